@@ -1,0 +1,165 @@
+"""Every error that sockd raises on purpose, as one tree.
+
+    SockdError 500
+     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadConfig
+     ├─ NoSuchFunction 404
+     ├─ RequestTooLarge 413
+     ├─ TooManyRequests 429
+     ├─ FunctionFailed 500                the handler ran and raised
+     │   ├─ InitFailed                    importing the handler raised
+     │   └─ ResponseTooLarge
+     ├─ SandboxDied 502 ── OutOfMemory    the process is gone
+     ├─ NoCapacity 503 ── Draining        nothing was run; trying again may help
+     ├─ SandboxFailed 503                 the platform could not make a sandbox
+     ├─ PackagesFailed 503 ── ResolveFailed 400, InstallFailed
+     └─ TimedOut 504
+
+An error carries its consequence: `status` is the HTTP status of the `/run` door, `error_type` the name that clients see
+(AWS Lambda's own where there is one: research of its recorded answers). Messages are public: they name no host path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SockdError(Exception):
+    """The root of the tree; raised as itself only for a bug of ours that a caller should see as a plain 500."""
+
+    status = 500
+    error_type = "ServiceException"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class BadRequest(SockdError):
+    """The caller sent something that can never work; the message says what to send instead."""
+
+    status = 400
+    error_type = "InvalidParameterValueException"
+
+
+class BadArchive(BadRequest):
+    """A code directory or zip that is refused before it is published."""
+
+    error_type = "InvalidZipFileException"
+
+
+class BadFunctionConfig(BadRequest):
+    """`sockd.toml` or the entry point of a function is wrong."""
+
+
+class BadConfig(BadRequest):
+    """The daemon's own configuration is wrong; it does not start."""
+
+
+class NoSuchFunction(SockdError):
+    """No function has this name."""
+
+    status = 404
+    error_type = "ResourceNotFoundException"
+
+
+class RequestTooLarge(SockdError):
+    """The payload is over the limit (AWS: 6 MB)."""
+
+    status = 413
+    error_type = "RequestTooLargeException"
+
+
+class TooManyRequests(SockdError):
+    """The function's concurrency and its queue are both full."""
+
+    status = 429
+    error_type = "TooManyRequestsException"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class FunctionFailed(SockdError):
+    """The handler raised; `error_type` and the stack are the handler's own."""
+
+    def __init__(self, error_type: str, message: str, stack_trace: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.error_type = error_type
+        self.stack_trace = list(stack_trace)
+
+
+class InitFailed(FunctionFailed):
+    """The handler's module could not be imported, or the entry point is not in it."""
+
+
+class ResponseTooLarge(FunctionFailed):
+    """The handler's answer is over the limit (AWS: 6 MB)."""
+
+    status = 413
+
+
+class SandboxDied(SockdError):
+    """The handler's process ended in the middle of a request (AWS: Runtime.ExitError)."""
+
+    status = 502
+    error_type = "Runtime.ExitError"
+
+
+class OutOfMemory(SandboxDied):
+    """The kernel killed the sandbox at its memory limit."""
+
+    error_type = "Sandbox.OutOfMemory"
+
+    def __init__(self, *, limit_bytes: int, peak_bytes: int) -> None:
+        super().__init__(
+            f"out of memory: limit {limit_bytes / 2**20:.0f} MB, peak {peak_bytes / 2**20:.0f} MB; "
+            "raise memory_mb in sockd.toml"
+        )
+        self.limit_bytes = limit_bytes
+        self.peak_bytes = peak_bytes
+
+
+class NoCapacity(SockdError):
+    """The worker has no memory left for another sandbox and nothing that it may evict."""
+
+    status = 503
+    error_type = "ServiceUnavailableException"
+
+
+class Draining(NoCapacity):
+    """The worker is shutting down and takes no new request."""
+
+
+class SandboxFailed(SockdError):
+    """A sandbox could not be made or prepared; the request never reached the handler."""
+
+    status = 503
+    error_type = "Sandbox.Failed"
+
+
+class PackagesFailed(SockdError):
+    """The packages of a function are not there."""
+
+    status = 503
+    error_type = "Packages.Failed"
+
+
+class ResolveFailed(PackagesFailed):
+    """The resolver found no set of packages for `requirements.txt`; the message holds the resolver's words."""
+
+    status = 400
+    error_type = "Packages.ResolveFailed"
+
+
+class InstallFailed(PackagesFailed):
+    """One distribution could not be installed; the message holds the installer's words."""
+
+    error_type = "Packages.InstallFailed"
+
+
+class TimedOut(SockdError):
+    """The deadline passed; the sandbox was killed (AWS: Sandbox.Timedout)."""
+
+    status = 504
+    error_type = "Sandbox.Timedout"

@@ -1,0 +1,62 @@
+"""What happened to one invocation, as plain data: its phases, its answer, its log.
+
+Owns nothing. Times are differences of CLOCK_MONOTONIC in ns, taken where the phase really ended: some in the daemon,
+some in the sandbox (the clock is the same; sandboxes have no time namespace).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Origin = Literal["warm", "paused", "spare", "zygote"]
+"""Where the sandbox came from: running idle, thawed, forked ahead, or forked for this very request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The phases of one invocation, each in ns; a phase that did not happen is 0."""
+
+    queue: int = 0
+    """Waiting for the function's concurrency."""
+    setup: int = 0
+    """From admission to a confined process of the function's own: memory, cgroup, root, fork."""
+    init: int = 0
+    """Importing the handler and what it imports."""
+    exec: int = 0
+    """The handler itself."""
+
+    def server_timing(self) -> str:
+        """The `Server-Timing` header (W3C Server Timing; durations in ms)."""
+        return ", ".join(f"{name};dur={getattr(self, name) / 1e6:.3f}" for name in self.__slots__)
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One answered request."""
+
+    body: bytes
+    """The handler's answer, JSON."""
+    origin: Origin
+    sandbox_id: str
+    version: str
+    node: str = ""
+    """The Zygote that the sandbox was forked from, as its packages; empty for the root Zygote."""
+    times: Times = field(default_factory=Times)
+
+    @property
+    def cold(self) -> bool:
+        """True when the handler was imported for this request."""
+        return self.origin in ("spare", "zygote")
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """What one request wrote to stdout and stderr."""
+
+    request_id: str
+    time_s: float
+    """Unix time of the answer."""
+    text: bytes
+    dropped_bytes: int
+    """Bytes beyond the limit that were read and thrown away."""
