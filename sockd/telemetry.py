@@ -1,4 +1,4 @@
-"""What happened to one invocation, as plain data: its phases, its answer, its log.
+"""What happened to one invocation, as plain data: its phases, its answer, its log; and what a function is, for reading.
 
 Owns nothing. Times are differences of CLOCK_MONOTONIC in ns, taken where the phase really ended: some in the daemon,
 some in the sandbox (the clock is the same; sandboxes have no time namespace).
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 Origin = Literal["warm", "paused", "spare", "zygote"]
 """Where the sandbox came from: running idle, thawed, forked ahead, or forked for this very request."""
@@ -60,3 +62,24 @@ class LogRecord:
     text: bytes
     dropped_bytes: int
     """Bytes beyond the limit that were read and thrown away."""
+
+
+class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One function as the management API and `sockd ls` show it: the version that is current."""
+
+    name: str
+    version: str
+    """The digest of its code and configuration."""
+    version_number: int
+    handler: str
+    memory_mb: int
+    timeout_s: float
+    concurrency: int
+    network: str
+    packages: list[str]
+    """Its closure, as `name==version`, sorted."""
+    code_bytes: int
+    created_at: float
+    """Unix time of the first deploy."""
+    updated_at: float
+    """Unix time of the deploy of this version."""
