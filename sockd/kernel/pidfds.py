@@ -1,0 +1,53 @@
+"""Processes by pidfd: a name that cannot be reused, that becomes readable on exit, and that tells the exit status.
+
+Owns nothing; the caller owns the fd.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+
+_PIDFD_GET_PID_NAMESPACE = 0xFF06
+"""_IO(0xFF, 6) of linux/pidfd.h: an fd of the process's active pid namespace (since Linux 6.11)."""
+_INFO = struct.Struct("<QQ11Ii")
+_PIDFD_INFO_CGROUPID = 1 << 2
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
+"""_IOWR(0xFF, 11, struct pidfd_info) (since Linux 6.13; exit status since 6.15)."""
+
+
+def pid_namespace(pidfd: int) -> int:
+    """An fd of the pid namespace that the process lives in. Raises OSError(ESRCH) when it is gone."""
+    return fcntl.ioctl(pidfd, _PIDFD_GET_PID_NAMESPACE, 0)
+
+
+def exit_status(pidfd: int) -> int | None:
+    """The wait status (see os.waitstatus_to_exitcode) of a process that has been reaped, by whomever; None while it lives
+    or where the kernel does not tell (before 6.15)."""
+    buffer = bytearray(_INFO.size)
+    struct.pack_into("<Q", buffer, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
+    except OSError:
+        return None
+    fields = _INFO.unpack(buffer)
+    return fields[-1] if fields[0] & _PIDFD_INFO_EXIT else None
+
+
+def describe_status(status: int | None) -> str:
+    """A wait status in AWS's words: how the runtime exited."""
+    if status is None:
+        return "Runtime exited without providing a reason"
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return f"Runtime exited with error: signal: {signal_name(-code)}"
+    return f"Runtime exited with error: exit status {code}" if code else "Runtime exited without providing a reason"
+
+
+def signal_name(number: int) -> str:
+    """What the kernel's documents call a signal: 9 -> "killed", 11 -> "segmentation fault"."""
+    import signal
+
+    return (signal.strsignal(number) or str(number)).lower()

@@ -1,0 +1,148 @@
+"""The user's handler: found by name, called the way its signature asks for, its answer and its errors made into JSON.
+
+Conventions (research of what AWS, SeBS and OpenLambda users write): two positional parameters get (event, context), one
+gets (event); `async def` is awaited on one event loop that lives as long as the sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+encode_answer = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+class HandlerNotFound(Exception):
+    """The entry point names a module or an attribute that is not there, or that cannot be called."""
+
+
+class Context:
+    """What AWS Lambda hands a handler as its second argument, with the same attribute names and types."""
+
+    identity = None
+    client_context = None
+
+    def __init__(self, function: dict, request_id: str, deadline_ns: int) -> None:
+        self.function_name = function["name"]
+        self.function_version = function["version"]
+        self.invoked_function_arn = f"arn:aws:lambda:local:000000000000:function:{function['name']}"
+        self.memory_limit_in_mb = str(function["memory_mb"])
+        self.aws_request_id = request_id
+        self.log_group_name = f"/aws/lambda/{function['name']}"
+        self.log_stream_name = function["version"]
+        self._deadline_ns = deadline_ns
+
+    def get_remaining_time_in_millis(self) -> int:
+        return max(0, (self._deadline_ns - time.monotonic_ns()) // 1_000_000)
+
+
+class Handler:
+    """A loaded entry point. `call(event, request_id, deadline_ns)` gives the answer's JSON."""
+
+    def __init__(self, function: dict) -> None:
+        self._function = function
+        self._callable = load(function["handler"])
+        count, is_async = signature(self._callable, function["handler"])
+        self._takes_context = count > 1
+        self._run = Runner().run if is_async else None
+
+    def call(self, event: bytes, request_id: str, deadline_ns: int) -> bytes:
+        arguments = [parse_event(event)]
+        if self._takes_context:
+            arguments.append(Context(self._function, request_id, deadline_ns))
+        answer = self._callable(*arguments)
+        if self._run is not None:
+            answer = self._run(answer)
+        try:
+            return encode_answer(answer).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise MarshalError(f"Unable to marshal response: {error}") from None
+
+
+class Runner:
+    """One asyncio event loop for all requests of this sandbox, made when the first needs it: the import takes 50 ms."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self.run = asyncio.Runner().run
+
+
+class MarshalError(Exception):
+    """The handler returned something that JSON cannot hold."""
+
+
+class InvalidEvent(Exception):
+    """The request's payload is not JSON."""
+
+
+ERROR_TYPES = {
+    HandlerNotFound: "Runtime.HandlerNotFound",
+    MarshalError: "Runtime.MarshalError",
+    InvalidEvent: "InvalidRequestContentException",
+}
+"""AWS's names for what is not the user's own exception."""
+
+
+def parse_event(event: bytes) -> object:
+    try:
+        return json.loads(event)
+    except ValueError as error:
+        raise InvalidEvent(f"Could not parse request body into json: {error}") from None
+
+
+def load(entry: str) -> object:
+    """The object behind "module:attribute"; the module may be "package.module"."""
+    name, _, attribute = entry.partition(":")
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise HandlerNotFound(f"no module {name!r} in the function's code; set handler in sockd.toml") from None
+    try:
+        return getattr(sys.modules[name], attribute)
+    except AttributeError:
+        raise HandlerNotFound(f"module {name!r} has no {attribute!r}; set handler in sockd.toml") from None
+
+
+def signature(function: object, entry: str) -> tuple[int, bool]:
+    """(1 or 2 positional arguments, whether calling gives a coroutine). `inspect` only for what is not a plain function."""
+    code = getattr(function, "__code__", None)
+    if code is None or hasattr(function, "__wrapped__"):
+        return inspect_signature(function, entry)
+    takes = 2 if code.co_flags & 0x04 else code.co_argcount  # 0x04: has *args
+    if takes < 1 or takes - len(function.__defaults__ or ()) > 2:  # type: ignore[attr-defined]
+        raise HandlerNotFound(f"{entry} must take (event) or (event, context)")
+    return min(takes, 2), bool(code.co_flags & 0x80)  # 0x80: coroutine
+
+
+def inspect_signature(function: object, entry: str) -> tuple[int, bool]:
+    import inspect
+
+    if not callable(function):
+        raise HandlerNotFound(f"{entry} is not callable")
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+    try:
+        inspect.signature(function).bind(None, None)
+        return 2, is_async
+    except TypeError:
+        return 1, is_async
+    except ValueError:  # a builtin without a signature
+        return 2, is_async
+
+
+def describe(error: BaseException) -> bytes:
+    """An exception as AWS's error JSON: {errorMessage, errorType, stackTrace}, without the frames of this runtime."""
+    import traceback
+
+    runtime = (os.path.dirname(__file__) + "/", "<frozen importlib")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(runtime)]
+    answer = {
+        "errorMessage": str(error),
+        "errorType": ERROR_TYPES.get(type(error), type(error).__name__),
+        "stackTrace": traceback.format_list(frames[-50:]),
+    }
+    return json.dumps(answer).encode(errors="backslashreplace")
