@@ -1,0 +1,30 @@
+"""The seam to blocking file work: it runs in a thread, and is over when the call is over.
+
+`asyncio.to_thread` alone returns at once when its caller is cancelled, while the thread goes on writing to the very
+directory that the caller's `finally` deletes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `function` returns or raises. A cancellation is raised only after the thread has ended."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        if not work.cancelled():
+            work.exception()
+        raise cancelled
+    return work.result()

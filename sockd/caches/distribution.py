@@ -1,0 +1,81 @@
+"""A distribution: one wheel, pinned by its digest; and a closure: all the distributions that a function runs with.
+
+Owns the name of a distribution's directory in the store, which is also its name in every sandbox. Knows nothing of where
+wheels come from or how they are unpacked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+SANDBOX_STORE = "/packages"
+"""Where sandboxes see the store, read-only."""
+
+DIGEST_PREFIX = 12
+"""Hex digits of the digest in a key: 48 bits, enough among the wheels of one name and version."""
+
+# An index answers with these and they become a path: anything that is not a normalised name (PEP 503) or a version
+# (PEP 440, with the epoch's "!" and the local version's "+") ends here.
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_VERSION = re.compile(r"[a-z0-9]+([.!+_-][a-z0-9]+)*")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class Distribution(msgspec.Struct, frozen=True, order=True, kw_only=True):
+    """One wheel of one version of one package.
+
+    Raises ValueError when made with a field that could not be part of a directory name."""
+
+    name: str
+    """Normalised as PEP 503 says."""
+    version: str
+    digest: str
+    """sha256 of the wheel, hex."""
+    url: str
+
+    def __post_init__(self) -> None:
+        for value, pattern in ((self.name, _NAME), (self.version, _VERSION), (self.digest, _DIGEST)):
+            if not pattern.fullmatch(value):
+                raise ValueError(f"not a distribution: {value[:80]!r}")
+
+    @property
+    def key(self) -> str:
+        """The directory: two wheels of one version differ here, so it is never written to twice."""
+        return f"{self.name}-{self.version}-{self.digest[:DIGEST_PREFIX]}"
+
+
+class Closure(msgspec.Struct, frozen=True):
+    """Every distribution that a function's requirements lead to, each pinned; sorted, no two of one name.
+
+    Raises ValueError when two distributions share a name: one interpreter can import only one of them."""
+
+    distributions: tuple[Distribution, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [distribution.name for distribution in self.distributions]
+        if names != sorted(set(names)):
+            raise ValueError("a closure is sorted by name and names each package once")
+
+    @classmethod
+    def of(cls, distributions: Iterable[Distribution]) -> Closure:
+        """The closure of these distributions, in any order."""
+        return cls(tuple(sorted(distributions)))
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """What Zygotes are compared by: equal keys, equal files."""
+        return frozenset(distribution.key for distribution in self.distributions)
+
+    def to_json(self) -> bytes:
+        """For the registry; `from_json` gives an equal closure."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Closure:
+        """The closure that `to_json` wrote.
+
+        Raises: msgspec.ValidationError or msgspec.DecodeError when it is anything else."""
+        return msgspec.json.decode(data, type=cls)

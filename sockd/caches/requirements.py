@@ -1,0 +1,114 @@
+"""requirements.txt, as far as a deployer may use it: names, extras, versions, markers and sha256 hashes.
+
+What pip also takes is refused with the reason, line by line: options would choose another index or build code, paths and
+URLs would have the daemon, which is root, read its own host for someone else. Pure; runs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from sockd.errors import ResolveFailed
+
+MAX_CHARACTERS = 1 << 20
+"""A hundred packages with the hashes of fifty wheels each is 0.4 MB."""
+
+# A comment needs a space before it (pip's rule), because a URL fragment starts with # too.
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_HASH = re.compile(r"\s--hash(?:=|\s+)(\S+)")
+_SHA256 = re.compile(r"sha256:([0-9a-f]{64})")
+_NO_PATHS = "paths and URLs are refused; packages come from the worker's package index, by name and version"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What was asked for, in words that mean to uv what they mean here."""
+
+    lines: tuple[str, ...] = ()
+    digests: tuple[tuple[str, frozenset[str]], ...] = ()
+    """For each package with hashes: its normalised name and the sha256 digests that are allowed."""
+
+    @property
+    def text(self) -> str:
+        """A requirements file for the resolver, without the hashes: uv does not apply those when it resolves."""
+        return "".join(line + "\n" for line in self.lines)
+
+    def allows(self, name: str, digest: str) -> bool:
+        """Whether a wheel with this digest may stand for the package; any may where no hash was given."""
+        return all(digest in digests for pinned, digests in self.digests if pinned == name)
+
+
+def parse(text: str) -> Requirements:
+    """The requirements in the text of a requirements.txt.
+
+    Raises: ResolveFailed, naming the line, for anything that is not `name[extras]<versions>; marker --hash=sha256:...`."""
+    if len(text) > MAX_CHARACTERS:
+        raise ResolveFailed(f"requirements.txt has {len(text)} characters, limit {MAX_CHARACTERS}")
+    lines: list[str] = []
+    digests: list[tuple[str, frozenset[str]]] = []
+    for number, line in _logical_lines(text):
+        try:
+            requirement, allowed = _parse_line(line)
+        except ValueError as error:
+            raise ResolveFailed(f"requirements.txt line {number}: {line[:120]!r}: {error}") from None
+        lines.append(str(requirement))
+        if allowed:
+            digests.append((requirement.name, allowed))
+    return Requirements(tuple(lines), tuple(digests))
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """(number, line) for each line that says something: comments gone, continuations joined."""
+    pending, start = "", 0
+    for number, physical in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+        start = start if pending else number
+        if physical.endswith("\\") and not _COMMENT.match(physical):
+            pending += physical[:-1] + " "
+            continue
+        line = _COMMENT.sub("", pending + physical).strip()
+        pending = ""
+        if line:
+            yield start, line
+    if rest := _COMMENT.sub("", pending).strip():
+        yield start, rest
+
+
+def _parse_line(line: str) -> tuple[Requirement, frozenset[str]]:
+    """The requirement of one logical line and the digests that it allows (none: any).
+
+    Raises: ValueError that says why the line is refused."""
+    if line.startswith("-"):
+        raise ValueError(_why_no_option(line.replace("=", " ").split()[0]))
+    hashes = _HASH.findall(line)
+    line = _HASH.sub("", line).strip()
+    if re.search(r"\s-", line):
+        raise ValueError("of the options of a requirement, only --hash is taken")
+    if line.startswith((".", "/", "~")) or "://" in line.split(";")[0] or line.endswith(".whl"):
+        raise ValueError(_NO_PATHS)
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+    # uv takes a name that ends like an archive ("x.zip") for a path; a normalised name has no dot.
+    requirement.name = canonicalize_name(requirement.name)
+    if requirement.url:
+        raise ValueError(_NO_PATHS)
+    digests = [_SHA256.fullmatch(value) for value in hashes]
+    if None in digests:
+        raise ValueError("a hash must be sha256: and 64 hex digits")
+    return requirement, frozenset(match[1] for match in digests if match)
+
+
+def _why_no_option(option: str) -> str:
+    if option in ("-r", "--requirement", "-c", "--constraint"):
+        return "other files are not read; put their lines here"
+    if option in ("-e", "--editable"):
+        return "editable packages are refused; put their code beside the handler"
+    if option in ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-index", "--trusted-host"):
+        return "the package index is the worker's choice (packages.index_url in its configuration)"
+    return "options are refused, except --hash after a requirement"
