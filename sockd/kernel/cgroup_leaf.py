@@ -1,0 +1,241 @@
+"""Cgroup: one leaf, in every hierarchy at once, and everything running in it.
+
+Owns: the directories and the fds kept of their files. Knows nothing of sandboxes, of pools or of which limits are right.
+The layout differs between hosts (`hierarchies`); nobody above this file sees that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from sockd.kernel.cgroup_controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV1, MemoryV2, Pids
+from sockd.kernel.cgroup_files import CgroupFiles
+from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
+from sockd.kernel.hierarchies import Controller, Hierarchies
+
+
+class Cgroup:
+    """A leaf `name`. Made by `CgroupTree.cgroup`; gone after `remove`.
+
+    Fresh and after `scrub` it is *prepared*: joining and limiting it are single writes to open fds (10 fds on a hybrid
+    host). `settle` closes those that only a sandbox's start needs and leaves the three that freeze and kill it."""
+
+    def __init__(
+        self, name: str, files: Sequence[CgroupFiles], memory: Memory, cpu: Cpu, pids: Pids, population: Population
+    ) -> None:
+        self.name = name
+        self._files = files
+        self._memory = memory
+        self._cpu = cpu
+        self._pids = pids
+        self._population = population
+        self._oom_kills_before = 0
+
+    @classmethod
+    def create(cls, hierarchies: Hierarchies, parent: str, name: str) -> Cgroup:
+        """Make the leaf `parent/name` in every hierarchy (240 us, blocking) and prepare it.
+
+        Raises: FileExistsError; OSError for what the kernel refuses. Then nothing is left behind."""
+        with ExitStack() as undo:
+            by_base = {}
+            for base in hierarchies.bases:
+                path = os.path.join(base, parent, name)
+                os.mkdir(path)
+                undo.callback(os.rmdir, path)
+                by_base[base] = CgroupFiles(path)
+                undo.callback(by_base[base].close)
+            # mypy: CgroupTree refuses hierarchies that miss any of these.
+            memory, cpu, pids = hierarchies.memory, hierarchies.cpu, hierarchies.pids
+            assert memory and cpu and pids
+            cgroup = cls(
+                name,
+                tuple(by_base.values()),
+                _memory(by_base[memory.base], memory),
+                Cpu(by_base[cpu.base], cpu.version),
+                Pids(by_base[pids.base]),
+                _population(hierarchies, by_base),
+            )
+            cgroup.prepare()
+            undo.pop_all()
+            return cgroup
+
+    @property
+    def procs_fds(self) -> tuple[int, ...]:
+        """One fd per hierarchy, v2 first, to be written `b"0"` by whoever joins; the kernel checks root's rights, who
+        opened them, and not the writer's. Only while prepared."""
+        return tuple(files.keep("cgroup.procs", os.O_WRONLY) for files in self._files)
+
+    @property
+    def events_fd(self) -> int:
+        """The fd of v2's cgroup.events, which tells a change by POLLPRI; -1 on a host without v2."""
+        return self._population.events_fd
+
+    @property
+    def reusable(self) -> bool:
+        """Whether `scrub` can make it as good as new: v2's memory.peak cannot be reset before Linux 6.12."""
+        return self._memory.peak_resets
+
+    # -- limits
+
+    def prepare(self) -> None:
+        """Open what a sandbox's start needs."""
+        self.procs_fds  # noqa: B018 - opens them
+        for controller in (self._memory, self._cpu, self._pids):
+            controller.prepare()
+
+    def settle(self) -> None:
+        """Close what only a sandbox's start needs: with thousands of idle sandboxes, fds are what runs out first."""
+        for files in self._files:
+            files.release("cgroup.procs")
+        for controller in (self._memory, self._cpu, self._pids):
+            controller.settle()
+
+    def set_memory(self, limit_bytes: int | None) -> None:
+        """Limit memory; swap is never used beside it. None: no limit. Raises OSError: it holds more than that already."""
+        self._memory.set_limit(limit_bytes)
+
+    def set_pids(self, tasks: int | None) -> None:
+        """Limit the number of processes and threads; None: no limit."""
+        self._pids.set_limit(tasks)
+
+    def set_cpus(self, cpus: float | None) -> None:
+        """Limit CPU time to so many CPUs' worth in each 100 ms; None: no limit."""
+        self._cpu.set_limit(cpus)
+
+    # -- use
+
+    def memory_bytes(self) -> int:
+        """What is charged to it now. Pages shared with a Zygote since a fork are charged to the Zygote's."""
+        return self._memory.usage_bytes()
+
+    def peak_bytes(self) -> int:
+        """The most that was charged to it since it was made, scrubbed or `reset_peak`."""
+        return self._memory.peak_bytes()
+
+    def reset_peak(self) -> None:
+        """Start the peak anew from the current use; nothing happens where not `reusable`."""
+        self._memory.reset_peak()
+
+    def oom_kills(self) -> int:
+        """How often the kernel killed in it for the memory limit, since it was made or scrubbed."""
+        return self._memory.oom_kills() - self._oom_kills_before
+
+    def pids(self) -> list[int]:
+        """Its processes, as seen from our pid namespace."""
+        return sorted({pid for files in self._files for pid in files.pids()})
+
+    # -- life and death
+
+    def freeze_nowait(self) -> None:
+        """Stop everyone in it; they stop some microseconds later, and use no CPU until `thaw_nowait`."""
+        self._population.freeze()
+
+    def thaw_nowait(self) -> None:
+        """Let everyone go on."""
+        self._population.thaw()
+
+    def kill_nowait(self) -> None:
+        """SIGKILL to everyone in it, frozen or not. They are dead when `wait_empty` returns."""
+        self._population.kill()
+
+    def populated(self) -> bool:
+        """Whether a process is left in it; zombies do not count."""
+        return self._population.populated()
+
+    async def wait_empty(self, deadline_s: float) -> None:
+        """Wait until nobody is left in it.
+
+        Args:
+            deadline_s: how long, in seconds from now.
+        Raises: TimeoutError, naming who is left."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while self.populated():
+                    await _next_change(self._population)
+        except TimeoutError as error:
+            raise TimeoutError(f"cgroup {self.name}: still populated after {deadline_s} s by {self.pids()}") from error
+
+    def scrub(self) -> bool:
+        """Make an empty cgroup as good as new: limits, peak, counters, leftover charge (blocking: up to some ms).
+
+        Returns: False when it should be removed instead. Page cache that its processes read first stays charged to it;
+        taking that back would throw out of memory what the next sandbox is about to read, while removing the cgroup
+        leaves the pages where they are."""
+        self.thaw_nowait()
+        self.set_memory(None)
+        self.set_pids(None)
+        self.set_cpus(None)
+        if self._memory.usage_bytes() > LEFTOVER_BYTES:
+            if self._memory.cache_bytes() > LEFTOVER_BYTES:
+                return False
+            self._memory.reclaim()
+            if self._memory.usage_bytes() > LEFTOVER_BYTES:
+                return False
+        self._memory.reset_peak()
+        self._oom_kills_before = self._memory.oom_kills()
+        self.prepare()
+        return self.reusable
+
+    def close(self) -> None:
+        """Close all fds; the directories stay."""
+        for files in self._files:
+            files.close()
+
+    def remove(self) -> None:
+        """Close all fds and remove the directories (85 us, blocking).
+
+        Raises: OSError EBUSY: it is not empty; then the other directories are removed all the same."""
+        self.close()
+        with ExitStack() as every:  # Goes on after an error and raises the last.
+            for files in self._files:
+                every.callback(remove_directory, files.path)
+
+
+def remove_directory(path: str) -> None:
+    """rmdir of a cgroup that is, or was already. Raises OSError EBUSY: it has processes or children."""
+    with suppress(FileNotFoundError):
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            # `populated 0` is told hierarchy by hierarchy as the last task leaves; reading the list waits for the lock
+            # under which it leaves all of them.
+            Path(path, "cgroup.procs").read_bytes()
+            os.rmdir(path)
+
+
+def _memory(files: CgroupFiles, controller: Controller) -> Memory:
+    return MemoryV1(files) if controller.version == 1 else MemoryV2(files)
+
+
+def _population(hierarchies: Hierarchies, by_base: dict[str, CgroupFiles]) -> Population:
+    if hierarchies.unified is not None:
+        return PopulationV2(by_base[hierarchies.unified])
+    freezers = [by_base[hierarchies.freezer.base]] if hierarchies.freezer is not None else []
+    return PopulationV1(tuple(by_base.values()), freezers)
+
+
+async def _next_change(population: Population) -> None:
+    watch = population.watch()
+    if watch is None:
+        await asyncio.sleep(0)
+        return
+    loop = asyncio.get_running_loop()
+    changed: asyncio.Future[None] = loop.create_future()
+    try:
+        loop.add_reader(watch.fileno(), _tell, changed)
+        await changed
+    finally:
+        loop.remove_reader(watch.fileno())
+        watch.close()
+
+
+def _tell(changed: asyncio.Future[None]) -> None:
+    if not changed.done():
+        changed.set_result(None)
