@@ -1,0 +1,120 @@
+"""Cold invocations over HTTP: one after the other, in batches, with gaps; and what they are made of.
+
+A worker whose handler cache keeps nothing (`idle_limit = 0`) answers every request from a new sandbox, so that one deployed
+function is enough for any number of cold starts. That each answer was cold is checked, not believed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.client import Answer, BadAnswer, Client, closed_loop, request
+from benchmarks.results import Result, median
+from benchmarks.worker import Config, Worker
+
+NO_HANDLER_CACHE: dict[str, Any] = {"idle_limit": 0}
+LEARN_DEADLINE_S = 60.0
+
+
+def cold_config(*, spares: int | None = None, **sections: dict[str, Any]) -> Config:
+    """A configuration in which every invocation is a cold start."""
+    config: dict[str, dict[str, Any]] = {"sandbox": dict(NO_HANDLER_CACHE), **sections}
+    if spares is not None:
+        config["zygote"] = {"spares": spares, **config.get("zygote", {})}
+    return config
+
+
+class ColdFunction:
+    """A function of one worker, invoked cold over one kept connection."""
+
+    def __init__(self, worker: Worker, name: str) -> None:
+        self._client = Client(worker.host, worker.port)
+        self._request = request(name)
+        self._address = (worker.host, worker.port)
+        self.phases: dict[str, list[float]] = defaultdict(list)
+        """ms in each phase of `Server-Timing`, and "http": what the client saw beyond them."""
+
+    def start(self) -> Answer:
+        """One cold start. Raises BadAnswer when it was not cold."""
+        answer = cold_only(self._client.exchange(self._request))
+        phases = answer.phases_ms()
+        phases["http"] = answer.ms - sum(phases.values())
+        for name, duration in phases.items():
+            self.phases[name].append(duration)
+        return answer
+
+    def batch(self, size: int, *, gap_s: float = 0.0) -> list[float]:
+        """ms of `size` starts in a row, `gap_s` of silence before each, after one start that is not counted."""
+        cold_only(self._client.exchange(self._request))
+        times = []
+        for _ in range(size):
+            if gap_s:
+                time.sleep(gap_s)
+            times.append(self.start().ms)
+        return times
+
+    def rate(self, concurrency: int, count: int) -> float:
+        """Cold starts per second with `concurrency` requests in flight; the client's work included."""
+        begun = time.perf_counter()
+        for answer in closed_loop(*self._address, concurrency, [self._request] * count):
+            cold_only(answer)
+        return count / (time.perf_counter() - begun)
+
+    def add_phases(self, result: Result, case: str) -> None:
+        """One row per phase seen so far."""
+        for name, durations in self.phases.items():
+            result.add(case, f"phase: {name}", "ms", durations)
+
+
+def cold_only(answer: Answer) -> Answer:
+    """The answer. Raises BadAnswer when it came from a sandbox that had served before."""
+    if not answer.cold:
+        raise BadAnswer("a warm answer where every one must be cold: the handler cache kept a sandbox")
+    return answer
+
+
+def learn(worker: Worker, name: str, package: str, *, between: str | None = None) -> None:
+    """Invoke a function until a Zygote holds `package`.
+
+    Args:
+        between: a function to invoke in turns with it, where the handler cache would answer otherwise.
+    Raises: TimeoutError when no Zygote holds it within LEARN_DEADLINE_S."""
+    deadline = time.monotonic() + LEARN_DEADLINE_S
+    with Client(worker.host, worker.port) as client:
+        while time.monotonic() < deadline:
+            for _ in range(5):
+                client.invoke(name)
+                if between:
+                    client.invoke(between)
+            if holds(worker.json("tree"), package):
+                return
+    raise TimeoutError(f"no Zygote holds {package} after {LEARN_DEADLINE_S:.0f} s of invocations")
+
+
+def holds(tree: Any, package: str) -> bool:
+    """Whether a node of `sockd tree --json` (anywhere in it) holds the package."""
+    if isinstance(tree, list):
+        return any(holds(part, package) for part in tree)
+    if not isinstance(tree, dict):
+        return False
+    packages = tree.get("packages", ())
+    return any(
+        key.lower().startswith(f"{package}-") or key.lower().startswith(f"{package}=") for key in packages
+    ) or any(holds(part, package) for part in tree.values())
+
+
+Batch = Callable[[], float]
+
+
+def collector(samples: list[float], batch: Callable[[], list[float]]) -> Batch:
+    """A turn for `in_turns` that keeps every sample of its batch in `samples`."""
+
+    def turn() -> float:
+        times = batch()
+        samples.extend(times)
+        return median(times)
+
+    return turn

@@ -1,0 +1,128 @@
+"""`cold_start`: a no-op that no sandbox is waiting for, over HTTP, against the kernel's floor and installed peers in turns.
+
+Two workers side by side, one without spares (every start is forked for its request) and one with the default number.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.client import Client
+from benchmarks.cold import ColdFunction, cold_config, cold_only, collector, learn
+from benchmarks.functions import IMPORTS, Function
+from benchmarks.harness import Run, in_turns, main
+from benchmarks.results import Result
+from benchmarks.starters import Starter, floor, peers
+from benchmarks.worker import Worker, worker
+
+IDLE_GAP_S = 0.1
+SPARE_GAP_S = 0.02
+"""Between requests that find a spare: longer than a refill takes, since spares save latency, not processor time."""
+
+
+def measure(run: Run) -> Result:
+    result = Result("cold_start")
+    run.say("starting two workers")
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        worker(cold_config(spares=0)) as plain,
+        worker(cold_config()) as spared,
+        floor() as kernel,
+        peers() as others,
+    ):
+        deploy(Path(scratch), plain, spared)
+        run.say("teaching the Zygote tree numpy")
+        learn(plain, "numpy", "numpy")
+        measure_latency(run, plain, spared, kernel, others, result)
+        measure_rates(run, plain, spared, kernel, others, result)
+        measure_distinct(run, plain, Path(scratch), result)
+    judge(result)
+    return result
+
+
+def deploy(scratch: Path, plain: Worker, spared: Worker) -> None:
+    noop = Function("noop").write(scratch)
+    numpy = IMPORTS["numpy"].write(scratch)
+    plain.deploy(noop, "noop")
+    plain.deploy(numpy, "numpy")
+    spared.deploy(noop, "noop")
+
+
+def measure_latency(
+    run: Run, plain: Worker, spared: Worker, kernel: Starter, others: dict[str, Starter], result: Result
+) -> None:
+    """Concurrency 1: everything in turns."""
+    run.say(f"cold starts one at a time, in turns with floor, {', '.join(others)}")
+    noop, spare, numpy = ColdFunction(plain, "noop"), ColdFunction(spared, "noop"), ColdFunction(plain, "numpy")
+    idle = ColdFunction(plain, "noop")
+    batches: dict[str, Callable[[], list[float]]] = {
+        "floor": lambda: [kernel.start_ms() for _ in range(11)][1:],
+        "no-op": lambda: noop.batch(10),
+        "numpy": lambda: numpy.batch(5),
+        "no-op, spares, 20 ms apart": lambda: spare.batch(5, gap_s=SPARE_GAP_S),
+        "no-op, spares, back to back": lambda: spare.batch(10),
+        "floor, 100 ms idle before": lambda: idle_floor(kernel),
+        "no-op, 100 ms idle before": lambda: idle.batch(2, gap_s=IDLE_GAP_S),
+        "no-op, spares, 100 ms idle before": lambda: spare.batch(2, gap_s=IDLE_GAP_S),
+        **{name: lambda starter=starter: [starter.start_ms()] for name, starter in others.items()},  # type: ignore[misc]
+    }
+    samples: dict[str, list[float]] = {name: [] for name in batches}
+    in_turns({name: collector(samples[name], batch) for name, batch in batches.items()}, run.pick(60, 15))
+    for name in batches:
+        result.add(name, "cold start", "ms", samples[name])
+    noop.add_phases(result, "no-op")
+    numpy.add_phases(result, "numpy")
+
+
+def idle_floor(kernel: Starter) -> list[float]:
+    time.sleep(IDLE_GAP_S)
+    return [kernel.start_ms()]
+
+
+def measure_rates(
+    run: Run, plain: Worker, spared: Worker, kernel: Starter, others: dict[str, Starter], result: Result
+) -> None:
+    """Concurrency 10: cold starts per second, client included."""
+    run.say("cold starts ten at a time")
+    noop, spare = ColdFunction(plain, "noop"), ColdFunction(spared, "noop")
+    count = run.pick(1000, 300)
+    cases: dict[str, Callable[[], float]] = {
+        "floor": lambda: kernel.rate(10, count),
+        "no-op": lambda: noop.rate(10, count),
+        "no-op, spares": lambda: spare.rate(10, count),
+        **{name: lambda starter=starter: starter.rate(10, count // 10) for name, starter in others.items()},  # type: ignore[misc]
+    }
+    for name, rates in in_turns(cases, run.pick(5, 2)).items():
+        result.add(name, "rate, 10 at once", "1/s", rates, tail=False)
+
+
+def measure_distinct(run: Run, plain: Worker, scratch: Path, result: Result) -> None:
+    """The first invocation of functions that were never invoked before, as a check of the repeated one."""
+    run.say("first invocations of distinct functions")
+    names = [f"noop-{number}" for number in range(run.pick(50, 10))]
+    directory = Function("distinct").write(scratch)
+    for name in names:
+        plain.deploy(directory, name)
+    with Client(plain.host, plain.port) as client:
+        result.add("no-op, first invocation", "cold start", "ms", [cold_only(client.invoke(name)).ms for name in names])
+
+
+def judge(result: Result) -> None:
+    """The aims of the specification."""
+    noop, kernel = result.row("no-op", "cold start"), result.row("floor", "cold start")
+    result.aim("no-op p50, times the floor's", noop.p50 / kernel.p50, "<= 2")
+    result.aim("no-op p50, ms", noop.p50, "<= 2.5")
+    result.aim("numpy p50, ms", result.row("numpy", "cold start").p50, "<= 3.5")
+    result.aim("no-op with spares p50, ms", result.row("no-op, spares, 20 ms apart", "cold start").p50, "<= 0.8")
+    result.aim("no-op starts per second, 10 at once", result.row("no-op", "rate, 10 at once").p50, ">= 450")
+    result.aim("no-op p99, times its p50", (noop.p99 or 0.0) / noop.p50, "<= 5")
+    idle = result.row("no-op, 100 ms idle before", "cold start")
+    result.aim("no-op p50 after 100 ms idle, times back to back", idle.p50 / noop.p50, "<= 2")
+
+
+if __name__ == "__main__":
+    sys.exit(main("cold_start", measure, "Cold start of a no-op over HTTP, against the floor and peers."))

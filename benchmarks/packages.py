@@ -1,0 +1,111 @@
+"""`packages`: what each cache saves for functions that import real packages (SOCK, Fig. 17 and 18).
+
+Four ways to answer a request: nothing cached (resolve, download, install, import), install cache, import cache (a Zygote
+holds the package), handler cache (a sandbox of the function is idle). A worker with the Zygote tree switched off and one with
+it stand side by side.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.client import Answer, BadAnswer, Client
+from benchmarks.cold import cold_only, collector, learn
+from benchmarks.functions import IMPORTS, Function
+from benchmarks.harness import Run, in_turns, main
+from benchmarks.results import Result
+from benchmarks.worker import Worker, worker
+
+QUICK = ("requests", "numpy", "flask")
+KEEP_ONE = {"sandbox": {"idle_limit": 1}}
+"""A handler cache of one sandbox: calling a function twice hits it, calling two functions in turn misses it."""
+
+
+def measure(run: Run) -> Result:
+    result = Result("packages")
+    names = run.pick(tuple(IMPORTS), QUICK)
+    with tempfile.TemporaryDirectory() as scratch:
+        # uv's download cache starts empty, so that "no cache" means what it says.
+        fresh = {"UV_CACHE_DIR": f"{scratch}/uv"}
+        with (
+            worker({**KEEP_ONE, "zygote": {"enabled": False}}, environment=fresh) as bare,
+            worker({**KEEP_ONE, "zygote": {"spares": 0}}, environment=fresh) as tree,
+        ):
+            noop = Function("noop").write(Path(scratch))
+            overhead_s = bare.deploy(noop, "noop")
+            tree.deploy(noop, "noop")
+            for name in names:
+                run.say(name)
+                measure_package(run, bare, tree, IMPORTS[name].write(Path(scratch)), name, overhead_s, result)
+    judge(names, result)
+    return result
+
+
+def measure_package(
+    run: Run, bare: Worker, tree: Worker, directory: Path, name: str, overhead_s: float, result: Result
+) -> None:
+    """The rows of one package. `overhead_s` is what deploying a function without packages takes."""
+    deploy_ms = (bare.deploy(directory, name) - overhead_s) * 1000
+    tree.deploy(directory, name)
+    with Client(bare.host, bare.port) as bare_client, Client(tree.host, tree.port) as tree_client:
+        first = cold_only(bare_client.invoke(name))
+        result.add(f"{name}, no cache", "latency", "ms", [deploy_ms + first.ms])
+        learn(tree, name, name, between="noop")
+        batches: dict[str, Callable[[], list[float]]] = {
+            f"{name}, install cache": lambda: cold_batch(bare_client, name),
+            f"{name}, import cache": lambda: cold_batch(tree_client, name),
+            f"{name}, handler cache": lambda: warm_batch(tree_client, name),
+        }
+        noops: list[float] = []
+        samples: dict[str, list[float]] = {case: [] for case in batches}
+        turns = {case: collector(samples[case], batch) for case, batch in batches.items()}
+        in_turns(
+            {**turns, "no-op": collector(noops, lambda: cold_batch(tree_client, "noop", between=name))}, run.pick(15, 6)
+        )
+    for case, times in samples.items():
+        result.add(case, "latency", "ms", times)
+    result.add(f"{name}, no-op in the same turns", "latency", "ms", noops)
+
+
+def cold_batch(client: Client, name: str, *, between: str = "noop", size: int = 3) -> list[float]:
+    """Cold starts of a function, each after another function has taken its place in the handler cache."""
+    times = []
+    for _ in range(size):
+        client.invoke(between)
+        times.append(cold_only(client.invoke(name)).ms)
+    return times
+
+
+def warm_batch(client: Client, name: str, *, size: int = 5) -> list[float]:
+    """Requests to an idle sandbox, after one that made it."""
+    client.invoke(name)
+    return [warm_only(client.invoke(name)).ms for _ in range(size)]
+
+
+def warm_only(answer: Answer) -> Answer:
+    """The answer. Raises BadAnswer when a sandbox had to be made for it."""
+    if answer.cold:
+        raise BadAnswer("a cold answer where every one must be warm")
+    return answer
+
+
+def judge(names: tuple[str, ...], result: Result) -> None:
+    def p50(name: str, case: str) -> float:
+        return result.row(f"{name}, {case}", "latency").p50
+
+    slowdown = {name: p50(name, "import cache") / p50(name, "no-op in the same turns") for name in names}
+    gain = {name: p50(name, "no cache") / p50(name, "import cache") for name in names}
+    worst, least = max(slowdown, key=slowdown.__getitem__), min(gain, key=gain.__getitem__)
+    result.aim(f"import cache, times the no-op's cold start (worst: {worst})", slowdown[worst], "<= 2")
+    result.aim(f"no cache, times the import cache (least: {least})", gain[least], ">= 45")
+    for name in names:
+        result.notes.append(
+            f"{name}: no cache / import cache = {gain[name]:.0f}x, import cache / no-op = {slowdown[name]:.2f}x"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main("packages", measure, "Cold starts with real packages under each cache."))

@@ -1,0 +1,143 @@
+"""Drives one peer (bwrap, crun, runc, or "python" without isolation): each start runs `python3 -I -S -c pass` in a fresh container and waits for its end.
+
+A standalone program with the commands of floor.py, plus `check`, which answers {"error": text} if the peer does not run here.
+The container: pid, ipc, uts and mount namespaces, read-only /usr and interpreter, private /tmp; crun and runc with memory and
+pids limits. No network namespace, as in sockd's default. The driver has a private mount namespace without
+/sys/fs/cgroup/unified, because crun refuses hybrid hosts ("hybrid mode not supported").
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter_ns as now
+
+CLONE_NEWNS, MS_REC, MS_PRIVATE, MNT_DETACH = 0x20000, 0x4000, 1 << 18, 2
+MERGED_LINKS = ("bin", "sbin", "lib", "lib64")
+GUEST = [os.path.realpath(sys.executable), "-I", "-S", "-c", "pass"]
+
+
+def hide_unified_cgroups() -> None:
+    """Give this process a mount namespace of its own and unmount the v2 part of a hybrid cgroup tree there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None):
+        raise OSError(ctypes.get_errno(), "private mount namespace")
+    libc.umount2(b"/sys/fs/cgroup/unified", MNT_DETACH)  # not there on a pure host, which is fine
+
+
+def shared_directories() -> list[str]:
+    """Host directories that the container sees read-only."""
+    prefix = os.path.realpath(sys.base_prefix)
+    return ["/usr"] if prefix.startswith("/usr") else ["/usr", prefix]
+
+
+def links() -> dict[str, str]:
+    """The root's symbolic links of a host with merged /usr: name -> target."""
+    return {name: os.readlink(f"/{name}") for name in MERGED_LINKS if os.path.islink(f"/{name}")}
+
+
+def bwrap_command() -> list[str]:
+    shared = [part for path in shared_directories() for part in ("--ro-bind", path, path)]
+    linked = [part for name, target in links().items() for part in ("--symlink", target, f"/{name}")]
+    namespaces = ["--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    return ["bwrap", *shared, *linked, "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc", *namespaces, *GUEST]
+
+
+def write_bundle(directory: Path) -> None:
+    """An OCI bundle (runtime-spec 1.0) with the same view as bwrap's."""
+    root = directory / "root"
+    for name in ("proc", "dev", "tmp", *(path[1:] for path in shared_directories())):
+        (root / name).mkdir(parents=True)
+    for name, target in links().items():
+        (root / name).symlink_to(target)
+    mounts = [
+        {"destination": path, "source": path, "type": "bind", "options": ["bind", "ro"]}
+        for path in shared_directories()
+    ]
+    mounts += [{"destination": "/proc", "source": "proc", "type": "proc"}]
+    mounts += [{"destination": path, "source": "tmpfs", "type": "tmpfs"} for path in ("/dev", "/tmp")]
+    specification = {
+        "ociVersion": "1.0.2",
+        "process": {
+            "args": GUEST,
+            "cwd": "/",
+            "user": {"uid": 0, "gid": 0},
+            "env": ["PATH=/usr/bin"],
+            "noNewPrivileges": True,
+        },
+        "root": {"path": "root", "readonly": True},
+        "mounts": mounts,
+        "linux": {
+            "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")],
+            "resources": {"memory": {"limit": 128 << 20}, "pids": {"limit": 100}},
+        },
+    }
+    (directory / "config.json").write_text(json.dumps(specification))
+
+
+class Peer:
+    """Starts containers of one kind."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self._name, self._directory, self._count = name, directory, 0
+        if name in ("crun", "runc"):
+            write_bundle(directory)
+
+    def command(self) -> list[str]:
+        """The command line of the next container; runtimes want a name per container."""
+        if self._name == "python":
+            return GUEST
+        if self._name == "bwrap":
+            return bwrap_command()
+        self._count += 1
+        state = str(self._directory / "state")
+        identifier = f"sockd-{os.getpid()}-{self._count}"
+        return [self._name, "--root", state, "run", "--bundle", str(self._directory), identifier]
+
+    def check(self) -> dict[str, str]:
+        done = subprocess.run(self.command(), capture_output=True, text=True, check=False)
+        return {"error": done.stderr.strip() or f"status {done.returncode}"} if done.returncode else {}
+
+    def spawn(self) -> int:
+        command = self.command()
+        return os.posix_spawnp(command[0], command, os.environ)
+
+    def start_ns(self) -> int:
+        begun = now()
+        _, status = os.waitpid(self.spawn(), 0)
+        if status:
+            raise RuntimeError(f"{self._name} exited with wait status {status}")
+        return now() - begun
+
+    def rate(self, concurrency: int, count: int) -> float:
+        """Seconds for `count` containers, `concurrency` at once. The children of this process are all ours to wait for."""
+        begun = now()
+        running: set[int] = set()
+        for spawned in range(count + concurrency):
+            if spawned >= concurrency:
+                running.discard(os.wait()[0])
+            if spawned < count:
+                running.add(self.spawn())
+        return (now() - begun) / 1e9
+
+
+def main(name: str, directory: str) -> None:
+    hide_unified_cgroups()
+    peer = Peer(name, Path(directory))
+    for line in iter(sys.stdin.readline, ""):
+        match line.split():
+            case ["check"]:
+                answer: dict[str, object] = dict(peer.check())
+            case ["start"]:
+                answer = {"whole": peer.start_ns()}
+            case ["rate", concurrency, count]:
+                answer = {"seconds": peer.rate(int(concurrency), int(count))}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
