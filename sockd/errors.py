@@ -1,7 +1,7 @@
 """Every error that sockd raises on purpose, as one tree.
 
     SockdError 500
-     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadConfig
+     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadConfig, InvalidEvent
      ├─ NoSuchFunction 404
      ├─ RequestTooLarge 413
      ├─ TooManyRequests 429
@@ -53,6 +53,12 @@ class BadFunctionConfig(BadRequest):
 
 class BadConfig(BadRequest):
     """The daemon's own configuration is wrong; it does not start."""
+
+
+class InvalidEvent(BadRequest):
+    """The payload of a request is not JSON."""
+
+    error_type = "InvalidRequestContentException"
 
 
 class NoSuchFunction(SockdError):

@@ -100,11 +100,11 @@ def answer_requests(channel: socket.socket, handler: entry.Handler, max_bytes: i
 
 def answer(channel: socket.socket, handler: entry.Handler, number: int, body: bytes, max_bytes: int) -> None:
     """One request: call the handler, flush what it printed, send RESULT or FAILED."""
-    request, deadline_ns = INVOCATION.unpack_from(body)
+    request, timeout_ns = INVOCATION.unpack_from(body)
     started = time.monotonic_ns()
     kind = RESULT
     try:
-        result = handler.call(body[INVOCATION.size :], uuid_text(request), deadline_ns)
+        result = handler.call(body[INVOCATION.size :], uuid_text(request), started + timeout_ns)
         if len(result) > max_bytes:
             kind, result = FAILED, too_large(max_bytes)
     except Exception as error:

@@ -21,7 +21,7 @@ Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header an
       │ INIT    JSON `Init`; the code is mounted by now
       ├───────────────────────────────────────►│ sys.path, environment, import the handler
       │◄──────────────── READY | FAILED
-      │ INVOKE  request uuid, deadline, event bytes
+      │ INVOKE  request uuid, timeout, event bytes 
       ├───────────────────────────────────────►│ call the handler
       │◄──────────────── RESULT | FAILED
       │◄──────────────── MODULES                  (once, after the first answer: what the function imported)
@@ -42,7 +42,7 @@ CONTROL_MAX_FDS = 16
 HEADER = Struct("<IBBHQ")
 """Frame header: body length in bytes, type, flags, zero, request number."""
 INVOCATION = Struct("<16sq")
-"""First bytes of an INVOKE body: request uuid, deadline in ns of CLOCK_MONOTONIC. The event follows."""
+"""First bytes of an INVOKE body: request uuid, timeout in ns. The event follows."""
 TIMES = Struct("<qq")
 """First bytes of a READY, RESULT or FAILED body: start and end in ns of CLOCK_MONOTONIC. The answer follows."""
 

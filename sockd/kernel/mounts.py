@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountAttr, MountFlag
 
+PRIVATE_TMP = MountAttr.NOSUID | MountAttr.NODEV
+"""What a writable tmpfs carries."""
 SEALED = MountAttr.RDONLY | MountAttr.NOSUID | MountAttr.NODEV
 """What every tree that user code can see carries: read-only, no setuid files, no devices."""
 
@@ -61,7 +63,7 @@ def attach_copy(mount_fd: int, root_fd: int, path: str) -> None:
 def attach_tmpfs(root_fd: int, path: str, *, size_bytes: int, inodes: int) -> None:
     """A new tmpfs at `path` of a detached tree, open to every uid (mode 1777), limited in bytes and inodes (tmpfs(5))."""
     options: dict[str, str | int] = {"size": str(size_bytes), "nr_inodes": str(inodes), "mode": "1777"}
-    mount = syscalls.new_filesystem("tmpfs", options, MountAttr.NOSUID | MountAttr.NODEV)
+    mount = syscalls.new_filesystem("tmpfs", options, PRIVATE_TMP)
     with owned(mount):
         syscalls.move_mount(mount, root_fd, path)
 
@@ -81,3 +83,8 @@ def owned(fd: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def umount_tree(target: str) -> None:
+    """Detach the mount at `target` and everything mounted below it (umount2(2), MNT_DETACH)."""
+    syscalls.umount(target)

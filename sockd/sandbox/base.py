@@ -1,0 +1,145 @@
+"""The base: the read-only tree that every process of the farm sees, holding nothing of the host but its software.
+
+Owns one directory, mounted in the daemon's private mount namespace. By default it is the host's own /usr and /lib*, and
+the prefix of the interpreter that runs sockd; /etc is a handful of copies, /dev five nodes. Each bind is a mount without
+children, so that cloning the tree costs the same at any size of the host's mount table (measured: 7.5 µs).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sockd.kernel import mounts
+from sockd.kernel.syscalls import MountFlag
+
+ETC_COPIES = (
+    "alternatives",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+)
+"""What software in /usr looks for under /etc: linker cache, resolver, CA certificates. No secret is among them."""
+PASSWD = "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:/tmp:/bin/sh\n"
+GROUP = "root:x:0:\nsandbox:x:1000:\n"
+DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9)}
+LINKS = {
+    "dev/fd": "/proc/self/fd",
+    "dev/stdin": "/proc/self/fd/0",
+    "dev/stdout": "/proc/self/fd/1",
+    "dev/stderr": "/proc/self/fd/2",
+    "dev/shm": "/tmp",  # POSIX shared memory and semaphores: private, and limited with /tmp
+    "var/tmp": "/tmp",
+    "etc/mtab": "/proc/self/mounts",
+}
+DIRECTORIES = ("dev", "etc", "opt/sockd/zygote", "packages", "proc", "run", "tmp", "var/task")
+"""/var/task: the function's code; /packages: the install cache; /opt/sockd: the Zygote's own code."""
+CODE, PACKAGES, TMP, PROC, ZYGOTE = "var/task", "packages", "tmp", "proc", "opt/sockd/zygote"
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """One directory of the host and where it appears in the base."""
+
+    source: str
+    target: str
+
+
+def interpreter() -> str:
+    """The interpreter that sandboxes run: the one behind sockd's own virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def plan(packages: Path) -> tuple[Bind, ...]:
+    """The binds of the default base, outermost first. Pure but for looking at which host directories exist."""
+    binds = [Bind("/usr", "usr")]
+    for name in ("lib", "lib32", "lib64", "libx32", "bin", "sbin"):
+        if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"):
+            binds.append(Bind(f"/{name}", name))
+    prefix = os.path.realpath(sys.base_prefix)
+    if not Path(prefix).is_relative_to("/usr"):
+        binds.append(Bind(prefix, prefix.lstrip("/")))
+    zygote = Path(__file__).resolve().parents[2] / "zygote"
+    return (*binds, Bind(str(packages), PACKAGES), Bind(str(zygote), ZYGOTE))
+
+
+class Base:
+    """The mounted base at `path`. `close` unmounts it; so does the end of the daemon's mount namespace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def build(cls, path: Path, binds: Sequence[Bind]) -> Base:
+        """Mount the base at `path`, in this process's mount namespace, which must be private.
+
+        Raises: OSError naming the call; what was mounted until then is unmounted."""
+        path.mkdir(parents=True, exist_ok=True)
+        mounts.mount_tmpfs(str(path), size_bytes=64 << 20)
+        base = cls(path)
+        try:
+            populate(path)
+            for bind in binds:
+                (path / bind.target).mkdir(parents=True, exist_ok=True)
+                mounts.bind_sealed(bind.source, str(path / bind.target))
+            mounts.seal(str(path))
+        except BaseException:
+            base.close()
+            raise
+        return base
+
+    def close(self) -> None:
+        """Unmount the base with all that is below it; processes that are in it keep it."""
+        mounts.umount_tree(str(self.path))
+
+
+def populate(root: Path) -> None:
+    """Directories, links, files and device nodes that are the base's own."""
+    for name in DIRECTORIES:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name in ("lib", "lib32", "lib64", "libx32", "bin", "sbin"):
+        if os.path.islink(f"/{name}"):
+            (root / name).symlink_to(os.readlink(f"/{name}"))
+    populate_etc(root / "etc")
+    mounts.mount_tmpfs(str(root / "dev"), size_bytes=64 << 10, flags=MountFlag.NOSUID | MountFlag.NOEXEC)
+    for name, (major, minor) in DEVICES.items():
+        node = root / "dev" / name
+        os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        node.chmod(0o666)
+    for name, target in LINKS.items():
+        (root / name).symlink_to(target)
+    mounts.seal(str(root / "dev"))
+
+
+def populate_etc(etc: Path) -> None:
+    """Copies of the public files that software expects, and a passwd with the sandbox's one user."""
+    for name in ETC_COPIES:
+        source, target = Path("/etc") / name, etc / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, copy_function=copy_readable, dirs_exist_ok=True)
+        elif source.exists():
+            copy_readable(str(source), str(target))
+    (etc / "passwd").write_text(PASSWD)
+    (etc / "group").write_text(GROUP)
+
+
+def copy_readable(source: str, target: str) -> str:
+    """Copy one file when everybody may read it on the host, too; what is root's alone there stays there."""
+    if os.stat(source).st_mode & stat.S_IROTH:
+        shutil.copy(source, target)
+    return target

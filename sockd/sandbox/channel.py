@@ -1,0 +1,91 @@
+"""The daemon's end of a sandbox's channel: frames out without waiting, frames in as they come, the end exactly once.
+
+Owns the socket. A raw non-blocking socket on the loop's reader, not a transport: making one costs 10 µs instead of 100,
+and a cold start makes one. Knows frames, not what they mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from zygote import protocol
+
+READ_BYTES = 256 * 1024
+
+
+class Channel:
+    """Calls `on_frame(kind, number, body)` for each frame and `on_end(error)` once, when the peer closed or broke the rules."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        max_body_bytes: int,
+        on_frame: Callable[[int, int, bytes], None],
+        on_end: Callable[[Exception | None], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._decoder = protocol.FrameDecoder(max_body_bytes)
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._unsent = b""
+        sock.setblocking(False)
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def send(self, kind: int, number: int, *parts: bytes) -> None:
+        """Send one frame now, or as the peer takes it. After the end it does nothing: the end was told already."""
+        if self._sock.fileno() < 0:
+            return
+        data = protocol.encode_frame(kind, number, *parts)
+        if self._unsent:
+            self._unsent += data
+            return
+        self._push(data)
+
+    def close(self) -> None:
+        """Close the socket without telling `on_end`; safe to call twice."""
+        fd = self._sock.fileno()
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+            self._sock.close()
+
+    def _push(self, data: bytes) -> None:
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # the reader sees the end, and why
+        self._unsent = data[sent:]
+        if self._unsent:
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        self._loop.remove_writer(self._sock.fileno())
+        self._push(self._unsent)
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        if not data:
+            self._end(None)
+            return
+        try:
+            self._decoder.feed(data)
+            while (frame := self._decoder.next_frame()) is not None:
+                self._on_frame(*frame)
+        except protocol.ProtocolError as error:
+            self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        self.close()
+        self._on_end(error)

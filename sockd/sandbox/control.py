@@ -1,0 +1,156 @@
+"""The daemon's end of a Zygote's control wire: numbered requests out, each answered once, with file descriptors both ways.
+
+Owns the socket and, until a waiter takes them, the descriptors that came in. A Zygote runs packages: its answers are
+untrusted, and one that breaks the protocol ends the wire.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sockd.errors import SandboxFailed
+from zygote import linux, protocol
+
+
+class ZygoteGone(SandboxFailed):
+    """The Zygote died, or broke the protocol and was given up, before it answered."""
+
+
+class ZygoteRefused(SandboxFailed):
+    """The Zygote could not do what it was asked; it lives."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """A Zygote's answer. Whoever takes it owns `fds`."""
+
+    message: dict
+    fds: list[int]
+
+
+class ControlWire:
+    """Requests to one Zygote. `on_end` is called once, when the wire ends for any reason but `close`."""
+
+    def __init__(self, sock: socket.socket, on_end: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._on_end = on_end
+        self._pending: dict[int, asyncio.Future[Answer]] = {}
+        self._next_id = 1
+        self._unsent: list[tuple[bytes, Sequence[int]]] = []
+        sock.setblocking(False)
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    @property
+    def closed(self) -> bool:
+        return self._sock.fileno() < 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._pending)
+
+    async def request(self, op: str, fds: Sequence[int], *, deadline_s: float, **fields: object) -> Answer:
+        """Send one request and wait for its answer. The fds are copied by the kernel; the caller keeps its own.
+
+        Raises: ZygoteRefused; ZygoteGone, also when the deadline passes (a Zygote that hangs is given up)."""
+        if self.closed:
+            raise ZygoteGone("the Zygote is gone")
+        number, self._next_id = self._next_id, self._next_id + 1
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._pending[number] = future
+        data = protocol.encode_control({"op": op, "id": number, **fields})
+        self._push(data, fds)
+        timer = self._loop.call_later(deadline_s, self._end)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                close_all(future.result().fds)  # answered and cancelled in the same turn of the loop
+            raise
+        finally:
+            timer.cancel()
+            self._pending.pop(number, None)
+
+    def close(self) -> None:
+        """End the wire: the Zygote sees it and exits. Waiters get ZygoteGone. Safe to call twice."""
+        fd = self._sock.fileno()
+        if fd < 0:
+            return
+        self._loop.remove_reader(fd)
+        self._loop.remove_writer(fd)
+        self._sock.close()
+        for _, fds in self._unsent:
+            close_all(fds)
+        self._unsent.clear()
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(ZygoteGone("the Zygote died or did not answer in time"))
+
+    def _end(self) -> None:
+        if not self.closed:
+            self.close()
+            self._on_end()
+
+    def _push(self, data: bytes, fds: Sequence[int]) -> None:
+        if self._unsent or not self._send_now(data, fds):
+            # The message waits for the Zygote, so its descriptors must outlive the caller's.
+            self._unsent.append((data, [os.dup(fd) for fd in fds]))
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+
+    def _send_now(self, data: bytes, fds: Sequence[int]) -> bool:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            self._sock.sendmsg([data], rights)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # the reader sees the end
+        return True
+
+    def _writable(self) -> None:
+        while self._unsent:
+            data, fds = self._unsent[0]
+            if not self._send_now(data, fds):
+                return
+            self._unsent.pop(0)
+            close_all(fds)
+        self._loop.remove_writer(self._sock.fileno())
+
+    def _readable(self) -> None:
+        try:
+            data, fds = linux.receive(self._sock, protocol.CONTROL_MAX_BYTES, protocol.CONTROL_MAX_FDS)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        try:
+            if not data:
+                raise protocol.ProtocolError("end of the wire")
+            answer = Answer(protocol.decode_control(data), fds)
+        except protocol.ProtocolError:
+            close_all(fds)
+            self._end()
+            return
+        self._deliver(answer)
+
+    def _deliver(self, answer: Answer) -> None:
+        future = self._pending.get(answer.message["id"])
+        if future is None or future.done():
+            close_all(answer.fds)  # its waiter has gone; a forked child ends when its channel closes
+        elif answer.message["op"] == "refused":
+            close_all(answer.fds)
+            future.set_exception(ZygoteRefused(str(answer.message.get("error"))))
+        else:
+            future.set_result(answer)
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Close descriptors that nobody took."""
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,106 @@
+"""The farm: one mount namespace and one pid namespace for all sandboxes, with nothing of the host in it.
+
+Owns the launcher process, the control wire to farm init, and the farm's scratch tmpfs. Killing farm init kills every
+process in the farm, and farm init dies with the daemon (PR_SET_PDEATHSIG through the launcher), so a SIGKILL of the daemon
+leaves nothing. Farm init execs root Zygotes when it is asked to; all else in the farm is forked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sockd.errors import SandboxFailed
+from sockd.kernel import cgroups, mounts, seccomp, syscalls
+from sockd.sandbox import base as bases
+from sockd.sandbox.control import ControlWire, close_all
+
+START_DEADLINE_S = 10.0
+
+
+class Farm:
+    """The running farm. `close` ends every process in it."""
+
+    def __init__(self, launcher: asyncio.subprocess.Process, wire: ControlWire, scratch: int, cgroup: cgroups.Cgroup) -> None:
+        self._launcher = launcher
+        self._wire = wire
+        self._scratch = scratch
+        self._cgroup = cgroup
+
+    @classmethod
+    async def start(cls, base: bases.Base, cgroup: cgroups.Cgroup, on_end: Callable[[], None]) -> Farm:
+        """Exec the launcher and wait until farm init serves.
+
+        Args:
+            base: the tree to pivot_root onto; cgroup: for the launcher and farm init, owned by the farm from now on.
+            on_end: called once if the farm ends by itself.
+        Raises: SandboxFailed with the launcher's own words."""
+        scratch = syscalls.new_filesystem("tmpfs", {"size": "256m", "mode": "0755"}, mounts.PRIVATE_TMP)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        passed = (theirs.fileno(), scratch, *cgroup.procs_fds)
+        try:
+            launcher = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "sockd.sandbox.farm_init", str(base.path), *map(str, passed)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                pass_fds=passed,
+                start_new_session=True,
+                cwd="/",
+                env={"PYTHONPATH": str(Path(__file__).parents[2])},
+            )
+        except BaseException:
+            os.close(scratch)
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        farm = cls(launcher, ControlWire(ours, on_end), scratch, cgroup)
+        try:
+            await farm._wire.request("ready", (), deadline_s=START_DEADLINE_S)
+        except SandboxFailed as error:
+            await farm.close()
+            raise SandboxFailed("the farm did not start; run `sockd doctor`") from error
+        return farm
+
+    async def exec_zygote(self, control: socket.socket, procs_fds: Sequence[int]) -> None:
+        """Exec a root Zygote that serves on `control` in the given cgroups. The caller keeps its fds."""
+        filters = [seccomp.handler_filter().hex(), seccomp.zygote_filter().hex()]
+        command = [bases.interpreter(), "-I", "-S", f"/{bases.ZYGOTE}"]
+        fds = (control.fileno(), *procs_fds)
+        answer = await self._wire.request("exec", fds, deadline_s=START_DEADLINE_S, command=command, filters=filters)
+        close_all(answer.fds)
+
+    def make_scratch(self, name: str, uid: int) -> str:
+        """A private directory for one Zygote under the farm's /tmp; its path inside the farm."""
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._scratch)
+        with mounts.owned(fd):
+            os.mkdir(name, 0o700, dir_fd=fd)
+            os.chown(name, uid, uid, dir_fd=fd)
+        return f"/{bases.TMP}/{name}"
+
+    def remove_scratch(self, name: str) -> None:
+        """Delete a Zygote's directory with what its packages left there."""
+        import shutil
+
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._scratch)
+        with mounts.owned(fd):
+            shutil.rmtree(name, dir_fd=fd, ignore_errors=True)
+
+    async def close(self) -> None:
+        """Kill every process of the farm and wait for the launcher."""
+        self._wire.close()
+        if self._launcher.returncode is None:
+            self._launcher.kill()  # farm init follows by PR_SET_PDEATHSIG, and the pid namespace with it
+        await self._launcher.wait()
+        self._cgroup.kill_nowait()
+        os.close(self._scratch)
+
+
+def farm_path(state_dir: Path) -> Path:
+    """Where the base is mounted, in the daemon's private mount namespace."""
+    return state_dir / "base"

@@ -1,0 +1,100 @@
+"""The farm's launcher and its init: pid 1 of the farm's pid namespace, which execs root Zygotes and outlives them.
+
+    python -m sockd.sandbox.farm_init <base> <control fd> <scratch fd> <cgroup procs fd>...
+
+The launcher makes the namespaces, pivot_roots onto the base and forks init; the two die with the daemon. Init ignores
+SIGCHLD, so the kernel reaps whatever is orphaned in the farm. Neither ever runs user code.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+from sockd.kernel import mounts, syscalls
+from sockd.kernel.syscalls import MountFlag
+from zygote import linux, protocol
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": "/tmp",
+    # One thread a library: a BLAS pool that is alive at a fork is a hang in the child (DESIGN 10).
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",
+}
+
+KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
+"""What farm init keeps for the root Zygotes that it execs: they write id maps."""
+
+
+def main(base: str, control_fd: str, scratch_fd: str, *procs_fds: str) -> None:
+    die_with_parent()
+    for fd in procs_fds:
+        os.write(int(fd), b"0")
+    syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS)
+    enter(base, int(scratch_fd))
+    control = socket.socket(fileno=int(control_fd))
+    init = os.fork()  # noqa: TID251  SAFETY: this process is single-threaded and was exec'd for this
+    if init == 0:
+        die_with_parent()
+        serve(control)
+        os._exit(0)
+    control.close()
+    os.waitpid(init, 0)
+
+
+def die_with_parent() -> None:
+    """SIGKILL for this process when its parent's thread ends (prctl(2)). Had it ended before, the wire says so."""
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def enter(base: str, scratch_fd: int) -> None:
+    """pivot_root onto the base, in a mount namespace of our own, and let go of the host's tree (pivot_root(2), NOTES)."""
+    syscalls.mount("none", "/", None, MountFlag.REC | MountFlag.PRIVATE)
+    os.chdir(base)  # noqa: TID251  a process of its own
+    syscalls.pivot_root(".", ".")
+    syscalls.umount(".")
+    os.chdir("/")  # noqa: TID251
+    syscalls.move_mount(scratch_fd, syscalls.AT_FDCWD, "/tmp")
+    socket.sethostname("sandbox")
+
+
+def serve(control: socket.socket) -> None:
+    """Init's loop: answer `ready` and `exec` until the daemon is gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    flags = MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC
+    syscalls.mount("proc", "/proc", "proc", flags, "hidepid=invisible")
+    null = os.open("/dev/null", os.O_RDWR)
+    linux.drop_bounding_set(KEPT_CAPABILITIES)
+    linux.set_capabilities(KEPT_CAPABILITIES)
+    while True:
+        data, fds = linux.receive(control, protocol.CONTROL_MAX_BYTES, protocol.CONTROL_MAX_FDS)
+        if not data:
+            return
+        message = protocol.decode_control(data)
+        if message["op"] == "exec":
+            exec_zygote(message, fds, null)
+        linux.send(control, protocol.encode_control({"op": "done", "id": message["id"]}))
+        for fd in fds:
+            os.close(fd)
+
+
+def exec_zygote(message: dict, fds: list[int], null: int) -> None:
+    """Spawn a root Zygote with its control socket and cgroups; it closes all else itself."""
+    for fd in fds:
+        os.set_inheritable(fd, True)
+    control, *procs = fds
+    arguments = [*message["command"], str(control), ",".join(map(str, procs)), ",".join(message["filters"])]
+    actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
+    os.posix_spawn(arguments[0], arguments, ENVIRONMENT, file_actions=actions)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

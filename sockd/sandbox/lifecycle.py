@@ -1,0 +1,52 @@
+"""The life of a sandbox as a table; anything that is not in the table is a bug of the caller.
+
+    PRIMED ──become──► STARTING ──ready──► BUSY ──done──► IDLE ──pause──► PAUSED
+      (a spare)                              ▲              │ ▲              │
+                                             └────begin─────┘ └────unpause───┘
+    every state ──destroy──► DEAD
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class State(enum.Enum):
+    PRIMED = "primed"
+    STARTING = "starting"
+    BUSY = "busy"
+    IDLE = "idle"
+    PAUSED = "paused"
+    DEAD = "dead"
+
+
+class Step(enum.Enum):
+    BECOME = "become"
+    READY = "ready"
+    BEGIN = "begin"
+    DONE = "done"
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
+    DESTROY = "destroy"
+
+
+TRANSITIONS: dict[State, dict[Step, State]] = {
+    State.PRIMED: {Step.BECOME: State.STARTING, Step.DESTROY: State.DEAD},
+    State.STARTING: {Step.READY: State.BUSY, Step.DESTROY: State.DEAD},
+    State.BUSY: {Step.DONE: State.IDLE, Step.DESTROY: State.DEAD},
+    State.IDLE: {Step.BEGIN: State.BUSY, Step.PAUSE: State.PAUSED, Step.DESTROY: State.DEAD},
+    State.PAUSED: {Step.UNPAUSE: State.IDLE, Step.DESTROY: State.DEAD},
+    State.DEAD: {Step.DESTROY: State.DEAD},
+}
+
+
+class BadTransition(Exception):
+    """A step that the table does not allow in this state: `pause while dead`."""
+
+
+def advance(state: State, step: Step) -> State:
+    """The state after `step`. Raises: BadTransition."""
+    try:
+        return TRANSITIONS[state][step]
+    except KeyError:
+        raise BadTransition(f"{step.value} while {state.value}") from None

@@ -1,0 +1,96 @@
+"""The memory of the host that sandboxes and Zygotes may use, given out as reservations.
+
+Owns a number. A reservation is admission control on limits, not on use; a paused sandbox shrinks its reservation to what
+it uses (OpenLambda does the same), so a worker holds many more idle sandboxes than running ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+
+from sockd.errors import NoCapacity
+
+
+class Reservation:
+    """Bytes taken from a budget. `close` gives them back; safe to call twice."""
+
+    def __init__(self, budget: MemoryBudget, size: int) -> None:
+        self._budget = budget
+        self.size = size
+
+    def resize_nowait(self, size: int) -> bool:
+        """Grow or shrink; False (and unchanged) when the budget has not got the difference."""
+        if size > self.size and size - self.size > self._budget.free:
+            return False
+        self._budget.used += size - self.size
+        self.size = size
+        self._budget.wake()
+        return True
+
+    def close(self) -> None:
+        self.resize_nowait(0)
+
+
+class MemoryBudget:
+    """`total` bytes. Fair: waiters are served in order, and as many at once as fit.
+
+    `make_room(bytes)` is called when a request does not fit: whoever holds idle sandboxes evicts some and returns."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.used = 0
+        self.make_room: Callable[[int], None] = lambda need_bytes: None
+        self._waiters: deque[tuple[int, asyncio.Future[Reservation]]] = deque()
+
+    @property
+    def free(self) -> int:
+        return self.total - self.used
+
+    def reserve_nowait(self, size: int) -> Reservation | None:
+        """A reservation at once, or None. Never overtakes a waiter."""
+        if self._waiters or size > self.free:
+            return None
+        self.used += size
+        return Reservation(self, size)
+
+    async def reserve(self, size: int, *, deadline_s: float) -> Reservation:
+        """A reservation, waiting for memory to come free.
+
+        Raises: NoCapacity when the size can never fit or none came free before the deadline."""
+        if size > self.total:
+            raise NoCapacity(f"the function needs {size >> 20} MB and the worker has {self.total >> 20} MB for sandboxes")
+        if (reservation := self.reserve_nowait(size)) is not None:
+            return reservation
+        self.make_room(size)
+        if (reservation := self.reserve_nowait(size)) is not None:
+            return reservation
+        future: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
+        self._waiters.append((size, future))
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await future
+        except BaseException as error:
+            if future.done() and not future.cancelled():
+                future.result().close()  # it was served and cancelled in the same turn of the loop
+            future.cancel()
+            self.wake()
+            if isinstance(error, TimeoutError):
+                message = f"no {size >> 20} MB of memory came free in {deadline_s:g} s; every sandbox is busy"
+                raise NoCapacity(message) from None
+            raise
+
+    def wake(self) -> None:
+        """Serve the waiters that fit now, in order."""
+        while self._waiters and (self._waiters[0][1].done() or self._waiters[0][0] <= self.free):
+            size, future = self._waiters.popleft()
+            if not future.done():
+                self.used += size
+                future.set_result(Reservation(self, size))
+
+
+def host_memory_bytes() -> int:
+    """Physical memory of this host."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,64 @@
+"""What a sandbox writes to stdout and stderr: read as it comes, kept up to a limit, handed over request by request.
+
+Owns the read end of the pipe. It is always drained, so that a handler never blocks on its log, and what is over the
+limit is counted and thrown away, so that a flood costs the daemon no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+
+READ_BYTES = 64 * 1024
+PIPE_BYTES = 256 * 1024
+
+
+class Output:
+    """`take` gives what was written since the last take. `limit_bytes` may be set until the first byte comes."""
+
+    def __init__(self, fd: int, limit_bytes: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self.limit_bytes = limit_bytes
+        self._kept = bytearray()
+        self._dropped = 0
+        os.set_blocking(fd, False)
+        self._loop.add_reader(fd, self._read)
+
+    @classmethod
+    def open(cls, limit_bytes: int) -> tuple[Output, int]:
+        """A pipe: our end, and the fd of the write end, which the caller owns."""
+        read_fd, write_fd = os.pipe()
+        fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        return cls(read_fd, limit_bytes), write_fd
+
+    def take(self) -> tuple[bytes, int]:
+        """(bytes kept, bytes dropped) since the last call, with all that is in the pipe by now."""
+        if self._fd >= 0:
+            self._read()
+        if not self._kept and not self._dropped:
+            return b"", 0
+        taken = bytes(self._kept), self._dropped
+        self._kept.clear()
+        self._dropped = 0
+        return taken
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:  # every writer is gone
+            self._loop.remove_reader(self._fd)
+            return
+        room = max(0, self.limit_bytes - len(self._kept))
+        self._kept += data[:room]
+        self._dropped += max(0, len(data) - room)

@@ -1,0 +1,53 @@
+"""What a sandbox becomes: a version of a function, as the sandbox layer needs to know it.
+
+Owns the code's detached mount. Made once per deployed version, shared by all its sandboxes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sockd.kernel import mounts
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sandbox may use."""
+
+    memory_bytes: int
+    pids: int
+    cpus: float
+    tmp_bytes: int
+    tmp_inodes: int
+    network: Literal["host", "none"] = "host"
+
+
+class Program:
+    """Code, the INIT message that tells a sandbox what it is, and its limits in bytes and seconds."""
+
+    def __init__(
+        self, code: Path, init: bytes, limits: Limits, *, init_timeout_s: float, timeout_s: float, log_bytes: int
+    ) -> None:
+        self._code = code
+        self._code_fd = -1
+        self.init = init
+        self.limits = limits
+        self.init_timeout_s = init_timeout_s
+        self.timeout_s = timeout_s
+        self.log_bytes = log_bytes
+
+    @property
+    def code_fd(self) -> int:
+        """The sealed, detached mount of the code, made when it is first needed. Raises: OSError."""
+        if self._code_fd < 0:
+            self._code_fd = mounts.sealed_copy(str(self._code))
+        return self._code_fd
+
+    def close(self) -> None:
+        """Let go of the mount; sandboxes that have a copy keep it. Safe to call twice."""
+        fd, self._code_fd = self._code_fd, -1
+        if fd >= 0:
+            os.close(fd)

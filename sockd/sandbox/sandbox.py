@@ -1,0 +1,382 @@
+"""One sandbox: a confined process of one function, made of parts that it owns and gives back together.
+
+Owns the memory reservation, the cgroup, the root, the uid, the pidfd, the channel and the output pipe. `destroy` is the
+only way out, complete even if a step fails, and safe at any time. It serves one request at a time. An exchange that was
+not clean (timeout, short answer, a frame out of order) destroys it: there is no resynchronising with untrusted code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from sockd.errors import (
+    FunctionFailed,
+    InitFailed,
+    InvalidEvent,
+    OutOfMemory,
+    ResponseTooLarge,
+    SandboxDied,
+    SandboxFailed,
+    SockdError,
+    TimedOut,
+)
+from sockd.kernel import pidfds
+from sockd.kernel.cgroups import Cgroup
+from sockd.sandbox.base import Base
+from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.sandbox.channel import Channel
+from sockd.sandbox.lifecycle import State, Step, advance
+from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.sandbox.output import Output
+from sockd.sandbox.program import Limits, Program
+from sockd.sandbox.root import Root
+from sockd.sandbox.zygote import Zygote
+from zygote import protocol
+
+EXIT_GRACE_S = 0.2
+"""How long a process whose channel ended may take to exit before it is killed for it."""
+PAUSED_SLACK_BYTES = 1 << 20
+"""What a paused sandbox's limit leaves above its use."""
+FRAME_SLACK_BYTES = 1 << 20
+"""Room in a frame beside an answer of the largest size: error texts and stack traces."""
+
+ANSWERED = (FunctionFailed, InvalidEvent)
+"""Errors that the handler server answered with, in order: the sandbox goes on. (But not InitFailed: it has exited.)"""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The pools that sandboxes are made from, and the limits of their wires."""
+
+    base: Base
+    cgroups: CgroupPool
+    budget: MemoryBudget
+    max_answer_bytes: int
+    spawn_deadline_s: float
+
+
+@dataclass(slots=True)
+class Reply:
+    """What came back for one request."""
+
+    body: bytes = b""
+    error: SockdError | None = None
+    """What went wrong instead: the handler's own error, or what became of the sandbox."""
+    exec_ns: int = 0
+    init_ns: int = 0
+    log: bytes = b""
+    log_dropped: int = 0
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """The request under way."""
+
+    number: int
+    reply: asyncio.Future[Reply]
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Sandbox:
+    """Made by `fork`; then `become` a function once; then `request`, `pause`, `unpause`, until `destroy`."""
+
+    id: str
+    zygote: Zygote
+    uid: int
+    limits: Limits
+    _parts: Parts
+    _reservation: Reservation
+    cgroup: Cgroup
+    _root: Root
+    _output: Output
+    _sock: socket.socket
+    state: State = State.STARTING
+    program: Program | None = None
+    modules: dict[str, list[str]] | None = None
+    """What the function imported after the fork, by package directory; known after the first answer."""
+    init_ns: int = 0
+    on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
+    """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
+    _pidfd: int = -1
+    _channel: Channel | None = None
+    _exchange: _Exchange | None = None
+    _primed: asyncio.Future[None] | None = None
+    _explaining: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def fork(cls, parts: Parts, zygote: Zygote, limits: Limits, reservation: Reservation, *, spare: bool) -> Sandbox:
+        """A confined child of `zygote` that waits for a function; it owns the reservation from now on, also on failure.
+
+        Args:
+            spare: let it touch what a first request touches, and wait until it has (`State.PRIMED`).
+        Raises: SandboxFailed, NoCapacity, OSError; then everything was given back."""
+        with ExitStack() as undo:
+            undo.callback(reservation.close)
+            cgroup = parts.cgroups.take()
+            undo.callback(parts.cgroups.give_back, cgroup)
+            apply_limits(cgroup, limits)
+            root = Root.create(parts.base, tmp_bytes=limits.tmp_bytes, tmp_inodes=limits.tmp_inodes)
+            undo.callback(root.close)
+            uid = zygote.take_uid()
+            undo.callback(zygote.give_back_uid, uid)
+            output, output_fd = Output.open(0)
+            undo.callback(output.close)
+            with ExitStack() as theirs:
+                theirs.callback(os.close, output_fd)
+                sock, peer = socket.socketpair()
+                undo.callback(sock.close)
+                theirs.callback(peer.close)
+                sandbox = cls(
+                    f"sandbox-{next(_numbers)}", zygote, uid, limits, parts, reservation, cgroup, root, output, sock
+                )
+                fds = (root.fd, peer.fileno(), output_fd, *cgroup.procs_fds)
+                deadline_s = parts.spawn_deadline_s
+                sandbox._pidfd = await zygote.fork(uid, limits.network, spare, fds, deadline_s=deadline_s)
+            undo.pop_all()
+        try:
+            await sandbox._connect(spare)
+        except BaseException:
+            sandbox.destroy()
+            raise
+        return sandbox
+
+    async def _connect(self, spare: bool) -> None:
+        """Mount its /proc and listen on its channel; a spare is waited for until it is warm."""
+        try:
+            self._root.mount_proc(self._pidfd)
+        except ProcessLookupError:
+            raise SandboxFailed("the sandbox's process died while it was confined") from None
+        self._channel = Channel(
+            self._sock,
+            max_body_bytes=self._parts.max_answer_bytes + FRAME_SLACK_BYTES,
+            on_frame=self._on_frame,
+            on_end=self._on_end,
+        )
+        if spare:
+            self._primed = asyncio.get_running_loop().create_future()
+            async with asyncio.timeout(self._parts.spawn_deadline_s):
+                await self._primed
+            self.state = State.PRIMED
+
+    def become(self, program: Program) -> None:
+        """Start being a function: its code, its limits, its INIT. Without waiting: the first `request` follows at once.
+
+        The reservation must be the program's already. Raises: OSError, when a mount or a limit fails."""
+        if self.state is State.PRIMED:
+            self.state = advance(self.state, Step.BECOME)
+            apply_limits(self.cgroup, program.limits)
+            if (program.limits.tmp_bytes, program.limits.tmp_inodes) != (self.limits.tmp_bytes, self.limits.tmp_inodes):
+                self._root.replace_tmp(tmp_bytes=program.limits.tmp_bytes, tmp_inodes=program.limits.tmp_inodes)
+            self.limits = program.limits
+        self.program = program
+        self._output.limit_bytes = program.log_bytes
+        self._root.mount_code(program.code_fd)
+        self._send(protocol.INIT, 0, program.init)
+        self.cgroup.settle()
+
+    async def request(self, request_id: bytes, event: bytes) -> Reply:
+        """One request to the function; the first one also waits for its init.
+
+        Args:
+            request_id: 16 bytes; event: JSON, as it came.
+        Returns: the answer, or in `error` FunctionFailed, InitFailed, TimedOut, OutOfMemory or SandboxDied. Unless the
+            handler itself answered, the sandbox is destroyed then."""
+        program = self.program
+        assert program is not None
+        if self.state is not State.STARTING:
+            self.state = advance(self.state, Step.BEGIN)
+        loop = asyncio.get_running_loop()
+        exchange = self._exchange = _Exchange(next(_numbers), loop.create_future())
+        self._arm(exchange, program.timeout_s if self.state is State.BUSY else program.init_timeout_s)
+        timeout_ns = int(program.timeout_s * 1e9)
+        self._send(protocol.INVOKE, exchange.number, protocol.INVOCATION.pack(request_id, timeout_ns), event)
+        try:
+            reply = await exchange.reply
+        except asyncio.CancelledError:
+            self.destroy()
+            raise
+        finally:
+            if exchange.timer is not None:
+                exchange.timer.cancel()
+            self._exchange = None
+        if reply.error is None or (isinstance(reply.error, ANSWERED) and self.state is State.BUSY):
+            self.state = advance(self.state, Step.DONE)
+        else:
+            self.destroy()
+        return reply
+
+    def pause(self) -> None:
+        """Freeze it and give back the memory that it does not use. Off the request's path (DESIGN 5)."""
+        self.state = advance(self.state, Step.PAUSE)
+        self.cgroup.freeze_nowait()
+        used = self.cgroup.memory_bytes() + PAUSED_SLACK_BYTES
+        if used < self.limits.memory_bytes:
+            self.cgroup.set_memory(used)
+            self._reservation.resize_nowait(used)
+
+    async def unpause(self) -> None:
+        """Thaw it, with all of its memory. Raises: NoCapacity when the memory is not to be had; it stays paused."""
+        need = self.limits.memory_bytes - self._reservation.size
+        if need > 0 and not self._reservation.resize_nowait(self.limits.memory_bytes):
+            deadline_s = self.program.timeout_s if self.program else self._parts.spawn_deadline_s
+            extra = await self._parts.budget.reserve(need, deadline_s=deadline_s)
+            extra.close()
+            self._reservation.resize_nowait(self.limits.memory_bytes)
+        self.cgroup.set_memory(self.limits.memory_bytes)
+        self.cgroup.thaw_nowait()
+        self.state = advance(self.state, Step.UNPAUSE)
+
+    def resize_reservation(self, size: int) -> bool:
+        """Make the reservation fit a program before `become`; False when the memory is not to be had."""
+        return self._reservation.resize_nowait(size)
+
+    def memory_bytes(self) -> int:
+        """What its cgroup is charged for."""
+        return self.cgroup.memory_bytes()
+
+    def destroy(self) -> None:
+        """Kill it and give everything back: at once what is only ours, and when its last process is gone its cgroup,
+        its uid and its memory. Safe to call at any time, and again."""
+        if self.state is State.DEAD:
+            return
+        self.state = advance(self.state, Step.DESTROY)
+        with ExitStack() as every:  # goes on after an error and raises the last
+            every.callback(self.on_death, self)
+            every.callback(self._finish, SandboxDied("the sandbox was destroyed"))
+            every.callback(self._parts.cgroups.give_back, self.cgroup, self._after_last_process)
+            every.callback(self._root.close)
+            every.callback(self._output.close)
+            every.callback(self._channel.close if self._channel else self._sock.close)
+            every.callback(self._close_pidfd)
+
+    # -- the other end
+
+    def _send(self, kind: int, number: int, *parts: bytes) -> None:
+        assert self._channel is not None
+        self._channel.send(kind, number, *parts)
+
+    def _on_frame(self, kind: int, number: int, body: bytes) -> None:
+        if kind == protocol.PRIMED and self._primed is not None and not self._primed.done():
+            self._primed.set_result(None)
+            return
+        exchange = self._exchange
+        if kind == protocol.MODULES and self.modules is None:
+            self.modules = read_modules(body)
+            return
+        if exchange is None or len(body) < protocol.TIMES.size:
+            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} that nobody waits for")
+        started, ended = protocol.TIMES.unpack_from(body)
+        if kind == protocol.READY and self.state is State.STARTING:
+            self.init_ns = max(0, ended - started)
+            self.state = advance(self.state, Step.READY)
+            assert self.program is not None
+            self._arm(exchange, self.program.timeout_s)
+            return
+        body = body[protocol.TIMES.size :]
+        if kind == protocol.FAILED and (number == exchange.number or self.state is State.STARTING):
+            self._finish(read_failure(body, InitFailed if self.state is State.STARTING else FunctionFailed))
+        elif kind == protocol.RESULT and number == exchange.number:
+            self._finish(None, body, max(0, ended - started))
+        else:
+            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} instead of {exchange.number}")
+
+    def _on_end(self, error: Exception | None) -> None:
+        """The channel ended: find out why, tell whoever waits, and destroy."""
+        if self.state is not State.DEAD:
+            self._explaining = asyncio.get_running_loop().create_task(self._explain_end(error))
+
+    async def _explain_end(self, error: Exception | None) -> None:
+        if error is not None:
+            self._finish(SandboxDied(f"the sandbox broke its protocol: {error}"))
+        else:
+            await wait_exited(self._pidfd, EXIT_GRACE_S)
+            if self.state is not State.DEAD:
+                self._finish(self._cause_of_death())
+        self.destroy()
+
+    def _cause_of_death(self) -> SockdError:
+        if self.cgroup.oom_kills() > 0:
+            return OutOfMemory(limit_bytes=self.limits.memory_bytes, peak_bytes=self.cgroup.peak_bytes())
+        return SandboxDied(pidfds.describe_status(pidfds.exit_status(self._pidfd)))
+
+    def _arm(self, exchange: _Exchange, timeout_s: float) -> None:
+        if exchange.timer is not None:
+            exchange.timer.cancel()
+        exchange.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, exchange, timeout_s)
+
+    def _expire(self, exchange: _Exchange, timeout_s: float) -> None:
+        """The deadline passed: kill, then answer; nothing in the sandbox can delay either."""
+        phase = "Init" if self.state is State.STARTING else "Task"
+        self.cgroup.kill_nowait()
+        self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds"))
+
+    def _finish(self, error: SockdError | None, body: bytes = b"", exec_ns: int = 0) -> None:
+        """Answer whoever waits, once; the first outcome counts."""
+        exchange, primed = self._exchange, self._primed
+        if exchange is not None and not exchange.reply.done():
+            exchange.reply.set_result(Reply(body, error, exec_ns, self.init_ns, *self._output.take()))
+        if primed is not None and not primed.done():
+            primed.set_exception(SandboxFailed(f"a spare ended before it was ready: {error}"))
+
+    def _after_last_process(self) -> None:
+        self.zygote.give_back_uid(self.uid)
+        self._reservation.close()
+
+    def _close_pidfd(self) -> None:
+        fd, self._pidfd = self._pidfd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def apply_limits(cgroup: Cgroup, limits: Limits) -> None:
+    """Write a sandbox's limits into its cgroup."""
+    cgroup.set_memory(limits.memory_bytes)
+    cgroup.set_pids(limits.pids)
+    cgroup.set_cpus(limits.cpus)
+
+
+def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
+    """FAILED's body as an error; it comes from user code, so whatever is not as it should be is shown as text."""
+    try:
+        failure = protocol.json.loads(body)
+        error_type, message = str(failure["errorType"]), str(failure["errorMessage"])
+        stack = [str(line) for line in failure["stackTrace"]]
+    except (ValueError, KeyError, TypeError):
+        return SandboxFailed(body.decode(errors="replace")[:1000])
+    if error_type == "InvalidRequestContentException":
+        return InvalidEvent(message)
+    if error_type == "Function.ResponseSizeTooLarge":
+        return ResponseTooLarge(error_type, message)
+    return kind(error_type, message, stack)
+
+
+def read_modules(body: bytes) -> dict[str, list[str]]:
+    """MODULES' body, checked: it comes from user code. Raises: ProtocolError."""
+    try:
+        modules = protocol.json.loads(body)
+        return {str(key): [str(name) for name in names] for key, names in modules.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise protocol.ProtocolError(f"MODULES is not a table of lists: {error}") from None
+
+
+async def wait_exited(pidfd: int, deadline_s: float) -> None:
+    """Wait until a process has exited, or the deadline: a pidfd is readable from then on (pidfd_open(2))."""
+    loop = asyncio.get_running_loop()
+    exited = loop.create_future()
+    loop.add_reader(pidfd, lambda: exited.done() or exited.set_result(None))
+    try:
+        async with asyncio.timeout(deadline_s):
+            await exited
+    except TimeoutError:
+        return
+    finally:
+        loop.remove_reader(pidfd)

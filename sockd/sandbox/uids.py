@@ -1,0 +1,58 @@
+"""Blocks of uids: what a Zygote's user namespace maps, divided among its sandboxes and its child Zygotes.
+
+A block belongs to one Zygote. Its first half are the uids of its own sandboxes, one each; its second half is cut into
+equal blocks for child Zygotes. Numbers are as the Zygote sees them (`offset` from its own uid 0), because a uid_map is
+written in terms of the parent namespace (user_namespaces(7)).
+"""
+
+from __future__ import annotations
+
+from sockd.errors import NoCapacity
+
+CHILDREN = 64
+"""Most child Zygotes of one Zygote at a time."""
+
+
+class UidBlock:
+    """`count` uids starting at `first` in the parent's numbering and at `absolute` in the host's."""
+
+    def __init__(self, first: int, absolute: int, count: int) -> None:
+        self.first = first
+        self.absolute = absolute
+        self.count = count
+        self._next_uid = 1  # uid 0 of the block is the Zygote itself
+        self._free_uids: list[int] = []
+        self._next_child = 0
+        self._free_children: list[int] = []
+
+    def take_uid(self) -> int:
+        """A uid for one sandbox, as an offset into this block. Raises: NoCapacity when all are in use."""
+        if self._free_uids:
+            return self._free_uids.pop()
+        if self._next_uid >= self.count // 2:
+            raise NoCapacity("every uid of this Zygote is in use by a sandbox")
+        self._next_uid += 1
+        return self._next_uid - 1
+
+    def give_back_uid(self, offset: int) -> None:
+        """The sandbox's last process is gone: its uid may be another's."""
+        self._free_uids.append(offset)
+
+    def take_child(self) -> UidBlock:
+        """A block for one child Zygote. Raises: NoCapacity when the block cannot be divided again."""
+        size = self.count // 2 // CHILDREN
+        if size < 64:
+            raise NoCapacity("the Zygote tree is too deep for its block of uids")
+        if self._free_children:
+            index = self._free_children.pop()
+        elif self._next_child < CHILDREN:
+            index = self._next_child
+            self._next_child += 1
+        else:
+            raise NoCapacity("every block for child Zygotes is in use")
+        first = self.count // 2 + index * size
+        return UidBlock(first, self.absolute + first, size)
+
+    def give_back_child(self, block: UidBlock) -> None:
+        """The child Zygote and all its sandboxes are gone."""
+        self._free_children.append((block.first - self.count // 2) // block.count)

@@ -1,0 +1,178 @@
+"""The daemon's handle of one Zygote: a running interpreter that forks sandboxes and child Zygotes on request.
+
+Owns the wire, the pidfd, the cgroup, the scratch directory and the block of uids. Sandboxes outlive their Zygote, so its
+block goes back to the parent only when the last of them has returned its uid (`Lineage`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+from sockd.kernel.cgroups import Cgroup
+from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.sandbox.control import Answer, ControlWire, ZygoteGone
+from sockd.sandbox.farm import Farm
+from sockd.sandbox.uids import UidBlock
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did: seconds it took, threads of the Zygote after it, and module -> error for those that failed."""
+
+    seconds: float
+    threads: int
+    failed: dict[str, str]
+
+
+class Zygote:
+    """One Zygote. `close` ends it; its sandboxes live on."""
+
+    def __init__(self, farm: Farm, cgroups: CgroupPool, uids: UidBlock, on_end: Callable[[Zygote], None]) -> None:
+        self.id = next(_numbers)
+        self.uids = uids
+        self.pidfd = -1
+        self.pid = 0
+        self._farm = farm
+        self._cgroups = cgroups
+        self._on_end = on_end
+        self._parent: Zygote | None = None
+        self._users = 1  # itself, and each sandbox and child Zygote that holds a part of its block
+        self.cgroup: Cgroup | None = None
+        self._wire: ControlWire | None = None
+
+    @classmethod
+    async def exec_root(cls, farm: Farm, cgroups: CgroupPool, uids: UidBlock, on_end: Callable[[Zygote], None]) -> Zygote:
+        """A root Zygote: bare interpreter, standard library, exec'd by farm init."""
+        zygote = cls(farm, cgroups, uids, on_end)
+        control = zygote._open()
+        try:
+            await farm.exec_zygote(control, zygote._procs())
+        except BaseException:
+            zygote.close()
+            raise
+        finally:
+            control.close()
+        return zygote
+
+    async def spawn(self, *, limit_bytes: int, deadline_s: float, on_end: Callable[[Zygote], None]) -> Zygote:
+        """A child Zygote in a user namespace of its own. Raises: NoCapacity, ZygoteGone, ZygoteRefused, OSError."""
+        child = Zygote(self._farm, self._cgroups, self.uids.take_child(), on_end)
+        child._parent = self
+        self._users += 1
+        control = None
+        try:
+            control = child._open()
+            child._cgroup().set_memory(limit_bytes)
+            scratch = self._farm.make_scratch(child.name, child.uids.absolute)
+            fds = (control.fileno(), *child._procs())
+            block = {"first_uid": child.uids.first, "uid_count": child.uids.count, "scratch": scratch}
+            answer = await self._request("spawn", fds, deadline_s=deadline_s, **block)
+            child.pidfd, child.pid = take_pidfd(answer.fds), answer.message["pid"]
+        except BaseException:
+            child.close()
+            raise
+        finally:
+            if control is not None:
+                control.close()
+        return child
+
+    async def fork(self, uid: int, network: str, warm: bool, fds: Sequence[int], *, deadline_s: float) -> int:
+        """A confined child; returns its pidfd, which the caller owns. `fds`: root, channel, output, procs…
+
+        Raises: ZygoteGone, ZygoteRefused."""
+        answer = await self._request("fork", fds, deadline_s=deadline_s, uid=uid, network=network, warm=warm)
+        return take_pidfd(answer.fds)
+
+    async def import_modules(self, paths: Sequence[str], modules: Sequence[str], *, deadline_s: float) -> Imported:
+        """Import modules and settle for forking. Raises: ZygoteGone when an import killed it or hung."""
+        answer = await self._request("import", (), deadline_s=deadline_s, paths=list(paths), modules=list(modules))
+        message = answer.message
+        return Imported(float(message["seconds"]), int(message["threads"]), dict(message["failed"]))
+
+    @property
+    def name(self) -> str:
+        return f"zygote-{self.id}"
+
+    @property
+    def alive(self) -> bool:
+        return self._wire is not None and not self._wire.closed
+
+    @property
+    def in_flight(self) -> int:
+        """Forks and imports that it has been asked for and has not answered."""
+        return self._wire.in_flight if self._wire else 0
+
+    def memory_bytes(self) -> int:
+        """What its cgroup is charged for: its own pages, and those that its forks share with it alone."""
+        return self.cgroup.memory_bytes() if self.cgroup else 0
+
+    def take_uid(self) -> int:
+        """A uid of its block for one sandbox; give_back_uid when the sandbox's last process is gone."""
+        offset = self.uids.take_uid()
+        self._users += 1
+        return offset
+
+    def give_back_uid(self, offset: int) -> None:
+        self.uids.give_back_uid(offset)
+        self._release()
+
+    def close(self) -> None:
+        """Kill it and give everything back; its block of uids follows with its last sandbox. Safe to call twice."""
+        wire, self._wire = self._wire, None
+        cgroup, self.cgroup = self.cgroup, None
+        if wire is not None:
+            wire.close()
+        if cgroup is not None:
+            self._cgroups.give_back(cgroup)
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+        if cgroup is not None or wire is not None:
+            self._farm.remove_scratch(self.name)
+            self._release()
+
+    def _open(self) -> socket.socket:
+        """Make the cgroup and the wire; the other end of the wire is returned for the child."""
+        self.cgroup = self._cgroups.take()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._wire = ControlWire(ours, self._ended)
+        return theirs
+
+    def _request(
+        self, op: str, fds: Sequence[int], *, deadline_s: float, **fields: object
+    ) -> Coroutine[object, object, Answer]:
+        if self._wire is None:
+            raise ZygoteGone("the Zygote is gone")
+        return self._wire.request(op, fds, deadline_s=deadline_s, **fields)
+
+    def _ended(self) -> None:
+        self._on_end(self)
+        self.close()
+
+    def _cgroup(self) -> Cgroup:
+        assert self.cgroup is not None
+        return self.cgroup
+
+    def _procs(self) -> Sequence[int]:
+        return self._cgroup().procs_fds
+
+    def _release(self) -> None:
+        self._users -= 1
+        if self._users == 0 and self._parent is not None:
+            self._parent.uids.give_back_child(self.uids)
+            self._parent._release()
+
+
+def take_pidfd(fds: list[int]) -> int:
+    """The one descriptor of a `forked` answer. Raises: ZygoteGone when there is not exactly one: the Zygote lies."""
+    if len(fds) == 1:
+        return fds[0]
+    for fd in fds:
+        os.close(fd)
+    raise ZygoteGone("the Zygote answered without a pidfd")
