@@ -1,0 +1,221 @@
+"""POLICY: which Zygote serves a function, and which new Zygote would be worth making. Pure; owns nothing, starts nothing.
+
+`best_node` is SOCK's rule (USENIX ATC'18, section 4.2-4.3): of the Zygotes whose packages are a subset of what the
+function asked for, the one with the most of them, ties broken at random. A superset is never used: it would run code
+that the function did not ask for. The root Zygote has no packages, so there is always an answer.
+
+SOCK then replicates a new Zygote for every request that found no exact match. `next_node` replaces that with what is
+measured. Its candidates are the function's own packages and the parts that it shares with other functions in demand
+(shared prefixes; the simulation shows that they pay when memory is short). Each is worth the seconds of importing that
+it would save per second, over all functions it may serve, less what the Zygotes of today already save; the best value
+per byte wins, and only if it also pays for its own making and for whatever must be evicted for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple, Protocol, TypeVar
+
+NODE_OVERHEAD_BYTES = 3 << 20
+"""What a Zygote costs before it imports anything: the pages of its parent that it dirties, and page tables."""
+
+
+class NodeView(Protocol):
+    """What selection needs to know of a Zygote."""
+
+    @property
+    def id(self) -> str:
+        """Its name in the tree."""
+
+    @property
+    def packages(self) -> frozenset[str]:
+        """The distribution keys it has imported, those of its ancestors included."""
+
+
+N = TypeVar("N", bound=NodeView)
+
+
+class PackageCost(NamedTuple):
+    """What importing one distribution was measured to cost, its dependencies not included."""
+
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One set of packages that functions ask for, and how often a sandbox is started for it."""
+
+    closure: frozenset[str]
+    rate: float
+    """Cold starts per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLimits:
+    """Bounds on the tree and on what is worth a Zygote."""
+
+    max_nodes: int = 64
+    max_depth: int = 4
+    min_saving_s: float = 0.003
+    """A Zygote that saves a start less than this is not made (a fork alone takes 1-4 ms)."""
+    horizon_s: float = 300.0
+    """A Zygote must save its own making within this time at the present rate."""
+    min_gain: float = 1.5
+    """How many times the benefit of what it displaces it must be worth: hysteresis against churn."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """A Zygote worth making: fork `parent_id`, import `added`."""
+
+    parent_id: str
+    packages: frozenset[str]
+    added: frozenset[str]
+    seconds_saved: float
+    """Import time that the triggering function would be saved, against the Zygote that serves it now."""
+    rate: float
+    """Starts per second that it is expected to serve: the first value of its `recent_rate`."""
+    benefit: float
+    """Seconds of importing saved per second, over all demands."""
+    bytes: int
+    """Expected private memory."""
+
+
+def best_node(nodes: Iterable[N], closure: frozenset[str], rng: Random) -> N:
+    """POLICY (SOCK 4.3): the node with the most packages among those with none that `closure` lacks.
+
+    Args:
+        nodes: ready Zygotes, the root (no packages) among them.
+        closure: distribution keys that the function asked for.
+        rng: breaks ties.
+    Raises: ValueError when no node qualifies, which without a root Zygote is a bug."""
+    most, best = -1, []
+    for node in nodes:
+        packages = node.packages
+        count = len(packages)
+        if count >= most and packages <= closure:
+            if count > most:
+                most, best = count, [node]
+            else:
+                best.append(node)
+    if not best:
+        raise ValueError("no Zygote qualifies: the root Zygote is missing")
+    return best[0] if len(best) == 1 else rng.choice(best)
+
+
+def next_node(
+    nodes: Sequence[NodeView],
+    closure: frozenset[str],
+    demands: Sequence[Demand],
+    *,
+    costs: Mapping[str, PackageCost],
+    refused: Collection[str] = frozenset(),
+    depths: Mapping[str, int],
+    limits: TreeLimits,
+) -> NewNode | None:
+    """POLICY: the Zygote most worth making when `closure` was served by less than an exact match, or None.
+
+    Args:
+        nodes: every Zygote, also those under way (so that none is made twice).
+        closure: what the function asked for.
+        demands: the sets most in demand, this one among them; a few dozen are enough.
+        costs: per distribution that a function was seen importing; one that is absent was never imported and is left out.
+        refused: distributions recorded as not cacheable.
+        depths: depth of each node by id; the root has 0.
+        limits: bounds; making room within `max_nodes` and the memory is `eviction.worth_making`'s and the evictor's part.
+    Cost: some 1 ms for 64 nodes and 64 demands, so it belongs off the critical path."""
+    wanted = _cacheable(closure, costs, refused)
+    served = [(demand, _cacheable(demand.closure, costs, refused)) for demand in demands if demand.rate > 0]
+    saved_now = [_saved_now(nodes, demand.closure, costs) for demand, _ in served]
+    existing = {node.packages for node in nodes}
+    candidates = {wanted} | {wanted & keys for _, keys in served}
+    best: NewNode | None = None
+    for packages in candidates - existing - {frozenset()}:
+        plan = _plan(nodes, packages, closure, served, saved_now, costs, depths, limits)
+        if plan and (best is None or _rank(plan) > _rank(best)):
+            best = plan
+    return best
+
+
+def sock_next_node(
+    nodes: Sequence[NodeView],
+    closure: frozenset[str],
+    *,
+    costs: Mapping[str, PackageCost],
+    refused: Collection[str] = frozenset(),
+    depths: Mapping[str, int],
+    limits: TreeLimits,
+    rng: Random,
+) -> NewNode | None:
+    """POLICY (SOCK 4.2): a Zygote for exactly what was asked, replicated from the best match, whatever it would save.
+
+    Args: as `next_node`; `rng` breaks ties between parents. None when an exact one exists or the bounds forbid it."""
+    packages = _cacheable(closure, costs, refused)
+    if not packages or any(node.packages == packages for node in nodes):
+        return None
+    parents = [node for node in nodes if depths.get(node.id, limits.max_depth) < limits.max_depth]
+    parent = best_node(parents, packages, rng)
+    added = packages - parent.packages
+    saved = sum(costs[key].seconds for key in added)
+    size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added)
+    return NewNode(parent.id, packages, added, saved, 0.0, 0.0, size)
+
+
+def _rank(plan: NewNode) -> tuple[float, int, list[str]]:
+    """Value per byte; ties by the smaller set, then by name, so that the answer does not depend on hash order."""
+    return plan.benefit / plan.bytes, -len(plan.packages), sorted(plan.packages)
+
+
+def _cacheable(closure: frozenset[str], costs: Mapping[str, PackageCost], refused: Collection[str]) -> frozenset[str]:
+    return frozenset(key for key in closure if key in costs and key not in refused)
+
+
+def _seconds(keys: Iterable[str], costs: Mapping[str, PackageCost]) -> float:
+    return sum(costs[key].seconds for key in keys if key in costs)
+
+
+def _saved_now(
+    nodes: Sequence[NodeView], closure: frozenset[str], costs: Mapping[str, PackageCost]
+) -> tuple[int, float]:
+    """Packages and seconds that the present tree saves a start of `closure`; its node is chosen as `best_node` would."""
+    most: frozenset[str] = frozenset()
+    for node in nodes:
+        if len(node.packages) > len(most) and node.packages <= closure:
+            most = node.packages
+    return len(most), _seconds(most, costs)
+
+
+def _plan(
+    nodes: Sequence[NodeView],
+    packages: frozenset[str],
+    closure: frozenset[str],
+    served: Sequence[tuple[Demand, frozenset[str]]],
+    saved_now: Sequence[tuple[int, float]],
+    costs: Mapping[str, PackageCost],
+    depths: Mapping[str, int],
+    limits: TreeLimits,
+) -> NewNode | None:
+    """What a Zygote of `packages` would bring; None when it is not worth making."""
+    parents = [
+        node for node in nodes if node.packages <= packages and depths.get(node.id, limits.max_depth) < limits.max_depth
+    ]
+    if not parents:
+        return None
+    parent = max(parents, key=lambda node: (_seconds(node.packages, costs), len(node.packages), node.id))
+    added = packages - parent.packages
+    seconds, count = _seconds(packages, costs), len(packages)
+    benefit = rate = 0.0
+    for (demand, keys), (count_now, seconds_now) in zip(served, saved_now, strict=True):
+        # Selection counts packages, not seconds: a demand moves to the new node only if that one has more of them.
+        if count > count_now and packages <= keys:
+            rate += demand.rate
+            benefit += demand.rate * (seconds - seconds_now)
+    saved = seconds - _saved_now(nodes, closure, costs)[1]
+    making = sum(costs[key].seconds for key in added)
+    if saved < limits.min_saving_s or benefit * limits.horizon_s < making:
+        return None
+    size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added)
+    return NewNode(parent.id, packages, added, saved, rate, benefit, size)
