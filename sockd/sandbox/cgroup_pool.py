@@ -14,12 +14,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sockd.kernel.cgroups import Cgroup, CgroupTree
 
 _EMPTY_DEADLINE_S = 10.0
-"""How long the killed may take to be gone; longer means stuck in the kernel (a dead disk or network file system)."""
+"""How long the killed may take to be gone; longer means stuck in the kernel (a dead disk or network file system), and is
+logged at each turn."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ class CgroupPoolSnapshot:
     missed: int
     """Taken when none was idle: their takers waited for the making."""
     stuck: int
-    """Given back, with processes that did not die; left to `CgroupTree.destroy_all`."""
+    """Could not be removed; left to `CgroupTree.destroy_all`."""
 
 
 class CgroupPool:
@@ -73,11 +75,12 @@ class CgroupPool:
         self._missed += 1
         return self._tree.cgroup(self._new_name())
 
-    def give_back(self, cgroup: Cgroup, on_empty: Callable[[], None] = lambda: None) -> None:
+    def give_back(self, cgroup: Cgroup, on_empty: Callable[[], None] | None = None) -> None:
         """Kill whoever is in a cgroup that was taken; the pool disposes of it in the background.
 
         Args:
-            on_empty: called once when its last process is gone: what else those processes held is free then."""
+            on_empty: called once when the last process has gone, and not before: what those processes still use (a uid,
+                memory) is given back there. It must not raise."""
         try:
             cgroup.kill_nowait()
         finally:
@@ -120,20 +123,32 @@ class CgroupPool:
             async with self._slow:
                 self._idle.append(await asyncio.to_thread(self._tree.cgroup, self._new_name()))
 
-    async def _recycle(self, cgroup: Cgroup, on_empty: Callable[[], None]) -> None:
-        try:
-            await cgroup.wait_empty(_EMPTY_DEADLINE_S)
-            on_empty()
-            async with self._slow:
-                clean = await asyncio.to_thread(cgroup.scrub)
-        except (OSError, TimeoutError):
-            _log.exception("cgroup %s cannot be used again", cgroup.name)
-            clean = False
+    async def _recycle(self, cgroup: Cgroup, on_empty: Callable[[], None] | None) -> None:
+        clean = False
+        if await self._emptied(cgroup):
+            if on_empty is not None:
+                on_empty()
+            try:
+                async with self._slow:
+                    clean = await asyncio.to_thread(cgroup.scrub)
+            except OSError:
+                _log.exception("cgroup %s cannot be used again", cgroup.name)
         if clean and not self._closed and len(self._idle) < self._size:
             self._reused += 1
             self._idle.append(cgroup)
         else:
             await self._remove(cgroup)
+
+    async def _emptied(self, cgroup: Cgroup) -> bool:
+        """Wait for the last process however long it takes, or until one deadline after the pool was closed."""
+        while True:
+            try:
+                await cgroup.wait_empty(_EMPTY_DEADLINE_S)
+                return True
+            except TimeoutError as error:
+                _log.error("killed, but: %s", error)
+                if self._closed:
+                    return False
 
     async def _remove(self, cgroup: Cgroup) -> None:
         try:

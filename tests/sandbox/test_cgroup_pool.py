@@ -111,6 +111,20 @@ async def test_what_comes_back_is_killed_and_used_again(tree: CgroupTree) -> Non
 
 
 @on_uvloop
+async def test_what_the_dead_used_is_given_back_when_they_are_dead(tree: CgroupTree) -> None:
+    pool = CgroupPool(tree, 1)
+    await pool.start()
+    cgroup = pool.take()
+    pids: list[list[int]] = []
+    with inhabit(cgroup):
+        pool.give_back(cgroup, lambda: pids.append(cgroup.pids()))
+        assert pids == []
+    await until_recycled(pool)
+    assert pids == [[]]
+    await pool.aclose()
+
+
+@on_uvloop
 async def test_a_frozen_sandbox_comes_back_too(tree: CgroupTree) -> None:
     pool = CgroupPool(tree, 1)
     await pool.start()
