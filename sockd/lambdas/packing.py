@@ -1,0 +1,68 @@
+"""Packing: a function's directory as a zip file, the way the command line sends it.
+
+Owns nothing. The counterpart of `archive`, under the same rules for names and kinds, so that what packs also deploys.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sockd.config import CodeConfig
+from sockd.errors import BadArchive
+from sockd.lambdas.archive import BYTECODE, checked_path
+from sockd.lambdas.zip_directory import UNIX
+
+LEFT_BEHIND = frozenset({".git", BYTECODE, ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"})
+PACKED_TIME = (1980, 1, 1, 0, 0, 0)
+"""The zip format's epoch: the same directory packs to the same bytes."""
+
+
+def pack(directory: Path, config: CodeConfig | None = None) -> bytes:
+    """A directory as a zip file; the same directory gives the same bytes, whenever and by whom it is packed. Blocks.
+
+    Version control, bytecode, virtual environments and tools' caches (LEFT_BEHIND) stay behind.
+
+    Raises: BadArchive for what could not be deployed (links, devices, names) or is over the limits; OSError."""
+    config = config or CodeConfig()
+    buffer = io.BytesIO()
+    size_bytes = 0
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for count, (path, mode) in enumerate(_walk(directory, ""), start=1):
+            if count > config.max_files:
+                raise BadArchive(f"{directory} holds more than {config.max_files} files and directories")
+            info = zipfile.ZipInfo(path, PACKED_TIME)
+            info.create_system, info.external_attr = UNIX, mode << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            data = b"" if path.endswith("/") else (directory / path).read_bytes()
+            size_bytes += len(data)
+            if size_bytes > config.max_code_bytes:
+                raise BadArchive(f"{directory} holds more than {config.max_code_bytes} bytes")
+            archive.writestr(info, data)
+    if buffer.tell() > config.max_zip_bytes:
+        raise BadArchive(f"{directory} packs to {buffer.tell()} bytes; the limit is {config.max_zip_bytes}")
+    return buffer.getvalue()
+
+
+def _walk(directory: Path, prefix: str) -> Iterator[tuple[str, int]]:
+    """(path, st_mode) of everything to be packed, sorted; paths of directories end with a slash."""
+    for item in sorted(os.scandir(directory / prefix), key=lambda item: item.name):
+        path = prefix + item.name
+        if item.name in LEFT_BEHIND:
+            continue
+        try:
+            checked_path(path)
+        except UnicodeEncodeError:
+            raise BadArchive(f"the name {path!r} is not UTF-8") from None
+        if item.is_dir(follow_symlinks=False):
+            yield path + "/", stat.S_IFDIR | 0o755
+            yield from _walk(directory, path + "/")
+        elif item.is_file(follow_symlinks=False):
+            executable = item.stat(follow_symlinks=False).st_mode & 0o111
+            yield path, stat.S_IFREG | (0o755 if executable else 0o644)
+        else:
+            raise BadArchive(f"{path!r} is a link, device, pipe or socket; only files and directories are deployed")
