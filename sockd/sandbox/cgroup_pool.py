@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sockd.kernel.cgroups import Cgroup, CgroupTree
