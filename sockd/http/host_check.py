@@ -1,0 +1,55 @@
+"""The Host header, checked against DNS rebinding.
+
+A page on the web can point its own name at 127.0.0.1 and then talk to this port as its own origin. Its requests carry
+that name, so a port that listens on loopback answers only to loopback's names. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+
+from sockd.errors import SockdError
+from sockd.http.sockets import parse_listen
+
+_REMEMBERED = 64
+
+
+class ForbiddenHost(SockdError):
+    """A loopback port was addressed by a name that is not loopback's."""
+
+    status = 403
+    error_type = "AccessDeniedException"
+
+
+def host_check(listen: str) -> Callable[[bytes], bool]:
+    """A function that says whether a Host header may be answered; anything goes when `listen` is not loopback."""
+    configured, _ = parse_listen(listen)
+    if not _is_loopback(configured):
+        return lambda header: True
+    good: set[bytes] = set()
+
+    def allowed(header: bytes) -> bool:
+        if header in good:
+            return True
+        name = _without_port(header.decode("latin-1")).lower()
+        if name != configured.lower() and not _is_loopback(name):
+            return False
+        if len(good) < _REMEMBERED:
+            good.add(header)
+        return True
+
+    return allowed
+
+
+def _without_port(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")

@@ -1,0 +1,289 @@
+"""The management door: deploy, list, remove, logs, packages, over a Unix socket that only root can open.
+
+    GET    /functions                      GET    /status  /tree  /packages
+    PUT    /functions/{name}     zip       POST   /packages        requirements text
+    GET    /functions/{name}               DELETE /packages/{key}
+    DELETE /functions/{name}
+    GET    /functions/{name}/logs?limit=&request_id=&follow=1
+    POST   /functions/{name}/invoke
+
+What takes long (PUT, POST /packages) answers 200 and streams lines of JSON: {"progress": ...} as it goes, then one
+{"result": ...} or {"error": {...}}. Closing the connection before that cancels the work.
+
+Owns the temporary file of an upload. Knows nothing of functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sockd.config import Config
+from sockd.errors import BadArchive, BadRequest, RequestTooLarge
+from sockd.http.answers import Answer, error_body, failure, json_answer
+from sockd.http.front import FUNCTION_NAME, ClientGone, NoSuchPage, read_body, run
+from sockd.http.worker_api import Progress, WorkerApi
+from sockd.telemetry import LogRecord
+
+OVERRIDES_HEADER: Final = "x-sockd-overrides"
+"""A JSON object of `sockd.toml` keys, ASCII, that win over those of the archive."""
+Handler = Callable[[Request], Awaitable[ASGIApp]]
+_WRITE_BYTES = 1 << 20
+_MAX_LOG_RECORDS = 10_000
+_encode = msgspec.json.encode
+
+
+class Management:
+    """The ASGI application of the Unix socket; `app` is what a server is given."""
+
+    def __init__(self, worker: WorkerApi, config: Config, tmp: Path) -> None:
+        """Args: tmp: a directory for uploads, on the disk of the state directory."""
+        self._worker = worker
+        self._config = config
+        self._tmp = tmp
+        handlers: list[tuple[str, str, Handler]] = [
+            ("GET", "/functions", self._list),
+            ("PUT", "/functions/{name}", self._deploy),
+            ("GET", "/functions/{name}", self._describe),
+            ("DELETE", "/functions/{name}", self._remove),
+            ("GET", "/functions/{name}/logs", self._logs),
+            ("POST", "/functions/{name}/invoke", self._invoke),
+            ("GET", "/status", self._status),
+            ("GET", "/tree", self._tree),
+            ("GET", "/packages", self._packages),
+            ("POST", "/packages", self._add_packages),
+            ("DELETE", "/packages/{key}", self._remove_package),
+        ]
+        self.app = Starlette(
+            routes=[Route(path, _typed(handler), methods=[method]) for method, path, handler in handlers],
+            exception_handlers={HTTPException: _on_http_exception},
+        )
+
+    async def _list(self, request: Request) -> Response:
+        return _respond(json_answer(self._worker.functions()))
+
+    async def _describe(self, request: Request) -> Response:
+        return _respond(json_answer(self._worker.function(_name(request))))
+
+    async def _remove(self, request: Request) -> Response:
+        name = _name(request)
+        await self._worker.remove(name)
+        return _respond(json_answer({"removed": name}))
+
+    async def _deploy(self, request: Request) -> ASGIApp:
+        name = _name(request)
+        overrides = _overrides(request)
+        with contextlib.ExitStack() as stack:
+            archive = stack.enter_context(tempfile.NamedTemporaryFile(dir=self._tmp, suffix=".zip"))
+            await _store(request, archive, self._config.code.max_zip_bytes)
+            owned = stack.pop_all()
+
+        async def deploy(progress: Progress) -> object:
+            return await self._worker.deploy(name, Path(archive.name), overrides=overrides, progress=progress)
+
+        return _Work(deploy, owned)
+
+    async def _logs(self, request: Request) -> Response:
+        name, query = _name(request), request.query_params
+        request_id = query.get("request_id")
+        limit = _limit(query.get("limit", "100"))
+        if query.get("follow", "0") == "1":
+            self._worker.function(name)  # an unknown one is a 404, not a stream that fails
+            return _Lines(_follow(self._worker, name, request_id, limit))
+        records = self._worker.logs(name, request_id=request_id, limit=limit)
+        return _respond(json_answer([_log_fields(record) for record in records]))
+
+    async def _invoke(self, request: Request) -> Response:
+        arrived_ns = time.monotonic_ns()
+        declared = int(request.headers.get("content-length", "0"))
+        payload = await read_body(request.receive, self._config.http.max_payload_bytes, declared)
+        return _respond(await run(self._worker, _name(request), payload, uuid.uuid4(), arrived_ns))
+
+    async def _status(self, request: Request) -> Response:
+        return _respond(json_answer(self._worker.status()))
+
+    async def _tree(self, request: Request) -> Response:
+        return _respond(json_answer(self._worker.tree()))
+
+    async def _packages(self, request: Request) -> Response:
+        return _respond(json_answer(self._worker.packages()))
+
+    async def _add_packages(self, request: Request) -> ASGIApp:
+        declared = int(request.headers.get("content-length", "0"))
+        body = await read_body(request.receive, 1 << 20, declared)
+        try:
+            requirements = body.decode()
+        except UnicodeDecodeError:
+            raise BadRequest("requirements must be UTF-8 text, as in requirements.txt") from None
+
+        async def add(progress: Progress) -> object:
+            return await self._worker.add_packages(requirements, progress)
+
+        return _Work(add, contextlib.ExitStack())
+
+    async def _remove_package(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        await self._worker.remove_package(key)
+        return _respond(json_answer({"removed": key}))
+
+
+def _name(request: Request) -> str:
+    name: str = request.path_params["name"]
+    if not FUNCTION_NAME.fullmatch(name.encode()):
+        raise BadRequest(f"{name[:80]!r} cannot be a function's name: use 1 to 64 of A-Z a-z 0-9 _ -")
+    return name
+
+
+def _overrides(request: Request) -> dict[str, Any]:
+    header = request.headers.get(OVERRIDES_HEADER)
+    if header is None:
+        return {}
+    try:
+        return msgspec.json.decode(header, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"{OVERRIDES_HEADER} is not a JSON object: {error}") from None
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) > _MAX_LOG_RECORDS:
+        raise BadRequest(f"limit must be a number from 0 to {_MAX_LOG_RECORDS}")
+    return int(text)
+
+
+async def _store(request: Request, archive: Any, limit_bytes: int) -> None:
+    """Write the body to a file, a megabyte at a time and beside the loop: a disk may stall for as long as it likes."""
+    too_large = RequestTooLarge(f"the zip has more than {limit_bytes} bytes (code.max_zip_bytes)")
+    if int(request.headers.get("content-length", "0")) > limit_bytes:
+        raise too_large
+    total, pending = 0, bytearray()
+    async for chunk in request.stream():
+        total += len(chunk)
+        if total > limit_bytes:
+            raise too_large
+        pending += chunk
+        if len(pending) >= _WRITE_BYTES:
+            await asyncio.to_thread(archive.write, pending)
+            pending = bytearray()
+    if not total:
+        raise BadArchive("the body is empty; send a zip")
+    await asyncio.to_thread(archive.write, pending)
+    await asyncio.to_thread(archive.flush)
+
+
+class _Lines(StreamingResponse):
+    """Lines of JSON from an iterator, which is closed in the end however that comes."""
+
+    def __init__(self, lines: AsyncGenerator[bytes]) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._lines = lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with contextlib.aclosing(self._lines):
+            await super().__call__(scope, receive, send)
+
+
+class _Work:
+    """A response that runs something and tells its progress; a client that leaves cancels it.
+
+    Owns the work, and what the work needs, until it has ended."""
+
+    def __init__(self, work: Callable[[Progress], Awaitable[object]], owned: contextlib.ExitStack) -> None:
+        self._work = work
+        self._owned = owned
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._owned:
+            task = asyncio.create_task(self._run())
+            try:
+                await _Lines(self._lines())(scope, receive, send)
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        put = self._queue.put_nowait
+        try:
+            result = await self._work(lambda text: put(_encode({"progress": text}) + b"\n"))
+            put(_encode({"result": result}) + b"\n")
+        except Exception as error:
+            answer = failure(error, str(uuid.uuid4()))
+            put(b'{"status":%d,"error":%s}\n' % (answer.status, answer.body))
+        finally:
+            put(None)
+
+    async def _lines(self) -> AsyncGenerator[bytes]:
+        while (line := await self._queue.get()) is not None:
+            yield line
+
+
+async def _follow(worker: WorkerApi, name: str, request_id: str | None, limit: int) -> AsyncGenerator[bytes]:
+    """What there is, then what comes; nothing between the two is lost or told twice."""
+    coming = aiter(worker.follow_logs(name))
+    step = asyncio.ensure_future(anext(coming))
+    try:
+        await asyncio.sleep(0)  # the iterator's first step subscribes; nothing else runs between it and the next line
+        for record in worker.logs(name, request_id=request_id, limit=limit):
+            yield _log_line(record)
+        while True:
+            record = await step
+            step = asyncio.ensure_future(anext(coming))
+            if request_id in (None, record.request_id):
+                yield _log_line(record)
+    except StopAsyncIteration:
+        return
+    finally:
+        step.cancel()
+
+
+def _log_line(record: LogRecord) -> bytes:
+    return _encode(_log_fields(record)) + b"\n"
+
+
+def _log_fields(record: LogRecord) -> dict[str, object]:
+    return {
+        "request_id": record.request_id,
+        "time_s": record.time_s,
+        "text": record.text.decode("utf-8", "backslashreplace"),
+        "dropped_bytes": record.dropped_bytes,
+    }
+
+
+def _respond(answer: Answer) -> Response:
+    response = Response(answer.body, answer.status)
+    response.raw_headers = list(answer.headers)
+    return response
+
+
+def _typed(handler: Handler) -> Handler:
+    """The handler with every exception answered as in the front; only routing's own reach Starlette."""
+
+    async def wrapped(request: Request) -> ASGIApp:
+        try:
+            return await handler(request)
+        except (ClientDisconnect, ClientGone):
+            return Response(status_code=400)  # nobody reads it
+        except Exception as error:
+            return _respond(failure(error, str(uuid.uuid4())))
+
+    return wrapped
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    body = error_body(NoSuchPage(error.detail), str(uuid.uuid4()))
+    return Response(body, error.status_code, error.headers, "application/json")

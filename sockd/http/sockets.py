@@ -1,0 +1,93 @@
+"""Listening sockets, bound before anything is served: TCP by `HOST:PORT`, and a Unix socket that only its owner opens.
+
+Owns nothing: the caller closes what it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from pathlib import Path
+
+from sockd.errors import BadConfig
+
+_UNACKNOWLEDGED_MS = 30_000
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """`127.0.0.1:5000`, `localhost:5000`, `[::1]:5000`, `0.0.0.0:0` as host and port.
+
+    Raises: BadConfig."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise BadConfig(f"listen: {listen!r} is not HOST:PORT, for example 127.0.0.1:5000 or [::1]:5000")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def bind_tcp(listen: str) -> list[socket.socket]:
+    """One bound socket per address of the host; `localhost` gives both loopbacks, on the same port.
+
+    Raises: BadConfig if the host has no address, OSError if none of them can be bound."""
+    host, port = parse_listen(listen)
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise BadConfig(f"listen: {host!r} has no address: {error.strerror}") from None
+    bound: list[socket.socket] = []
+    failed: OSError | None = None
+    for family, _, _, _, address in infos:
+        try:
+            bound.append(_bound(family, (address[0], port, *address[2:])))
+            port = bound[0].getsockname()[1]
+        except OSError as error:  # ::1 is missing on hosts without IPv6, and a port may be taken on one of the two
+            failed = error
+    if failed and not bound:
+        failed.add_note(f"listen: {listen}")
+        raise failed
+    return bound
+
+
+def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        # Inherited by accepted sockets: a peer that stops reading or vanishes loses its connection in this time, which
+        # no timer of the server does for an answer that is already written (tcp(7); it covers zero windows as well).
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+        sock.bind(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """A bound Unix socket, mode 0600 from its first moment. What a dead owner left at `path` is replaced.
+
+    The caller makes sure that no living owner is there (the state directory's lock does)."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.stat(path.name, dir_fd=directory, follow_symlinks=False).st_mode):
+                raise BadConfig(f"{path.name} in the state directory is not a socket")
+            os.unlink(path.name, dir_fd=directory)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # Linux creates the file with the mode of the socket's own inode, so there is no moment of 0755 (unix_bind).
+            os.fchmod(sock.fileno(), 0o600)
+            sock.bind(short_path(directory, path.name))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+    finally:
+        os.close(directory)
+
+
+def short_path(directory_fd: int, name: str) -> str:
+    """A path to `name` that fits into sun_path (108 bytes) however long the directory's own path is."""
+    return f"/proc/self/fd/{directory_fd}/{name}"

@@ -1,0 +1,95 @@
+"""The worker as the HTTP doors see it: one Protocol, fulfilled by the daemon.
+
+Owns nothing. Everything that can go wrong on purpose is a SockdError; one raised by `invoke` may carry what is known of
+the invocation in an attribute `invocation: Invocation | None`, from which the doors fill their headers.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, NotRequired, Protocol, TypedDict
+
+from sockd.telemetry import FunctionInfo, Invocation, LogRecord
+
+Progress = Callable[[str], None]
+"""Takes one line of progress, for a person; never waits."""
+
+
+class TreeNode(TypedDict):
+    """One Zygote. A reader treats every key but `packages` as optional."""
+
+    packages: list[str]
+    """What it has imported beyond its parent's, as `name==version`; empty for the root Zygote."""
+    modules: NotRequired[int]
+    unique_memory_bytes: NotRequired[int]
+    rate: NotRequired[float]
+    """Forks per second, recently."""
+    spares: NotRequired[int]
+    children: NotRequired[list[TreeNode]]
+
+
+class Tree(TypedDict):
+    """The Zygote tree, and the packages that no Zygote may import."""
+
+    root: TreeNode | None
+    refused: list[dict[str, str]]
+    """`{"package": "name==version", "reason": ...}`"""
+
+
+class WorkerApi(Protocol):
+    """What the doors may ask of the worker."""
+
+    @property
+    def draining(self) -> bool:
+        """True from the moment that no new request is taken."""
+
+    async def invoke(self, name: str, payload: bytes, *, request_id: uuid.UUID, arrived_ns: int) -> Invocation:
+        """Run a function once.
+
+        Args:
+            payload: the event, JSON that nobody here has looked at.
+            arrived_ns: when the request's head was read, CLOCK_MONOTONIC.
+        Raises: SockdError."""
+
+    async def deploy(self, name: str, zip_path: Path, *, overrides: dict[str, Any], progress: Progress) -> FunctionInfo:
+        """Publish a version and switch to it; cancelling it leaves the current version in place.
+
+        Args:
+            zip_path: stays the caller's, who removes it afterwards.
+            overrides: keys of `sockd.toml` that win over the file's.
+        Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
+
+    async def remove(self, name: str) -> None:
+        """Forget a function. Raises: NoSuchFunction."""
+
+    def functions(self) -> list[FunctionInfo]:
+        """All functions, by name."""
+
+    def function(self, name: str) -> FunctionInfo:
+        """One function. Raises: NoSuchFunction."""
+
+    def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
+        """The last `limit` records kept, oldest first. Raises: NoSuchFunction."""
+
+    def follow_logs(self, name: str) -> AsyncIterator[LogRecord]:
+        """Records as they come, from the first step on (which subscribes before it waits), until it is closed."""
+
+    def status(self) -> Mapping[str, Any]:
+        """For `/status`: JSON-able; `url` is where the public door listens."""
+
+    def tree(self) -> Tree:
+        """The Zygote tree as it is now."""
+
+    def packages(self) -> list[dict[str, Any]]:
+        """The install cache: `key`, `name`, `version`, `size_bytes`, `functions`; `reason` if no Zygote may have it."""
+
+    async def add_packages(self, requirements: str, progress: Progress) -> list[str]:
+        """Resolve and install; returns the keys of the closure. Raises: PackagesFailed."""
+
+    async def remove_package(self, key: str) -> None:
+        """Delete one distribution. Raises: SockdError: 404 if there is none, 400 if it is in use."""
+
+    def metrics(self) -> bytes:
+        """Prometheus text."""
