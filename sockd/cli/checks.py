@@ -1,0 +1,263 @@
+"""What `sockd doctor` looks at: one function for each thing, none of which knows the others.
+
+What a kernel can do is tried, in `probes`, and not guessed from its version. Nothing is changed that stays.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import uv
+
+from sockd.errors import SandboxFailed
+from sockd.kernel import favordynmods
+from sockd.kernel.cgroups import Hierarchies
+
+GB = 1 << 30
+NEEDED_CAPABILITIES = {  # capabilities(7)
+    "CAP_CHOWN": 0,
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_FOWNER": 3,
+    "CAP_KILL": 5,
+    "CAP_SETGID": 6,
+    "CAP_SETUID": 7,
+    "CAP_SETPCAP": 8,
+    "CAP_SYS_CHROOT": 18,
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_MKNOD": 27,
+}
+LEAST_OPEN_FILES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding."""
+
+    name: str
+    ok: bool | None
+    """True: fine; False: sockd does not run; None: it runs, but see `fix`."""
+    found: str
+    fix: str = ""
+    """What to do about it, as one line to type where there is one; empty when fine."""
+
+
+# -- who we are
+
+
+def python() -> Check:
+    """The interpreter that runs sockd, which is the one that handlers get."""
+    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.prefix}"
+    fine = sys.version_info >= (3, 11) and platform.python_implementation() == "CPython"
+    return Check("python", fine, found, "" if fine else "uv venv --python 3.11 && uv pip install sockd")
+
+
+def privileges() -> Check:
+    """Root with the capabilities to make namespaces, mounts and uids."""
+    if os.geteuid() != 0:
+        return Check("privileges", False, f"uid {os.geteuid()}", f"sudo {sys.executable} -m sockd doctor")
+    held = int(_status_field("CapEff"), 16)
+    lacking = [name for name, bit in NEEDED_CAPABILITIES.items() if not held >> bit & 1]
+    if lacking:
+        return Check("privileges", False, f"root without {', '.join(lacking)}", _container_fix(lacking))
+    return Check("privileges", True, "root with all capabilities needed")
+
+
+# -- what the kernel can do
+
+
+def kernel() -> Check:
+    """The version, for whoever reads the report; the calls themselves are tried below."""
+    found = f"{platform.system()} {platform.release()} {platform.machine()}"
+    fine = platform.system() == "Linux" and platform.machine() == "x86_64" and hasattr(os, "pidfd_open")
+    return Check("kernel", fine, found, "" if fine else "use an x86_64 host with Linux 6.18 or newer")
+
+
+def detached_trees() -> Check:
+    """Sandbox roots are trees that are attached nowhere, and code is mounted into them there."""
+    return _probe("detached trees", "detached_tree", "use Linux 6.15 or newer: mounting into a detached tree")
+
+
+def foreign_procfs() -> Check:
+    """A sandbox's /proc is made by the daemon, from outside of its pid namespace."""
+    return _probe("procfs of another pid namespace", "foreign_procfs", "use Linux 6.18 or newer: procfs option pidns=")
+
+
+def namespaces() -> Check:
+    """User, pid, ipc and uts namespaces, and a user namespace inside of one."""
+    return _probe(
+        "namespaces", "sandbox_namespaces", "sysctl -w user.max_user_namespaces=65536 user.max_pid_namespaces=65536"
+    )
+
+
+def user_namespaces() -> Check:
+    """How many user namespaces there may be: one per sandbox and Zygote."""
+    most = _read_int("/proc/sys/user/max_user_namespaces")
+    allowed = _read_int("/proc/sys/kernel/unprivileged_userns_clone")
+    if allowed == 0:
+        return Check("user namespaces", False, "only for root", "sysctl -w kernel.unprivileged_userns_clone=1")
+    if most is None:
+        return Check("user namespaces", False, "not in this kernel", "use a kernel with CONFIG_USER_NS=y")
+    fine = most >= 4096
+    fix = "" if fine else "sysctl -w user.max_user_namespaces=65536"
+    return Check("user namespaces", True if fine else False if most == 0 else None, f"up to {most}", fix)
+
+
+def apparmor() -> Check:
+    """Ubuntu's restriction takes the capabilities of user namespaces away, which Zygotes need."""
+    restricted = _read_int("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1
+    if not restricted:
+        return Check("apparmor", True, "does not restrict user namespaces")
+    fix = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+    return Check("apparmor", False, "restricts unprivileged user namespaces", fix)
+
+
+def seccomp() -> Check:
+    """System call filters with the actions that ours use."""
+    path = Path("/proc/sys/kernel/seccomp/actions_avail")
+    actions = path.read_text().split() if path.exists() else []
+    fine = {"allow", "errno", "kill_process"} <= set(actions)
+    found = " ".join(actions) or "not in this kernel"
+    return Check("seccomp", fine, found, "" if fine else "use a kernel with CONFIG_SECCOMP_FILTER=y")
+
+
+# -- cgroups
+
+
+def cgroups() -> Check:
+    """The layout, and whether we may make cgroups in it."""
+    hierarchies = Hierarchies.detect()
+    found = f"{hierarchies.kind}: {', '.join(hierarchies.bases) or 'not mounted'}"
+    if hierarchies.missing:
+        return Check("cgroups", False, f"{found}; missing {', '.join(hierarchies.missing)}", _cgroup_fix(hierarchies))
+    closed = [base for base in hierarchies.bases if not _can_make_cgroups(base)]
+    if closed:
+        return Check(
+            "cgroups", False, f"{found}; not writable: {', '.join(closed)}", f"mount -o remount,rw {closed[0]}"
+        )
+    return Check("cgroups", True, found)
+
+
+def cgroup_moves() -> Check:
+    """What it costs to put a process into a cgroup after a pause: measured, as no file tells it."""
+    hierarchies = Hierarchies.detect()
+    try:
+        took_s = favordynmods.cold_move_s(hierarchies)
+    except OSError as error:
+        return Check("cgroup moves", None, f"not measured: {error}", "run sockd doctor as root")
+    found = f"{took_s * 1e3:.2f} ms after a pause"
+    if took_s < favordynmods.SLOW_MOVE_S:
+        return Check("cgroup moves", True, found)
+    if not favordynmods.enabled_needed(hierarchies):
+        return Check("cgroup moves", None, f"{found}: every cold start waits", "use Linux 6.0 or newer: favordynmods")
+    fix = f"{sys.executable} -m sockd.kernel.favordynmods  # `sockd up` does it by itself; machine-wide until reboot"
+    return Check("cgroup moves", None, f"{found}: every cold start waits", fix)
+
+
+# -- the rest of the host
+
+
+def open_files() -> Check:
+    """The hard limit of fds: some eight of them for each live sandbox."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    fine = most == resource.RLIM_INFINITY or most >= LEAST_OPEN_FILES
+    found = "unlimited" if most == resource.RLIM_INFINITY else f"up to {most}"
+    return Check("open files", True if fine else None, found, "" if fine else "ulimit -n 65536")
+
+
+def core_dumps() -> Check:
+    """A core pattern with a pipe starts a program, as root, at a crash; sandboxes are kept from it by RLIMIT_CORE alone."""
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if not pattern.startswith("|"):
+        return Check("core dumps", True, f"core_pattern {pattern!r}")
+    return Check("core dumps", None, f"piped to {pattern[1:].split()[0]}", "sysctl -w kernel.core_pattern=core")
+
+
+def packages() -> Check:
+    """uv, which resolves and installs what functions ask for."""
+    try:
+        binary = uv.find_uv_bin()
+    except FileNotFoundError:
+        return Check("uv", False, "not found", f"{sys.executable} -m pip install uv")
+    version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
+    fine = version.returncode == 0
+    found = f"{version.stdout.strip() or version.stderr.strip()} at {binary}"
+    return Check("uv", fine, found, "" if fine else f"{sys.executable} -m pip install --force-reinstall uv")
+
+
+def disk(state_dir: Path) -> Check:
+    """Room for packages and code, where the state directory is or will be."""
+    existing = next(path for path in (state_dir.absolute(), *state_dir.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    fine = free >= 2 * GB
+    return Check(
+        "disk",
+        True if fine else None,
+        f"{free / GB:.1f} GB free at {existing}",
+        "" if fine else "sockd up --state-dir DIR",
+    )
+
+
+def memory() -> Check:
+    """Room for sandboxes."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    fine = free >= GB
+    fix = "" if fine else "stop something, or set sandbox.memory_mb in sockd's configuration"
+    return Check("memory", True if fine else None, f"{free / GB:.1f} GB available", fix)
+
+
+# -- how it is found out
+
+
+def _probe(name: str, probe: str, fix: str) -> Check:
+    command = [sys.executable, "-P", "-m", "sockd.cli.probes", probe]
+    root = str(Path(__file__).parents[2])
+    child = subprocess.run(command, env={"PYTHONPATH": root}, capture_output=True, text=True, check=False)
+    if child.returncode == 0:
+        return Check(name, True, "works")
+    found = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+    return Check(name, False, found, fix)
+
+
+def _status_field(name: str) -> str:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return value.strip()
+    raise SandboxFailed(f"/proc/self/status has no {name}")
+
+
+def _read_int(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _container_fix(lacking: list[str]) -> str:
+    return "docker run --privileged ...  # or: " + " ".join(f"--cap-add {name[4:]}" for name in lacking)
+
+
+def _can_make_cgroups(base: str) -> bool:
+    path = Path(base, f"sockd-doctor-{os.getpid()}")
+    try:
+        path.mkdir()
+    except OSError:
+        return False
+    path.rmdir()
+    return True
+
+
+def _cgroup_fix(hierarchies: Hierarchies) -> str:
+    name = hierarchies.missing[0]
+    if hierarchies.kind == "v1":
+        return f"mkdir -p /sys/fs/cgroup/{name} && mount -t cgroup -o {name} cgroup /sys/fs/cgroup/{name}"
+    return f"boot with cgroup_enable={name}, or under systemd: systemctl edit sockd, [Service] Delegate=yes"

@@ -1,0 +1,96 @@
+"""`sockd doctor` on this host, and on hosts that lack something, as far as a real process can be made to lack it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import sockd
+from sockd.cli import checks as look
+from sockd.cli import doctor
+from sockd.cli.doctor import Check
+
+ROOT = Path(sockd.__file__).parents[1]
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def run(code: str, *, prefix: tuple[str, ...] = ()) -> Check:
+    """The check that `code` makes, in a process of its own started by `prefix`."""
+    script = f"import json; from sockd.cli import checks, doctor; print(json.dumps(doctor.as_dicts([{code}])))"
+    command = [*prefix, sys.executable, "-c", script]
+    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return Check(**json.loads(child.stdout)[0])
+
+
+@needs_root
+def test_this_host_can_run_sockd_and_nothing_stays_behind(tmp_path: Path) -> None:
+    mounts = Path("/proc/self/mountinfo").read_text()
+    fds = os.listdir("/proc/self/fd")
+    found = doctor.run_checks(tmp_path)
+    assert [check for check in found if check.ok is False] == []
+    assert len({check.name for check in found}) == len(found)
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert len(os.listdir("/proc/self/fd")) == len(fds)
+    assert not list(Path("/sys/fs/cgroup").glob("**/sockd-doctor-*"))
+
+
+@needs_root
+def test_whoever_is_not_root_is_told_how_to_become_it() -> None:
+    check = run("checks.privileges()", prefix=("setpriv", "--reuid=65534", "--clear-groups"))
+    assert check.ok is False
+    assert check.fix.startswith("sudo ")
+
+
+@needs_root
+def test_a_missing_capability_is_named() -> None:
+    check = run("checks.privileges()", prefix=("setpriv", "--bounding-set=-mknod,-sys_chroot"))
+    assert check.ok is False
+    assert "CAP_SYS_CHROOT, CAP_MKNOD" in check.found
+    assert "--cap-add MKNOD" in check.fix
+
+
+@needs_root
+def test_a_probe_that_is_refused_says_why() -> None:
+    check = run("checks.detached_trees()", prefix=("setpriv", "--bounding-set=-sys_admin"))
+    assert check.ok is False
+    assert "Operation not permitted" in check.found
+    assert check.fix
+
+
+@needs_root
+def test_every_probe_works_here() -> None:
+    for check in (look.detached_trees(), look.foreign_procfs(), look.namespaces()):
+        assert check.ok, check
+
+
+def test_few_open_files_are_noted() -> None:
+    check = run("checks.open_files()", prefix=("prlimit", "--nofile=512:1024"))
+    assert check == Check("open files", None, "up to 1024", "ulimit -n 65536")
+
+
+def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_of_its_parent(tmp_path: Path) -> None:
+    assert look.disk(tmp_path / "not" / "yet").found.endswith(f" at {tmp_path}")
+
+
+def test_a_check_that_breaks_is_a_finding() -> None:
+    def odd_host() -> Check:
+        raise FileNotFoundError("/proc/nothing")
+
+    check = doctor._shielded(odd_host)
+    assert (check.name, check.ok) == ("odd host", None)
+    assert "/proc/nothing" in check.found
+
+
+def test_what_fails_is_printed_with_the_line_that_fixes_it() -> None:
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(doctor.render([Check("uv", False, "not found", "pip install uv[x]"), Check("a", True, "b")]))
+    text = capture.get()
+    assert "FAIL" in text
+    assert "fix: pip install uv[x]" in text
