@@ -12,6 +12,7 @@ import sys
 import time
 
 from zygote import confinement, entry, hygiene, protocol
+from zygote.import_timer import ImportTimer
 from zygote.protocol import FAILED, HEADER, INIT, INVOCATION, INVOKE, MODULES, PRIMED, READY, RESULT, TIMES
 
 MAX_REPORTED_MODULES = 4000
@@ -27,7 +28,7 @@ def serve(channel_fd: int, warm: bool) -> int:
         warm: touch what a first request would touch, and say PRIMED, before waiting (a spare)."""
     hygiene.after_fork()
     channel = socket.socket(fileno=channel_fd)
-    before = set(sys.modules)
+    timer = ImportTimer()
     if warm:
         warm_up()
         send(channel, PRIMED, 0)
@@ -38,10 +39,11 @@ def serve(channel_fd: int, warm: bool) -> int:
     if kind != INIT:
         raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} before INIT")
     function = protocol.json.loads(body)
+    timer.start()
     handler = initialize(channel, number, function)
     if handler is None:
         return 1
-    answer_requests(channel, handler, function["max_answer_bytes"], before)
+    answer_requests(channel, handler, function["max_answer_bytes"], timer)
     return 0
 
 
@@ -85,7 +87,7 @@ def extend_path(function: dict) -> None:
         tempfile.tempdir = None  # the Zygote's own scratch is not in this root
 
 
-def answer_requests(channel: socket.socket, handler: entry.Handler, max_bytes: int, before: set[str]) -> None:
+def answer_requests(channel: socket.socket, handler: entry.Handler, max_bytes: int, timer: ImportTimer) -> None:
     """INVOKE after INVOKE until the daemon closes the channel. What the first one imported is told once, after its answer."""
     first = True
     while (frame := receive(channel)) is not None:
@@ -95,7 +97,8 @@ def answer_requests(channel: socket.socket, handler: entry.Handler, max_bytes: i
         answer(channel, handler, number, body, max_bytes)
         if first:
             first = False
-            send(channel, MODULES, number, protocol.json.dumps(imported_since(before)).encode())
+            timer.stop()
+            send(channel, MODULES, number, protocol.json.dumps(imported(timer.seconds)).encode())
 
 
 def answer(channel: socket.socket, handler: entry.Handler, number: int, body: bytes, max_bytes: int) -> None:
@@ -135,17 +138,14 @@ def flush() -> None:
             continue
 
 
-def imported_since(before: set[str]) -> dict[str, list[str]]:
-    """Modules imported from /packages since the fork, by package directory, in the order they were imported."""
-    found: dict[str, list[str]] = {}
-    for name, module in list(sys.modules.items())[: MAX_REPORTED_MODULES * 4]:
+def imported(seconds: dict[str, float]) -> list[tuple[str, str, float]]:
+    """(package directory, module, own seconds) of what was imported from /packages, in the order the imports began."""
+    found = []
+    for name, module in list(sys.modules.items()):
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
-        if name in before or not isinstance(origin, str) or not origin.startswith("/packages/"):
-            continue
-        found.setdefault(origin.split("/", 3)[2], []).append(name)
-        if len(found) > MAX_REPORTED_MODULES:
-            break
-    return found
+        if name in seconds and isinstance(origin, str) and origin.startswith("/packages/"):
+            found.append((origin.split("/", 3)[2], name, seconds[name]))
+    return found[:MAX_REPORTED_MODULES]
 
 
 def receive(channel: socket.socket) -> tuple[int, int, bytes] | None:

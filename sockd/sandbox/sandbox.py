@@ -101,8 +101,11 @@ class Sandbox:
     _sock: socket.socket
     state: State = State.STARTING
     program: Program | None = None
-    modules: dict[str, list[str]] | None = None
-    """What the function imported after the fork, by package directory; known after the first answer."""
+    imports: list[tuple[str, str, float]] | None = None
+    """What the function imported after the fork: (package directory, module, own seconds), in the order the imports
+    began; known after the first answer."""
+    on_imports: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
+    """Called once when `imports` is known."""
     init_ns: int = 0
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
     """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
@@ -235,9 +238,10 @@ class Sandbox:
         self.cgroup.thaw_nowait()
         self.state = advance(self.state, Step.UNPAUSE)
 
-    def resize_reservation(self, size: int) -> bool:
-        """Make the reservation fit a program before `become`; False when the memory is not to be had."""
-        return self._reservation.resize_nowait(size)
+    def adopt(self, reservation: Reservation) -> None:
+        """Take over the reservation of the function that a spare is to become, and give back its own."""
+        self._reservation.close()
+        self._reservation = reservation
 
     def memory_bytes(self) -> int:
         """What its cgroup is charged for."""
@@ -269,8 +273,9 @@ class Sandbox:
             self._primed.set_result(None)
             return
         exchange = self._exchange
-        if kind == protocol.MODULES and self.modules is None:
-            self.modules = read_modules(body)
+        if kind == protocol.MODULES and self.imports is None:
+            self.imports = read_imports(body)
+            self.on_imports(self)
             return
         if exchange is None or len(body) < protocol.TIMES.size:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} that nobody waits for")
@@ -359,13 +364,12 @@ def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
     return kind(error_type, message, stack)
 
 
-def read_modules(body: bytes) -> dict[str, list[str]]:
+def read_imports(body: bytes) -> list[tuple[str, str, float]]:
     """MODULES' body, checked: it comes from user code. Raises: ProtocolError."""
     try:
-        modules = protocol.json.loads(body)
-        return {str(key): [str(name) for name in names] for key, names in modules.items()}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise protocol.ProtocolError(f"MODULES is not a table of lists: {error}") from None
+        return [(str(key), str(module), float(seconds)) for key, module, seconds in protocol.json.loads(body)]
+    except (ValueError, TypeError) as error:
+        raise protocol.ProtocolError(f"MODULES is not a list of triples: {error}") from None
 
 
 async def wait_exited(pidfd: int, deadline_s: float) -> None:

@@ -1,0 +1,119 @@
+"""The handler cache: idle sandboxes, ready for the next request of their function (SOCK 4.3).
+
+Owns every idle sandbox. The last one returned is the first leased, as its memory is warmest. One that stays idle is paused
+after a while, so that a busy function never pays for freeze and thaw; under memory pressure the least recently used go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from sockd.config import SandboxConfig
+from sockd.sandbox.lifecycle import State
+from sockd.sandbox.program import Program
+from sockd.sandbox.sandbox import Sandbox
+
+
+class HandlerCache:
+    """Idle sandboxes by program. Nothing here waits; a leased sandbox is the caller's."""
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self._config = config
+        self._by_program: dict[Program, OrderedDict[Sandbox, None]] = {}
+        self._idle: OrderedDict[Sandbox, float] = OrderedDict()
+        """Every idle sandbox, least recently used first, and since when (CLOCK_MONOTONIC, s)."""
+        self._running: OrderedDict[Sandbox, float] = OrderedDict()
+        """Those that are not paused yet."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.evictions = 0
+
+    def lease(self, program: Program) -> Sandbox | None:
+        """The most recently used idle sandbox of a program, now the caller's; it may be paused. None: there is none."""
+        idle = self._by_program.get(program)
+        if not idle:
+            return None
+        sandbox, _ = idle.popitem()
+        self._remove(sandbox)
+        return sandbox
+
+    def keep(self, sandbox: Sandbox, program: Program) -> None:
+        """Take a sandbox whose request is done."""
+        now_s = time.monotonic()
+        self._by_program.setdefault(program, OrderedDict())[sandbox] = None
+        self._idle[sandbox] = self._running[sandbox] = now_s
+        sandbox.on_death = self._forget
+        if self._timer is None:
+            self._arm(self._config.pause_after_s)
+        while len(self._idle) > self._config.idle_limit:
+            self._evict_oldest()
+
+    def make_room(self, fits: Callable[[], bool]) -> None:
+        """Evict least recently used sandboxes until `fits()` or none is left."""
+        while self._idle and not fits():
+            self._evict_oldest()
+
+    def drop(self, program: Program) -> None:
+        """Destroy the idle sandboxes of a program that is no longer served."""
+        for sandbox in list(self._by_program.get(program, ())):
+            sandbox.destroy()
+
+    def counts(self) -> dict[str, int]:
+        """How many are running and paused."""
+        return {"idle": len(self._running), "paused": len(self._idle) - len(self._running)}
+
+    def close(self) -> None:
+        """Destroy everything idle."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for sandbox in list(self._idle):
+            sandbox.destroy()
+
+    def _evict_oldest(self) -> None:
+        self.evictions += 1
+        next(iter(self._idle)).destroy()
+
+    def _forget(self, sandbox: Sandbox) -> None:
+        program = sandbox.program
+        idle = self._by_program.get(program) if program is not None else None
+        if idle is not None and program is not None:
+            idle.pop(sandbox, None)
+            if not idle:
+                del self._by_program[program]
+        self._remove(sandbox)
+
+    def _remove(self, sandbox: Sandbox) -> None:
+        self._idle.pop(sandbox, None)
+        self._running.pop(sandbox, None)
+        sandbox.on_death = _nobody
+
+    def _arm(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._pause_due)
+
+    def _pause_due(self) -> None:
+        """Pause whoever has been idle long enough, and come back for the next."""
+        self._timer = None
+        due = time.monotonic() - self._config.pause_after_s
+        while self._running:
+            sandbox, since_s = next(iter(self._running.items()))
+            if since_s > due:
+                self._arm(since_s - due)
+                return
+            del self._running[sandbox]
+            if sandbox.state is State.IDLE:
+                pause(sandbox)
+
+
+def pause(sandbox: Sandbox) -> None:
+    """Pause, or destroy what cannot be paused: an idle sandbox must use no CPU."""
+    try:
+        sandbox.pause()
+    except OSError:
+        sandbox.destroy()
+
+
+def _nobody(sandbox: Sandbox) -> None:
+    return None

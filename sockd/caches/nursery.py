@@ -1,0 +1,203 @@
+"""Where new Zygotes come from: decided by policy, made off the critical path, tried before they serve.
+
+Owns the one background task that grows the tree, and the record of what was learned. A package that starts threads,
+crashes, exits or hangs in a Zygote takes nobody with it: the Zygote is thrown away, the package that did it is found by
+importing one distribution at a time, and recorded; from then on its users import it themselves (DESIGN 3, canary).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from sockd.caches import eviction, selection
+from sockd.caches.distribution import SANDBOX_STORE
+from sockd.caches.import_profile import Seen, load_learned, save_learned
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.caches.zygote_tree import ZygoteTree
+from sockd.config import ZygoteConfig
+from sockd.errors import SandboxFailed, SockdError
+from sockd.kernel import pidfds
+from sockd.sandbox.zygote import Zygote
+
+BYTES_PER_IMPORT_SECOND = 250 << 20
+"""Memory of a package that was not measured yet, from its import time: 200-310 MB a second (numpy, pandas, Django)."""
+TOP_DEMANDS = 32
+POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
+
+_log = logging.getLogger(__name__)
+
+
+class Nursery:
+    """Grows a tree. `consider` and `observe` never wait; `aclose` ends what is under way and saves what was learned."""
+
+    def __init__(self, config: ZygoteConfig, tree: ZygoteTree, learned: Path) -> None:
+        self._config = config
+        self._tree = tree
+        self._learned = learned
+        self.profile, self.refused, problem = load_learned(learned, max_modules=config.max_modules)
+        if problem:
+            _log.warning("%s", problem)
+        self._limits = selection.TreeLimits(max_nodes=config.max_nodes, max_depth=config.max_depth)
+        self._costs: dict[str, selection.PackageCost] | None = None
+        self._waiting: dict[frozenset[str], None] = {}
+        self._wake = asyncio.Event()
+        self._random = random.Random()
+        self._task = asyncio.get_running_loop().create_task(self._grow(), name="nursery")
+
+    def consider(self, closure: frozenset[str]) -> None:
+        """A function with these packages was started: perhaps a better Zygote is worth making."""
+        self._tree.demand.hit(closure, time.monotonic())
+        if closure and self._config.enabled and not any(node.packages == closure for node in self._tree.nodes):
+            self._waiting[closure] = None
+            self._wake.set()
+
+    def observe(
+        self, function: str, closure: frozenset[str], node: ZygoteNode, imports: Iterable[tuple[str, str, float]]
+    ) -> None:
+        """What a function imported, after it was forked from `node`."""
+        seen = [Seen(*entry) for entry in imports]
+        self.profile.observe(function, closure, seen, inherited=node.packages)
+        self._costs = None
+        if seen:
+            self.consider(closure)
+
+    async def aclose(self) -> None:
+        """Stop growing and save what was learned."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self.save()
+
+    def save(self) -> None:
+        """Publish what was learned for the next daemon."""
+        try:
+            save_learned(self._learned, self.profile, self.refused)
+        except OSError as error:
+            _log.warning("what was learned cannot be saved: %s", error.strerror)
+
+    # -- the one task
+
+    async def _grow(self) -> None:
+        while True:
+            await self._wake.wait()
+            while self._waiting:
+                closure = next(iter(self._waiting))
+                del self._waiting[closure]
+                try:
+                    await self._grow_for(closure)
+                except Exception:
+                    _log.exception("a Zygote could not be made")
+            self._wake.clear()
+
+    async def _grow_for(self, closure: frozenset[str]) -> None:
+        plan = self._plan(closure)
+        if plan is None or not self.profile.modules_for(plan.packages):
+            return
+        parent = next(node for node in self._tree.nodes if node.id == plan.parent_id)
+        if not self._make_room(plan):
+            return
+        try:
+            self._tree.add(await self._provision(parent, plan))
+        except (SandboxFailed, OSError, TimeoutError) as error:
+            await self._blame(parent, plan, error)
+        self.save()
+
+    def _plan(self, closure: frozenset[str]) -> selection.NewNode | None:
+        nodes = self._tree.nodes
+        depths = {node.id: node.depth for node in nodes}
+        costs, refused = self._package_costs(), self.refused.keys
+        if self._config.policy == "sock":
+            return selection.sock_next_node(
+                nodes, closure, costs=costs, refused=refused, depths=depths, limits=self._limits, rng=self._random
+            )
+        demands = self._tree.demand.top(TOP_DEMANDS, time.monotonic())
+        return selection.next_node(
+            nodes, closure, demands, costs=costs, refused=refused, depths=depths, limits=self._limits
+        )
+
+    def _package_costs(self) -> dict[str, selection.PackageCost]:
+        if self._costs is None:
+            seconds = self.profile.seconds_by_key()
+            self._costs = {
+                key: selection.PackageCost(spent, int(spent * BYTES_PER_IMPORT_SECOND)) for key, spent in seconds.items()
+            }
+        return self._costs
+
+    def _make_room(self, plan: selection.NewNode) -> bool:
+        """Evict for a planned node; False when it is not worth that."""
+        now_s = time.monotonic()
+        stats = [node.stats(now_s) for node in self._tree.nodes]
+        free = (self._config.memory_mb << 20) - sum(node.unique_bytes for node in self._tree.nodes)
+        measured = self._config.policy == "measured"
+        if measured and not eviction.worth_making(plan, stats, free, now_s, self._limits):
+            return False
+        need = eviction.room_needed(plan, len(stats), free, self._limits)
+        others = [node for node in stats if node.id != plan.parent_id]
+        for victim in POLICIES[self._config.policy](others, need, now_s):
+            self._tree.remove(next(node for node in self._tree.nodes if node.id == victim))
+        return True
+
+    async def _provision(self, parent: ZygoteNode, plan: selection.NewNode) -> ZygoteNode:
+        """Fork, import, try: a node that may serve. Raises: SandboxFailed, NoCapacity, OSError, TimeoutError."""
+        zygote = await self._tree.spawn(parent)
+        try:
+            modules = self.profile.modules_for(plan.packages)
+            imported = await zygote.import_modules(
+                package_paths(plan.packages), modules, deadline_s=self._config.import_deadline_s
+            )
+            self.profile.failed(plan.packages, imported.failed)
+            node = ZygoteNode(zygote, plan.packages, parent, len(modules), seconds_saved=plan.seconds_saved)
+            await self._try_canary(node)
+            node.unique_bytes = await asyncio.to_thread(pidfds.private_bytes, zygote.pidfd)
+        except BaseException:
+            zygote.close()
+            raise
+        _log.info("%s serves %s: %d modules in %.2f s", node.id, sorted(plan.packages), len(modules), imported.seconds)
+        return node
+
+    async def _try_canary(self, node: ZygoteNode) -> None:
+        """One fork must get through confinement and warm-up in time; it becomes the node's first spare."""
+        async with asyncio.timeout(self._config.canary_deadline_s):
+            canary = await self._tree.fork_spare(node.zygote)
+        if self._config.spares:
+            node.add_spare(canary)
+        else:
+            canary.destroy()
+
+    async def _blame(self, parent: ZygoteNode, plan: selection.NewNode, error: Exception) -> None:
+        """Find the distribution that a Zygote cannot hold, by importing one after the other, each with its canary."""
+        _log.warning("a Zygote for %s failed: %s; looking for the package", sorted(plan.packages), error or "timeout")
+        zygote: Zygote | None = None
+        culprit = ""
+        try:
+            zygote = await self._tree.spawn(parent)
+            for culprit in self._suspects(plan):
+                modules = self.profile.modules_for(frozenset((culprit,)) | parent.packages)
+                await zygote.import_modules(
+                    package_paths(plan.packages), modules, deadline_s=self._config.import_deadline_s
+                )
+                async with asyncio.timeout(self._config.canary_deadline_s):
+                    (await self._tree.fork_spare(zygote)).destroy()
+        except (SockdError, OSError, TimeoutError) as reason:
+            if culprit:
+                self.refused.refuse(culprit, str(reason) or "a fork of it did not answer in time", time.time())
+        else:
+            for key in plan.added:  # alone each is harmless, together they are not
+                self.refused.refuse(key, f"only together with others: {error}", time.time())
+        finally:
+            if zygote is not None:
+                zygote.close()
+
+    def _suspects(self, plan: selection.NewNode) -> list[str]:
+        """The new distributions, those with the shortest imports first: dependencies before what depends on them."""
+        costs = self._package_costs()
+        return sorted(plan.added, key=lambda key: (costs[key].seconds if key in costs else 0.0, key))
+
+
+def package_paths(keys: Iterable[str]) -> list[str]:
+    """Where a Zygote sees these distributions."""
+    return [f"{SANDBOX_STORE}/{key}" for key in sorted(keys)]

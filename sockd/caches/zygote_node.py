@@ -1,0 +1,93 @@
+"""One node of the Zygote tree: a Zygote, the packages it has imported, its spares, and how much it is used.
+
+Owns the Zygote and the spares. Its rate and its saving are what the policies judge it by.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from sockd.caches.eviction import NodeStats
+from sockd.caches.rate import DecayingRate
+from sockd.sandbox.sandbox import Sandbox
+from sockd.sandbox.zygote import Zygote
+
+RATE_TAU_S = 30.0
+"""How fast a node's use is forgotten."""
+
+
+@dataclass(eq=False, slots=True)
+class ZygoteNode:
+    """A serving node. `close` ends its Zygote and its spares; sandboxes that were leased from it live on."""
+
+    zygote: Zygote
+    packages: frozenset[str]
+    parent: ZygoteNode | None
+    modules: int = 0
+    """Modules that it pre-imported itself, on top of its parent's."""
+    unique_bytes: int = 0
+    seconds_saved: float = 0.0
+    """Import time that a start from it is saved, against a start from the node it was forked from."""
+    created_s: float = field(default_factory=time.monotonic)
+    last_used_s: float = field(default_factory=time.monotonic)
+    hits: int = 0
+    rate: DecayingRate = field(default_factory=lambda: DecayingRate(RATE_TAU_S, now_s=time.monotonic()))
+    spares: deque[Sandbox] = field(default_factory=deque)
+    spares_coming: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.zygote.name
+
+    @property
+    def depth(self) -> int:
+        return 0 if self.parent is None else self.parent.depth + 1
+
+    def hit(self, now_s: float) -> None:
+        """One sandbox was started from it."""
+        self.hits += 1
+        self.last_used_s = now_s
+        self.rate.hit(now_s)
+
+    def take_spare(self) -> Sandbox | None:
+        """The oldest ready spare, now the caller's."""
+        if not self.spares:
+            return None
+        spare = self.spares.popleft()
+        spare.on_death = lambda sandbox: None
+        return spare
+
+    def add_spare(self, spare: Sandbox) -> None:
+        """Keep a ready spare until it is taken, dropped, or dies."""
+        self.spares.append(spare)
+        spare.on_death = self._forget_spare
+
+    def drop_spares(self, keep: int = 0) -> None:
+        """Destroy spares beyond `keep`."""
+        while len(self.spares) > keep:
+            self.spares[-1].destroy()
+
+    def stats(self, now_s: float) -> NodeStats:
+        """As the eviction policies see it."""
+        return NodeStats(
+            id=self.id,
+            parent_id=self.parent.id if self.parent else None,
+            packages=self.packages,
+            unique_bytes=self.unique_bytes,
+            recent_rate=self.rate.at(now_s),
+            import_seconds_saved=self.seconds_saved,
+            last_used_s=self.last_used_s,
+            created_s=self.created_s,
+            hits=self.hits,
+        )
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self.drop_spares()
+        self.zygote.close()
+
+    def _forget_spare(self, spare: Sandbox) -> None:
+        if spare in self.spares:
+            self.spares.remove(spare)

@@ -1,0 +1,218 @@
+"""The import cache: a tree of Zygotes, from which every sandbox is forked (SOCK 4.3).
+
+Owns the nodes. `start` gives a sandbox forked from the best node there is now; whether a better node is worth making is
+decided and done in the background (`Nursery`), so that no request waits for an import that it could do itself. A node
+that fails is dropped and the next best serves; the root is exec'd anew. Knows nothing of functions: closures in,
+sandboxes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sockd.caches.rate import DemandMeter
+from sockd.caches.selection import best_node
+from sockd.caches.spare_policy import wanted_spares
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.config import ZygoteConfig
+from sockd.errors import NoCapacity, SandboxFailed, SockdError
+from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.farm import Farm
+from sockd.sandbox.memory_budget import Reservation
+from sockd.sandbox.program import Limits
+from sockd.sandbox.sandbox import Parts, Sandbox
+from sockd.sandbox.uids import UidBlock
+from sockd.sandbox.zygote import Zygote
+
+ROOT_UIDS = 1 << 30
+DEMAND_TAU_S = 60.0
+SPARE_MEMORY_BYTES = 16 << 20
+"""What a spare reserves until it becomes a function."""
+REFILL_S = 0.004
+"""Time to make one spare ready (measured: 1-4 ms with the packages of this tree)."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Started:
+    """A sandbox that waits for its function, and where it came from."""
+
+    sandbox: Sandbox
+    node: ZygoteNode
+    from_spare: bool
+
+
+class ZygoteTree:
+    """All nodes of one worker. `open` first, `close` last."""
+
+    def __init__(self, config: ZygoteConfig, parts: Parts, farm: Farm, *, base_uid: int, spare_limits: Limits) -> None:
+        self._config = config
+        self._parts = parts
+        self._farm = farm
+        self._spare_limits = spare_limits
+        self._uids = UidBlock(base_uid, base_uid, ROOT_UIDS)
+        self._random = random.Random()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reviving: asyncio.Task[None] | None = None
+        self._closed = False
+        self.nodes: list[ZygoteNode] = []
+        self.demand = DemandMeter(DEMAND_TAU_S)
+        self.under_pressure: Callable[[], bool] = lambda: False
+
+    async def open(self) -> None:
+        """Exec the root Zygote. Raises: SandboxFailed."""
+        zygote = await Zygote.exec_root(self._farm, self._parts.cgroups, self._uids, self.zygote_ended)
+        self.nodes.insert(0, ZygoteNode(zygote, frozenset(), None))
+
+    @property
+    def root(self) -> ZygoteNode:
+        """Raises: ZygoteGone while it is being exec'd anew."""
+        if not self.nodes or self.nodes[0].packages:
+            raise ZygoteGone("the root Zygote is being restarted")
+        return self.nodes[0]
+
+    def best(self, closure: frozenset[str]) -> ZygoteNode:
+        """The node that serves this closure now. Raises: ZygoteGone."""
+        return best_node(self.nodes, closure, self._random) if self._config.enabled else self.root
+
+    async def start(self, closure: frozenset[str], limits: Limits, reservation: Reservation) -> Started:
+        """A sandbox for a function with these packages; it owns the reservation, also when this fails.
+
+        A Zygote that dies under the request is replaced by the next best, once for each of the tree's levels.
+        Raises: SandboxFailed, NoCapacity, OSError."""
+        for _ in range(self._config.max_depth + 1):
+            try:
+                node = await self._living_best(closure)
+            except BaseException:
+                reservation.close()
+                raise
+            try:
+                return await self._start_from(node, limits, reservation)
+            except ZygoteGone as error:
+                failure: SockdError = error
+            deadline_s = self._parts.spawn_deadline_s
+            reservation = await self._parts.budget.reserve(limits.memory_bytes, deadline_s=deadline_s)
+        reservation.close()
+        raise failure
+
+    async def _living_best(self, closure: frozenset[str]) -> ZygoteNode:
+        if self._reviving is not None and (not self.nodes or self.nodes[0].packages):
+            await asyncio.shield(self._reviving)
+        return self.best(closure)
+
+    async def _start_from(self, node: ZygoteNode, limits: Limits, reservation: Reservation) -> Started:
+        node.hit(time.monotonic())
+        spare = node.take_spare() if limits.network == self._spare_limits.network else None
+        if spare is not None:
+            spare.adopt(reservation)
+            return Started(spare, node, from_spare=True)
+        sandbox = await Sandbox.fork(self._parts, node.zygote, limits, reservation, spare=False)
+        return Started(sandbox, node, from_spare=False)
+
+    # -- spares
+
+    def refill(self, node: ZygoteNode) -> None:
+        """Make as many spares as the node's recent rate asks for, in the background; never waits."""
+        if self._closed or node not in self.nodes:
+            return
+        missing = self._wanted(node) - len(node.spares) - node.spares_coming
+        if missing > 0 and not node.spares_coming:
+            node.spares_coming = missing
+            self._spawn_task(self._refill(node, missing))
+
+    def trim(self) -> None:
+        """Drop the spares that no recent use asks for (called now and then, and under memory pressure)."""
+        for node in self.nodes:
+            node.drop_spares(keep=self._wanted(node))
+
+    def _wanted(self, node: ZygoteNode) -> int:
+        now_s = time.monotonic()
+        return wanted_spares(
+            node.rate.at(now_s),
+            REFILL_S,
+            self._config.spares,
+            idle_s=now_s - node.last_used_s,
+            memory_pressure=self.under_pressure(),
+        )
+
+    async def _refill(self, node: ZygoteNode, count: int) -> None:
+        try:
+            for _ in range(count):
+                await self._make_spare(node)
+        except (SockdError, OSError, TimeoutError) as error:
+            _log.warning("no spare from %s: %s", node.id, error)
+        finally:
+            node.spares_coming = 0
+
+    async def _make_spare(self, node: ZygoteNode) -> None:
+        """One ready child more for a node. Raises: SandboxFailed, NoCapacity, OSError, TimeoutError."""
+        spare = await self.fork_spare(node.zygote)
+        if node in self.nodes:
+            node.add_spare(spare)
+        else:
+            spare.destroy()
+
+    async def fork_spare(self, zygote: Zygote) -> Sandbox:
+        """A ready child of a Zygote that need not be in the tree yet: its canary. Raises: as `_make_spare`."""
+        reservation = self._parts.budget.reserve_nowait(SPARE_MEMORY_BYTES)
+        if reservation is None:
+            raise NoCapacity("no memory for a spare")
+        return await Sandbox.fork(self._parts, zygote, self._spare_limits, reservation, spare=True)
+
+    # -- growth and loss
+
+    def add(self, node: ZygoteNode) -> None:
+        """A provisioned node serves from now on."""
+        self.nodes.append(node)
+
+    async def spawn(self, parent: ZygoteNode) -> Zygote:
+        """A new child Zygote of a node, not in the tree yet. Raises: SandboxFailed, NoCapacity, OSError."""
+        limit_bytes = self._config.memory_mb << 20
+        deadline_s = self._parts.spawn_deadline_s
+        return await parent.zygote.spawn(limit_bytes=limit_bytes, deadline_s=deadline_s, on_end=self.zygote_ended)
+
+    def remove(self, node: ZygoteNode) -> None:
+        """Evict a node: its sandboxes and child Zygotes live on; the children hang below its parent from now on."""
+        self.nodes.remove(node)
+        for other in self.nodes:
+            if other.parent is node:
+                other.parent = node.parent
+        node.close()
+
+    def zygote_ended(self, zygote: Zygote) -> None:
+        """A node's Zygote died or was given up: the next best serves, and the root is exec'd anew."""
+        for node in [node for node in self.nodes if node.zygote is zygote]:
+            _log.warning("%s (%s) ended", node.id, ", ".join(sorted(node.packages)) or "root")
+            self.remove(node)
+            if not node.packages and not self._closed:
+                self._reviving = self._spawn_task(self._revive())
+
+    def close(self) -> None:
+        """End all Zygotes and spares."""
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        for node in reversed(self.nodes):
+            node.close()
+        self.nodes.clear()
+
+    async def _revive(self) -> None:
+        """Exec a new root Zygote; the other nodes never needed the old one."""
+        try:
+            await self.open()
+            for node in self.nodes[1:]:
+                node.parent = node.parent or self.nodes[0]
+        except (SandboxFailed, OSError) as error:
+            _log.error("the root Zygote cannot be restarted: %s", error)
+
+    def _spawn_task(self, work) -> asyncio.Task[None]:  # type: ignore[no-untyped-def]
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
