@@ -76,34 +76,32 @@ def cold_only(answer: Answer) -> Answer:
     return answer
 
 
-def learn(worker: Worker, name: str, package: str, *, between: str | None = None) -> None:
+def learn(worker: Worker, name: str, package: str, *, between: str | None = None, body: bytes = b"{}") -> None:
     """Invoke a function until a Zygote holds `package`.
 
     Args:
         between: a function to invoke in turns with it, where the handler cache would answer otherwise.
+        body: what to invoke it with.
     Raises: TimeoutError when no Zygote holds it within LEARN_DEADLINE_S."""
     deadline = time.monotonic() + LEARN_DEADLINE_S
     with Client(worker.host, worker.port) as client:
         while time.monotonic() < deadline:
             for _ in range(5):
-                client.invoke(name)
+                client.invoke(name, body)
                 if between:
                     client.invoke(between)
-            if holds(worker.json("tree"), package):
+            if holds(worker.json("tree")["root"], package):
                 return
     raise TimeoutError(f"no Zygote holds {package} after {LEARN_DEADLINE_S:.0f} s of invocations")
 
 
-def holds(tree: Any, package: str) -> bool:
-    """Whether a node of `sockd tree --json` (anywhere in it) holds the package."""
-    if isinstance(tree, list):
-        return any(holds(part, package) for part in tree)
-    if not isinstance(tree, dict):
+def holds(node: dict[str, Any] | None, package: str) -> bool:
+    """Whether this node of `sockd tree --json` or one below it has imported the package."""
+    if node is None:
         return False
-    packages = tree.get("packages", ())
-    return any(
-        key.lower().startswith(f"{package}-") or key.lower().startswith(f"{package}=") for key in packages
-    ) or any(holds(part, package) for part in tree.values())
+    return any(key.startswith(f"{package}==") for key in node["packages"]) or any(
+        holds(child, package) for child in node.get("children", ())
+    )
 
 
 Batch = Callable[[], float]

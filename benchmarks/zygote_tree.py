@@ -1,0 +1,140 @@
+"""`zygote_tree`: hit rates, latency and memory of the import cache under each policy, over Zipf traces (SOCK, Fig. 20).
+
+Two parts. Simulated: the worker's real policies (`python -m sockd.caches.simulation`) play traces of 100 to 10 000
+functions. Real: two workers, one per policy of the configuration, answer the same smaller trace in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from benchmarks.client import Answer, Client
+from benchmarks.functions import IMPORTS, NOOP, Function
+from benchmarks.harness import Run, main
+from benchmarks.results import Result, Row
+from benchmarks.trace import dump, make_trace
+from benchmarks.worker import REPOSITORY, Worker, worker
+
+SIMULATED = ("none", "released", "sock", "measured")
+LIMIT_MB = 512
+REAL = ("sock", "measured")
+REAL_PACKAGES = ("requests", "flask", "numpy", "pillow", "sqlalchemy", "boto3")
+QUICK_PACKAGES = ("requests", "flask")
+MB = 1 << 20
+
+
+def measure(run: Run) -> Result:
+    result = Result("zygote_tree")
+    for functions in run.pick((100, 1000, 10000), (100, 1000)):
+        simulate(functions, run.pick(20000, 4000), result)
+    measure_real(run, result)
+    return result
+
+
+def simulate(functions: int, requests: int, result: Result) -> None:
+    """One trace under every policy."""
+    print(f"  simulating {requests} requests to {functions} functions", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "sockd.caches.simulation", "--json", f"--limit-mb={LIMIT_MB}"]
+    command += [f"--policy={policy}" for policy in SIMULATED]
+    trace = dump(make_trace(functions=functions, requests=requests))
+    done = subprocess.run(command, input=trace, capture_output=True, cwd=REPOSITORY, check=True)
+    summaries = {summary["policy"]: summary for summary in json.loads(done.stdout)["rows"]}
+    for policy, summary in summaries.items():
+        add_summary(f"simulated, {functions} functions, {policy}", summary, result)
+    gain = summaries["measured"]["mean_ms"] / summaries["sock"]["mean_ms"]
+    result.aim(f"simulated, {functions} functions: mean latency, measured / sock", gain, "<= 1")
+
+
+def add_summary(case: str, summary: dict[str, Any], result: Result) -> None:
+    """The rows of one simulated run; where a request was answered from is a share of all requests."""
+    cdf, count = summary["cdf_ms"], summary["requests"]
+    result.rows.append(Row(case, "latency", "ms", summary["p50_ms"], summary["p99_ms"], count, cdf[0], cdf[-1]))
+    result.rows.append(
+        Row(case, "cold latency", "ms", summary["cold_p50_ms"], summary["cold_p99_ms"], count, cdf[0], cdf[-1])
+    )
+    result.add(case, "mean latency", "ms", [summary["mean_ms"]], tail=False)
+    for origin in ("warm", "exact", "partial", "root"):
+        result.add(case, f"answered: {origin}", "%", [100 * summary[origin]], tail=False)
+    result.add(case, "memory of Zygotes, mean", "MB", [summary["mean_mb"]], tail=False)
+    result.add(case, "CPU for making Zygotes", "s", [summary["making_s"]], tail=False)
+
+
+def measure_real(run: Run, result: Result) -> None:
+    """The same trace against one worker per policy, request by request in turns."""
+    functions = real_functions(run.pick(30, 8), run.pick(REAL_PACKAGES, QUICK_PACKAGES))
+    calls = zipf(len(functions), run.pick(1000, 200))
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directories = [function.write(scratch) for function in functions]
+        houses = {policy: stack.enter_context(worker(real_config(policy))) for policy in REAL}
+        for policy, house in houses.items():
+            run.say(f"deploying {len(functions)} functions to the worker with policy {policy}")
+            for function, directory in zip(functions, directories, strict=True):
+                house.deploy(directory, function.name)
+        run.say(f"{len(calls)} requests")
+        answers = play(houses, [functions[call].name for call in calls])
+        for policy, house in houses.items():
+            add_answers(f"real, {len(functions)} functions, {policy}", answers[policy], house, result)
+
+
+def real_config(policy: str) -> dict[str, dict[str, Any]]:
+    """Caches too small for the trace, so that the policy matters."""
+    return {"sandbox": {"idle_limit": 4}, "zygote": {"policy": policy, "memory_mb": 96, "spares": 0}}
+
+
+def real_functions(count: int, packages: tuple[str, ...]) -> list[Function]:
+    """Functions that import one or two of the packages."""
+    rng = random.Random(1)
+    functions = []
+    for number in range(count):
+        chosen = [IMPORTS[name] for name in rng.sample(packages, rng.choice((1, 1, 2)))]
+        code = "\n".join(function.code.removesuffix(NOOP) for function in chosen) + NOOP
+        requirements = tuple(requirement for function in chosen for requirement in function.requirements)
+        functions.append(Function(f"f{number}", code, requirements, chosen[0].settings))
+    return functions
+
+
+def zipf(functions: int, calls: int) -> list[int]:
+    """Which function each request calls: popularity 1/rank, as in SOCK's traces."""
+    cumulative = list(accumulate(1 / rank for rank in range(1, functions + 1)))
+    return random.Random(1).choices(range(functions), cum_weights=cumulative, k=calls)
+
+
+def play(houses: dict[str, Worker], names: list[str]) -> dict[str, list[Answer]]:
+    """Every request to every worker in turns; the order of the workers alternates."""
+    answers: dict[str, list[Answer]] = {policy: [] for policy in houses}
+    with ExitStack() as stack:
+        clients = {policy: stack.enter_context(Client(house.host, house.port)) for policy, house in houses.items()}
+        for turn, name in enumerate(names):
+            for policy in sorted(clients, reverse=bool(turn % 2)):
+                answers[policy].append(clients[policy].invoke(name))
+    return answers
+
+
+def add_answers(case: str, answers: list[Answer], house: Worker, result: Result) -> None:
+    cold = [answer.ms for answer in answers if answer.cold]
+    result.add(case, "latency", "ms", [answer.ms for answer in answers])
+    result.add(case, "cold latency", "ms", cold)
+    result.add(case, "mean latency", "ms", [sum(answer.ms for answer in answers) / len(answers)], tail=False)
+    result.add(case, "answered: warm", "%", [100 - 100 * len(cold) / len(answers)], tail=False)
+    memory = sum(node.get("unique_memory_bytes", 0) for node in nodes(house.json("tree")["root"]))
+    result.add(case, "memory of Zygotes, at the end", "MB", [memory / MB], tail=False)
+
+
+def nodes(node: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """A node of `sockd tree --json` and all below it."""
+    if node is None:
+        return []
+    return [node, *(below for child in node.get("children", ()) for below in nodes(child))]
+
+
+if __name__ == "__main__":
+    sys.exit(main("zygote_tree", measure, "The import cache under each policy, simulated and real."))

@@ -1,0 +1,187 @@
+"""`python -m demo.run`: deploy real functions with real packages, invoke them cold and warm, show what it cost and why.
+
+Starts a worker and an S3 of its own, and leaves nothing behind. Exits 1 when any answer is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.client import Answer, BadAnswer, Client
+from benchmarks.cold import learn
+from benchmarks.results import median
+from benchmarks.table import number, print_table
+from benchmarks.worker import Worker, WorkerFailed, worker
+from demo.checks import (
+    BUCKET,
+    FUNCTIONS,
+    PICTURE,
+    WrongAnswer,
+    check_noop,
+    check_page,
+    check_report,
+    check_thumbnail,
+)
+from demo.s3 import S3, embedded_s3
+
+PHASES = ("queue", "setup", "init", "exec")
+WARM_REQUESTS = 20
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """One function to show."""
+
+    name: str
+    packages: tuple[str, ...]
+    """What a Zygote is expected to have learned, as distributions are named."""
+    event: dict[str, Any]
+    check: Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One line of the table: the answer it is about (of several: the median one)."""
+
+    function: str
+    case: str
+    answer: Answer
+
+
+def main() -> int:
+    """Run the demonstration. Returns the exit status."""
+    begun = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="sockd-demo-") as scratch:
+            say("starting an S3 (moto) and a worker")
+            with embedded_s3() as s3, worker() as house:
+                shown = show(house, s3, Path(scratch))
+    except (WrongAnswer, BadAnswer, WorkerFailed, TimeoutError) as error:
+        print(f"demo failed: {error}", file=sys.stderr)
+        return 1
+    explain(shown)
+    say(f"every answer was right; {time.monotonic() - begun:.0f} s in all")
+    return 0
+
+
+def demos(s3: S3) -> list[Demo]:
+    picture = {"bucket": BUCKET, "key": PICTURE}
+    return [
+        Demo("noop", (), {}, check_noop),
+        Demo("thumbnailer", ("pillow", "boto3"), picture, lambda answer: check_thumbnail(answer, s3)),
+        Demo("report", ("pandas",), {}, check_report),
+        Demo("page", ("django",), {"path": "/planets/", "query": "who=stranger"}, check_page),
+    ]
+
+
+def show(house: Worker, s3: S3, scratch: Path) -> list[Shown]:
+    """Deploy and invoke everything, and print tables as they become known. Raises WrongAnswer."""
+    s3.make_bucket(BUCKET)
+    s3.put(BUCKET, PICTURE, Path(__file__).with_name("picture.jpg").read_bytes())
+    functions = demos(s3)
+    directories = {demo.name: prepare(demo, s3, scratch) for demo in functions}
+    deploys = {}
+    for demo in functions:
+        say(f"deploying {demo.name} ({', '.join(demo.packages) or 'no packages'})")
+        deploys[demo.name] = house.deploy(directories[demo.name], demo.name)
+    print_table(
+        "deploy: resolve, download, install (once per package and worker)",
+        ("function", "s"),
+        [(name, number(seconds)) for name, seconds in deploys.items()],
+    )
+    print_tree(house, "the Zygote tree before the first request")
+    shown = [first_request(house, demo, demo.name, "cold, packages on disk") for demo in functions]
+    warm = [warm_requests(house, demo) for demo in functions]
+    for demo in functions:
+        for package in demo.packages:
+            say(f"waiting for a Zygote that holds {package}")
+            learn(house, demo.name, package, body=json.dumps(demo.event).encode())
+    for demo in functions:
+        again = f"{demo.name}-again"
+        house.deploy(directories[demo.name], again)
+        shown.append(first_request(house, demo, again, "cold, packages in a Zygote"))
+    print_tree(house, "the Zygote tree after")
+    shown = [line for demo in functions for line in [*shown, *warm] if line.function == demo.name]
+    print_costs(shown)
+    return shown
+
+
+def prepare(demo: Demo, s3: S3, scratch: Path) -> Path:
+    """A copy of the function's directory that knows where S3 is."""
+    directory = scratch / demo.name
+    shutil.copytree(FUNCTIONS / demo.name, directory)
+    if demo.name == "thumbnailer":
+        variables = {"S3_ENDPOINT": s3.endpoint, **CREDENTIALS}
+        with (directory / "sockd.toml").open("a") as settings:
+            settings.write("\n[env]\n" + "".join(f'{key} = "{value}"\n' for key, value in variables.items()))
+    return directory
+
+
+def first_request(house: Worker, demo: Demo, name: str, case: str) -> Shown:
+    """Invoke a function that has never run under this name. Raises WrongAnswer, also when it was not a cold start."""
+    with Client(house.host, house.port) as client:
+        answer = client.invoke(name, json.dumps(demo.event).encode())
+    if not answer.cold:
+        raise WrongAnswer(f"the first request to {name} was not a cold start")
+    demo.check(json.loads(answer.body))
+    return Shown(demo.name, case, answer)
+
+
+def warm_requests(house: Worker, demo: Demo) -> Shown:
+    """Invoke a function whose sandbox is there, some times; the median one. Raises WrongAnswer."""
+    body = json.dumps(demo.event).encode()
+    with Client(house.host, house.port) as client:
+        client.invoke(demo.name, body)
+        answers = [client.invoke(demo.name, body) for _ in range(WARM_REQUESTS)]
+    for answer in answers:
+        demo.check(json.loads(answer.body))
+    middle = median(answer.ms for answer in answers)
+    return Shown(demo.name, "warm", next(answer for answer in answers if answer.ms == middle))
+
+
+def print_costs(shown: list[Shown]) -> None:
+    rows = []
+    for line in shown:
+        phases = line.answer.phases_ms()
+        rest = line.answer.ms - sum(phases.values())
+        cells = [number(phases.get(phase, 0.0)) for phase in PHASES]
+        rows.append((line.function, line.case, number(line.answer.ms), *cells, number(rest)))
+    headings = ("function", "request", "total ms", *PHASES, "http")
+    print_table("what a request cost, and where the time went (ms, as the client saw it)", headings, rows)
+
+
+def print_tree(house: Worker, title: str) -> None:
+    print(f"\n{title} (sockd tree):\n{house.cli('tree').rstrip()}\n", flush=True)
+
+
+def explain(shown: list[Shown]) -> None:
+    """Say with this run's numbers why it was fast."""
+    total = {(line.function, line.case): line.answer.ms for line in shown}
+    disk, zygote = total["report", "cold, packages on disk"], total["report", "cold, packages in a Zygote"]
+    noop = total["noop", "cold, packages in a Zygote"]
+    print(f"""
+Why it was fast. A cold start has three costs, and each was paid before the request came. The sandbox ({number(noop)} ms
+cold for the no-op, HTTP included) is a detached bind-mount tree and a cgroup that stood ready, not a container that is
+assembled; Python is not started but forked from an interpreter that runs, straight into its own namespaces. Packages were
+installed once, at deploy, each in a directory of its own. And after the functions were seen importing pandas, Django,
+boto3 and Pillow, Zygotes imported them ahead: the next cold start of the pandas report took {number(zygote)} ms
+instead of {number(disk)}. What `init` still shows is the function's own code: reading its CSV, making its S3 client,
+setting Django up. Warm requests go to the sandbox that is there; it is frozen when it is idle.
+""")
+
+
+def say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

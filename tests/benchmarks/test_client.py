@@ -1,0 +1,64 @@
+"""The benchmarks' HTTP client, against the in-process server that `warm` uses as its peer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.client import AnswerParser, BadAnswer, Client, closed_loop, request
+from benchmarks.load import drive
+from benchmarks.warm import Server, in_process_server
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer-Timing: queue;dur=0.5, exec;dur=1.25\r\n\r\n{}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with in_process_server() as running:
+        yield running
+
+
+def test_an_answer_in_pieces_is_one_answer() -> None:
+    parser = AnswerParser()
+    pieces = [parser.feed(ANSWER[index : index + 1]) for index in range(len(ANSWER))]
+    assert pieces[:-1] == [None] * (len(ANSWER) - 1)
+    assert pieces[-1] is not None
+    assert pieces[-1][0] == 200
+    assert pieces[-1][2] == b"{}"
+
+
+def test_two_answers_do_not_mix() -> None:
+    parser = AnswerParser()
+    assert parser.feed(ANSWER) == parser.feed(ANSWER)
+
+
+def test_the_end_of_the_stream_is_an_error() -> None:
+    with pytest.raises(BadAnswer, match="closed the connection"):
+        AnswerParser().feed(b"")
+
+
+def test_an_answer_without_length_is_an_error() -> None:
+    with pytest.raises(BadAnswer, match="Content-Length"):
+        AnswerParser().feed(b"HTTP/1.1 200 OK\r\n\r\n")
+
+
+def test_one_connection_serves_many_requests(server: Server) -> None:
+    with Client(server.host, server.port) as client:
+        answers = [client.invoke("echo", b'{"n": %d}' % number) for number in range(3)]
+    assert [answer.body for answer in answers] == [b'{"n": 0}', b'{"n": 1}', b'{"n": 2}']
+    assert not answers[0].cold
+    assert answers[0].phases_ms() == {"queue": 0.0, "setup": 0.0, "init": 0.0, "exec": 0.0}
+
+
+@pytest.mark.parametrize(("concurrency", "count"), [(1, 5), (3, 10), (10, 3), (2, 0)])
+def test_a_closed_loop_answers_every_request_once(server: Server, concurrency: int, count: int) -> None:
+    requests = [request("echo", b"%d" % number) for number in range(count)]
+    bodies = [answer.body for answer in closed_loop(server.host, server.port, concurrency, requests)]
+    assert sorted(bodies) == sorted(b"%d" % number for number in range(count))
+
+
+def test_load_is_counted(server: Server) -> None:
+    load = drive(server.host, server.port, "echo", b"{}", concurrency=2, seconds=1)
+    assert load.requests > 100
+    assert load.p50_ms <= load.p99_ms
