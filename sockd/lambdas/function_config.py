@@ -1,0 +1,145 @@
+"""A function's settings: what its `sockd.toml` may say, and what holds when it is silent.
+
+Pure. The numbers and their defaults are those of the worker's `FunctionDefaults`; limits are AWS Lambda's where it has
+one, wider where its reason (billing, its own hosts) is not ours.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from typing import Any
+
+import msgspec
+
+from sockd.config import FunctionDefaults
+from sockd.errors import BadFunctionConfig
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    "memory_mb": (32, 10240),
+    "reserved_memory_mb": (0, 1 << 20),
+    "timeout_s": (0.001, 900),
+    "init_timeout_s": (0.001, 900),
+    "concurrency": (1, 1000),
+    "queue_depth": (0, 100_000),
+    "pids": (1, 32768),
+    "open_files": (32, 65536),
+    "cpus": (0.01, 256),
+    "tmp_mb": (1, 10240),
+    "tmp_inodes": (16, 10_000_000),
+    "log_bytes": (0, 6 << 20),
+}
+"""Least and most of each number. AWS: memory 128-10240 MB (a no-op here lives in 32), timeout 1-900 s, concurrency 1000
+an account, /tmp 512-10240 MB, 1024 open files and 1024 processes. cpus: the least that a cgroup's quota can say."""
+
+ENV_BYTES = 4096
+"""AWS: 4 KB, names and values together."""
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+RESERVED_ENV = frozenset(
+    {"_HANDLER", "_X_AMZN_TRACE_ID", "AWS_EXECUTION_ENV", "LAMBDA_TASK_ROOT", "LAMBDA_RUNTIME_DIR"}
+)
+RESERVED_ENV_PREFIX = "AWS_LAMBDA_"
+"""Set by us. AWS reserves its credentials and region too; here nobody else would set them, so the function may."""
+
+
+class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The settings of one version of a function."""
+
+    handler: str | None = None
+    """As written, "module:attr" or AWS's "module.attr"; None: detected from the files (`entrypoint`)."""
+    reserved_memory_mb: int = 0
+    """Memory that only this function's sandboxes may use, taken from the worker's budget while it is deployed."""
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def from_toml(
+        cls, text: str | None, defaults: FunctionDefaults, overrides: dict[str, Any] | None = None
+    ) -> FunctionConfig:
+        """The settings in a `sockd.toml` (None: there is none).
+
+        Args:
+            text: the file.
+            defaults: the worker's, for every key that is not in the file.
+            overrides: of this deploy; they win over the file. None as a value means not overridden.
+        Raises: BadFunctionConfig, naming the key and what it should be."""
+        try:
+            table = tomllib.loads(text or "")
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise BadFunctionConfig(f"sockd.toml: {error}") from None
+        table |= {key: value for key, value in (overrides or {}).items() if value is not None}
+        for key in table:
+            if key not in cls.__struct_fields__:
+                raise BadFunctionConfig(_unknown_key(key, cls.__struct_fields__))
+        try:
+            config = msgspec.convert(msgspec.structs.asdict(defaults) | table, cls)
+        except msgspec.ValidationError as error:
+            raise BadFunctionConfig(_words(error)) from None
+        config.check()
+        return config
+
+    @classmethod
+    def from_json(cls, text: str) -> FunctionConfig:
+        """What `to_json` wrote; not checked again, so that a tightened limit does not break what is deployed."""
+        return msgspec.json.decode(text, type=cls)
+
+    def to_json(self) -> str:
+        """As the registry keeps it."""
+        return msgspec.json.encode(self).decode()
+
+    def check(self) -> None:
+        """Raises BadFunctionConfig for the first value out of its bounds."""
+        for key, (least, most) in BOUNDS.items():
+            value = getattr(self, key)
+            if not least <= value <= most:  # written so that NaN, which TOML knows, is out of bounds
+                raise BadFunctionConfig(f"{key} = {value}: must be between {least:g} and {most:g}")
+        if self.reserved_memory_mb > self.memory_mb * self.concurrency:
+            raise BadFunctionConfig(
+                f"reserved_memory_mb = {self.reserved_memory_mb}: more than the function can use, "
+                f"which is memory_mb x concurrency = {self.memory_mb * self.concurrency}"
+            )
+        check_env(self.env)
+
+
+def check_name(name: str) -> str:
+    """The name of a function, unchanged (AWS: letters, digits, '-' and '_', at most 64). Raises BadFunctionConfig."""
+    if not NAME.fullmatch(name):
+        raise BadFunctionConfig(f"function name {name[:80]!r}: must be 1 to 64 of the characters a-z A-Z 0-9 - _")
+    return name
+
+
+def check_env(env: dict[str, str]) -> None:
+    """Raises BadFunctionConfig unless these can be the environment of a function."""
+    for name, value in env.items():
+        shown = f"env name {name[:80]!r}"
+        if not ENV_NAME.fullmatch(name):
+            raise BadFunctionConfig(f"{shown}: must be letters, digits and '_', and not start with a digit")
+        if name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX):
+            raise BadFunctionConfig(f"{shown} is reserved: it is set for every function")
+        if "\0" in value or not _is_unicode(value):
+            raise BadFunctionConfig(f"{shown}: its value holds a zero byte or half of a surrogate pair")
+    size = sum(len(name) + len(value.encode()) for name, value in env.items())
+    if size > ENV_BYTES:
+        raise BadFunctionConfig(f"env has {size} bytes, names and values together; the limit is {ENV_BYTES}")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can say "\ud800", and Python's str can hold it
+        return False
+    return True
+
+
+def _unknown_key(key: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(sorted(known))}"
+    return f"unknown key {key[:80]!r}; {hint}"
+
+
+def _words(error: msgspec.ValidationError) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.memory_mb`" with the key in front."""
+    what, _, where = str(error).partition(" - at `$.")
+    return f"{where.rstrip('`')}: {what}" if where else what

@@ -1,0 +1,98 @@
+"""What a `sockd.toml` may say."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sockd.config import FunctionDefaults
+from sockd.errors import BadFunctionConfig
+from sockd.lambdas.function_config import BOUNDS, FunctionConfig, check_name
+
+DEFAULTS = FunctionDefaults()
+
+
+def parse(text: str | None = None, **overrides: object) -> FunctionConfig:
+    return FunctionConfig.from_toml(text, DEFAULTS, overrides)
+
+
+def test_a_silent_file_gives_the_defaults_of_the_worker() -> None:
+    config = FunctionConfig.from_toml(None, FunctionDefaults(memory_mb=256, network="none"))
+    assert (config.memory_mb, config.network, config.timeout_s) == (256, "none", 3.0)
+    assert (config.handler, config.reserved_memory_mb, config.env) == (None, 0, {})
+
+
+def test_the_file_wins_over_defaults_and_the_deploy_over_the_file() -> None:
+    config = parse('memory_mb = 512\ntimeout_s = 5\nenv = { A = "1" }', memory_mb=1024, timeout_s=None)
+    assert (config.memory_mb, config.timeout_s, config.env) == (1024, 5.0, {"A": "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("memory = 512", "unknown key 'memory'; did you mean 'memory_mb'?"),
+        ("zzz = 1", "unknown key 'zzz'; the keys are concurrency, cpus,"),
+        ("memory_mb = '512'", "memory_mb: Expected `int`, got `str`"),
+        ("memory_mb = true", "memory_mb: Expected `int`, got `bool`"),
+        ("memory_mb = 1", "memory_mb = 1: must be between 32 and 10240"),
+        ("timeout_s = 0", "timeout_s = 0.0: must be between 0.001 and 900"),
+        ("timeout_s = nan", "timeout_s = nan: must be between"),
+        ("timeout_s = inf", "timeout_s = inf: must be between"),
+        ("concurrency = 0", "concurrency = 0: must be"),
+        ("network = 'bridge'", "network: Invalid enum value 'bridge'"),
+        ("reserved_memory_mb = 2000\nconcurrency = 2", "more than the function can use"),
+        ("env = { A = 1 }", "Expected `str`, got `int`"),
+        ("env = { '1A' = 'x' }", "must be letters"),
+        ("env = { 'A=B' = 'x' }", "must be letters"),
+        ("env = { _HANDLER = 'x' }", "reserved"),
+        ("env = { AWS_LAMBDA_FUNCTION_NAME = 'x' }", "reserved"),
+        ('env = { A = "\\u0000" }', "zero byte"),
+        ("env = { A = '" + "x" * 4096 + "' }", "4097 bytes"),
+        ("memory_mb = ", "sockd.toml: "),
+        ("x = " + "[" * 10_000, "sockd.toml: "),
+    ],
+)
+def test_a_wrong_file_is_refused_in_words_that_name_the_key(text: str, words: str) -> None:
+    with pytest.raises(BadFunctionConfig) as caught:
+        parse(text)
+    assert words in caught.value.message
+
+
+def test_half_a_surrogate_pair_of_a_json_override_is_refused() -> None:
+    with pytest.raises(BadFunctionConfig, match="surrogate"):
+        parse(env={"A": "\ud800"})
+
+
+def test_a_function_may_bring_its_own_credentials_and_region() -> None:
+    env = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "r"}
+    assert parse(env=env).env == env
+
+
+def test_every_number_has_bounds_and_every_default_is_within_them() -> None:
+    numbers = {name for name in FunctionConfig.__struct_fields__ if isinstance(getattr(parse(), name), int | float)}
+    assert numbers == BOUNDS.keys()
+
+
+def test_settings_survive_the_registry() -> None:
+    config = parse("cpus = 0.5\nenv = { A = 'ä' }", handler="m:f")
+    assert FunctionConfig.from_json(config.to_json()) == config
+
+
+@given(st.text(max_size=200))
+def test_whatever_the_text_only_bad_function_config_is_raised(text: str) -> None:
+    with contextlib.suppress(BadFunctionConfig):
+        parse(text)
+
+
+@pytest.mark.parametrize("name", ["f", "my-function_2", "A" * 64])
+def test_names_that_aws_takes_are_taken(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "a" * 65, "a/b", "..", "a b", "ä", "a\n", "a:1", "٣"])
+def test_names_that_aws_refuses_are_refused(name: str) -> None:
+    with pytest.raises(BadFunctionConfig, match="function name"):
+        check_name(name)
