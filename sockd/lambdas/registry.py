@@ -1,0 +1,215 @@
+"""The registry: which functions exist, and which version of each is the current one.
+
+    functions   name → number of the current version, when it came to be, when it last changed
+    versions    (name, number) → code digest, entry point, settings, packages; the newest few of each function
+
+Owns one SQLite file. Called straight on the event loop: a read or a write costs tens of µs and does not wait for the
+disk, but for a checkpoint every thousand pages (WAL with synchronous=NORMAL: a killed daemon loses nothing; a power cut
+may lose the last deploys, never consistency). Settings and packages are JSON that this file does not look into.
+
+The file holds the environment of every function, secrets among them: 0600.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sockd.errors import NoCapacity, NoSuchFunction, SockdError
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE functions (
+    name TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE versions (
+    name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
+    version INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    code_bytes INTEGER NOT NULL,
+    handler TEXT NOT NULL,
+    config TEXT NOT NULL,
+    closure TEXT NOT NULL,
+    published_at REAL NOT NULL,
+    PRIMARY KEY (name, version)
+) WITHOUT ROWID;
+"""
+SELECT = """
+SELECT name, version, digest, code_bytes, handler, config, closure, published_at, created_at, updated_at
+FROM functions JOIN versions USING (name{current})
+"""
+CURRENT = SELECT.format(current=", version")
+EVERY = SELECT.format(current="").replace("name, version,", "name, versions.version,")
+
+
+class BadRegistry(SockdError):
+    """The registry's file cannot be used; the daemon does not start. The message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRecord:
+    """One version of one function, as it was deployed."""
+
+    name: str
+    version: int
+    """1 for the first deploy of a name; a changed deploy counts one up."""
+    digest: str
+    code_bytes: int
+    handler: str
+    """"module:attr"."""
+    config: str
+    """JSON of a FunctionConfig."""
+    closure: str
+    """JSON of a Closure."""
+    published_at: float
+    """Unix time of this version."""
+    created_at: float
+    """Unix time of the function's first version."""
+    updated_at: float
+    """Unix time of the function's current version."""
+
+
+class Registry:
+    """The open file. Not to be used from another thread than the one that opened it."""
+
+    def __init__(self, database: sqlite3.Connection, *, keep_versions: int) -> None:
+        self._database = database
+        self._keep_versions = keep_versions
+
+    @classmethod
+    def open(cls, path: Path, *, keep_versions: int = 5) -> Registry:
+        """Opens the registry, making an empty one when there is none.
+
+        Args:
+            path: the file; SQLite keeps two more beside it.
+            keep_versions: versions of each function that are remembered, the current one included; at least 1.
+        Raises: BadRegistry when the file is damaged, foreign or of a newer sockd; OSError."""
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        database = sqlite3.connect(path, isolation_level=None)
+        try:
+            _prepare(database, path.name)
+        except sqlite3.OperationalError as error:
+            database.close()
+            raise BadRegistry(f"{path.name} cannot be opened: {error}") from error
+        except sqlite3.DatabaseError as error:
+            database.close()
+            raise _damaged(path.name, str(error)) from error
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, keep_versions=keep_versions)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def put(
+        self, name: str, *, digest: str, code_bytes: int, handler: str, config: str, closure: str
+    ) -> FunctionRecord:
+        """Makes this the current version of a function, at once and for all readers; forgets the oldest ones.
+
+        Deploying what is current already changes nothing and returns the current record.
+
+        Raises: NoCapacity when the disk is full."""
+        content = (digest, code_bytes, handler, config, closure)
+        now = time.time()
+        with self._transaction():
+            old = self._current(name)
+            if old and (old.digest, old.code_bytes, old.handler, old.config, old.closure) == content:
+                return old
+            version = old.version + 1 if old else 1
+            created_at = old.created_at if old else now
+            run = self._database.execute
+            run(
+                "INSERT INTO functions VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET version = excluded.version, updated_at = excluded.updated_at",
+                (name, version, created_at, now),
+            )
+            run("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (name, version, *content, now))
+            run("DELETE FROM versions WHERE name = ? AND version <= ?", (name, version - self._keep_versions))
+        return FunctionRecord(name, version, *content, published_at=now, created_at=created_at, updated_at=now)
+
+    def get(self, name: str) -> FunctionRecord:
+        """The current version of a function. Raises NoSuchFunction."""
+        record = self._current(name)
+        if record is None:
+            raise NoSuchFunction(f"no function {name!r}")
+        return record
+
+    def list(self) -> list[FunctionRecord]:
+        """The current version of every function, by name."""
+        return [FunctionRecord(*row) for row in self._database.execute(CURRENT + "ORDER BY name")]
+
+    def versions(self, name: str) -> Sequence[FunctionRecord]:
+        """The versions of a function that are remembered, newest first. Raises NoSuchFunction."""
+        rows = self._database.execute(EVERY + "WHERE name = ? ORDER BY versions.version DESC", (name,))
+        records = [FunctionRecord(*row) for row in rows]
+        if not records:
+            raise NoSuchFunction(f"no function {name!r}")
+        return records
+
+    def delete(self, name: str) -> None:
+        """Forgets a function and all its versions. Raises NoSuchFunction, NoCapacity."""
+        with self._transaction():
+            if not self._database.execute("DELETE FROM functions WHERE name = ?", (name,)).rowcount:
+                raise NoSuchFunction(f"no function {name!r}")
+
+    def digests(self) -> set[str]:
+        """The code that any remembered version needs; the rest may go."""
+        return {digest for (digest,) in self._database.execute("SELECT DISTINCT digest FROM versions")}
+
+    def closures(self) -> set[str]:
+        """The packages, as JSON, that any remembered version needs."""
+        return {closure for (closure,) in self._database.execute("SELECT DISTINCT closure FROM versions")}
+
+    def _current(self, name: str) -> FunctionRecord | None:
+        row = self._database.execute(CURRENT + "WHERE name = ?", (name,)).fetchone()
+        return FunctionRecord(*row) if row else None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        run = self._database.execute
+        run("BEGIN IMMEDIATE")
+        try:
+            yield
+            run("COMMIT")
+        except BaseException as error:
+            if self._database.in_transaction:  # SQLite itself rolls back when the disk is full
+                run("ROLLBACK")
+            if isinstance(error, sqlite3.Error) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                raise NoCapacity("the disk of the state directory is full") from error
+            raise
+
+
+def _prepare(database: sqlite3.Connection, file_name: str) -> None:
+    """Checks the file, then sets how it is used. Raises BadRegistry, sqlite3.DatabaseError."""
+    (words,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    if words != "ok":
+        raise _damaged(file_name, words)
+    (found,) = database.execute("PRAGMA user_version").fetchone()
+    if found > SCHEMA_VERSION:
+        raise BadRegistry(
+            f"{file_name} was written by a newer sockd (schema {found}, this one knows {SCHEMA_VERSION}): "
+            "start that version, or use another state directory"
+        )
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = NORMAL")
+    database.execute("PRAGMA foreign_keys = ON")
+    if found == 0:
+        if database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+            raise BadRegistry(f"{file_name} is a database of something else: use another state directory")
+        database.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+
+
+def _damaged(file_name: str, words: str) -> BadRegistry:
+    return BadRegistry(
+        f"{file_name} is damaged ({words}). To rebuild it: move {file_name}, {file_name}-wal and {file_name}-shm out "
+        "of the state directory, start sockd again and deploy the functions again; their packages are still installed"
+    )
