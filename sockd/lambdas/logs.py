@@ -1,0 +1,167 @@
+"""Logs: what functions printed lately, kept in memory.
+
+Owns the records, bounded three ways: per function by number and by bytes, and all functions together by bytes, for
+which the function that has been silent longest pays first. Knows nothing of how the output was captured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+from sockd.telemetry import LogRecord
+
+RECORD_BYTES = 256
+"""What a record costs beside its text."""
+
+
+class Ring:
+    """The newest records of one function."""
+
+    __slots__ = ("bytes", "followers", "records")
+
+    def __init__(self) -> None:
+        self.records: deque[LogRecord] = deque()
+        self.bytes = 0
+        self.followers: set[Follower] = set()
+
+    def push(self, record: LogRecord) -> None:
+        self.records.append(record)
+        self.bytes += _cost(record)
+
+    def drop_oldest(self) -> int:
+        """Forgets one record and returns the bytes it took."""
+        freed = _cost(self.records.popleft())
+        self.bytes -= freed
+        return freed
+
+
+def _cost(record: LogRecord) -> int:
+    return len(record.text) + RECORD_BYTES
+
+
+class LogBook:
+    """The logs of all functions. The newest record of a function stays even if it alone is over the limit."""
+
+    def __init__(
+        self,
+        max_records_per_function: int = 1000,
+        max_bytes_per_function: int = 1 << 20,
+        *,
+        max_bytes: int = 64 << 20,
+        follower_records: int = 1000,
+    ) -> None:
+        """
+        Args:
+            max_records_per_function, max_bytes_per_function: of one function's ring.
+            max_bytes: of all rings together.
+            follower_records: what a follower may be behind before it loses the oldest."""
+        self._max_records_per_function = max_records_per_function
+        self._max_bytes_per_function = max_bytes_per_function
+        self._max_bytes = max_bytes
+        self._follower_records = follower_records
+        self._rings: OrderedDict[str, Ring] = OrderedDict()
+        """By name; who wrote last stands last."""
+        self.bytes = 0
+
+    def append(self, name: str, record: LogRecord) -> None:
+        """Keeps a record and gives it to the followers of its function."""
+        ring = self._ring(name)
+        self._rings.move_to_end(name)
+        ring.push(record)
+        self.bytes += _cost(record)
+        while len(ring.records) > self._max_records_per_function or (
+            ring.bytes > self._max_bytes_per_function and len(ring.records) > 1
+        ):
+            self.bytes -= ring.drop_oldest()
+        if self.bytes > self._max_bytes:
+            self._shrink()
+        for follower in ring.followers:
+            follower.push(record)
+
+    def _ring(self, name: str) -> Ring:
+        ring = self._rings.get(name)
+        if ring is None:
+            ring = self._rings[name] = Ring()
+        return ring
+
+    def _shrink(self) -> None:
+        while self.bytes > self._max_bytes:
+            name, ring = next(iter(self._rings.items()))
+            if ring.records:
+                self.bytes -= ring.drop_oldest()
+            elif ring.followers:
+                self._rings.move_to_end(name)
+            else:
+                del self._rings[name]
+
+    def tail(self, name: str, *, limit: int | None = None, request_id: str | None = None) -> list[LogRecord]:
+        """The newest records of a function, oldest of them first; none for a function that printed nothing.
+
+        Args:
+            limit: most records; None is all that are kept.
+            request_id: only those of this request."""
+        ring = self._rings.get(name)
+        newest_first = reversed(ring.records) if ring else iter(())
+        wanted = (record for record in newest_first if request_id is None or record.request_id == request_id)
+        return list(islice(wanted, limit))[::-1]
+
+    @contextmanager
+    def follow(self, name: str) -> Iterator[Follower]:
+        """The records of a function from now on: `with book.follow(name) as records: async for record in records`.
+
+        The iteration ends when the function is forgotten."""
+        follower = Follower(self._follower_records)
+        ring = self._ring(name)
+        ring.followers.add(follower)
+        try:
+            yield follower
+        finally:
+            ring.followers.discard(follower)
+            if not ring.records and not ring.followers and self._rings.get(name) is ring:
+                del self._rings[name]
+
+    def forget(self, name: str) -> None:
+        """Drops everything a function printed and ends its followers."""
+        ring = self._rings.pop(name, None)
+        if ring is not None:
+            self.bytes -= ring.bytes
+            for follower in ring.followers:
+                follower.end()
+
+
+class Follower:
+    """An async iterator over the records of one function. Read too slowly, it loses the oldest and counts them."""
+
+    __slots__ = ("_ended", "_records", "_wake", "dropped")
+
+    def __init__(self, max_records: int) -> None:
+        self._records: deque[LogRecord] = deque(maxlen=max_records)
+        self._wake = asyncio.Event()
+        self._ended = False
+        self.dropped = 0
+        """Records lost so far."""
+
+    def push(self, record: LogRecord) -> None:
+        self.dropped += len(self._records) == self._records.maxlen
+        self._records.append(record)
+        self._wake.set()
+
+    def end(self) -> None:
+        """No record comes after this; those already here are still read."""
+        self._ended = True
+        self._wake.set()
+
+    def __aiter__(self) -> Follower:
+        return self
+
+    async def __anext__(self) -> LogRecord:
+        while not self._records:
+            if self._ended:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        return self._records.popleft()
