@@ -24,10 +24,12 @@ from sockd.errors import Draining, TooManyRequests
 class Admission:
     """The door of one function. Every entry is paired with one `leave`; `enter` does the pairing.
 
+    `running`, `concurrency`, `queue_depth` and `closed` are to be read, not set.
+
     True between any two steps of the loop: `running` <= the largest concurrency since the last moment of rest, and if
     anybody waits, then `running` >= `concurrency`."""
 
-    __slots__ = ("_closed", "_idle", "_waiters", "concurrency", "queue_depth", "running")
+    __slots__ = ("_idle", "_waiters", "closed", "concurrency", "queue_depth", "running")
 
     def __init__(self, concurrency: int, queue_depth: int) -> None:
         """
@@ -38,7 +40,7 @@ class Admission:
         self.queue_depth = queue_depth
         self.running = 0
         self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        self._closed = False
+        self.closed = False
         self._idle: asyncio.Event | None = None
 
     @property
@@ -48,7 +50,7 @@ class Admission:
 
     def try_enter(self) -> bool:
         """Enters if that needs no waiting. On True the caller owes a `leave`."""
-        if self.running < self.concurrency and not self._waiters and not self._closed:
+        if self.running < self.concurrency and not self._waiters and not self.closed:
             self.running += 1
             return True
         return False
@@ -57,7 +59,7 @@ class Admission:
         """Enters, after waiting for a turn if need be. On return the caller owes a `leave`; cancelled, it owes nothing.
 
         Raises: TooManyRequests at once when the queue is full; Draining after `drain` or `close`."""
-        if self._closed:
+        if self.closed:
             raise Draining("the function takes no new requests; try again")
         if self.try_enter():
             return
@@ -109,7 +111,7 @@ class Admission:
 
     def close(self) -> None:
         """From now on everybody who comes is refused with Draining. Those who run or wait are still served."""
-        self._closed = True
+        self.closed = True
 
     async def drain(self) -> None:
         """Closes, and returns when nobody runs or waits. Cancelling it opens nothing again."""
