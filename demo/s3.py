@@ -1,6 +1,6 @@
 """An S3 of our own for the demonstration: moto's server in a process on loopback, and the three calls that the demo makes.
 
-moto takes unsigned requests, so plain HTTP is enough here; the deployed function uses boto3.
+moto looks whether there is a signature but not at it, so plain HTTP is enough here; the deployed function uses boto3.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 
+CREDENTIAL = "AWS4-HMAC-SHA256 Credential=demo/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=unchecked"
 SERVE = """\
+import logging
 import threading
 from moto.server import ThreadedMotoServer
+logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it would write a line per request
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)
@@ -37,7 +40,9 @@ class S3:
         return self._call("GET", f"{bucket}/{key}")
 
     def _call(self, method: str, path: str, data: bytes | None = None) -> bytes:
-        request = urllib.request.Request(f"{self.endpoint}/{path}", data=data, method=method)
+        # urllib's default type for a body is a form, which moto would try to read.
+        headers = {"Content-Type": "image/jpeg", "Authorization": CREDENTIAL}
+        request = urllib.request.Request(f"{self.endpoint}/{path}", data=data, headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=30) as answer:
             body: bytes = answer.read()
             return body
