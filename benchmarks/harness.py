@@ -76,17 +76,27 @@ def in_turns(cases: Mapping[str, Callable[[], float]], rounds: int) -> dict[str,
 
 
 def plot(result: Result, directory: Path) -> None:
-    """Draw p50 (bar) and p99 (whisker) of every case, one panel per unit, to DIR/NAME.png; say so if matplotlib is missing."""
+    """Draw the result to DIR/NAME.png and its distributions to DIR/NAME-cdf.png; say so if matplotlib is missing."""
     try:
         import matplotlib  # type: ignore[import-not-found, unused-ignore]
     except ModuleNotFoundError:
         print("note: no plot, matplotlib is not installed")
         return
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    directory.mkdir(parents=True, exist_ok=True)
+    plot_rows(result, directory / f"{result.name}.png")
+    if result.series:
+        plot_series(result, directory / f"{result.name}-cdf.png")
+
+
+def plot_rows(result: Result, path: Path) -> None:
+    """p50 as a bar and p99 as a mark for every row, one panel per unit."""
+    from matplotlib import pyplot  # type: ignore[import-not-found, unused-ignore]
 
     units = sorted({row.unit for row in result.rows})
-    figure, panels = pyplot.subplots(len(units), 1, squeeze=False, figsize=(9, 1 + 0.3 * len(result.rows) + len(units)))
+    figure, panels = pyplot.subplots(
+        len(units), 1, squeeze=False, figsize=(10, 0.3 * len(result.rows) + 2 * len(units))
+    )
     for panel, unit in zip(panels[:, 0], units, strict=True):
         rows = [row for row in result.rows if row.unit == unit]
         labels = [f"{row.case}: {row.metric}" for row in rows]
@@ -96,5 +106,18 @@ def plot(result: Result, directory: Path) -> None:
         panel.set_xlabel(f"{unit} (bar p50, mark p99)")
     figure.suptitle(result.name)
     figure.tight_layout()
-    directory.mkdir(parents=True, exist_ok=True)
-    figure.savefig(directory / f"{result.name}.png")
+    figure.savefig(path)
+
+
+def plot_series(result: Result, path: Path) -> None:
+    """The distributions as CDFs, latency on a logarithmic axis (SOCK, Fig. 20)."""
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(10, 6))
+    for case, latencies in result.series.items():
+        panel.plot(latencies, [index / (len(latencies) - 1) for index in range(len(latencies))], label=case)
+    panel.set_xscale("log")
+    panel.set_xlabel("latency, ms")
+    panel.set_ylabel("share of requests")
+    panel.legend(fontsize="small")
+    figure.savefig(path)

@@ -66,6 +66,8 @@ class Result:
     aims: list[Aim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What was not measured and why, and what a reader must know to judge the rest."""
+    series: dict[str, list[float]] = field(default_factory=dict)
+    """Distributions to plot: latency in ms at 0, 1, … 100 % of the requests, by case."""
 
     def add(self, case: str, metric: str, unit: str, samples: Sequence[float], *, tail: bool = True) -> Row:
         """Append and return the row for `samples`."""
@@ -93,7 +95,7 @@ class Result:
         table = json.loads(path.read_text())
         rows = [Row(**row) for row in table["rows"]]
         aims = [Aim(**aim) for aim in table["aims"]]
-        return cls(table["name"], table["machine"], rows, aims, table.get("notes", []))
+        return cls(table["name"], table["machine"], rows, aims, table.get("notes", []), table.get("series", {}))
 
 
 def quantile(ordered: Sequence[float], fraction: float) -> float:

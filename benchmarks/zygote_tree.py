@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.client import Answer, Client
 from benchmarks.functions import IMPORTS, NOOP, Function
 from benchmarks.harness import Run, main
-from benchmarks.results import Result, Row
+from benchmarks.results import Result, Row, quantile
 from benchmarks.trace import dump, make_trace
 from benchmarks.worker import REPOSITORY, Worker, worker
 
@@ -56,6 +56,7 @@ def simulate(functions: int, requests: int, result: Result) -> None:
 def add_summary(case: str, summary: dict[str, Any], result: Result) -> None:
     """The rows of one simulated run; where a request was answered from is a share of all requests."""
     cdf, count = summary["cdf_ms"], summary["requests"]
+    result.series[case] = cdf
     result.rows.append(Row(case, "latency", "ms", summary["p50_ms"], summary["p99_ms"], count, cdf[0], cdf[-1]))
     result.rows.append(
         Row(case, "cold latency", "ms", summary["cold_p50_ms"], summary["cold_p99_ms"], count, cdf[0], cdf[-1])
@@ -121,6 +122,8 @@ def play(houses: dict[str, Worker], names: list[str]) -> dict[str, list[Answer]]
 
 def add_answers(case: str, answers: list[Answer], house: Worker, result: Result) -> None:
     cold = [answer.ms for answer in answers if answer.cold]
+    ordered = sorted(answer.ms for answer in answers)
+    result.series[case] = [quantile(ordered, percent / 100) for percent in range(101)]
     result.add(case, "latency", "ms", [answer.ms for answer in answers])
     result.add(case, "cold latency", "ms", cold)
     result.add(case, "mean latency", "ms", [sum(answer.ms for answer in answers) / len(answers)], tail=False)

@@ -11,7 +11,9 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 
-CREDENTIAL = "AWS4-HMAC-SHA256 Credential=demo/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=unchecked"
+CREDENTIAL = (
+    "AWS4-HMAC-SHA256 Credential=demo/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=unchecked"
+)
 SERVE = """\
 import logging
 import threading
