@@ -42,7 +42,9 @@ class Memory(Protocol):
         """Forget the peak, where `peak_resets`."""
 
     def oom_kills(self) -> int:
-        """How often the kernel killed a process of this cgroup for its limit, since the cgroup was made."""
+        """How often the kernel killed a process of this cgroup for its limit, since the cgroup was made.
+
+        With memory.oom.group the first victim counts twice."""
 
     def reclaim(self) -> None:
         """Give back what can be given back: slow (2 ms)."""
@@ -145,10 +147,12 @@ class MemoryV2:
         return stat("memory.stat", "file") - stat("memory.stat", "shmem")
 
     def _keep_peak(self) -> bool:
-        # A reset counts for the fd that wrote it only, so that fd is kept; before 6.12 it cannot be opened for writing.
+        # A reset counts for the fd that wrote it only, so that fd is kept. Before 6.12 it opens, and refuses the write.
         try:
             self._files.keep("memory.peak", os.O_RDWR)
-        except PermissionError:
+            self._files.write("memory.peak", "reset")
+        except OSError:
+            self._files.release("memory.peak")
             return False
         return True
 

@@ -155,7 +155,7 @@ def test_over_the_memory_limit_is_death_and_counted(cgroup: Cgroup, spawn: Spawn
     cgroup.set_memory(32 * MB)
     child = spawn(cgroup, "x = bytearray(64 << 20)", wait=False)
     assert child.wait(10) == -9
-    assert cgroup.oom_kills() == 1
+    assert cgroup.oom_kills() >= 1
     assert 31 * MB < cgroup.peak_bytes() <= 32 * MB
 
 
@@ -172,8 +172,10 @@ def test_more_tasks_than_allowed_cannot_be_forked(cgroup: Cgroup, spawn: Spawn) 
 def test_cpu_time_beyond_the_limit_is_not_given(cgroup: Cgroup, spawn: Spawn) -> None:
     cgroup.set_cpus(0.1)
     # In 300 ms of time there are at most four periods of 10 ms of it for us.
-    code = "import time\nend = time.monotonic() + 0.3\nwhile time.monotonic() < end: pass\n"
-    spawn(cgroup, code + "if time.process_time() > 0.15: os._exit(1)")
+    code = (
+        "import time\nbegan = time.process_time(); end = time.monotonic() + 0.3\nwhile time.monotonic() < end: pass\n"
+    )
+    spawn(cgroup, code + "if time.process_time() - began > 0.15: os._exit(1)")
 
 
 def test_settled_it_holds_no_more_fds_than_it_takes_to_freeze_and_kill(cgroup: Cgroup, spawn: Spawn) -> None:
@@ -221,10 +223,11 @@ def test_one_with_processes_is_not_removed(cgroup: Cgroup, spawn: Spawn) -> None
 def test_a_leaf_that_cannot_be_made_leaves_nothing(hierarchies: Hierarchies, tree: CgroupTree) -> None:
     last = Path(hierarchies.bases[-1], tree.name, "sandbox-1")
     last.mkdir()
+    others = [Path(base, tree.name, "sandbox-1") for base in hierarchies.bases[:-1]]
     fds = os.listdir("/proc/self/fd")
     with pytest.raises(FileExistsError):
         tree.cgroup("sandbox-1")
-    assert not Path(hierarchies.bases[0], tree.name, "sandbox-1").exists()
+    assert not any(path.exists() for path in others)
     assert len(os.listdir("/proc/self/fd")) == len(fds)
 
 
