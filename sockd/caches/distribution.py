@@ -1,7 +1,7 @@
 """A distribution: one wheel, pinned by its digest; and a closure: all the distributions that a function runs with.
 
-Owns the name of a distribution's directory in the store, which is also its name in every sandbox. Knows nothing of where
-wheels come from or how they are unpacked.
+Owns the name of a distribution's directory in the store, which is also its name in every sandbox. Knows nothing of
+where wheels come from or how they are unpacked.
 """
 
 from __future__ import annotations

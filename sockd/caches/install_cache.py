@@ -1,8 +1,8 @@
 """The install cache: each distribution is downloaded, unpacked and byte-compiled once, for all functions (SOCK 4.2).
 
-Owns the package store, uv's cache and the installs that run. Afterwards a package costs a sandbox nothing: the store is in
-its tree already, read-only, and a function's packages are a list of directories for sys.path. Functions with different
-versions of one package do not meet. Knows nothing of functions; who uses a package is asked of the caller.
+Owns the package store, uv's cache and the installs that run. Afterwards a package costs a sandbox nothing: the store
+is in its tree already, read-only, and a function's packages are a list of directories for sys.path. Functions with
+different versions of one package do not meet. Knows nothing of functions; who uses a package is asked of the caller.
 """
 
 from __future__ import annotations
@@ -170,14 +170,10 @@ class InstallCache:
         return [distribution.key for distribution in closure.distributions]
 
     async def _ensure_one(self, distribution: Distribution, tell: Progress) -> None:
-        started = time.monotonic()
         tell(f"installing {distribution.name} {distribution.version}")
         await self._installs.do(distribution.key, partial(self._install, distribution))
         size_bytes = self._store[distribution.key].size_bytes
-        tell(
-            f"installed {distribution.name} {distribution.version}: "
-            f"{size_bytes / 1e6:.1f} MB in {time.monotonic() - started:.1f} s"
-        )
+        tell(f"installed {distribution.name} {distribution.version}: {size_bytes / 1e6:.1f} MB")
 
     async def _install(self, distribution: Distribution) -> None:
         await self._removals.settled(distribution.key)
@@ -220,8 +216,8 @@ class InstallCache:
     async def _compile(self, distribution: Distribution, directory: Path) -> None:
         """Writes the bytecode that a sandbox cannot write: without it pandas imports in 880 ms instead of 175.
 
-        The bytecode is valid whatever the source's time (PEP 552, unchecked hash), and its tracebacks name the sandbox's
-        paths. One worker process: compileall's pool would outlive its killed parent."""
+        The bytecode is valid whatever the source's time (PEP 552, unchecked hash), and its tracebacks name the
+        sandbox's paths. One worker process: compileall's pool would outlive its killed parent."""
         completed = await self._uv.run_python(
             *("-m", "compileall", "-qq", "-f", "-j1", "--invalidation-mode=unchecked-hash"),
             *("-s", "tree", "-p", f"{SANDBOX_STORE}/{distribution.key}", "tree"),

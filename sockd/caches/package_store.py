@@ -3,9 +3,9 @@
     <store>/<key>/                 what sandboxes see as /packages/<key>
     <store>/.meta/<key>.json       `Package`; a distribution is there if and only if this file is
 
-Publishing renames the directory first and the file last; withdrawing takes them away the other way round. So after a crash
-at any moment a directory without its file is rubbish, and `recover` finds all of it. Owns the store and what it moves to
-`tmp`. Every method but the look-ups blocks. Knows nothing of uv.
+Publishing renames the directory first and the file last; withdrawing takes them away the other way round. So after a
+crash at any moment a directory without its file is rubbish, and `recover` finds all of it. Owns the store and what it
+moves to `tmp`. Every method but the look-ups and `forget` blocks. Knows nothing of uv.
 """
 
 from __future__ import annotations

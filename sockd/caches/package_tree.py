@@ -53,7 +53,7 @@ def check(tree: Path, *, max_bytes: int) -> None:
 
 
 def seal(tree: Path) -> int:
-    """Gives every file the mode that sandboxes need, whatever the daemon's umask: all may read, only the owner may write.
+    """Gives every file the mode that sandboxes need, whatever the daemon's umask: all read, only the owner may write.
 
     Returns: the length of all files in bytes."""
     os.chmod(tree, 0o755)

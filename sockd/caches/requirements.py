@@ -1,7 +1,7 @@
 """requirements.txt, as far as a deployer may use it: names, extras, versions, markers and sha256 hashes.
 
-What pip also takes is refused with the reason, line by line: options would choose another index or build code, paths and
-URLs would have the daemon, which is root, read its own host for someone else. Pure; runs nothing.
+What pip also takes is refused with the reason, line by line: options would choose another index or build code, paths
+and URLs would have the daemon, which is root, read its own host for someone else. Pure; runs nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Requirements:
 def parse(text: str) -> Requirements:
     """The requirements in the text of a requirements.txt.
 
-    Raises: ResolveFailed, naming the line, for anything that is not `name[extras]<versions>; marker --hash=sha256:...`."""
+    Raises: ResolveFailed, naming the line, for all that is not `name[extras]<versions>; marker --hash=sha256:...`."""
     if len(text) > MAX_CHARACTERS:
         raise ResolveFailed(f"requirements.txt has {len(text)} characters, limit {MAX_CHARACTERS}")
     lines: list[str] = []

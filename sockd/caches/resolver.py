@@ -1,8 +1,8 @@
 """The resolver: a requirements.txt becomes a closure, once, when a function is deployed.
 
-`uv pip compile` chooses the versions and names every wheel that this interpreter could load, as a PEP 751 lock file; which
-of those wheels it is, is chosen here as pip chooses. Wheels only: building an sdist runs its author's code, so a package
-without a wheel is refused (uv's --no-build). Owns no state.
+`uv pip compile` chooses the versions and names every wheel that this interpreter could load, as a PEP 751 lock file;
+which of those wheels it is, is chosen here as pip chooses. Wheels only: building an sdist runs its author's code, so a
+package without a wheel is refused (uv's --no-build). Owns no state.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Resolver:
                 lock = await self._compile(wanted)
         except TimeoutError:
             raise PackagesFailed(f"resolving requirements.txt took longer than {self._deadline_s:g} s") from None
-        return choose(lock, wanted)
+        # The first choice asks the interpreter's own file which libc it is for.
+        return await in_thread(choose, lock, wanted)
 
     async def _compile(self, wanted: Requirements) -> dict[str, Any]:
         """The lock file, parsed."""
@@ -128,7 +129,7 @@ NEVER = (-(1 << 30), ())
 
 
 def preference(filename: str) -> tuple[int, tuple[int, str] | tuple[()]]:
-    """POLICY: which of several wheels? The one with the most specific tag (PEP 425), then the highest build tag: as pip.
+    """POLICY: which of several wheels? The one with the most specific tag (PEP 425), then the highest build: as pip.
 
     NEVER for a wheel that this interpreter does not load."""
     try:

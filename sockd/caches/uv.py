@@ -1,9 +1,10 @@
 """uv and the base interpreter, run as processes of the install cache: confined, bounded and never left behind.
 
-Owns uv's own cache directory. Each command runs in a session of its own, with an environment that is chosen here, without
-inherited descriptors, and dies with its caller's cancellation or with the daemon. As root it keeps one capability,
-CAP_DAC_OVERRIDE: state directory and interpreter may lie in a home directory that only its owner may enter. Knows nothing
-of requirements or of the store.
+Owns uv's own cache directory. Each command runs in a session of its own, with an environment that is chosen here, and
+dies with its caller's cancellation or with the daemon. As root it keeps one capability, CAP_DAC_OVERRIDE: state
+directory and interpreter may lie in a home directory that only its owner may enter. uvloop closes no descriptor in a
+child: whoever starts the daemon's process has those close-on-exec that Python did not open. Knows nothing of
+requirements or of the store.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from uv import find_uv_bin
+
 from sockd.caches.blocking import in_thread
 from sockd.errors import PackagesFailed
-from uv import find_uv_bin
 
 BASE_PYTHON = str(getattr(sys, "_base_executable", None) or sys.executable)
 """The interpreter that sandboxes run: the one under the virtual environment, if the daemon runs in one."""
@@ -32,11 +34,13 @@ MAX_WORDS_BYTES = 16 * 1024
 # What the operator may set for uv: where the index is, how to reach it, whom to trust. Everything else (UV_TARGET,
 # UV_PYTHON, UV_LINK_MODE, PYTHONPATH, LD_PRELOAD ...) would change what an install means.
 _PASSED = frozenset(
-    ("PATH", "HOME", "LANG", "LC_ALL", "NETRC", "ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-    + ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSL_CLIENT_CERT", "UV_INSECURE_HOST", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS")
-    + ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX_STRATEGY", "UV_FIND_LINKS")
-    + ("UV_NO_INDEX", "UV_OFFLINE", "UV_KEYRING_PROVIDER", "UV_EXCLUDE_NEWER", "UV_CONCURRENT_DOWNLOADS")
-    + ("UV_HTTP_TIMEOUT", "UV_HTTP_CONNECT_TIMEOUT", "UV_HTTP_RETRIES", "UV_REQUEST_TIMEOUT")
+    (
+        *("PATH", "HOME", "LANG", "LC_ALL", "NETRC", "ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "SSL_CLIENT_CERT", "UV_INSECURE_HOST", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS"),
+        *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX_STRATEGY", "UV_FIND_LINKS"),
+        *("UV_NO_INDEX", "UV_OFFLINE", "UV_KEYRING_PROVIDER", "UV_EXCLUDE_NEWER", "UV_CONCURRENT_DOWNLOADS"),
+        *("UV_HTTP_TIMEOUT", "UV_HTTP_CONNECT_TIMEOUT", "UV_HTTP_RETRIES", "UV_REQUEST_TIMEOUT"),
+    )
 )
 _PASSED_PREFIX = "UV_INDEX_"  # UV_INDEX_<NAME>_USERNAME and _PASSWORD
 # Many hosts are set up for pip only.
@@ -95,8 +99,8 @@ class Uv:
         return completed
 
     async def run_python(self, *arguments: str, cwd: Path, max_file_bytes: int) -> Completed:
-        """Runs the base interpreter, isolated from environment and user site, like `run`."""
-        return await self._run([BASE_PYTHON, "-I", *arguments], cwd, max_file_bytes)
+        """Runs the base interpreter, with its standard library and nothing else, like `run`."""
+        return await self._run([BASE_PYTHON, "-I", "-S", *arguments], cwd, max_file_bytes)
 
     def sweep(self) -> None:
         """Deletes what a killed uv was unpacking. Blocking; only while no uv runs on this cache."""
