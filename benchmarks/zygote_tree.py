@@ -1,14 +1,12 @@
 """`zygote_tree`: hit rates, latency and memory of the import cache under each policy, over Zipf traces (SOCK, Fig. 20).
 
-Two parts. Simulated: the worker's real policies (`python -m sockd.caches.simulation`) play traces of 100 to 10 000
-functions. Real: two workers, one per policy of the configuration, answer the same smaller trace in turns.
+Two parts. Simulated (`zygote_tree_model`): the worker's policies play traces of 100 to 10 000 functions. Real: two workers,
+one per policy of the configuration, answer the same smaller trace in turns.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -19,12 +17,10 @@ from typing import Any
 from benchmarks.client import Answer, Client
 from benchmarks.functions import IMPORTS, NOOP, Function
 from benchmarks.harness import Run, main
-from benchmarks.results import Result, Row, quantile
-from benchmarks.trace import dump, make_trace
-from benchmarks.worker import REPOSITORY, Worker, worker
+from benchmarks.results import Result, quantile
+from benchmarks.worker import Worker, worker
+from benchmarks.zygote_tree_model import add_simulated
 
-SIMULATED = ("none", "released", "sock", "measured")
-LIMIT_MB = 512
 REAL = ("sock", "measured")
 REAL_PACKAGES = ("requests", "flask", "numpy", "pillow", "sqlalchemy", "boto3")
 QUICK_PACKAGES = ("requests", "flask")
@@ -33,39 +29,9 @@ MB = 1 << 20
 
 def measure(run: Run) -> Result:
     result = Result("zygote_tree")
-    for functions in run.pick((100, 1000, 10000), (100, 1000)):
-        simulate(functions, run.pick(20000, 4000), result)
+    add_simulated(run, result)
     measure_real(run, result)
     return result
-
-
-def simulate(functions: int, requests: int, result: Result) -> None:
-    """One trace under every policy."""
-    print(f"  simulating {requests} requests to {functions} functions", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "sockd.caches.simulation", "--json", f"--limit-mb={LIMIT_MB}"]
-    command += [f"--policy={policy}" for policy in SIMULATED]
-    trace = dump(make_trace(functions=functions, requests=requests))
-    done = subprocess.run(command, input=trace, capture_output=True, cwd=REPOSITORY, check=True)
-    summaries = {summary["policy"]: summary for summary in json.loads(done.stdout)["rows"]}
-    for policy, summary in summaries.items():
-        add_summary(f"simulated, {functions} functions, {policy}", summary, result)
-    gain = summaries["measured"]["mean_ms"] / summaries["sock"]["mean_ms"]
-    result.aim(f"simulated, {functions} functions: mean latency, measured / sock", gain, "<= 1")
-
-
-def add_summary(case: str, summary: dict[str, Any], result: Result) -> None:
-    """The rows of one simulated run; where a request was answered from is a share of all requests."""
-    cdf, count = summary["cdf_ms"], summary["requests"]
-    result.series[case] = cdf
-    result.rows.append(Row(case, "latency", "ms", summary["p50_ms"], summary["p99_ms"], count, cdf[0], cdf[-1]))
-    result.rows.append(
-        Row(case, "cold latency", "ms", summary["cold_p50_ms"], summary["cold_p99_ms"], count, cdf[0], cdf[-1])
-    )
-    result.add(case, "mean latency", "ms", [summary["mean_ms"]], tail=False)
-    for origin in ("warm", "exact", "partial", "root"):
-        result.add(case, f"answered: {origin}", "%", [100 * summary[origin]], tail=False)
-    result.add(case, "memory of Zygotes, mean", "MB", [summary["mean_mb"]], tail=False)
-    result.add(case, "CPU for making Zygotes", "s", [summary["making_s"]], tail=False)
 
 
 def measure_real(run: Run, result: Result) -> None:

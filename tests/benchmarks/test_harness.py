@@ -49,7 +49,10 @@ def test_a_missed_aim_fails_only_when_asked() -> None:
 
 
 def test_a_configuration_becomes_toml() -> None:
-    config = {"zygote": {"spares": 0, "enabled": False, "policy": "sock"}, "packages": {"preload": ["numpy"]}}
+    config: dict[str, dict[str, object]] = {
+        "zygote": {"spares": 0, "enabled": False, "policy": "sock"},
+        "packages": {"preload": ["numpy"]},
+    }
     assert tomllib.loads(to_toml(config)) == config
 
 
