@@ -21,6 +21,10 @@ An error carries its consequence: `status` is the HTTP status of the `/run` door
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sockd.telemetry import Invocation
 
 
 class SockdError(Exception):
@@ -28,6 +32,8 @@ class SockdError(Exception):
 
     status = 500
     error_type = "ServiceException"
+    invocation: Invocation | None = None
+    """What is known of the invocation that failed, when it reached a sandbox."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

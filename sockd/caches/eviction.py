@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from sockd.caches.selection import NewNode, TreeLimits
 
+
 @dataclass(frozen=True, slots=True)
 class NodeStats:
     """One Zygote, as an evictor sees it."""
@@ -134,9 +135,10 @@ def fallback(node: NodeStats, nodes: Iterable[NodeStats]) -> NodeStats | None:
     """The Zygote that would serve if `node` were gone: most packages among the other subsets; None for the root."""
     best: NodeStats | None = None
     for other in nodes:
-        if other.id != node.id and other.packages <= node.packages and not other.provisioning:
-            if best is None or len(other.packages) > len(best.packages):
-                best = other
+        if other.id == node.id or other.provisioning or not other.packages <= node.packages:
+            continue
+        if best is None or len(other.packages) > len(best.packages):
+            best = other
     return best
 
 

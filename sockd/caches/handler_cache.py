@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 
 from sockd.config import SandboxConfig
 from sockd.sandbox.lifecycle import State
+from sockd.sandbox.memory_budget import MemoryBudget
 from sockd.sandbox.program import Program
 from sockd.sandbox.sandbox import Sandbox
 
@@ -20,8 +20,10 @@ from sockd.sandbox.sandbox import Sandbox
 class HandlerCache:
     """Idle sandboxes by program. Nothing here waits; a leased sandbox is the caller's."""
 
-    def __init__(self, config: SandboxConfig) -> None:
+    def __init__(self, config: SandboxConfig, budget: MemoryBudget) -> None:
         self._config = config
+        self._budget = budget
+        budget.make_room = self.make_room
         self._by_program: dict[Program, OrderedDict[Sandbox, None]] = {}
         self._idle: OrderedDict[Sandbox, float] = OrderedDict()
         """Every idle sandbox, least recently used first, and since when (CLOCK_MONOTONIC, s)."""
@@ -47,12 +49,15 @@ class HandlerCache:
         sandbox.on_death = self._forget
         if self._timer is None:
             self._arm(self._config.pause_after_s)
+        if self._budget.contended:
+            self.make_room(sandbox.reserved_bytes)
         while len(self._idle) > self._config.idle_limit:
             self._evict_oldest()
 
-    def make_room(self, fits: Callable[[], bool]) -> None:
-        """Evict least recently used sandboxes until `fits()` or none is left."""
-        while self._idle and not fits():
+    def make_room(self, need_bytes: int) -> None:
+        """Evict least recently used sandboxes that hold so many bytes together; they come free as their processes end."""
+        while self._idle and need_bytes > 0:
+            need_bytes -= next(iter(self._idle)).reserved_bytes
             self._evict_oldest()
 
     def drop(self, program: Program) -> None:

@@ -66,6 +66,14 @@ class Nursery:
         if seen:
             self.consider(closure)
 
+    def forget(self, key: str) -> None:
+        """A distribution was removed from the install cache: forget it, and every Zygote that holds it."""
+        self.profile.forget(key)
+        self.refused.forgive(key)
+        self._costs = None
+        for node in [node for node in self._tree.nodes if key in node.packages]:
+            self._tree.remove(node)
+
     async def aclose(self) -> None:
         """Stop growing and save what was learned."""
         self._task.cancel()

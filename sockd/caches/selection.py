@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from random import Random
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -63,7 +64,7 @@ class TreeLimits:
     """A Zygote that saves a start less than this is not made (a fork alone takes 1-4 ms)."""
     horizon_s: float = 300.0
     """A Zygote must save its own making within this time at the present rate."""
-    min_gain: float = 1.5
+    min_gain: float = 1.2
     """How many times the benefit of what it displaces it must be worth: hysteresis against churn."""
 
 
@@ -124,17 +125,16 @@ def next_node(
         demands: the sets most in demand, this one among them; a few dozen are enough.
         costs: per distribution that a function was seen importing; one that is absent was never imported and is left out.
         refused: distributions recorded as not cacheable.
-        depths: depth of each node by id; the root has 0.
+        depths: depth of each node that can be forked now, by id; the root has 0. One that is absent is no parent.
         limits: bounds; making room within `max_nodes` and the memory is `eviction.worth_making`'s and the evictor's part.
     Cost: some 1 ms for 64 nodes and 64 demands, so it belongs off the critical path."""
     wanted = _cacheable(closure, costs, refused)
-    served = [(demand, _cacheable(demand.closure, costs, refused)) for demand in demands if demand.rate > 0]
-    saved_now = [_saved_now(nodes, demand.closure, costs) for demand, _ in served]
+    served = _served(nodes, wanted, demands, costs)
+    saved_now = _saved_now(nodes, closure, costs)[1]
     existing = {node.packages for node in nodes}
-    candidates = {wanted} | {wanted & keys for _, keys in served}
     best: NewNode | None = None
-    for packages in candidates - existing - {frozenset()}:
-        plan = _plan(nodes, packages, closure, served, saved_now, costs, depths, limits)
+    for packages in ({wanted} | {demand.shared for demand in served}) - existing - {frozenset()}:
+        plan = _plan(nodes, packages, saved_now, served, costs, depths, limits)
         if plan and (best is None or _rank(plan) > _rank(best)):
             best = plan
     return best
@@ -159,7 +159,7 @@ def sock_next_node(
     parents = [node for node in nodes if depths.get(node.id, limits.max_depth) < limits.max_depth]
     parent = best_node(parents, packages, rng)
     added = packages - parent.packages
-    saved = sum(costs[key].seconds for key in added)
+    saved = _seconds(added, costs)
     size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added)
     return NewNode(parent.id, packages, added, saved, 0.0, 0.0, size)
 
@@ -174,7 +174,8 @@ def _cacheable(closure: frozenset[str], costs: Mapping[str, PackageCost], refuse
 
 
 def _seconds(keys: Iterable[str], costs: Mapping[str, PackageCost]) -> float:
-    return sum(costs[key].seconds for key in keys if key in costs)
+    # fsum, as a sum in hash order would differ in its last bit from run to run, and ties with it.
+    return fsum(costs[key].seconds for key in keys if key in costs)
 
 
 def _saved_now(
@@ -188,17 +189,43 @@ def _saved_now(
     return len(most), _seconds(most, costs)
 
 
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What a demand has in common with the set that a Zygote is wanted for, and what the present tree does for it."""
+
+    shared: frozenset[str]
+    rate: float
+    packages_now: int
+    seconds_now: float
+
+
+def _served(
+    nodes: Sequence[NodeView], wanted: frozenset[str], demands: Sequence[Demand], costs: Mapping[str, PackageCost]
+) -> list[_Served]:
+    served = []
+    for demand in demands:
+        shared = wanted & demand.closure
+        if shared and demand.rate > 0:
+            served.append(_Served(shared, demand.rate, *_saved_now(nodes, demand.closure, costs)))
+    return served
+
+
 def _plan(
     nodes: Sequence[NodeView],
     packages: frozenset[str],
-    closure: frozenset[str],
-    served: Sequence[tuple[Demand, frozenset[str]]],
-    saved_now: Sequence[tuple[int, float]],
+    saved_now: float,
+    served: Sequence[_Served],
     costs: Mapping[str, PackageCost],
     depths: Mapping[str, int],
     limits: TreeLimits,
 ) -> NewNode | None:
     """What a Zygote of `packages` would bring; None when it is not worth making."""
+    seconds, count = _seconds(packages, costs), len(packages)
+    if seconds - saved_now < limits.min_saving_s:
+        return None
+    # Selection counts packages, not seconds: a demand moves to the new node only if that one has more of them.
+    movers = [demand for demand in served if count > demand.packages_now and packages <= demand.shared]
+    benefit = sum(demand.rate * (seconds - demand.seconds_now) for demand in movers)
     parents = [
         node for node in nodes if node.packages <= packages and depths.get(node.id, limits.max_depth) < limits.max_depth
     ]
@@ -206,16 +233,8 @@ def _plan(
         return None
     parent = max(parents, key=lambda node: (_seconds(node.packages, costs), len(node.packages), node.id))
     added = packages - parent.packages
-    seconds, count = _seconds(packages, costs), len(packages)
-    benefit = rate = 0.0
-    for (demand, keys), (count_now, seconds_now) in zip(served, saved_now, strict=True):
-        # Selection counts packages, not seconds: a demand moves to the new node only if that one has more of them.
-        if count > count_now and packages <= keys:
-            rate += demand.rate
-            benefit += demand.rate * (seconds - seconds_now)
-    saved = seconds - _saved_now(nodes, closure, costs)[1]
-    making = sum(costs[key].seconds for key in added)
-    if saved < limits.min_saving_s or benefit * limits.horizon_s < making:
+    if benefit * limits.horizon_s < _seconds(added, costs):
         return None
     size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added)
-    return NewNode(parent.id, packages, added, saved, rate, benefit, size)
+    rate = sum(demand.rate for demand in movers)
+    return NewNode(parent.id, packages, added, seconds - saved_now, rate, benefit, size)

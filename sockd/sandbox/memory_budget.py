@@ -49,6 +49,11 @@ class MemoryBudget:
     def free(self) -> int:
         return self.total - self.used
 
+    @property
+    def contended(self) -> bool:
+        """Somebody waits for memory."""
+        return bool(self._waiters)
+
     def reserve_nowait(self, size: int) -> Reservation | None:
         """A reservation at once, or None. Never overtakes a waiter."""
         if self._waiters or size > self.free:

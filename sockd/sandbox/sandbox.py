@@ -238,6 +238,11 @@ class Sandbox:
         self.cgroup.thaw_nowait()
         self.state = advance(self.state, Step.UNPAUSE)
 
+    @property
+    def reserved_bytes(self) -> int:
+        """What of the memory budget it holds."""
+        return self._reservation.size
+
     def adopt(self, reservation: Reservation) -> None:
         """Take over the reservation of the function that a spare is to become, and give back its own."""
         self._reservation.close()

@@ -1,0 +1,182 @@
+"""The daemon: the worker with its doors open, from `sockd up` to SIGTERM.
+
+Owns the worker, the two HTTP servers and the process's signals. SIGTERM and SIGINT drain: no new request, those under way
+end, then everything is taken down, upper layers first. SIGKILL needs nothing: the next start finds the cgroups and the
+lock, and everything else went with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from sockd.config import Config
+from sockd.errors import Draining, SandboxFailed, SockdError
+from sockd.http.connection import ConnectionLimits
+from sockd.http.front import Front
+from sockd.http.management import Management
+from sockd.http.metrics import Metrics
+from sockd.http.server import HttpServer
+from sockd.http.sockets import bind_tcp, bind_unix
+from sockd.http.worker_api import Progress, Tree
+from sockd.lambdas.logs import LogBook
+from sockd.notify import notify
+from sockd.snapshots import package_rows, status, tree_snapshot, watch
+from sockd.state_dir import StateDir
+from sockd.telemetry import FunctionInfo, Invocation, LogRecord
+from sockd.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """What the doors talk to (`sockd.http.worker_api.WorkerApi`)."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._logs = LogBook()
+        self._metrics = Metrics()
+        self._started_s = time.time()
+        self.draining = False
+        self.url = ""
+        watch(self._metrics, worker)
+
+    async def invoke(self, name: str, payload: bytes, *, request_id: uuid.UUID, arrived_ns: int) -> Invocation:
+        """Run a function once. Raises: SockdError, with `invocation` where a sandbox was reached."""
+        if self.draining:
+            raise Draining("the worker is shutting down")
+        function = await self._worker.functions.get(name)
+        try:
+            outcome = await function.invoke(request_id, payload, arrived_ns)
+        except SockdError as error:
+            self._metrics.observe_error(name, error)
+            raise
+        except OSError as error:
+            _log.exception("%s could not be run", name)
+            self._metrics.observe_error(name, error)
+            raise SandboxFailed(f"a sandbox could not be made: {error.strerror}") from error
+        reply = outcome.reply
+        if reply.log or reply.log_dropped:
+            self._logs.append(name, LogRecord(str(request_id), time.time(), reply.log, reply.log_dropped))
+        if reply.error is not None:
+            reply.error.invocation = outcome.invocation
+            self._metrics.observe_error(name, reply.error)
+            raise reply.error
+        self._metrics.observe(name, outcome.invocation)
+        return outcome.invocation
+
+    async def deploy(
+        self, name: str, zip_path: Path, *, overrides: dict[str, Any], progress: Progress
+    ) -> FunctionInfo:
+        """Publish a version and switch to it."""
+        version = await self._worker.functions.deploy(name, zip_path, overrides, progress)
+        return version.info()
+
+    async def remove(self, name: str) -> None:
+        """Forget a function, its logs and its numbers."""
+        await self._worker.functions.remove(name)
+        self._logs.forget(name)
+        self._metrics.forget(name)
+
+    def functions(self) -> list[FunctionInfo]:
+        return [version.info() for version in self._worker.functions.all()]
+
+    def function(self, name: str) -> FunctionInfo:
+        return self._worker.functions.current(name).info()
+
+    def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
+        self._worker.functions.current(name)
+        return self._logs.tail(name, request_id=request_id, limit=limit)
+
+    async def follow_logs(self, name: str) -> AsyncIterator[LogRecord]:
+        self._worker.functions.current(name)
+        with self._logs.follow(name) as records:
+            async for record in records:
+                yield record
+
+    def status(self) -> dict[str, Any]:
+        return {"url": self.url, "pid": os.getpid(), "uptime_s": time.time() - self._started_s, **status(self._worker)}
+
+    def tree(self) -> Tree:
+        return tree_snapshot(self._worker)
+
+    def packages(self) -> list[dict[str, Any]]:
+        return package_rows(self._worker)
+
+    async def add_packages(self, requirements: str, progress: Progress) -> list[str]:
+        packages = self._worker.packages
+        progress("resolving")
+        closure = await packages.resolve(requirements)
+        await packages.ensure(closure, progress=progress)
+        return sorted(closure.keys)
+
+    async def remove_package(self, key: str) -> None:
+        await self._worker.packages.remove(key, users=self._worker.functions.users)
+        self._worker.nursery.forget(key)
+
+    def metrics(self) -> bytes:
+        return self._metrics.render()
+
+
+async def serve(config: Config) -> int:
+    """Run a daemon until SIGTERM, SIGINT, or the end of the farm; returns the exit status.
+
+    Raises: SockdError that says what to do, before anything is served."""
+    stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def stop(status: int) -> None:
+        if not stopped.done():
+            stopped.set_result(status)
+
+    async with AsyncExitStack() as stack:
+        state = StateDir.open(Path(config.state_dir))
+        stack.callback(state.close)
+        worker = await Worker.build(config, state, stack, lambda: stop(1))
+        daemon = Daemon(worker)
+        servers = await _open_doors(daemon, config, state, stack)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop, 0)
+        preloading = asyncio.create_task(worker.preload())
+        print(f"sockd is listening on {daemon.url}", flush=True)
+        notify("READY=1")
+        status = await stopped
+        notify("STOPPING=1")
+        preloading.cancel()
+        if status:
+            print("the farm ended by itself; start sockd again", file=sys.stderr)
+        daemon.draining = True
+        await worker.functions.drain(config.http.drain_s)
+        for server in servers:
+            await server.aclose(config.http.drain_s)
+    return status
+
+
+async def _open_doors(daemon: Daemon, config: Config, state: StateDir, stack: AsyncExitStack) -> list[HttpServer]:
+    """The public port, and the management socket that only root opens."""
+    limits = ConnectionLimits(connections=config.http.max_connections)
+    front = HttpServer(
+        Front(daemon, config.http),
+        bind_tcp(config.http.listen),
+        limits=limits,
+        keep_alive_s=config.http.keep_alive_s,
+    )
+    stack.push_async_callback(front.aclose, 0.0)
+    management = HttpServer(
+        Management(daemon, config, state.path / "tmp").app,
+        [bind_unix(state.socket)],
+        limits=ConnectionLimits(half_close=False),
+    )
+    stack.push_async_callback(management.aclose, 0.0)
+    daemon.url = f"http://{config.http.listen.rpartition(':')[0]}:{front.port}"
+    await front.start()
+    await management.start()
+    return [front, management]

@@ -1,0 +1,181 @@
+"""A function: its current version, who may run it now, and how one request of it is served.
+
+Owns the admission queue, the current version, and the memory that is reserved for it. A request runs to its end on the
+version that was current when it was admitted; sandboxes of a version that is no longer current are not kept.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+
+from sockd.caches.handler_cache import HandlerCache
+from sockd.caches.nursery import Nursery
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.caches.zygote_tree import ZygoteTree
+from sockd.errors import NoCapacity, SandboxFailed
+from sockd.lambdas.admission import Admission
+from sockd.lambdas.version import Version
+from sockd.sandbox.lifecycle import State
+from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.sandbox.sandbox import Reply, Sandbox
+from sockd.telemetry import Invocation, Origin, Times
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """What functions are served from."""
+
+    handlers: HandlerCache
+    tree: ZygoteTree
+    nursery: Nursery
+    budget: MemoryBudget
+
+
+@dataclass(slots=True)
+class Leased:
+    """A sandbox for one request, and what getting it took."""
+
+    sandbox: Sandbox
+    origin: Origin
+    setup_ns: int
+    node: ZygoteNode | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One request's end: the invocation as the doors show it, and the sandbox's reply with its log or error."""
+
+    invocation: Invocation
+    reply: Reply
+
+
+class Function:
+    """`invoke` runs it; `switch` deploys; `close` forgets it."""
+
+    def __init__(self, version: Version, caches: Caches) -> None:
+        self.version = version
+        self._caches = caches
+        self.admission = Admission(version.config.concurrency, version.config.queue_depth)
+        self._reserved: Reservation | None = None
+        self._own_budget = MemoryBudget(0)
+        self._reserve(version)
+
+    async def invoke(self, request_id: uuid.UUID, event: bytes, arrived_ns: int) -> Outcome:
+        """One request. Raises: TooManyRequests, Draining, NoCapacity, SandboxFailed; the handler's errors are in the reply."""
+        if not self.admission.try_enter():
+            await self.admission.wait()
+        try:
+            admitted_ns = time.monotonic_ns()
+            version = self.version
+            leased = await self._lease(version)
+            reply = await leased.sandbox.request(request_id.bytes, event)
+            self._put_back(leased, version)
+        finally:
+            self.admission.leave()
+        invocation = Invocation(
+            body=reply.body,
+            origin=leased.origin,
+            sandbox_id=leased.sandbox.id,
+            version=str(version.record.version),
+            node=",".join(sorted(leased.node.packages)) if leased.node else "",
+            times=Times(
+                queue=admitted_ns - arrived_ns,
+                setup=leased.setup_ns,
+                init=reply.init_ns if leased.node else 0,
+                exec=reply.exec_ns,
+            ),
+        )
+        return Outcome(invocation, reply)
+
+    def switch(self, version: Version) -> None:
+        """Make another version current: the next request gets it; those under way end on the old one.
+
+        Raises: NoCapacity when its reserved memory is not to be had; the old version stays."""
+        self._release_reserved()
+        try:
+            self._reserve(version)
+        except NoCapacity:
+            self._reserve(self.version)
+            raise
+        old, self.version = self.version, version
+        self.admission.resize(version.config.concurrency, version.config.queue_depth)
+        self._caches.handlers.drop(old.program)
+        old.close()
+
+    def close(self) -> None:
+        """Forget the function: waiters are served, later requests are not."""
+        self.admission.close()
+        self._release_reserved()
+        self._caches.handlers.drop(self.version.program)
+        self.version.close()
+
+    # -- sandboxes
+
+    async def _lease(self, version: Version) -> Leased:
+        """An idle sandbox of this version, or a new one."""
+        sandbox = self._caches.handlers.lease(version.program)
+        if sandbox is None:
+            return await self._start(version)
+        if sandbox.state is State.IDLE:
+            return Leased(sandbox, "warm", 0)
+        started = time.monotonic_ns()
+        try:
+            await sandbox.unpause()
+        except (NoCapacity, OSError):
+            sandbox.destroy()
+            raise
+        return Leased(sandbox, "paused", time.monotonic_ns() - started)
+
+    async def _start(self, version: Version) -> Leased:
+        """A cold start: memory, a child of the best Zygote, the function's code."""
+        started_ns = time.monotonic_ns()
+        limits = version.program.limits
+        reservation = self._own_budget.reserve_nowait(limits.memory_bytes)
+        if reservation is None:
+            reservation = await self._caches.budget.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
+        started = await self._caches.tree.start(version.keys, limits, reservation)
+        sandbox = started.sandbox
+        sandbox.on_imports = lambda sandbox: self._learn(version, started.node, sandbox)
+        try:
+            sandbox.become(version.program)
+        except OSError as error:
+            sandbox.destroy()
+            raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
+        origin: Origin = "spare" if started.from_spare else "zygote"
+        return Leased(sandbox, origin, time.monotonic_ns() - started_ns, started.node)
+
+    def _put_back(self, leased: Leased, version: Version) -> None:
+        sandbox = leased.sandbox
+        if sandbox.state is State.IDLE:
+            if version is self.version and not self.admission.closed:
+                self._caches.handlers.keep(sandbox, version.program)
+            else:
+                sandbox.destroy()
+        if leased.node is not None:
+            self._caches.nursery.consider(version.keys)
+            self._caches.tree.refill(leased.node)
+
+    def _learn(self, version: Version, node: ZygoteNode, sandbox: Sandbox) -> None:
+        self._caches.nursery.observe(version.id, version.keys, node, sandbox.imports or ())
+
+    # -- memory of its own
+
+    def _reserve(self, version: Version) -> None:
+        """Take the memory that only this function may use out of the worker's. Raises: NoCapacity."""
+        size = version.config.reserved_memory_mb << 20
+        if not size:
+            return
+        self._reserved = self._caches.budget.reserve_nowait(size)
+        if self._reserved is None:
+            raise NoCapacity(f"{version.config.reserved_memory_mb} MB cannot be reserved: the worker has not got them")
+        self._own_budget = MemoryBudget(size)
+
+    def _release_reserved(self) -> None:
+        """Sandboxes that hold a part of it keep it until they end; new ones take from the worker's."""
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+            self._own_budget = MemoryBudget(0)
+

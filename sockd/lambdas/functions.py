@@ -1,0 +1,190 @@
+"""All functions of a worker: deploying, finding and forgetting them.
+
+Owns the live functions, the registry and the code store. A deploy publishes code, resolves and installs packages, records
+the version and switches to it; whatever fails before the record leaves the function as it was (DESIGN 8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from sockd.caches.distribution import Closure
+from sockd.caches.install_cache import InstallCache
+from sockd.config import Config
+from sockd.errors import NoCapacity, NoSuchFunction
+from sockd.lambdas.code_store import CodeStore, CodeVersion
+from sockd.lambdas.entrypoint import entry_point
+from sockd.lambdas.function import Caches, Function
+from sockd.lambdas.function_config import FunctionConfig, check_name
+from sockd.lambdas.registry import FunctionRecord, Registry
+from sockd.lambdas.version import Version
+
+REMOVE_DRAIN_S = 30.0
+"""How long a removed function's last requests may keep its code on the disk."""
+
+Progress = Callable[[str], None]
+
+
+class Functions:
+    """`load` first. Blocking work goes to threads; the switch itself is one step of the loop."""
+
+    def __init__(
+        self, config: Config, registry: Registry, code: CodeStore, packages: InstallCache, caches: Caches
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._code = code
+        self._packages = packages
+        self._caches = caches
+        self._live: dict[str, Function] = {}
+        self._unready: dict[str, FunctionRecord] = {}
+        """Functions of an earlier daemon whose packages are not all there; they are installed when first asked for."""
+        self._publishing = asyncio.Lock()
+        self._held: list[str] = []
+        """Code digests and package keys of deploys under way: not garbage yet."""
+        self._closures: dict[str, Closure] = {}
+
+    def load(self) -> None:
+        """Make the recorded functions live; cheap, as nothing is started for them."""
+        for record in self._registry.list():
+            try:
+                self._live[record.name] = Function(self._version(record), self._caches)
+            except (KeyError, NoCapacity):
+                self._unready[record.name] = record
+
+    async def get(self, name: str) -> Function:
+        """A live function. Raises: NoSuchFunction; InstallFailed when packages that were lost cannot be had again."""
+        function = self._live.get(name)
+        if function is not None:
+            return function
+        record = self._unready.get(name)
+        if record is None:
+            raise NoSuchFunction(f"no function {name!r}; `sockd ls` lists them")
+        await self._packages.ensure(Closure.from_json(record.closure))
+        if name in self._unready:
+            self._live[name] = Function(self._version(record), self._caches)
+            del self._unready[name]
+        return await self.get(name)
+
+    def current(self, name: str) -> Version:
+        """The current version of a function. Raises: NoSuchFunction."""
+        if name in self._live:
+            return self._live[name].version
+        return self._version(self._registry.get(name))
+
+    def all(self) -> list[Version]:
+        """The current version of every live function, by name."""
+        return [self._live[name].version for name in sorted(self._live)]
+
+    async def deploy(self, name: str, zip_path: Path, overrides: dict[str, Any], progress: Progress) -> Version:
+        """Publish a version and switch to it. Raises: BadArchive, BadFunctionConfig, PackagesFailed, NoCapacity."""
+        check_name(name)
+        async with self._publish(zip_path) as code:
+            config = FunctionConfig.from_toml(code.settings(), self._config.function, overrides)
+            handler = entry_point(code.path, config.handler)
+            closure = await self._install(name, code.requirements(), progress)
+            self._check_reserve(name, config)
+            record = self._registry.put(
+                name,
+                digest=code.digest,
+                code_bytes=code.size_bytes,
+                handler=handler,
+                config=config.to_json(),
+                closure=closure.to_json().decode(),
+            )
+            version = self._switch(self._version(record))
+        await self._collect_code()
+        return version
+
+    async def remove(self, name: str) -> None:
+        """Forget a function; its requests under way end first. Raises: NoSuchFunction."""
+        self._registry.delete(name)
+        self._unready.pop(name, None)
+        function = self._live.pop(name, None)
+        if function is not None:
+            function.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REMOVE_DRAIN_S):
+                    await function.admission.drain()
+        await self._collect_code()
+
+    def running(self) -> int:
+        """Requests that run now."""
+        return sum(function.admission.running for function in self._live.values())
+
+    def users(self, key: str) -> list[str]:
+        """The functions that have a distribution in their closure, deploys under way among them."""
+        live = [version.record.name for version in self.all() if key in version.keys]
+        unready = [
+            record.name for record in self._unready.values() if key in Closure.from_json(record.closure).keys
+        ]
+        deploying = [name for name, closure in self._closures.items() if key in closure.keys]
+        return sorted({*live, *unready, *deploying})
+
+    async def drain(self, deadline_s: float) -> None:
+        """Admit nobody any more, and let every admitted request end, but no longer than the deadline."""
+        for function in self._live.values():
+            function.admission.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await asyncio.gather(*(function.admission.drain() for function in self._live.values()))
+
+    def close(self) -> None:
+        """Let go of all functions, and of the registry."""
+        for function in self._live.values():
+            function.close()
+        self._live.clear()
+        self._registry.close()
+
+    # -- the steps of a deploy
+
+    @contextlib.asynccontextmanager
+    async def _publish(self, zip_path: Path) -> AsyncIterator[CodeVersion]:
+        """The archive as published code, which is not garbage until the block ends."""
+        async with self._publishing:
+            code = await asyncio.to_thread(self._code.publish, zip_path)
+            self._held.append(code.digest)
+        try:
+            yield code
+        finally:
+            self._held.remove(code.digest)
+
+    async def _install(self, name: str, requirements: str | None, progress: Progress) -> Closure:
+        closure = Closure()
+        if requirements is not None:
+            progress("resolving requirements.txt")
+            closure = await self._packages.resolve(requirements)
+        self._closures[name] = closure
+        try:
+            await self._packages.ensure(closure, progress=progress)
+        finally:
+            del self._closures[name]
+        return closure
+
+    def _check_reserve(self, name: str, config: FunctionConfig) -> None:
+        """Refuse before anything is recorded what `switch` could not reserve."""
+        held = self._live[name].version.config.reserved_memory_mb if name in self._live else 0
+        if (config.reserved_memory_mb - held) << 20 > self._caches.budget.free:
+            raise NoCapacity(f"reserved_memory_mb = {config.reserved_memory_mb}: the worker has not got that much free")
+
+    def _version(self, record: FunctionRecord) -> Version:
+        path = self._code.path(record.digest)
+        return Version.load(record, path, self._packages, max_answer_bytes=self._config.http.max_payload_bytes)
+
+    def _switch(self, version: Version) -> Version:
+        name = version.record.name
+        self._unready.pop(name, None)
+        if name in self._live:
+            self._live[name].switch(version)
+        else:
+            self._live[name] = Function(version, self._caches)
+        return version
+
+    async def _collect_code(self) -> None:
+        """Delete code that no remembered version and no deploy under way needs."""
+        async with self._publishing:
+            await asyncio.to_thread(self._code.gc, self._registry.digests() | set(self._held))

@@ -1,0 +1,126 @@
+"""One version of a function, ready to run: its packages, its program, and how a record of the registry becomes them.
+
+Owns the program's code mount. A version is never changed; a deploy makes another and lets this one go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from sockd.caches.distribution import Closure
+from sockd.caches.install_cache import InstallCache
+from sockd.lambdas.code_store import SANDBOX_PATH
+from sockd.lambdas.function_config import FunctionConfig
+from sockd.lambdas.registry import FunctionRecord
+from sockd.sandbox.program import Limits, Program
+from sockd.telemetry import FunctionInfo
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Version:
+    """`digest` and `number` name it; `program` is what its sandboxes become."""
+
+    def __init__(self, record: FunctionRecord, config: FunctionConfig, closure: Closure, program: Program) -> None:
+        self.record = record
+        self.config = config
+        self.closure = closure
+        self.keys = closure.keys
+        self.program = program
+        self.id = f"{record.name}@{record.digest[:12]}"
+
+    @classmethod
+    def load(cls, record: FunctionRecord, code: Path, packages: InstallCache, *, max_answer_bytes: int) -> Version:
+        """The version that a record describes; its code is published and its packages are installed."""
+        config = FunctionConfig.from_json(record.config)
+        closure = Closure.from_json(record.closure)
+        init = init_message(record, config, closure, packages, max_answer_bytes=max_answer_bytes)
+        program = Program(
+            code,
+            init,
+            limits_of(config),
+            init_timeout_s=config.init_timeout_s,
+            timeout_s=config.timeout_s,
+            log_bytes=config.log_bytes,
+        )
+        return cls(record, config, closure, program)
+
+    def info(self) -> FunctionInfo:
+        """As people see it."""
+        record, config = self.record, self.config
+        return FunctionInfo(
+            name=record.name,
+            version=record.digest,
+            version_number=record.version,
+            handler=record.handler,
+            memory_mb=config.memory_mb,
+            timeout_s=config.timeout_s,
+            concurrency=config.concurrency,
+            network=config.network,
+            packages=[f"{each.name}=={each.version}" for each in self.closure.distributions],
+            code_bytes=record.code_bytes,
+            created_at=record.created_at,
+            updated_at=record.updated_at,
+        )
+
+    def close(self) -> None:
+        """Let go of the code; sandboxes that run it keep it."""
+        self.program.close()
+
+
+def limits_of(config: FunctionConfig) -> Limits:
+    """A function's settings in the units of the kernel."""
+    return Limits(
+        memory_bytes=config.memory_mb << 20,
+        pids=config.pids,
+        cpus=config.cpus,
+        tmp_bytes=config.tmp_mb << 20,
+        tmp_inodes=config.tmp_inodes,
+        network=config.network,
+    )
+
+
+def init_message(
+    record: FunctionRecord, config: FunctionConfig, closure: Closure, packages: InstallCache, *, max_answer_bytes: int
+) -> bytes:
+    """INIT's JSON: everything that a sandbox must know to be this version (zygote/handler_server.py reads it)."""
+    pth = [
+        (path, name)
+        for path, distribution in zip(packages.paths(closure), closure.distributions, strict=True)
+        for name in packages.metadata(distribution.key).pth_files
+    ]
+    message = {
+        "name": record.name,
+        "version": str(record.version),
+        "handler": record.handler,
+        "code": SANDBOX_PATH,
+        "paths": packages.paths(closure),
+        "pth": pth,
+        "env": environment(record, config, packages.bin_paths(closure)),
+        "memory_mb": config.memory_mb,
+        "open_files": config.open_files,
+        "max_answer_bytes": max_answer_bytes,
+    }
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def environment(record: FunctionRecord, config: FunctionConfig, bin_paths: Sequence[str]) -> dict[str, str]:
+    """What AWS sets for every function, and the function's own variables."""
+    return {
+        "PATH": ":".join([*bin_paths, PATH]),
+        "HOME": "/tmp",
+        "PWD": SANDBOX_PATH,
+        "LANG": "C.UTF-8",
+        "TZ": ":UTC",
+        "_HANDLER": record.handler,
+        "LAMBDA_TASK_ROOT": SANDBOX_PATH,
+        "AWS_LAMBDA_FUNCTION_NAME": record.name,
+        "AWS_LAMBDA_FUNCTION_VERSION": str(record.version),
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(config.memory_mb),
+        "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{record.name}",
+        "AWS_LAMBDA_LOG_STREAM_NAME": str(record.version),
+        "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
+        **config.env,
+    }

@@ -1,0 +1,16 @@
+"""Telling systemd how we are (sd_notify(3)): one datagram; nothing without systemd."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+def notify(state: str) -> None:
+    """Send `READY=1` or `STOPPING=1` to whoever started us with Type=notify."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.connect("\0" + address[1:] if address.startswith("@") else address)
+        sock.send(state.encode())

@@ -1,0 +1,106 @@
+"""The worker as people and scrapers see it: plain data, read at the moment of asking.
+
+Owns nothing and changes nothing. No host path, environment or code of a function is in it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.http.metrics import Metrics
+from sockd.http.worker_api import Tree, TreeNode
+from sockd.worker import Worker
+
+VERSION = "0.1.0"
+
+
+def status(worker: Worker) -> dict[str, Any]:
+    """For `/status` and `sockd status`."""
+    budget = worker.budget
+    return {
+        "version": VERSION,
+        "functions": len(worker.functions.all()),
+        "sandboxes": sandbox_counts(worker),
+        "zygotes": len(worker.tree.nodes),
+        "packages": len(worker.packages.snapshot()),
+        "memory": {"total_bytes": budget.total, "reserved_bytes": budget.used},
+        "evictions": worker.handlers.evictions,
+        "cgroups": {"kind": worker.hierarchies.kind, **_fields(worker.cgroups.snapshot())},
+        "policy": worker.config.zygote.policy,
+    }
+
+
+def sandbox_counts(worker: Worker) -> dict[str, int]:
+    """Sandboxes by state."""
+    spares = sum(len(node.spares) for node in worker.tree.nodes)
+    return {"busy": worker.functions.running(), **worker.handlers.counts(), "spare": spares}
+
+
+def tree_snapshot(worker: Worker) -> Tree:
+    """The Zygote tree as it is now, and the packages that it may not import."""
+    nodes = worker.tree.nodes
+    now_s = time.monotonic()
+    children: dict[str | None, list[ZygoteNode]] = {}
+    for node in nodes:
+        children.setdefault(node.parent.id if node.parent else None, []).append(node)
+
+    def show(node: ZygoteNode) -> TreeNode:
+        inherited = node.parent.packages if node.parent else frozenset()
+        return {
+            "packages": sorted(requirement(worker, key) for key in node.packages - inherited),
+            "modules": node.modules,
+            "unique_memory_bytes": node.unique_bytes,
+            "rate": node.rate.at(now_s),
+            "spares": len(node.spares),
+            "starts": node.hits,
+            "saved_s": node.seconds_saved,
+            "children": [show(child) for child in children.get(node.id, [])],
+        }
+
+    roots = children.get(None, [])
+    refused = [
+        {"package": requirement(worker, entry.key), "reason": entry.reason} for entry in worker.nursery.refused.list()
+    ]
+    return {"root": show(roots[0]) if roots else None, "refused": refused}
+
+
+def package_rows(worker: Worker) -> list[dict[str, Any]]:
+    """The install cache, a row per distribution."""
+    reasons = {entry.key: entry.reason for entry in worker.nursery.refused.list()}
+    return [
+        {
+            "key": package.key,
+            "name": package.name,
+            "version": package.version,
+            "size_bytes": package.size_bytes,
+            "functions": list(package.used_by),
+            **({"reason": reasons[package.key]} if package.key in reasons else {}),
+        }
+        for package in worker.packages.snapshot(worker.functions.users)
+    ]
+
+
+def requirement(worker: Worker, key: str) -> str:
+    """A distribution's key as `name==version`."""
+    try:
+        package = worker.packages.metadata(key)
+    except KeyError:  # removed from the store while a Zygote still has it
+        return key
+    return f"{package.name}=={package.version}"
+
+
+def watch(metrics: Metrics, worker: Worker) -> None:
+    """Have the worker's gauges and counters read at each scrape."""
+    budget, pool = worker.budget, worker.cgroups
+    metrics.gauge("sandboxes", "Sandboxes by state.", lambda: sandbox_counts(worker), label="state")
+    metrics.gauge("zygotes", "Zygotes in the tree, the root among them.", lambda: len(worker.tree.nodes))
+    metrics.gauge("memory_reserved_bytes", "Memory given to sandboxes.", lambda: budget.used)
+    metrics.gauge("memory_total_bytes", "Memory that may be given to sandboxes.", lambda: budget.total)
+    metrics.counter("handler_cache_evictions", "Idle sandboxes evicted.", lambda: worker.handlers.evictions)
+    metrics.counter("cgroup_pool_misses", "Cgroups made on the critical path.", lambda: pool.snapshot().missed)
+
+
+def _fields(snapshot: object) -> dict[str, Any]:
+    return {name: getattr(snapshot, name) for name in snapshot.__slots__}  # type: ignore[attr-defined]

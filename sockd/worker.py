@@ -1,0 +1,171 @@
+"""The worker: the house from the state directory up to the functions, built in order and taken down in reverse.
+
+Owns every part below HTTP, in one AsyncExitStack, lower layers first (DESIGN 8). `Daemon` puts the doors in front of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from sockd.caches.handler_cache import HandlerCache
+from sockd.caches.install_cache import InstallCache
+from sockd.caches.nursery import Nursery
+from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
+from sockd.config import MB, Config
+from sockd.errors import BadConfig, PackagesFailed
+from sockd.kernel import favordynmods, mounts
+from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from sockd.lambdas.code_store import CodeStore
+from sockd.lambdas.function import Caches
+from sockd.lambdas.functions import Functions
+from sockd.lambdas.registry import Registry
+from sockd.sandbox.base import Base, plan
+from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.sandbox.farm import Farm, farm_path
+from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
+from sockd.sandbox.program import Limits
+from sockd.sandbox.sandbox import Parts
+from sockd.state_dir import StateDir
+
+KILL_DEADLINE_S = 10.0
+HOUSEKEEPING_S = 5.0
+PRESSURE = 0.05
+"""Below this free share of the memory budget no spares are kept."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Worker:
+    """The parts. Made by `build`; the stack that it was built on takes it down."""
+
+    config: Config
+    state: StateDir
+    hierarchies: Hierarchies
+    cgroups: CgroupPool
+    budget: MemoryBudget
+    packages: InstallCache
+    tree: ZygoteTree
+    nursery: Nursery
+    handlers: HandlerCache
+    functions: Functions
+    _timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def build(cls, config: Config, state: StateDir, stack: AsyncExitStack, on_end: Callable[[], None]) -> Worker:
+        """Build everything on `stack`.
+
+        Args:
+            state: locked; on_end: called once if the farm ends by itself, after which nothing here works.
+        Raises: SockdError that says what to do, OSError."""
+        raise_open_files()
+        mounts.enter_private_namespace()
+        hierarchies = Hierarchies.detect()
+        switch_favordynmods(config.sandbox.favordynmods, hierarchies)
+        cgroups = await _cgroups(config, state, hierarchies, stack)
+        packages = InstallCache(config.packages, state.path / "packages", state.path / "tmp")
+        stack.push_async_callback(packages.aclose)
+        await packages.recover()
+        base = Base.build(farm_path(state.path), plan(state.path / "packages"))
+        stack.callback(base.close)
+        budget = MemoryBudget(budget_bytes(config))
+        farm = await Farm.start(base, cgroups.take(), on_end)
+        stack.push_async_callback(farm.close)
+        parts = Parts(base, cgroups, budget, config.http.max_payload_bytes, config.sandbox.spawn_deadline_s)
+        tree = ZygoteTree(
+            config.zygote, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=spare_limits(config)
+        )
+        stack.callback(tree.close)
+        tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
+        await tree.open()
+        nursery = Nursery(config.zygote, tree, state.path / "learned.json")
+        stack.push_async_callback(nursery.aclose)
+        handlers = HandlerCache(config.sandbox, budget)
+        stack.callback(handlers.close)
+        functions = _functions(config, state, packages, Caches(handlers, tree, nursery, budget), stack)
+        worker = cls(config, state, hierarchies, cgroups, budget, packages, tree, nursery, handlers, functions)
+        worker._keep_house()
+        stack.callback(worker._stop_keeping_house)
+        return worker
+
+    async def preload(self) -> None:
+        """Install the packages that the configuration names; a failure is logged, and nothing else."""
+        try:
+            await self.packages.preload(self.config.packages.preload, progress=_log.info)
+        except PackagesFailed as error:
+            _log.warning("packages.preload: %s", error.message)
+
+    def _keep_house(self) -> None:
+        """Every few seconds, drop the spares that nobody needs any more."""
+        self.tree.trim()
+        self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
+
+    def _stop_keeping_house(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+async def _cgroups(config: Config, state: StateDir, hierarchies: Hierarchies, stack: AsyncExitStack) -> CgroupPool:
+    """Our part of the cgroup tree, emptied of what a dead daemon left in it, and the pool."""
+    leftovers = CgroupTree(hierarchies, f"sockd-{state.id}")
+    leftovers.destroy_all(KILL_DEADLINE_S)
+    tree = CgroupTree.create(hierarchies, f"sockd-{state.id}")
+    stack.callback(tree.destroy_all, KILL_DEADLINE_S)
+    cgroups = CgroupPool(tree, config.sandbox.cgroup_pool)
+    await cgroups.start()
+    stack.push_async_callback(cgroups.aclose)
+    return cgroups
+
+
+def _functions(
+    config: Config, state: StateDir, packages: InstallCache, caches: Caches, stack: AsyncExitStack
+) -> Functions:
+    code = CodeStore(state.path / "code", state.path / "tmp", config.code)
+    code.recover()
+    registry = Registry.open(state.path / "registry.sqlite", keep_versions=config.code.keep_versions)
+    functions = Functions(config, registry, code, packages, caches)
+    stack.callback(functions.close)
+    functions.load()
+    return functions
+
+
+def budget_bytes(config: Config) -> int:
+    """The memory that sandboxes may use together."""
+    configured = config.sandbox.memory_mb
+    return configured * MB if configured is not None else host_memory_bytes() * 3 // 4
+
+
+def spare_limits(config: Config) -> Limits:
+    """What a spare is held to until it is a function; its /tmp has the default size, so that it mostly fits."""
+    function = config.function
+    return Limits(
+        memory_bytes=SPARE_MEMORY_BYTES,
+        pids=function.pids,
+        cpus=function.cpus,
+        tmp_bytes=function.tmp_mb * MB,
+        tmp_inodes=function.tmp_inodes,
+        network=function.network,
+    )
+
+
+def switch_favordynmods(setting: str, hierarchies: Hierarchies) -> None:
+    """Make cgroup moves cheap, machine-wide, unless that is switched off (DESIGN 4, The trap)."""
+    if setting == "off" or (setting == "auto" and not favordynmods.enabled_needed(hierarchies)):
+        return
+    try:
+        favordynmods.enable()
+    except Exception as error:
+        if setting == "on":
+            raise BadConfig(f"sandbox.favordynmods: {error}") from error
+        _log.warning("favordynmods cannot be switched on; idle cold starts will take 8-12 ms longer: %s", error)
+
+
+def raise_open_files() -> None:
+    """Each idle sandbox holds six descriptors: take all that the hard limit gives."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
