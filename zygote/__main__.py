@@ -27,7 +27,6 @@ def main(control_fd: str, procs_fds: str, filters: str) -> None:
     os.dup2(int(control_fd), confinement.CHANNEL_FD, inheritable=False)
     linux.close_fds_from(confinement.CHANNEL_FD + 1)
     os.setgroups([])
-    linux.drop_bounding_set(KEPT_CAPABILITIES)
     linux.set_capabilities(KEPT_CAPABILITIES)
     linux.set_no_new_privs()
     hygiene.settle()

@@ -83,6 +83,7 @@ def fork(zygote, message, namespaces, procs, ids, confine, connection) -> bool: 
         os.close(maps_written)
         raise
     if pid == 0:
+        zygote.control.detach()  # its number will be our own connection's: it must not be closed with this object
         os.close(maps_written)  # or the read below would never see the end of a Zygote that died
         become(lambda: confine(maps_ready), procs, connection)
         return True

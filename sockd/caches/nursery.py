@@ -159,8 +159,8 @@ class Nursery:
             )
             self.profile.failed(plan.packages, imported.failed)
             node = ZygoteNode(zygote, plan.packages, parent, len(modules), seconds_saved=plan.seconds_saved)
-            await self._try_canary(node)
             node.unique_bytes = await asyncio.to_thread(pidfds.private_bytes, zygote.pidfd)
+            await self._try_canary(node)
         except BaseException:
             zygote.close()
             raise

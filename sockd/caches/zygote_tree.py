@@ -56,7 +56,7 @@ class ZygoteTree:
         self._parts = parts
         self._farm = farm
         self._spare_limits = spare_limits
-        self._uids = UidBlock(base_uid, base_uid, ROOT_UIDS)
+        self._uids = UidBlock.of_host(base_uid, ROOT_UIDS)
         self._random = random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reviving: asyncio.Task[None] | None = None

@@ -1,8 +1,8 @@
 """Blocks of uids: what a Zygote's user namespace maps, divided among its sandboxes and its child Zygotes.
 
 A block belongs to one Zygote. Its first half are the uids of its own sandboxes, one each; its second half is cut into
-equal blocks for child Zygotes. Numbers are as the Zygote sees them (`offset` from its own uid 0), because a uid_map is
-written in terms of the parent namespace (user_namespaces(7)).
+equal blocks for child Zygotes. Numbers are as that Zygote sees them, because a uid_map is written in terms of the parent
+namespace (user_namespaces(7)): from 0 in a user namespace of its own, but the host's for the root Zygote.
 """
 
 from __future__ import annotations
@@ -14,29 +14,35 @@ CHILDREN = 64
 
 
 class UidBlock:
-    """`count` uids starting at `first` in the parent's numbering and at `absolute` in the host's."""
+    """`count` uids that start at `first` in the parent's numbering, at `absolute` in the host's, at `zero` in its own."""
 
-    def __init__(self, first: int, absolute: int, count: int) -> None:
+    def __init__(self, first: int, absolute: int, count: int, *, zero: int) -> None:
         self.first = first
         self.absolute = absolute
         self.count = count
+        self._zero = zero
         self._next_uid = 1  # uid 0 of the block is the Zygote itself
         self._free_uids: list[int] = []
         self._next_child = 0
         self._free_children: list[int] = []
 
+    @classmethod
+    def of_host(cls, base_uid: int, count: int) -> UidBlock:
+        """The root Zygote's, who lives in the initial user namespace."""
+        return cls(base_uid, base_uid, count, zero=base_uid)
+
     def take_uid(self) -> int:
-        """A uid for one sandbox, as an offset into this block. Raises: NoCapacity when all are in use."""
+        """A uid for one sandbox, in the Zygote's numbering. Raises: NoCapacity when all are in use."""
         if self._free_uids:
             return self._free_uids.pop()
         if self._next_uid >= self.count // 2:
             raise NoCapacity("every uid of this Zygote is in use by a sandbox")
         self._next_uid += 1
-        return self._next_uid - 1
+        return self._zero + self._next_uid - 1
 
-    def give_back_uid(self, offset: int) -> None:
+    def give_back_uid(self, uid: int) -> None:
         """The sandbox's last process is gone: its uid may be another's."""
-        self._free_uids.append(offset)
+        self._free_uids.append(uid)
 
     def take_child(self) -> UidBlock:
         """A block for one child Zygote. Raises: NoCapacity when the block cannot be divided again."""
@@ -50,9 +56,9 @@ class UidBlock:
             self._next_child += 1
         else:
             raise NoCapacity("every block for child Zygotes is in use")
-        first = self.count // 2 + index * size
-        return UidBlock(first, self.absolute + first, size)
+        offset = self.count // 2 + index * size
+        return UidBlock(self._zero + offset, self.absolute + offset, size, zero=0)
 
     def give_back_child(self, block: UidBlock) -> None:
         """The child Zygote and all its sandboxes are gone."""
-        self._free_children.append((block.first - self.count // 2) // block.count)
+        self._free_children.append((block.absolute - self.absolute - self.count // 2) // block.count)

@@ -114,12 +114,12 @@ class Zygote:
 
     def take_uid(self) -> int:
         """A uid of its block for one sandbox; give_back_uid when the sandbox's last process is gone."""
-        offset = self.uids.take_uid()
+        uid = self.uids.take_uid()
         self._users += 1
-        return offset
+        return uid
 
-    def give_back_uid(self, offset: int) -> None:
-        self.uids.give_back_uid(offset)
+    def give_back_uid(self, uid: int) -> None:
+        self.uids.give_back_uid(uid)
         self._release()
 
     def close(self) -> None:
