@@ -62,8 +62,9 @@ class TreeLimits:
     max_depth: int = 4
     min_saving_s: float = 0.003
     """A Zygote that saves a start less than this is not made (a fork alone takes 1-4 ms)."""
-    horizon_s: float = 300.0
-    """A Zygote must save its own making within this time at the present rate."""
+    horizon_s: float = 1200.0
+    """A Zygote must save its own making within this time at the present rate. Twice the time constant of the rates
+    (`rate.RATE_TAU_S`), so that while there is room one cold start is reason enough; without room, `min_gain` decides."""
     min_gain: float = 1.2
     """How many times the benefit of what it displaces it must be worth: hysteresis against churn."""
 
