@@ -2,9 +2,7 @@
 
 uvicorn 0.54 bounds neither the size of a request's head nor the time that a head or a body may take, answers its own
 refusals as text, counts its `limit_concurrency` in tasks, and drops a request whose client has closed its sending half.
-It also writes an answer's head and body separately, which uvloop turns into two system calls and, with TCP_NODELAY, two
-packets. This class adds those rules and joins those writes, and nothing else: parsing, flow control and keep-alive are
-uvicorn's.
+This class adds those rules, and an answer in one write; parsing, flow control and keep-alive are uvicorn's.
 
 Owns its deadline. Knows nothing of functions.
 """
@@ -14,13 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
-from http import HTTPStatus
 
 import httptools
-import msgspec
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
+
+from sockd.http.one_write import OneWrite
+from sockd.http.refusals import HEAD_TOO_LARGE, MALFORMED, TOO_MANY, TOO_SLOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,55 +52,21 @@ class Connections(ServerState):
         """Requests refused before the application saw them, by error type."""
 
 
-def refusal(status: int, error_type: str, message: str) -> tuple[str, bytes]:
-    """A whole response, ready to be written before the connection closes; and the name that it is counted under."""
-    body = msgspec.json.encode({"errorType": error_type, "errorMessage": message, "requestId": ""})
-    head = (
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(body)}\r\n{'retry-after: 1' + chr(13) + chr(10) if status == 503 else ''}"
-        "connection: close\r\n\r\n"
-    )
-    return error_type, head.encode() + body
-
-
-MALFORMED = refusal(400, "InvalidRequestContentException", "this is not an HTTP/1.1 request that has one meaning")
-HEAD_TOO_LARGE = refusal(431, "RequestHeaderFieldsTooLarge", "the request line and headers are too large")
-TOO_SLOW = refusal(408, "RequestTimeout", "the request did not arrive in time")
-TOO_MANY = refusal(503, "ServiceUnavailableException", "too many connections (http.max_connections)")
-
-
-class _OneWrite:
-    """The transport as one response sees it: its head waits for the first piece of its body.
-
-    ASGI asks for that too: nothing is sent before the first `http.response.body`."""
-
-    __slots__ = ("_cycle", "_head", "_transport", "is_closing")
-
-    def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
-        self._cycle = cycle
-        self._transport = transport
-        self._head: bytes | None = None
-        self.is_closing = transport.is_closing
-
-    def write(self, data: bytes) -> None:
-        cycle = self._cycle
-        if self._head is None:
-            # The first write of a started response is its head. Earlier ones are `100 Continue`; HEAD has no body.
-            if cycle.response_started and cycle.scope["method"] != "HEAD":
-                self._head = data
-            else:
-                self._transport.write(data)
-            return
-        if self._head:
-            data = self._head + data
-            self._head = b""
-        self._transport.write(data)
-
-    def close(self) -> None:
-        if self._head:
-            self._transport.write(self._head)
-            self._head = b""
-        self._transport.close()
+def _without_upgrade(
+    parser: httptools.HttpRequestParser, url: bytes, headers: list[tuple[bytes, bytes]]
+) -> bytes | None:
+    """The head of a request, asking for no other protocol; None if it is nothing but that."""
+    method = parser.get_method()
+    if method == b"CONNECT":
+        return None
+    lines = [b"%s %s HTTP/%s" % (method, url, parser.get_http_version().encode())]
+    for name, value in headers:
+        if name == b"connection":
+            tokens = [token.strip().lower() for token in value.split(b",")]
+            value = b", ".join(token for token in tokens if token in (b"close", b"keep-alive"))
+        if name not in (b"upgrade", b"http2-settings"):
+            lines.append(name + b": " + value)
+    return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
 class Connection(HttpToolsProtocol):
@@ -122,6 +87,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._discarded_bytes = 0
         self._reason = MALFORMED
+        self._plain_head: bytes | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -150,10 +116,7 @@ class Connection(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Answered as the plain request that it also is; what follows would be in the other protocol.
-            self._close_after_answers()
+            self._feed(data)
         except httptools.HttpParserError:
             self._refuse(self._reason)
         else:
@@ -163,6 +126,19 @@ class Connection(HttpToolsProtocol):
                 self._wait_for_head()
             elif was_in_head or self._deadline is None:
                 self._set_deadline(self._limits.body_s)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._plain_head is None:
+                raise httptools.HttpParserError("CONNECT") from None
+            # Its parser stops there and would drop the body (Java's HttpClient sends one with `Upgrade: h2c`). We offer
+            # no other protocol, so the request is read again as the plain one that it also is.
+            again, self._plain_head = self._plain_head + data[upgrade.args[0] :], None
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._feed(again)
 
     def _wait_for_head(self) -> None:
         if self._head_bytes > self._limits.head_bytes:
@@ -187,11 +163,14 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes > self._limits.head_bytes and self._exact_head_bytes() > self._limits.head_bytes:
             self._reason = HEAD_TOO_LARGE
             raise ValueError("head too large")
+        if self.parser.should_upgrade():
+            self._plain_head = _without_upgrade(self.parser, self.url, self.headers)
+            return
         self._in_head = False
         self._head_bytes = 0
         super().on_headers_complete()
         # The request's task has been made but has not run yet.
-        self.cycle.transport = _OneWrite(self.cycle, self.transport)  # type: ignore[assignment]
+        self.cycle.transport = OneWrite(self.cycle, self.transport)  # type: ignore[assignment]
 
     def _exact_head_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -205,6 +184,8 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def on_message_complete(self) -> None:
+        if self._plain_head is not None:
+            return
         self._whole = True
         self._in_head = True  # whatever comes next belongs to a head
         super().on_message_complete()

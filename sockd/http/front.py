@@ -104,8 +104,8 @@ class Front:
             elif name == b"content-length":
                 content_length = int(value)  # digits only: the parser has refused everything else
         if host is None:
-            if scope["http_version"] == "1.1":
-                raise BadRequest("HTTP/1.1 needs a Host header")
+            if scope["http_version"] != "1.0":
+                raise BadRequest("a Host header is needed, as in HTTP/1.1")
         elif not self._host_allowed(host):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
         return content_length

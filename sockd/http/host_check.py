@@ -44,7 +44,8 @@ def host_check(listen: str) -> Callable[[bytes], bool]:
 
 def _without_port(header: str) -> str:
     if header.startswith("["):
-        return header[1:].partition("]")[0]
+        name, bracket, _ = header[1:].partition("]")
+        return name if bracket else header
     return header.partition(":")[0]
 
 

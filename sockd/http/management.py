@@ -28,19 +28,23 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from sockd.config import Config
 from sockd.errors import BadArchive, BadRequest, RequestTooLarge
 from sockd.http.answers import Answer, error_body, failure, json_answer
+from sockd.http.connection import ConnectionLimits
 from sockd.http.front import FUNCTION_NAME, ClientGone, NoSuchPage, read_body, run
+from sockd.http.streams import Lines, Work
 from sockd.http.worker_api import Progress, WorkerApi
 from sockd.telemetry import LogRecord
 
 OVERRIDES_HEADER: Final = "x-sockd-overrides"
 """A JSON object of `sockd.toml` keys, ASCII, that win over those of the archive."""
+LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, half_close=False)
+"""For the server of this door: uploads take their time, and a client that leaves must be noticed."""
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 _WRITE_BYTES = 1 << 20
 _MAX_LOG_RECORDS = 10_000
@@ -95,7 +99,7 @@ class Management:
         async def deploy(progress: Progress) -> object:
             return await self._worker.deploy(name, Path(archive.name), overrides=overrides, progress=progress)
 
-        return _Work(deploy, owned)
+        return Work(deploy, owned)
 
     async def _logs(self, request: Request) -> Response:
         name, query = _name(request), request.query_params
@@ -103,7 +107,7 @@ class Management:
         limit = _limit(query.get("limit", "100"))
         if query.get("follow", "0") == "1":
             self._worker.function(name)  # an unknown one is a 404, not a stream that fails
-            return _Lines(_follow(self._worker, name, request_id, limit))
+            return Lines(_follow(self._worker, name, request_id, limit))
         records = self._worker.logs(name, request_id=request_id, limit=limit)
         return _respond(json_answer([_log_fields(record) for record in records]))
 
@@ -133,7 +137,7 @@ class Management:
         async def add(progress: Progress) -> object:
             return await self._worker.add_packages(requirements, progress)
 
-        return _Work(add, contextlib.ExitStack())
+        return Work(add, contextlib.ExitStack())
 
     async def _remove_package(self, request: Request) -> Response:
         key = request.path_params["key"]
@@ -182,53 +186,6 @@ async def _store(request: Request, archive: Any, limit_bytes: int) -> None:
         raise BadArchive("the body is empty; send a zip")
     await asyncio.to_thread(archive.write, pending)
     await asyncio.to_thread(archive.flush)
-
-
-class _Lines(StreamingResponse):
-    """Lines of JSON from an iterator, which is closed in the end however that comes."""
-
-    def __init__(self, lines: AsyncGenerator[bytes]) -> None:
-        super().__init__(lines, media_type="application/x-ndjson")
-        self._lines = lines
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with contextlib.aclosing(self._lines):
-            await super().__call__(scope, receive, send)
-
-
-class _Work:
-    """A response that runs something and tells its progress; a client that leaves cancels it.
-
-    Owns the work, and what the work needs, until it has ended."""
-
-    def __init__(self, work: Callable[[Progress], Awaitable[object]], owned: contextlib.ExitStack) -> None:
-        self._work = work
-        self._owned = owned
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._owned:
-            task = asyncio.create_task(self._run())
-            try:
-                await _Lines(self._lines())(scope, receive, send)
-            finally:
-                task.cancel()
-                await asyncio.wait([task])
-
-    async def _run(self) -> None:
-        put = self._queue.put_nowait
-        try:
-            result = await self._work(lambda text: put(_encode({"progress": text}) + b"\n"))
-            put(_encode({"result": result}) + b"\n")
-        except Exception as error:
-            answer = failure(error, str(uuid.uuid4()))
-            put(b'{"status":%d,"error":%s}\n' % (answer.status, answer.body))
-        finally:
-            put(None)
-
-    async def _lines(self) -> AsyncGenerator[bytes]:
-        while (line := await self._queue.get()) is not None:
-            yield line
 
 
 async def _follow(worker: WorkerApi, name: str, request_id: str | None, limit: int) -> AsyncGenerator[bytes]:

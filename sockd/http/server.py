@@ -1,7 +1,7 @@
 """The HTTP server: uvicorn's protocol on our sockets, in our loop.
 
-uvicorn.Server itself is not used. It takes the process's signals, wakes up ten times a second as long as it runs and polls
-its connections at the end; the daemon owns its signals and waits for events. What is left of that class is here:
+uvicorn.Server itself is not used. It takes the process's signals, wakes up ten times a second all its life and polls
+its connections in the end; the daemon owns its signals and waits for events. What is left of that class is here:
 listeners, the Date header, and the drain.
 
 Owns its sockets, from construction on, and the connections accepted from them. The file of a Unix socket stays: clients

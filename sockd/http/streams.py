@@ -1,0 +1,70 @@
+"""Answers that take long: lines of JSON, sent as they come.
+
+Owns the work that makes the lines, and what the work needs, until it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import msgspec
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from sockd.http.answers import failure
+from sockd.http.worker_api import Progress
+
+
+class Lines(StreamingResponse):
+    """Lines of JSON from an iterator, which is closed in the end however that comes."""
+
+    def __init__(self, lines: AsyncGenerator[bytes]) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._lines = lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with contextlib.aclosing(self._lines):
+            try:
+                await super().__call__(scope, receive, send)
+            except asyncio.CancelledError:
+                # The server's drain is over and it waits for nothing but the end of this task: end the stream in order.
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Work:
+    """A response that runs something and tells its progress; a client that leaves cancels it.
+
+    Owns the work, and what the work needs, until it has ended."""
+
+    def __init__(self, work: Callable[[Progress], Awaitable[object]], owned: contextlib.ExitStack) -> None:
+        self._work = work
+        self._owned = owned
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._owned:  # a task that is cancelled before its first step runs nothing, not even a `with`
+            task = asyncio.create_task(self._run())
+            try:
+                await Lines(self._lines())(scope, receive, send)
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        put = self._queue.put_nowait
+        try:
+            with self._owned:
+                result = await self._work(lambda text: put(msgspec.json.encode({"progress": text}) + b"\n"))
+            put(msgspec.json.encode({"result": result}) + b"\n")
+        except Exception as error:
+            answer = failure(error, str(uuid.uuid4()))
+            put(b'{"status":%d,"error":%s}\n' % (answer.status, answer.body))
+        finally:
+            put(None)
+
+    async def _lines(self) -> AsyncGenerator[bytes]:
+        while (line := await self._queue.get()) is not None:
+            yield line
