@@ -1,0 +1,158 @@
+"""A worker without sandboxes: what the HTTP doors and the CLI talk to in their own tests.
+
+Verified: `worker: WorkerApi = FakeWorker()` is type-checked below, and every error it raises is one of sockd.errors.
+A function's name says what it does: `echo`, `raises`, `slow`, `oom`, and so on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+import zipfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from sockd import errors
+from sockd.http.worker_api import Progress, Tree, TreeNode, WorkerApi
+from sockd.telemetry import FunctionInfo, Invocation, LogRecord, Times
+
+TIMES = Times(queue=1000, setup=200_000, init=3_000_000, exec=40_000)
+
+
+def invocation(body: bytes = b"null") -> Invocation:
+    """An invocation that was served from a spare."""
+    return Invocation(body, "spare", "sandbox-7", "v1", times=TIMES)
+
+
+def info(name: str) -> FunctionInfo:
+    """A plausible function."""
+    return FunctionInfo(
+        name=name,
+        version="ab" * 32,
+        version_number=1,
+        handler="f:f",
+        memory_mb=128,
+        timeout_s=3.0,
+        concurrency=10,
+        network="host",
+        packages=["numpy==2.3.0"],
+        code_bytes=120,
+        created_at=1_700_000_000.0,
+        updated_at=1_700_000_000.0,
+    )
+
+
+ERRORS: dict[str, Callable[[], errors.SockdError]] = {
+    "raises": lambda: errors.FunctionFailed("ValueError", "no \udcff good", ['  File "/var/task/f.py", line 1\n']),
+    "times_out": lambda: errors.TimedOut("Task timed out after 3.00 seconds"),
+    "oom": lambda: errors.OutOfMemory(limit_bytes=128 << 20, peak_bytes=128 << 20),
+    "busy": lambda: errors.TooManyRequests("10 running, 1000 waiting", retry_after_s=2),
+    "full": lambda: errors.NoCapacity("no memory left"),
+}
+
+
+class FakeWorker:
+    """Functions by name, answered at once; counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.url = "http://127.0.0.1:5000"
+        self.names = {"echo", "slow", "bug", *ERRORS}
+        self.invoked: list[tuple[str, bytes]] = []
+        self.finished = asyncio.Event()
+        self.started = asyncio.Event()
+        self.release = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.following = asyncio.Event()
+        self.records: asyncio.Queue[LogRecord] = asyncio.Queue()
+        self.deployed: dict[str, tuple[list[str], dict[str, Any]]] = {}
+        self.upload: Path | None = None
+
+    async def invoke(self, name: str, payload: bytes, *, request_id: uuid.UUID, arrived_ns: int) -> Invocation:
+        self.function(name)
+        self.invoked.append((name, payload))
+        if name in ERRORS:
+            error = ERRORS[name]()
+            if name != "busy":
+                error.invocation = invocation()
+            raise error
+        if name == "bug":
+            raise RuntimeError("secret /path")
+        if name == "slow":
+            self.started.set()
+            await self.release.wait()
+        self.finished.set()
+        return invocation(payload)
+
+    async def deploy(self, name: str, zip_path: Path, *, overrides: dict[str, Any], progress: Progress) -> FunctionInfo:
+        self.upload = zip_path
+        progress("reading the archive")
+        try:
+            with zipfile.ZipFile(zip_path) as archive:
+                self.deployed[name] = (archive.namelist(), overrides)
+        except zipfile.BadZipFile:
+            raise errors.BadArchive("not a zip file") from None
+        if name == "slow":
+            self.started.set()
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+        self.names.add(name)
+        return info(name)
+
+    async def remove(self, name: str) -> None:
+        self.function(name)
+        self.names.remove(name)
+
+    def functions(self) -> list[FunctionInfo]:
+        return [info(name) for name in sorted(self.names)]
+
+    def function(self, name: str) -> FunctionInfo:
+        if name not in self.names:
+            raise errors.NoSuchFunction(f"no function is called {name}")
+        return info(name)
+
+    def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
+        self.function(name)
+        records = [LogRecord(f"r{n}", 1_700_000_000.0 + n, b"line \xff %d\n" % n, 0) for n in range(3)]
+        return [record for record in records if request_id in (None, record.request_id)][:limit]
+
+    async def follow_logs(self, name: str) -> AsyncIterator[LogRecord]:
+        self.following.set()
+        try:
+            while True:
+                yield await self.records.get()
+        finally:
+            self.cancelled.set()
+
+    def status(self) -> dict[str, Any]:
+        return {"url": self.url, "pid": 1, "version": "0", "functions": len(self.names), "sandboxes": {"idle": 2}}
+
+    def tree(self) -> Tree:
+        numpy = TreeNode(packages=["numpy==2.3.0"], modules=80, unique_memory_bytes=9 << 20, rate=1.5, spares=4)
+        return Tree(
+            root=TreeNode(packages=[], modules=40, unique_memory_bytes=6 << 20, children=[numpy]),
+            refused=[{"package": "grpcio==1.0", "reason": "starts threads on import"}],
+        )
+
+    def packages(self) -> list[dict[str, Any]]:
+        return [{"key": "numpy-2.3.0-abc", "name": "numpy", "version": "2.3.0", "size_bytes": 1 << 20, "functions": 2}]
+
+    async def add_packages(self, requirements: str, progress: Progress) -> list[str]:
+        progress("resolving")
+        if "nonsense" in requirements:
+            raise errors.ResolveFailed("nonsense was not found in the package registry")
+        return ["numpy-2.3.0-abc"]
+
+    async def remove_package(self, key: str) -> None:
+        if key != "numpy-2.3.0-abc":
+            raise errors.BadRequest(f"{key} is not installed")
+
+    def metrics(self) -> bytes:
+        return b"# TYPE x counter\nx_total 1\n"
+
+
+_verified: Callable[[], WorkerApi] = FakeWorker

@@ -1,0 +1,226 @@
+"""The public door over real sockets: what it answers, and what it refuses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sockd.config import HttpConfig
+from sockd.http.front import Front
+from sockd.http.server import HttpServer
+from sockd.http.sockets import bind_tcp
+from tests.http.fake_worker import FakeWorker
+from tests.http.raw import Raw, get, post, raw
+
+pytestmark = pytest.mark.anyio
+LIMIT = 200_000
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture
+def worker() -> FakeWorker:
+    return FakeWorker()
+
+
+@pytest.fixture
+def front(worker: FakeWorker) -> Front:
+    return Front(worker, HttpConfig(listen="127.0.0.1:0", max_payload_bytes=LIMIT))
+
+
+@pytest.fixture
+async def client(front: Front) -> AsyncIterator[Raw]:
+    server = HttpServer(front, bind_tcp("127.0.0.1:0"))
+    await server.start()
+    async with raw(server.port) as client:
+        yield client
+    await server.aclose(0)
+
+
+async def test_an_invocation_answers_with_the_handlers_bytes_and_its_phases(client: Raw, worker: FakeWorker) -> None:
+    reply = await client.ask(post("/run/echo", b'{"x": [1, 2]}'))
+    assert (reply.status, reply.body) == (200, b'{"x": [1, 2]}')
+    assert worker.invoked == [("echo", b'{"x": [1, 2]}')]
+    headers = reply.headers
+    assert headers["content-type"] == "application/json"
+    assert headers["x-sockd-cold"] == "1"
+    assert headers["x-sockd-sandbox"] == "sandbox-7"
+    assert headers["server-timing"] == "queue;dur=0.001, setup;dur=0.200, init;dur=3.000, exec;dur=0.040"
+    assert uuid.UUID(headers["x-amzn-requestid"]).version == 4
+    assert "date" in headers
+    assert "server" not in headers
+
+
+@pytest.mark.parametrize("request_bytes", [post("/run/echo", b""), get("/run/echo"), get("/run/echo?a=b")])
+async def test_no_body_is_the_empty_event(client: Raw, worker: FakeWorker, request_bytes: bytes) -> None:
+    assert (await client.ask(request_bytes)).status == 200
+    assert worker.invoked == [("echo", b"{}")]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "error_type"),
+    [
+        ("raises", 500, "ValueError"),
+        ("times_out", 504, "Sandbox.Timedout"),
+        ("oom", 502, "Sandbox.OutOfMemory"),
+        ("busy", 429, "TooManyRequestsException"),
+        ("full", 503, "ServiceUnavailableException"),
+        ("bug", 500, "ServiceException"),
+        ("unknown", 404, "ResourceNotFoundException"),
+    ],
+)
+async def test_every_error_is_typed_json_with_its_own_status(
+    client: Raw, name: str, status: int, error_type: str
+) -> None:
+    reply = await client.ask(post(f"/run/{name}"))
+    assert (reply.status, reply.json["errorType"]) == (status, error_type)
+    assert reply.json["requestId"] == reply.headers["x-amzn-requestid"]
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["x-sockd-cold"] == ("1" if name in ("raises", "times_out", "oom", "full") else "0")
+    assert reply.headers.get("retry-after") == {"busy": "2", "full": "1"}.get(name)
+
+
+async def test_what_a_handler_raised_arrives_even_if_it_is_not_unicode(client: Raw) -> None:
+    reply = await client.ask(post("/run/raises"))
+    assert reply.json["errorMessage"] == "no \\udcff good"
+    assert reply.json["stackTrace"] == ['  File "/var/task/f.py", line 1\n']
+
+
+async def test_a_bug_of_ours_tells_the_client_nothing_and_the_log_everything(
+    client: Raw, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = await client.ask(post("/run/bug"))
+    assert "secret" not in reply.body.decode()
+    assert "secret /path" in caplog.text
+    assert reply.headers["x-amzn-requestid"] in caplog.text
+
+
+async def test_a_payload_of_the_limit_passes_and_one_byte_more_does_not(client: Raw, worker: FakeWorker) -> None:
+    assert (await client.ask(post("/run/echo", b"x" * LIMIT))).body == b"x" * LIMIT
+    reply = await client.ask(post("/run/echo", b"x" * (LIMIT + 1)))
+    assert (reply.status, reply.json["errorType"]) == (413, "RequestTooLargeException")
+    assert len(worker.invoked) == 1
+    assert (await client.ask(post("/run/echo", b"1"))).status == 200, "the connection lives on"
+
+
+async def test_a_declared_giant_is_refused_before_it_is_sent(client: Raw) -> None:
+    reply = await client.ask(b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
+    assert reply.status == 413
+
+
+async def test_a_chunked_body_arrives_whole(client: Raw, worker: FakeWorker) -> None:
+    head = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    big = b"y" * 100_000
+    reply = await client.ask(head + b"3\r\n[1,\r\n%x\r\n%s\r\n2\r\n2]\r\n0\r\n\r\n" % (len(big), big))
+    assert reply.body == b"[1," + big + b"2]"
+
+
+async def test_a_chunked_body_over_the_limit_is_cut_off_by_counting(client: Raw) -> None:
+    client.send(b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(LIMIT // 10_000 + 2):
+        client.send(b"2710\r\n" + b"z" * 10_000 + b"\r\n")
+    assert (await client.reply()).status == 413
+    client.send(b"0\r\n\r\n")
+    assert (await client.ask(post("/run/echo", b"1"))).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/",
+        "/run/../status",
+        "/run/%2e%2e/status",
+        "/run/a%2fb",
+        "/run/echo%00",
+        "/run/echo/",
+        "/run//echo",
+        "//run/echo",
+        "/run/echo/../echo",
+        "/run/" + "a" * 65,
+        "/run/" + "a" * 8000,
+        "/RUN/echo",
+        "/run/\xe9cho",
+        "/",
+        "/functions",
+        "/functions/echo",
+        "/packages",
+        "*",
+    ],
+)
+async def test_a_bad_path_is_4xx_and_never_reaches_the_worker(client: Raw, worker: FakeWorker, path: str) -> None:
+    reply = await client.ask(post(path, b"{}", "Connection: close"))
+    assert reply.status in (400, 404)
+    assert reply.json["errorType"]
+    assert worker.invoked == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [("PUT", "/run/echo", "GET, POST"), ("DELETE", "/run/echo", "GET, POST"), ("POST", "/status", "GET")],
+)
+async def test_another_method_is_405_with_those_allowed(client: Raw, method: str, path: str, allow: str) -> None:
+    reply = await client.ask(get(path, method=method))
+    assert (reply.status, reply.headers["allow"]) == (405, allow)
+
+
+async def test_head_is_refused_without_a_body(client: Raw) -> None:
+    client.send(get("/run/echo", "Connection: close", method="HEAD"))
+    answer = await client.rest()
+    assert answer.startswith(b"HTTP/1.1 405 ")
+    assert answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:5000", "[::1]:80", "f.LOCALHOST:1", "127.9.9.9"])
+async def test_loopback_answers_to_its_own_names(client: Raw, host: str) -> None:
+    assert (await client.ask(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())).status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[::1", "10.0.0.1", "\xff"]
+)
+async def test_loopback_refuses_names_that_were_rebound_to_it(client: Raw, worker: FakeWorker, host: str) -> None:
+    reply = await client.ask(f"GET /run/echo HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("latin-1"))
+    assert (reply.status, reply.json["errorType"]) == (403, "AccessDeniedException")
+    assert worker.invoked == []
+
+
+async def test_http_1_1_needs_exactly_one_host(client: Raw) -> None:
+    assert (await client.ask(b"GET /healthz HTTP/1.1\r\n\r\n")).status == 400
+    assert (await client.ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n")).status == 400
+    assert (await client.ask(b"GET /healthz HTTP/1.0\r\n\r\n")).status == 200
+
+
+async def test_healthz_says_when_the_worker_drains(client: Raw, worker: FakeWorker) -> None:
+    assert (await client.ask(get("/healthz"))).json == {"status": "ok"}
+    worker.draining = True
+    reply = await client.ask(get("/healthz"))
+    assert (reply.status, reply.json) == (503, {"status": "draining"})
+
+
+async def test_status_and_metrics_are_served(client: Raw) -> None:
+    assert (await client.ask(get("/status"))).json["pid"] == 1
+    reply = await client.ask(get("/metrics"))
+    assert reply.headers["content-type"].startswith("text/plain")
+    assert b"x_total 1" in reply.body
+
+
+async def test_refusals_are_counted_under_a_bounded_set_of_names(client: Raw, front: Front) -> None:
+    for path in ("/a", "/b", "/run/c.d", "/run/unknown"):
+        await client.ask(get(path))
+    assert front.refused == {"ResourceNotFoundException": 2, "InvalidParameterValueException": 1}
+
+
+async def test_a_function_finishes_although_its_client_has_gone(front: Front, worker: FakeWorker) -> None:
+    server = HttpServer(front, bind_tcp("127.0.0.1:0"))
+    await server.start()
+    async with raw(server.port) as client:
+        client.send(post("/run/slow"))
+        await worker.started.wait()
+    worker.release.set()
+    await worker.finished.wait()
+    await server.aclose(0)
