@@ -1,0 +1,314 @@
+"""The seccomp policies: their verdict on every number by an interpreter, and the kernel's own in a real process."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import socket
+import stat
+import subprocess
+import sys
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sockd.kernel import seccomp
+from sockd.kernel.syscall_table import FIRST_UNKNOWN, NUMBERS
+from tests.support import bpf
+
+EPERM = seccomp.RET_ERRNO | errno.EPERM
+ENOSYS = seccomp.RET_ERRNO | errno.ENOSYS
+EAFNOSUPPORT = seccomp.RET_ERRNO | errno.EAFNOSUPPORT
+ALLOW = seccomp.RET_ALLOW
+
+DENIED_TO_ALL = """
+    ptrace process_vm_readv process_vm_writev kcmp pidfd_getfd keyctl add_key request_key bpf perf_event_open userfaultfd
+    io_uring_setup io_uring_enter io_uring_register io_setup io_submit io_destroy io_getevents io_cancel
+    mount umount2 mount_setattr move_mount open_tree fsopen fsconfig fsmount fspick statmount listmount pivot_root
+    open_by_handle_at name_to_handle_at unshare setns mknod seccomp
+    landlock_create_ruleset landlock_add_rule landlock_restrict_self
+    kexec_load kexec_file_load init_module finit_module delete_module create_module get_kernel_syms query_module
+    swapon swapoff reboot adjtimex clock_adjtime clock_settime settimeofday quotactl quotactl_fd acct iopl ioperm
+    syslog vhangup modify_ldt uselib lookup_dcookie fanotify_init fanotify_mark setdomainname sync syncfs
+    mbind set_mempolicy get_mempolicy set_mempolicy_home_node migrate_pages move_pages memfd_secret process_mrelease
+    set_thread_area get_thread_area lsm_get_self_attr lsm_set_self_attr lsm_list_modules uretprobe uprobe
+    _sysctl nfsservctl getpmsg putpmsg afs_syscall tuxcall security vserver
+""".split()
+FOR_ZYGOTES = """
+    chroot sethostname setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid setgroups capset
+""".split()
+CHECKED = ["clone", "socket", "socketpair", "personality", "ioctl", "mknodat"]
+
+FILTERS = {"handler": seccomp.handler_filter, "zygote": seccomp.zygote_filter}
+
+
+@pytest.fixture(params=FILTERS)
+def policy(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def golden(policy: str, name: str) -> int:
+    """The reviewed verdict for a call without an argument check."""
+    if name == "clone3":
+        return ENOSYS
+    denied = DENIED_TO_ALL + ([] if policy == "zygote" else FOR_ZYGOTES)
+    return EPERM if name in denied else ALLOW
+
+
+def test_every_number_gets_its_reviewed_verdict(policy: str) -> None:
+    program = FILTERS[policy]()
+    names = {number: name for name, number in NUMBERS.items()}
+    for number in range(FIRST_UNKNOWN):
+        if names.get(number) in CHECKED:
+            continue
+        wanted = golden(policy, names[number]) if number in names else EPERM
+        assert bpf.run(program, number) == wanted, (number, names.get(number))
+
+
+def test_the_reviewed_lists_name_only_real_calls_and_none_twice() -> None:
+    listed = [*DENIED_TO_ALL, *FOR_ZYGOTES, *CHECKED]
+    assert len(listed) == len(set(listed))
+    assert set(listed) <= set(NUMBERS)
+
+
+def test_calls_newer_than_the_table_do_not_exist(policy: str) -> None:
+    for number in (FIRST_UNKNOWN, FIRST_UNKNOWN + 1, 1000, 0x3FFFFFFF, 0xFFFFFFFF):
+        assert bpf.run(FILTERS[policy](), number) == ENOSYS
+
+
+def test_x32_calls_do_not_exist(policy: str) -> None:
+    for number in range(FIRST_UNKNOWN + 100):
+        assert bpf.run(FILTERS[policy](), 0x40000000 | number) == ENOSYS
+
+
+def test_calls_of_another_architecture_kill(policy: str) -> None:
+    for architecture in (0x40000003, 0xC00000B7, 0):  # i386, aarch64, nonsense
+        assert bpf.run(FILTERS[policy](), NUMBERS["read"], architecture=architecture) == seccomp.RET_KILL_PROCESS
+
+
+@pytest.mark.parametrize("flag", [0x20000, *(1 << bit for bit in range(25, 31))], ids=hex)
+def test_clone_makes_no_namespace_for_a_handler_and_only_a_sandboxs_for_a_zygote(flag: int) -> None:
+    thread = 0x3D0F00
+    for flags in (flag, flag | thread, flag | 17):
+        assert bpf.run(seccomp.handler_filter(), NUMBERS["clone"], flags) == EPERM
+        wanted = ALLOW if flag & seccomp.SANDBOX_NAMESPACES else EPERM
+        assert bpf.run(seccomp.zygote_filter(), NUMBERS["clone"], flags) == wanted
+
+
+def test_clone_makes_threads_and_processes(policy: str) -> None:
+    for flags in (0x3D0F00, 0x1200011, 0x4111, 17):  # pthread_create, fork, posix_spawn, raw
+        assert bpf.run(FILTERS[policy](), NUMBERS["clone"], flags) == ALLOW
+
+
+@pytest.mark.parametrize("call", ["socket", "socketpair"])
+def test_sockets_are_unix_or_internet(policy: str, call: str) -> None:
+    allowed = {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6}
+    for family in range(64):
+        wanted = ALLOW if family in allowed else EAFNOSUPPORT
+        assert bpf.run(FILTERS[policy](), NUMBERS[call], family) == wanted, family
+
+
+def test_personality_may_be_asked_but_not_changed(policy: str) -> None:
+    for persona, wanted in {0: ALLOW, 0xFFFFFFFF: ALLOW, 0x0040000: EPERM, 8: EPERM, 0x0400000: EPERM}.items():
+        assert bpf.run(FILTERS[policy](), NUMBERS["personality"], persona) == wanted
+
+
+def test_nobody_types_into_a_terminal(policy: str) -> None:
+    program = FILTERS[policy]()
+    for request, wanted in {0x5412: EPERM, 0x541C: EPERM, 0x5401: ALLOW, 0x5421: ALLOW, 0: ALLOW}.items():
+        assert bpf.run(program, NUMBERS["ioctl"], 3, request) == wanted
+
+
+def test_bits_that_the_kernel_ignores_change_nothing(policy: str) -> None:
+    garbage = 0xDEAD << 32
+    program = FILTERS[policy]()
+    assert bpf.run(program, NUMBERS["ioctl"], 3, 0x5412 | garbage) == EPERM
+    assert bpf.run(program, NUMBERS["socket"], socket.AF_INET | garbage) == ALLOW
+    assert bpf.run(program, NUMBERS["clone"], 0x20000 | garbage) == EPERM
+
+
+def test_only_fifos_are_made_by_mknodat(policy: str) -> None:
+    program = FILTERS[policy]()
+    for kind, wanted in {stat.S_IFIFO: ALLOW, stat.S_IFCHR: EPERM, stat.S_IFBLK: EPERM, stat.S_IFREG: EPERM}.items():
+        assert bpf.run(program, NUMBERS["mknodat"], 3, 0, kind | 0o644) == wanted
+
+
+def test_the_programs_stay_small(policy: str) -> None:
+    assert seccomp.instruction_count(FILTERS[policy]()) <= 80
+
+
+@given(st.data())
+def test_any_policy_compiles_to_what_it_says(data: st.DataObject) -> None:
+    names = st.sampled_from(sorted(NUMBERS))
+    allow = data.draw(st.sets(names, max_size=30))
+    absent = data.draw(st.sets(names, max_size=5))
+    odd = seccomp.Check(1, mask=0xFF, none_of=(1, 2, 3), otherwise=errno.EACCES)
+    checks = dict.fromkeys(data.draw(st.sets(names, max_size=3)), odd)
+    program = seccomp.compile_filter(allow, checks=checks, absent=absent, otherwise=errno.EIO)
+    for name, number in NUMBERS.items():
+        if name in checks:
+            assert bpf.run(program, number, 0, 0x104) == ALLOW
+            assert bpf.run(program, number, 0, 0x102) == seccomp.RET_ERRNO | errno.EACCES
+        elif name in absent:
+            assert bpf.run(program, number) == ENOSYS
+        else:
+            assert bpf.run(program, number) == (ALLOW if name in allow else seccomp.RET_ERRNO | errno.EIO)
+
+
+def test_a_program_too_long_for_a_jump_is_refused() -> None:
+    every_other = [name for name, number in NUMBERS.items() if number % 4 < 2]
+    checks = {name: seccomp.Check(0, one_of=(number,)) for name, number in NUMBERS.items() if number % 4 == 3}
+    with pytest.raises(ValueError, match="8 bits"):
+        seccomp.compile_filter(every_other, checks=checks)
+
+
+def test_a_misspelt_call_is_refused() -> None:
+    with pytest.raises(KeyError):
+        seccomp.compile_filter(["raed"], checks={})
+
+
+def test_other_machines_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    for make in FILTERS.values():
+        with pytest.raises(RuntimeError, match="aarch64"):
+            make.__wrapped__()
+
+
+def test_the_table_agrees_with_the_systems_own_header() -> None:
+    header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+    if not header.exists():
+        pytest.skip("no kernel headers (apt install linux-libc-dev)")
+    defines = (line.split() for line in header.read_text().splitlines() if line.startswith("#define __NR_"))
+    theirs = {name.removeprefix("__NR_"): int(number) for _, name, number in defines}
+    assert {name: theirs[name] for name in theirs if name in NUMBERS} == {
+        name: NUMBERS[name] for name in theirs if name in NUMBERS
+    }
+
+
+# ---- the kernel's own verdict -----------------------------------------------------------------------------------------
+
+INSTALL = """
+import ctypes, errno, os, sys
+from base64 import b64decode
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+
+class Fprog(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+def install(encoded):
+    program = b64decode(encoded)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, ctypes.byref(Fprog(len(program) // 8, program)), 0, 0) == 0, os.strerror(ctypes.get_errno())
+
+def outcome(number, *arguments):
+    ctypes.set_errno(0)
+    result = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))
+    return "ok" if result >= 0 else errno.errorcode[ctypes.get_errno()]
+
+for encoded in sys.argv[1].split(","):
+    install(encoded)
+"""
+
+
+def under(policies: list[str], code: str) -> subprocess.CompletedProcess[str]:
+    """What a fresh interpreter does with `code` once it has put itself under these filters, one after the other."""
+    programs = ",".join(b64encode(FILTERS[policy]()).decode() for policy in policies)
+    return subprocess.run(
+        [sys.executable, "-I", "-c", INSTALL + code, programs], capture_output=True, text=True, timeout=15
+    )
+
+
+def outcomes(policies: list[str], *calls: tuple[str | int, ...]) -> list[str]:
+    numbered = [(NUMBERS[call[0]] if isinstance(call[0], str) else call[0], *call[1:]) for call in calls]
+    result = under(policies, f"for call in {numbered!r}: print(outcome(*call), flush=True)")
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
+
+
+def test_the_kernel_denies_what_the_filter_denies() -> None:
+    # The kernel lets its own uprobe trampolines past every filter (seccomp.c, 6.14) and kills whoever else calls them.
+    denied = [name for name in DENIED_TO_ALL + FOR_ZYGOTES if name not in ("uprobe", "uretprobe")]
+    assert outcomes(["handler"], *((name, -1, -1, -1, -1, -1) for name in denied)) == ["EPERM"] * len(denied)
+
+
+def test_the_kernel_answers_with_the_errno_of_each_check() -> None:
+    assert outcomes(
+        ["handler"],
+        ("socket", 16, 3, 0),
+        ("socket", 1, 1, 0),
+        ("socket", 10, 1, 0),
+        ("clone", 0x10000011, 0, 0, 0, 0),
+        ("clone3", 0, 0),
+        ("personality", 0x0040000),
+        ("personality", 0xFFFFFFFF),
+        ("ioctl", 0, 0x5412, 0),
+        (FIRST_UNKNOWN, 0),
+        (0x40000000 | NUMBERS["getpid"],),
+        ("getpid",),
+    ) == ["EAFNOSUPPORT", "ok", "ok", "EPERM", "ENOSYS", "EPERM", "ok", "EPERM", "ENOSYS", "ENOSYS", "ok"]
+
+
+def test_a_handler_under_its_zygotes_filter_may_do_only_what_both_allow() -> None:
+    calls = [("chroot", 0), ("sethostname", 0, -1), ("getppid",), ("mount", 0, 0, 0, 0, 0)]
+    assert outcomes(["zygote"], *calls) == ["EFAULT", "EINVAL", "ok", "EPERM"]
+    assert outcomes(["zygote", "handler"], *calls) == ["EPERM", "EPERM", "ok", "EPERM"]
+
+
+def test_a_call_through_int_0x80_kills_the_process() -> None:
+    # mov eax, 20 (getpid of i386); int 0x80; ret
+    code = """
+import mmap
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(bytes.fromhex("b814000000cd80c3"))
+ctypes.CFUNCTYPE(ctypes.c_long)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+"""
+    assert under(["handler"], code).returncode == -31  # SIGSYS
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import subprocess; assert subprocess.run(['/bin/sh', '-c', 'exit 3']).returncode == 3",
+        "import threading; t = threading.Thread(target=print, args=('in a thread',)); t.start(); t.join()",
+        "import multiprocessing as m; p = m.get_context('fork').Process(target=int); p.start(); p.join(); assert p.exitcode == 0",
+        "import multiprocessing as m; q = m.get_context('fork').Queue(); q.put(1); assert q.get() == 1",
+        "from multiprocessing.shared_memory import SharedMemory as S; s = S(create=True, size=9); s.close(); s.unlink()",
+        "import asyncio; asyncio.run(asyncio.create_subprocess_exec('/bin/true'))",
+        "import ssl; ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname='x')",
+        "import shutil, tempfile; shutil.copytree(os.path.dirname(ctypes.__file__), tempfile.mkdtemp(), dirs_exist_ok=True)",
+        "import tempfile; d = tempfile.TemporaryDirectory(); os.mkfifo(d.name + '/fifo'); d.cleanup()",
+        "import socket; socket.getaddrinfo('localhost', 80); socket.create_server(('127.0.0.1', 0)).close()",
+        "import sqlite3; sqlite3.connect(':memory:').execute('select 1')",
+        "os.posix_spawnp('true', ['true'], {}); os.wait()",
+        "os.close(os.pidfd_open(os.getpid())); os.close(os.memfd_create('x')); os.getrandom(8); os.sched_getaffinity(0)",
+    ],
+    ids=lambda code: code.split(";")[0].replace("import ", ""),
+)
+def test_ordinary_python_works_under_the_filter(code: str) -> None:
+    result = under(["zygote", "handler"], code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_zygote_forks_a_child_into_its_namespaces() -> None:
+    flags = seccomp.SANDBOX_NAMESPACES | 17
+    code = f"""
+pid = libc.syscall({NUMBERS["clone"]}, ctypes.c_ulong({flags}), 0, 0, 0, 0)
+if pid == 0:
+    os._exit(7)
+assert pid > 0, os.strerror(ctypes.get_errno())
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+assert outcome({NUMBERS["clone"]}, {flags | seccomp.CLONE_NEWNS}, 0, 0, 0, 0) == "EPERM"
+"""
+    result = under(["zygote"], code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_compiled_structure_is_the_kernels() -> None:
+    assert seccomp.SOCK_FILTER.size == 8 == ctypes.sizeof(ctypes.c_uint64)
+    for make in FILTERS.values():
+        assert len(make()) % seccomp.SOCK_FILTER.size == 0
