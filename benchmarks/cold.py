@@ -7,7 +7,7 @@ function is enough for any number of cold starts. That each answer was cold is c
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -36,10 +36,12 @@ class ColdFunction:
         self._address = (worker.host, worker.port)
         self.phases: dict[str, list[float]] = defaultdict(list)
         """ms in each phase of `Server-Timing`, and "http": what the client saw beyond them."""
+        self._origins: Counter[str] = Counter()
 
     def start(self) -> Answer:
         """One cold start. Raises BadAnswer when it was not cold."""
         answer = cold_only(self._client.exchange(self._request))
+        self._origins[answer.headers["x-sockd-origin"]] += 1
         phases = answer.phases_ms()
         phases["http"] = answer.ms - sum(phases.values())
         for name, duration in phases.items():
@@ -55,6 +57,10 @@ class ColdFunction:
                 time.sleep(gap_s)
             times.append(self.start().ms)
         return times
+
+    def share_of(self, origin: str) -> float:
+        """The share of the starts so far whose sandbox came from there (`x-sockd-origin`)."""
+        return self._origins[origin] / self._origins.total()
 
     def rate(self, concurrency: int, count: int) -> float:
         """Cold starts per second with `concurrency` requests in flight; the client's work included."""

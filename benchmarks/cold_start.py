@@ -1,6 +1,8 @@
 """`cold_start`: a no-op that no sandbox is waiting for, over HTTP, against the kernel's floor and installed peers in turns.
 
 Two workers side by side, one without spares (every start is forked for its request) and one with the default number.
+Starts are 10 ms apart where nothing else is said: ending one sandbox is then over before the next begins, as it is off the
+clock for the floor too. "Back to back" pays for both, as do the rates.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from benchmarks.starters import Starter, floor, peers
 from benchmarks.worker import Worker, worker
 
 IDLE_GAP_S = 0.1
-SPARE_GAP_S = 0.02
-"""Between requests that find a spare: longer than a refill takes, since spares save latency, not processor time."""
+GAP_S = 0.01
+"""Longer than ending a sandbox or refilling spares takes."""
 
 
 def measure(run: Run) -> Result:
@@ -61,13 +63,14 @@ def measure_latency(
     idle = ColdFunction(plain, "noop")
     batches: dict[str, Callable[[], list[float]]] = {
         "floor": lambda: [kernel.start_ms() for _ in range(11)][1:],
-        "no-op": lambda: noop.batch(10),
-        "numpy": lambda: numpy.batch(5),
-        "no-op, spares, 20 ms apart": lambda: spare.batch(5, gap_s=SPARE_GAP_S),
-        "no-op, spares, back to back": lambda: spare.batch(10),
+        "no-op": lambda: noop.batch(10, gap_s=GAP_S),
+        "no-op, back to back": lambda: ColdFunction(plain, "noop").batch(10),
+        "numpy": lambda: numpy.batch(5, gap_s=GAP_S),
+        "no-op, spares": lambda: spare.batch(10, gap_s=GAP_S),
+        "no-op, spares, back to back": lambda: ColdFunction(spared, "noop").batch(10),
         "floor, 100 ms idle before": lambda: idle_floor(kernel),
         "no-op, 100 ms idle before": lambda: idle.batch(2, gap_s=IDLE_GAP_S),
-        "no-op, spares, 100 ms idle before": lambda: spare.batch(2, gap_s=IDLE_GAP_S),
+        "no-op, spares, 100 ms idle before": lambda: ColdFunction(spared, "noop").batch(2, gap_s=IDLE_GAP_S),
         **{name: lambda starter=starter: [starter.start_ms()] for name, starter in others.items()},  # type: ignore[misc]
     }
     samples: dict[str, list[float]] = {name: [] for name in batches}
@@ -76,6 +79,8 @@ def measure_latency(
         result.add(name, "cold start", "ms", samples[name])
     noop.add_phases(result, "no-op")
     numpy.add_phases(result, "numpy")
+    spare.add_phases(result, "no-op, spares")
+    result.add("no-op, spares", "answered by a spare", "%", [100 * spare.share_of("spare")], tail=False)
 
 
 def idle_floor(kernel: Starter) -> list[float]:
@@ -117,11 +122,12 @@ def judge(result: Result) -> None:
     result.aim("no-op p50, times the floor's", noop.p50 / kernel.p50, "<= 2")
     result.aim("no-op p50, ms", noop.p50, "<= 2.5")
     result.aim("numpy p50, ms", result.row("numpy", "cold start").p50, "<= 3.5")
-    result.aim("no-op with spares p50, ms", result.row("no-op, spares, 20 ms apart", "cold start").p50, "<= 0.8")
+    result.aim("no-op with spares p50, ms", result.row("no-op, spares", "cold start").p50, "<= 0.8")
     result.aim("no-op starts per second, 10 at once", result.row("no-op", "rate, 10 at once").p50, ">= 450")
     result.aim("no-op p99, times its p50", (noop.p99 or 0.0) / noop.p50, "<= 5")
-    idle = result.row("no-op, 100 ms idle before", "cold start")
-    result.aim("no-op p50 after 100 ms idle, times back to back", idle.p50 / noop.p50, "<= 2")
+    busy = min(noop.p50, result.row("no-op, back to back", "cold start").p50)
+    idle = result.row("no-op, 100 ms idle before", "cold start").p50
+    result.aim("no-op p50 after 100 ms idle, times the p50 without", idle / busy, "<= 2")
 
 
 if __name__ == "__main__":

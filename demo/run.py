@@ -34,6 +34,7 @@ from demo.s3 import S3, embedded_s3
 
 PHASES = ("queue", "setup", "init", "exec")
 WARM_REQUESTS = 20
+STARTED = time.monotonic()
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -59,7 +60,6 @@ class Shown:
 
 def main() -> int:
     """Run the demonstration. Returns the exit status."""
-    begun = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="sockd-demo-") as scratch:
             say("starting an S3 (moto) and a worker")
@@ -69,7 +69,7 @@ def main() -> int:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1
     explain(shown)
-    say(f"every answer was right; {time.monotonic() - begun:.0f} s in all")
+    say("every answer was right")
     return 0
 
 
@@ -106,6 +106,7 @@ def show(house: Worker, s3: S3, scratch: Path) -> list[Shown]:
             say(f"waiting for a Zygote that holds {package}")
             learn(house, demo.name, package, body=json.dumps(demo.event).encode())
     for demo in functions:
+        say(f"deploying {demo.name} again")
         again = f"{demo.name}-again"
         house.deploy(directories[demo.name], again)
         shown.append(first_request(house, demo, again, "cold, packages in a Zygote"))
@@ -180,7 +181,7 @@ setting Django up. Warm requests go to the sandbox that is there; it is frozen w
 
 
 def say(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)
+    print(f"{time.monotonic() - STARTED:5.1f} s  {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

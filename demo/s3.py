@@ -61,5 +61,5 @@ def embedded_s3() -> Iterator[S3]:
             raise RuntimeError("the embedded S3 did not start; is moto installed?")
         yield S3(f"http://127.0.0.1:{port}")
     finally:
-        process.terminate()
-        process.wait()
+        process.kill()  # it keeps everything in memory, and would wait for its clients' connections otherwise
+        process.communicate()
