@@ -1,21 +1,27 @@
 """POLICY: which Zygotes go when the import cache is over its memory. Pure; owns nothing, kills nothing.
 
-Two rules with one signature, `(nodes, need_bytes, now_s) -> ids`, the first victim first:
+Three rules with one signature, `(nodes, need_bytes, now_s) -> ids`, the first victim first:
 
-`sock_heuristic` is SOCK's (USENIX ATC'18, section 4.3). Published: the import cache is evicted by an estimated
-benefit-to-cost ratio of each Zygote, where what is lost grows with how often it is used and with the packages it has,
-and what is gained is the memory that is its alone. The evictor that the authors released (OpenLambda, 2017/18:
-`worker/import-cache/evictor.go`) divides a Zygote's hits by the size of the packages it added and evicts the smallest
-quotient among Zygotes without children. Our reading, where the two leave room: uses are a recent rate rather than a count for ever; the packages that
-count are those that the Zygote serving instead would lack, each as good as another (no import was timed); memory is
-measured (private) rather than looked up; a Zygote with children may go, as our children survive it.
+`sock_heuristic` is SOCK's (USENIX ATC'18, section 4.3). Its sources, from sure to unsure:
+
+- The evictor that the authors released, as its code intends (OpenLambda, October 2017,
+  `worker/import-cache/evictor.go`): when the cache's
+  memory cgroup is over its limit, the Zygote with the smallest hits / size goes, among those without children; a hit
+  counts for all ancestors too, size is what was added to the parent's packages, from a table. That is
+  `released_heuristic`, but for its sizes, which are measured here.
+- The paper, as we remember it (its text was not at hand when this was written): the choice rests on an estimated
+  benefit-to-cost ratio of evicting each Zygote. What eviction costs grows with the packages that the next best Zygote lacks
+  and with how often this one was used of late; what it gains is the memory that is this one's alone.
+- Our interpretation where that leaves room: the estimate is the product, each package as good as another (no
+  import was timed), uses are an exponentially decaying rate, memory is measured private memory, victims are taken in
+  order and not at random, and a Zygote with children may go, as in our tree children survive it.
 
 `measured_benefit` uses what sockd measures: seconds of importing saved per second and byte, that is rate x import time
 saved against the node that would serve instead, over private memory. A victim's requests fall to that node, which is
 thereby worth more; so the choice is repeated after each victim.
 
-Both spare the root, Zygotes still being made, and pinned ones. Neither asks for children or handlers: those live on, and
-pages that they share are not in `unique_bytes`, so that a parent in use is cheap to keep.
+All spare the root, Zygotes still being made, and pinned ones. But for the released one, none asks for children or
+handlers: those live on, and pages that they share are not in `unique_bytes`, so that a parent in use is cheap to keep.
 """
 
 from __future__ import annotations
@@ -65,7 +71,7 @@ def sock_heuristic(nodes: Sequence[NodeStats], need_bytes: int, now_s: float) ->
     Args:
         nodes: every Zygote.
         need_bytes: memory to free.
-        now_s: the clock of `last_used_s` (unused: the rate carries it).
+        now_s: the clock of `last_used_s`; no rule here reads it, as rates carry the time.
     Returns: ids; fewer bytes than needed when nothing evictable is left."""
     alive = {node.id: node for node in nodes}
     instead = {node.id: fallback(node, nodes) for node in nodes if node.evictable}
@@ -106,14 +112,13 @@ def measured_benefit(nodes: Sequence[NodeStats], need_bytes: int, now_s: float) 
     return [victim.id for victim in _least_beneficial(nodes, need_bytes)]
 
 
-def worth_making(plan: NewNode, nodes: Sequence[NodeStats], free_bytes: int, now_s: float, limits: TreeLimits) -> bool:
+def worth_making(plan: NewNode, nodes: Sequence[NodeStats], free_bytes: int, limits: TreeLimits) -> bool:
     """POLICY: does a planned Zygote save more than what `measured_benefit` would evict for it?
 
     Args:
         plan: from `next_node`.
         nodes: every Zygote.
         free_bytes: memory of the import cache not in use.
-        now_s: the clock.
         limits: `min_gain` and `max_nodes`."""
     need_bytes = room_needed(plan, len(nodes), free_bytes, limits)
     if need_bytes <= 0:

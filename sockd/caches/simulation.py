@@ -197,7 +197,7 @@ class Simulation:
         # The parent must live until it is forked.
         stats = [replace(node, pinned=node.id == plan.parent_id) for node in self.tree.stats(now_s)]
         free = self.limit_bytes - self.tree.used_bytes
-        if self._policy.plan != "exact" and not worth_making(plan, stats, free, now_s, self.limits):
+        if self._policy.plan != "exact" and not worth_making(plan, stats, free, self.limits):
             return
         if self._make_room(plan, stats, now_s):
             self._making.append(self.tree.start(plan, now_s))

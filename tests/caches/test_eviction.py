@@ -110,22 +110,22 @@ def test_a_node_whose_stand_in_was_evicted_is_worth_more() -> None:
 
 
 def test_a_new_node_needs_no_reason_where_there_is_room() -> None:
-    assert worth_making(new_node(10, 1e-9), [ROOT, zygote("a")], 10 * MB, 0.0, TreeLimits())
+    assert worth_making(new_node(10, 1e-9), [ROOT, zygote("a")], 10 * MB, TreeLimits())
 
 
 def test_a_new_node_must_be_worth_more_than_what_it_displaces() -> None:
     nodes = [ROOT, zygote("a", mb=20, rate=1.0, saved=0.1)]
-    assert worth_making(new_node(10, 0.2), nodes, 0, 0.0, TreeLimits(min_gain=1.5))
-    assert not worth_making(new_node(10, 0.12), nodes, 0, 0.0, TreeLimits(min_gain=1.5))
+    assert worth_making(new_node(10, 0.2), nodes, 0, TreeLimits(min_gain=1.5))
+    assert not worth_making(new_node(10, 0.12), nodes, 0, TreeLimits(min_gain=1.5))
 
 
 def test_a_new_node_is_not_made_when_no_eviction_makes_room() -> None:
-    assert not worth_making(new_node(100, 1e9), [ROOT, zygote("a", mb=20)], 0, 0.0, TreeLimits())
+    assert not worth_making(new_node(100, 1e9), [ROOT, zygote("a", mb=20)], 0, TreeLimits())
 
 
 def test_a_new_node_does_not_displace_its_own_parent() -> None:
     plan = replace(new_node(10, 1e9), parent_id="a")
-    assert not worth_making(plan, [ROOT, zygote("a", mb=20)], 0, 0.0, TreeLimits())
+    assert not worth_making(plan, [ROOT, zygote("a", mb=20)], 0, TreeLimits())
 
 
 def test_a_full_tree_makes_room_whatever_the_memory() -> None:
