@@ -2,7 +2,8 @@
 
 The model, and where each choice comes from:
 - functions are called with Zipf popularity (exponent 1.0), at random times (Poisson);
-- a function asks for 1 to 5 packages by name, drawn by Zipf popularity (SOCK 2.3: import popularity is strongly skewed), and gets their
+- a function asks for 1 to 5 packages by name, drawn by Zipf popularity (SOCK 2.3: import popularity is strongly
+  skewed), and gets their
   real dependency closures;
 - functions were written at different times: each takes all its packages from one of three vintages (60, 25, 15 %), and
   (package, version) pairs of different vintages share nothing;

@@ -1,7 +1,9 @@
-"""The simulated part of `zygote_tree` (SOCK, Fig. 20): hit rates, latency and memory over Zipf traces, under each policy.
+"""The simulated part of `zygote_tree` (SOCK, Fig. 20): hit rates, latency and memory over Zipf traces, under each
+policy.
 
 The policies are sockd's own, driven by `python -m sockd.caches.simulation`; the traces and what the packages cost are
-ours (`trace.py`, `package_table.py`). A model: it says which policy is better, not what a request takes on this machine.
+ours (`trace.py`, `package_table.py`). A model: it says which policy is better, not what a request takes on this
+machine.
 Every policy gets the same traces, the same memory for Zygotes and the same for idle handlers.
 """
 

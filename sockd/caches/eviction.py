@@ -10,7 +10,8 @@ Three rules with one signature, `(nodes, need_bytes, now_s) -> ids`, the first v
   counts for all ancestors too, size is what was added to the parent's packages, from a table. That is
   `released_heuristic`, but for its sizes, which are measured here.
 - The paper, as we remember it (its text was not at hand when this was written): the choice rests on an estimated
-  benefit-to-cost ratio of evicting each Zygote. What eviction costs grows with the packages that the next best Zygote lacks
+  benefit-to-cost ratio of evicting each Zygote. What eviction costs grows with the packages that the next best Zygote
+  lacks
   and with how often this one was used of late; what it gains is the memory that is this one's alone.
 - Our interpretation where that leaves room: the estimate is the product, each package as good as another (no
   import was timed), uses are an exponentially decaying rate, memory is measured private memory, victims are taken in
@@ -66,7 +67,8 @@ Evict = Callable[[Sequence[NodeStats], int, float], list[str]]
 
 
 def sock_heuristic(nodes: Sequence[NodeStats], need_bytes: int, now_s: float) -> list[str]:
-    """POLICY: SOCK's benefit-to-cost ratio, lowest first: recent uses x packages that would be missing, per private byte.
+    """POLICY: SOCK's benefit-to-cost ratio, lowest first: recent uses x packages that would be missing, per private
+    byte.
 
     Args:
         nodes: every Zygote.
@@ -132,7 +134,8 @@ def worth_making(plan: NewNode, nodes: Sequence[NodeStats], free_bytes: int, lim
 
 
 def room_needed(plan: NewNode, node_count: int, free_bytes: int, limits: TreeLimits) -> int:
-    """Bytes that must be evicted before `plan` may be made; at least one when the tree has all the nodes it may have."""
+    """Bytes that must be evicted before `plan` may be made; at least one when the tree has all the nodes it may
+    have."""
     return max(plan.bytes - free_bytes, 1 if node_count >= limits.max_nodes else 0)
 
 
@@ -173,7 +176,8 @@ def _order(node: NodeStats) -> tuple[float, float, str]:
 
 
 def _hand_over(victim: NodeStats, alive: dict[str, NodeStats]) -> None:
-    """Books the consequences of an eviction: its starts fall to its fallback, and whoever fell back on it falls deeper."""
+    """Books the consequences of an eviction: its starts fall to its fallback, and whoever fell back on it falls
+    deeper."""
     heir = fallback(victim, alive.values())
     if heir is not None:
         alive[heir.id] = replace(heir, recent_rate=heir.recent_rate + victim.recent_rate)

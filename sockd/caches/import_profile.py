@@ -1,4 +1,5 @@
-"""What functions were really seen importing, by distribution: the source of what a Zygote pre-imports. Pure but for load/save.
+"""What functions were really seen importing, by distribution: the source of what a Zygote pre-imports. Pure but for
+load/save.
 
 Owns the observations and the record of refused packages, both published to `state/learned.json`. Knows nothing of
 Zygotes, processes or paths.
@@ -92,7 +93,8 @@ class ImportProfile:
             self._failed[module] = self._failed.get(module, frozenset()) | keys
 
     def modules_for(self, keys: Iterable[str]) -> list[str]:
-        """The modules that a Zygote of these distributions imports, parents first, in the order functions imported them.
+        """The modules that a Zygote of these distributions imports, parents first, in the order functions imported
+        them.
 
         Bounded by `max_modules`, the most frequently seen kept. Empty when no function with all of `keys` was seen."""
         wanted = frozenset(keys)
@@ -121,7 +123,8 @@ class ImportProfile:
         return _parents_first([module for module in home if module in kept], kept)
 
     def seconds_by_key(self) -> dict[str, float]:
-        """Import time of each distribution seen: the mean, over functions that could tell, of the sum over its modules."""
+        """Import time of each distribution seen: the mean, over functions that could tell, of the sum over its
+        modules."""
         total: dict[str, float] = {}
         times: Counter[str] = Counter()
         for observation in self._observations.values():
@@ -159,7 +162,8 @@ class ImportProfile:
         return {"functions": functions, "failed": failed, "names": list(names)}
 
     def update_from_json(self, data: dict[str, Any]) -> None:
-        """Adds what `to_json` gave. Raises: ValueError, KeyError, TypeError, IndexError or AttributeError when it is not that."""
+        """Adds what `to_json` gave. Raises: ValueError, KeyError, TypeError, IndexError or AttributeError when it is
+        not that."""
         names = [_text(name) for name in data["names"]]
         for item in data["functions"]:
             closure = frozenset(names[index] for index in item["closure"])

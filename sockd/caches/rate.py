@@ -1,4 +1,5 @@
-"""How often something happens lately: exponentially decaying rates, of one thing and of package sets. Pure; the caller brings the clock."""
+"""How often something happens lately: exponentially decaying rates, of one thing and of package sets. Pure; the
+caller brings the clock."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class DecayingRate:
 
 
 class DemandMeter:
-    """How often sandboxes are started for each set of packages; the sets least in demand are forgotten beyond a bound."""
+    """How often sandboxes are started for each set of packages; the sets least in demand are forgotten beyond a
+    bound."""
 
     def __init__(self, tau_s: float, *, max_sets: int = 1024) -> None:
         """Nothing in demand; each rate decays with `tau_s`."""

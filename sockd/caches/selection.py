@@ -1,4 +1,5 @@
-"""POLICY: which Zygote serves a function, and which new Zygote would be worth making. Pure; owns nothing, starts nothing.
+"""POLICY: which Zygote serves a function, and which new Zygote would be worth making. Pure; owns nothing, starts
+nothing.
 
 `best_node` is SOCK's rule (USENIX ATC'18, section 4.2-4.3): of the Zygotes whose packages are a subset of what the
 function asked for, the one with the most of them, ties broken at random. A superset is never used: it would run code
@@ -64,7 +65,8 @@ class TreeLimits:
     """A Zygote that saves a start less than this is not made (a fork alone takes 1-4 ms)."""
     horizon_s: float = 1200.0
     """A Zygote must save its own making within this time at the present rate. Twice the time constant of the rates
-    (`rate.RATE_TAU_S`), so that while there is room one cold start is reason enough; without room, `min_gain` decides."""
+    (`rate.RATE_TAU_S`), so that while there is room one cold start is reason enough; without room, `min_gain`
+    decides."""
     min_gain: float = 1.2
     """How many times the benefit of what it displaces it must be worth: hysteresis against churn."""
 
@@ -124,10 +126,12 @@ def next_node(
         nodes: every Zygote, also those under way (so that none is made twice).
         closure: what the function asked for.
         demands: the sets most in demand, this one among them; a few dozen are enough.
-        costs: per distribution that a function was seen importing; one that is absent was never imported and is left out.
+        costs: per distribution that a function was seen importing; one that is absent was never imported and is left
+            out.
         refused: distributions recorded as not cacheable.
         depths: depth of each node that can be forked now, by id; the root has 0. One that is absent is no parent.
-        limits: bounds; making room within `max_nodes` and the memory is `eviction.worth_making`'s and the evictor's part.
+        limits: bounds; making room within `max_nodes` and the memory is `eviction.worth_making`'s and the evictor's
+            part.
     Cost: some 1 ms for 64 nodes and 64 demands, so it belongs off the critical path."""
     wanted = _cacheable(closure, costs, refused)
     served = _served(nodes, wanted, demands, costs)
@@ -182,7 +186,8 @@ def _seconds(keys: Iterable[str], costs: Mapping[str, PackageCost]) -> float:
 def _saved_now(
     nodes: Sequence[NodeView], closure: frozenset[str], costs: Mapping[str, PackageCost]
 ) -> tuple[int, float]:
-    """Packages and seconds that the present tree saves a start of `closure`; its node is chosen as `best_node` would."""
+    """Packages and seconds that the present tree saves a start of `closure`; its node is chosen as `best_node`
+    would."""
     most: frozenset[str] = frozenset()
     for node in nodes:
         if len(node.packages) > len(most) and node.packages <= closure:

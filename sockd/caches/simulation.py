@@ -6,7 +6,8 @@ measured (research/limits.md section 9):
 - a warm or paused handler answers in 0.2 ms; a fork takes 1.0 ms plus 0.05 ms per MB its Zygote imported;
 - what the Zygote lacks is imported in the handler, at the trace's cost per package;
 - a new Zygote is made off the critical path, two at a time at most, and serves when its imports are done;
-- memory is as in `simulated_tree`; a handler's own memory (2.5 MB and what it imported itself) counts against the handler cache,
+- memory is as in `simulated_tree`; a handler's own memory (2.5 MB and what it imported itself) counts against the
+  handler cache,
   an LRU with a limit of its own. Pages that handlers keep of an evicted Zygote are not counted.
 
 Every policy sees the same trace, limits and statistics. Runs are reproducible: ties are broken by a seeded generator.
@@ -75,7 +76,8 @@ POLICIES: dict[str, Policy] = {
     "measured, no shared prefixes": Policy("own", measured_benefit),
     "measured": Policy("shared", measured_benefit),
 }
-"""By the name they have in the table; `sock` and `measured` are those of the configuration, the others take them apart."""
+"""By the name they have in the table; `sock` and `measured` are those of the configuration, the others take them
+apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class Trace:
     @classmethod
     def parse(cls, data: dict[str, Any]) -> Trace:
         """From the JSON that the benchmark writes: packages as [key, seconds, bytes], functions as package indices,
-        times in s and calls as function indices. Raises: KeyError, ValueError, IndexError or TypeError when it is not that."""
+        times in s and calls as function indices. Raises: KeyError, ValueError, IndexError or TypeError when it is not
+        that."""
         keys = [key for key, _, _ in data["packages"]]
         costs = {key: PackageCost(float(seconds), int(size)) for key, seconds, size in data["packages"]}
         functions = [frozenset(keys[index] for index in function) for function in data["functions"]]

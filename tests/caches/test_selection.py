@@ -57,7 +57,8 @@ def plan(
         "depths": {each.id: bool(each.packages) for each in (ROOT, *nodes)},
         "limits": TreeLimits(),
     }
-    return next_node([ROOT, *nodes], keys(wants), [Demand(keys(wants), rate), *others], **(arguments | changes))  # type: ignore[arg-type]
+    demands = [Demand(keys(wants), rate), *others]
+    return next_node([ROOT, *nodes], keys(wants), demands, **(arguments | changes))  # type: ignore[arg-type]
 
 
 def test_the_node_with_most_matching_packages_serves() -> None:
