@@ -1,6 +1,6 @@
 """How a forked child becomes a handler sandbox, or a Zygote of its own, before any code of a user runs in it.
 
-The order is the contract: first the cgroups, so that every page is charged right; then the uid, the root, the
+The order is the contract: the cgroups were first (`linux.clone`), so that every page is charged right; then the uid, the root, the
 descriptors; last what cannot be taken back: capabilities, no_new_privs, seccomp (DESIGN 3). A step that fails raises, and
 the caller reports it and exits: no half-confined child goes on.
 """
@@ -18,12 +18,6 @@ SANDBOX_UID = 1000
 SANDBOX_NAMESPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
 CHANNEL_FD = 3
 """Where a child keeps its one connection to the daemon: the channel of a sandbox, the control socket of a Zygote."""
-
-
-def join_cgroups(procs_fds: list[int]) -> None:
-    """Move this process into its cgroups: "0" is the writer itself, right in any pid namespace (cgroups(7))."""
-    for fd in procs_fds:
-        os.write(fd, b"0")
 
 
 def await_id_maps(ready_fd: int) -> None:
@@ -48,7 +42,7 @@ def confine_sandbox(root: int, channel: int, output: int, null: int, maps_ready:
     os.setsid()
     keep_only(channel, null, output)
     linux.lock_securebits()
-    linux.set_capabilities()
+    linux.NO_CAPABILITIES.apply()
     linux.set_no_new_privs()
     seccomp.install()
 

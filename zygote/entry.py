@@ -7,9 +7,15 @@ gets (event); `async def` is awaited on one event loop that lives as long as the
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import sys
 import time
+
+_bootstrap = sys.modules["_frozen_importlib"]
+_external = sys.modules["_frozen_importlib_external"]
+UNCHECKED = _external.MAGIC_NUMBER + b"\1\0\0\0"  # type: ignore[attr-defined]
+"""How bytecode begins that is valid whatever its source's time (PEP 552): what a deploy writes."""
 
 encode_answer = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
@@ -43,6 +49,8 @@ class Handler:
 
     def __init__(self, function: dict) -> None:
         self._function = function
+        if function["entry_file"]:
+            load_file(function["handler"].partition(":")[0], function["code"], function["entry_file"])
         self._callable = load(function["handler"])
         count, is_async = signature(self._callable, function["handler"])
         self._takes_context = count > 1
@@ -91,6 +99,41 @@ def parse_event(event: bytes) -> object:
         return json.loads(event)
     except ValueError as error:
         raise InvalidEvent(f"Could not parse request body into json: {error}") from None
+
+
+def load_file(name: str, code: str, file_name: str) -> None:
+    """Import the entry module from its bytecode, past the finders: an import costs 170 copied pages, this a third of it.
+
+    The module is as an import would leave it. Whatever is unusual is left to the import system: a name that is taken, no
+    bytecode, bytecode of another Python.
+
+    Args: name: without dots; code: its directory; file_name: of its source there."""
+    if name in sys.modules or name in sys.builtin_module_names:
+        return
+    data = read_file(f"{code}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc")
+    if data[:8] != UNCHECKED:
+        return
+    path = f"{code}/{file_name}"
+    spec = _bootstrap.ModuleSpec(name, _external.SourceFileLoader(name, path), origin=path)
+    spec.has_location = True
+    module = sys.modules[name] = _bootstrap.module_from_spec(spec)
+    try:
+        exec(marshal.loads(memoryview(data)[16:]), module.__dict__)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+
+
+def read_file(path: str) -> bytes:
+    """A whole file, without the layers of `open`; empty when it is not there."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
 
 
 def load(entry: str) -> object:

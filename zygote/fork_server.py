@@ -7,8 +7,8 @@ environment and secrets reach the child on the child's own channel, after the fo
 from __future__ import annotations
 
 import gc
+import _signal  # not `signal`: its enums would cost each child some twenty copied pages
 import os
-import signal
 import socket
 import sys
 import time
@@ -77,7 +77,7 @@ def fork(zygote, message, namespaces, procs, ids, confine, connection) -> bool: 
         confine: called in the child with the pipe that says when the maps stand; connection: its way to the daemon."""
     maps_ready, maps_written = os.pipe()
     try:
-        pid, pidfd = linux.clone(namespaces)
+        pid, pidfd = linux.clone(namespaces, procs)
     except OSError:
         os.close(maps_ready)
         os.close(maps_written)
@@ -85,7 +85,7 @@ def fork(zygote, message, namespaces, procs, ids, confine, connection) -> bool: 
     if pid == 0:
         zygote.control.detach()  # its number will be our own connection's: it must not be closed with this object
         os.close(maps_written)  # or the read below would never see the end of a Zygote that died
-        become(lambda: confine(maps_ready), procs, connection)
+        become(lambda: confine(maps_ready), connection)
         return True
     try:
         inside, outside, count = ids
@@ -99,11 +99,10 @@ def fork(zygote, message, namespaces, procs, ids, confine, connection) -> bool: 
     return False
 
 
-def become(confine, procs: list[int], connection: int) -> None:  # type: ignore[no-untyped-def]
-    """The child's first steps: cgroups, then confinement. A failure is told to the daemon and ends the child here."""
+def become(confine, connection: int) -> None:  # type: ignore[no-untyped-def]
+    """The child's confinement. A failure is told to the daemon and ends the child here."""
     try:
-        confinement.join_cgroups(procs)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         confine()
     except BaseException as error:
         body = protocol.TIMES.pack(0, 0) + repr(error).encode()

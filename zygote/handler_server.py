@@ -59,9 +59,7 @@ def initialize(channel: socket.socket, number: int, function: dict) -> entry.Han
     try:
         confinement.limit_open_files(function["open_files"])
         os.chdir(function["code"])
-        os.environ.clear()
-        os.environ.update(function["env"])
-        time.tzset()
+        set_environment(function["env"])
         extend_path(function)
         handler = entry.Handler(function)
     except Exception as error:
@@ -69,6 +67,17 @@ def initialize(channel: socket.socket, number: int, function: dict) -> entry.Han
         return None
     send(channel, READY, number, TIMES.pack(started, time.monotonic_ns()))
     return handler
+
+
+def set_environment(env: dict[str, str]) -> None:
+    """The function's variables over those of every function; its Zygote's own scratch directory is not among them."""
+    environ = os.environ
+    if "TMPDIR" in environ:
+        del environ["TMPDIR"]
+        environ["HOME"] = "/tmp"
+    environ.update(env)
+    if "TZ" in env:
+        time.tzset()
 
 
 def extend_path(function: dict) -> None:
@@ -80,8 +89,8 @@ def extend_path(function: dict) -> None:
         import site
 
         known = set(sys.path)
-        for directory, name in function["pth"]:
-            site.addpackage(directory, name, known)
+        for directory in function["pth"]:
+            site.addsitedir(directory, known)
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile.tempdir = None  # the Zygote's own scratch is not in this root
@@ -141,11 +150,11 @@ def flush() -> None:
 def imported(seconds: dict[str, float]) -> list[tuple[str, str, float]]:
     """(package directory, module, own seconds) of what was imported from /packages, in the order the imports began."""
     found = []
-    for name, module in list(sys.modules.items()):
-        origin = getattr(getattr(module, "__spec__", None), "origin", None)
-        if name in seconds and isinstance(origin, str) and origin.startswith("/packages/"):
-            found.append((origin.split("/", 3)[2], name, seconds[name]))
-    return found[:MAX_REPORTED_MODULES]
+    for name, spent in list(seconds.items())[:MAX_REPORTED_MODULES]:  # not sys.modules: looking copies its pages
+        origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+        if isinstance(origin, str) and origin.startswith("/packages/"):
+            found.append((origin.split("/", 3)[2], name, spent))
+    return found
 
 
 def receive(channel: socket.socket) -> tuple[int, int, bytes] | None:

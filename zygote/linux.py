@@ -63,17 +63,18 @@ def _tid_address() -> ctypes.c_void_p:
     return address
 
 
-def clone(namespaces: int) -> tuple[int, int]:
-    """Fork this process into new namespaces; like os.fork(), it returns twice.
+def clone(namespaces: int, procs_fds: list[int]) -> tuple[int, int]:
+    """Fork this process into new namespaces; like os.fork(), it returns twice. The child's first act is to join its
+    cgroups, so that what it touches from then on is charged to it: "0" is the writer itself (cgroups(7)).
 
     os.fork() would need unshare(CLONE_NEWPID) and a setns() back, which a Zygote without capabilities over the farm's pid
     namespace may not do (pid_namespaces(7)). A raw clone skips glibc's pthread_atfork handlers; a Zygote is therefore
     single-threaded or judged by its canary (DESIGN 4, Forking). clone(2), not clone3: seccomp can read its flags.
 
     Args:
-        namespaces: CLONE_NEW* flags.
+        namespaces: CLONE_NEW* flags; procs_fds: open cgroup.procs files.
     Returns: (pid, pidfd) in the parent, (0, -1) in the child.
-    Raises: OSError, in the parent only."""
+    Raises: OSError, in the parent; in the child when it cannot join."""
     pidfd = ctypes.c_int(-1)
     flags = namespaces | _CLONE_PIDFD | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
     api = ctypes.pythonapi
@@ -82,6 +83,8 @@ def clone(namespaces: int) -> tuple[int, int]:
         ctypes.c_long(_SYS_CLONE), ctypes.c_ulong(flags), ctypes.c_void_p(0), ctypes.byref(pidfd), _TID, ctypes.c_long(0)
     )
     if pid == 0:
+        for fd in procs_fds:
+            os.write(fd, b"0")
         api.PyOS_AfterFork_Child()
         return 0, -1
     errno = ctypes.get_errno()
@@ -120,15 +123,23 @@ def drop_bounding_set(keep: tuple[int, ...] = ()) -> None:
             _prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # EINVAL for one that this kernel does not know, or lacks
 
 
-def set_capabilities(keep: tuple[int, ...] = ()) -> None:
-    """Reduce the effective and permitted sets to `keep`, and empty the inheritable and the ambient set."""
-    bits = 0
-    for capability in keep:
-        bits |= 1 << capability
-    data = (_CapData * 2)(_CapData(bits, bits, 0), _CapData(0, 0, 0))
-    header = _CapHeader(_CAPABILITY_VERSION_3, 0)
-    _check(_prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "prctl(PR_CAP_AMBIENT)")
-    _check(_syscall(ctypes.c_long(_SYS_CAPSET), ctypes.byref(header), ctypes.byref(data)), "capset")
+class Capabilities:
+    """The sets that `apply` reduces a process to: effective and permitted as given, inheritable and ambient empty.
+
+    Built before the fork: every object that a child makes for itself is a page it must copy."""
+
+    def __init__(self, keep: tuple[int, ...] = ()) -> None:
+        bits = sum(1 << capability for capability in keep)
+        self._data = (_CapData * 2)(_CapData(bits, bits, 0), _CapData(0, 0, 0))
+        self._header = _CapHeader(_CAPABILITY_VERSION_3, 0)
+        self._arguments = ctypes.c_long(_SYS_CAPSET), ctypes.byref(self._header), ctypes.byref(self._data)
+
+    def apply(self) -> None:
+        _check(_prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "prctl(PR_CAP_AMBIENT)")
+        _check(_syscall(*self._arguments), "capset")
+
+
+NO_CAPABILITIES = Capabilities()
 
 
 def lock_securebits() -> None:

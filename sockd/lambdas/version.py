@@ -36,7 +36,7 @@ class Version:
         """The version that a record describes; its code is published and its packages are installed."""
         config = FunctionConfig.from_json(record.config)
         closure = Closure.from_json(record.closure)
-        init = init_message(record, config, closure, packages, max_answer_bytes=max_answer_bytes)
+        init = init_message(record, config, closure, packages, code, max_answer_bytes=max_answer_bytes)
         program = Program(
             code,
             init,
@@ -83,21 +83,23 @@ def limits_of(config: FunctionConfig) -> Limits:
 
 
 def init_message(
-    record: FunctionRecord, config: FunctionConfig, closure: Closure, packages: InstallCache, *, max_answer_bytes: int
+    record: FunctionRecord,
+    config: FunctionConfig,
+    closure: Closure,
+    packages: InstallCache,
+    code: Path,
+    *,
+    max_answer_bytes: int,
 ) -> bytes:
     """INIT's JSON: everything that a sandbox must know to be this version (zygote/handler_server.py reads it)."""
-    pth = [
-        (path, name)
-        for path, distribution in zip(packages.paths(closure), closure.distributions, strict=True)
-        for name in packages.metadata(distribution.key).pth_files
-    ]
     message = {
         "name": record.name,
         "version": str(record.version),
         "handler": record.handler,
         "code": SANDBOX_PATH,
+        "entry_file": entry_file(code, record.handler),
         "paths": packages.paths(closure),
-        "pth": pth,
+        "pth": packages.pth_paths(closure),
         "env": environment(record, config, packages.bin_paths(closure)),
         "memory_mb": config.memory_mb,
         "open_files": config.open_files,
@@ -106,16 +108,19 @@ def init_message(
     return json.dumps(message, separators=(",", ":")).encode()
 
 
+def entry_file(code: Path, handler: str) -> str:
+    """The source of the entry module when it is a plain file at the top of the code; else empty."""
+    name = handler.partition(":")[0]
+    is_plain = "." not in name and (code / f"{name}.py").is_file() and not (code / name).exists()
+    return f"{name}.py" if is_plain else ""
+
+
 def environment(record: FunctionRecord, config: FunctionConfig, bin_paths: Sequence[str]) -> dict[str, str]:
-    """What AWS sets for every function, and the function's own variables."""
+    """What AWS sets for a function, and its own variables; what is the same for all is in its Zygote already."""
+    path = {"PATH": ":".join([*bin_paths, PATH])} if bin_paths else {}
     return {
-        "PATH": ":".join([*bin_paths, PATH]),
-        "HOME": "/tmp",
-        "PWD": SANDBOX_PATH,
-        "LANG": "C.UTF-8",
-        "TZ": ":UTC",
+        **path,
         "_HANDLER": record.handler,
-        "LAMBDA_TASK_ROOT": SANDBOX_PATH,
         "AWS_LAMBDA_FUNCTION_NAME": record.name,
         "AWS_LAMBDA_FUNCTION_VERSION": str(record.version),
         "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(config.memory_mb),

@@ -73,7 +73,7 @@ def serve(control: socket.socket) -> None:
     syscalls.mount("proc", "/proc", "proc", flags, "hidepid=invisible")
     null = os.open("/dev/null", os.O_RDWR)
     linux.drop_bounding_set(KEPT_CAPABILITIES)
-    linux.set_capabilities(KEPT_CAPABILITIES)
+    linux.Capabilities(KEPT_CAPABILITIES).apply()
     while True:
         data, fds = linux.receive(control, protocol.CONTROL_MAX_BYTES, protocol.CONTROL_MAX_FDS)
         if not data:
