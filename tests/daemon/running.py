@@ -1,0 +1,403 @@
+"""A real daemon in a process of its own, as the tests see it: two HTTP doors, a log, and the kernel's view of it.
+
+Owns the process, and what it leaves if it is killed: `close` ends it and sweeps. Nothing here sleeps: what happens in the
+daemon is waited for on its log, its cgroups and its pidfd.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from tests.daemon.kernel_view import cgroup_pids, wait_readable
+
+REPO = Path(__file__).resolve().parents[2]
+COMMAND = (sys.executable, "-m", "tests.daemon.launch")
+START_DEADLINE_S = 20.0
+DEADLINE_S = 15.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One HTTP response."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def timing(self) -> dict[str, float]:
+        """`Server-Timing` in ms."""
+        entries = (entry.split(";dur=") for entry in self.headers["server-timing"].split(", "))
+        return {name: float(duration) for name, duration in entries}
+
+
+class DeployFailed(Exception):
+    """The daemon refused a deploy; `type`, `message` and `status` are its words."""
+
+    def __init__(self, status: int, error: Mapping[str, Any]) -> None:
+        super().__init__(f"{status} {error}")
+        self.status = status
+        self.type = error["errorType"]
+        self.message = error["errorMessage"]
+
+
+class RunningDaemon:
+    """A daemon that serves. `start` waits until it does; `close` leaves nothing of it."""
+
+    def __init__(self, state: Path, process: subprocess.Popen[bytes]) -> None:
+        self.state = state
+        self.process = process
+        self.pid = process.pid
+        self.url = ""
+        self.lines: list[str] = []
+        self._more = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @classmethod
+    def start(cls, state: Path, config: str = "", *, env: Mapping[str, str] | None = None) -> RunningDaemon:
+        """Args: config: TOML, without the state directory and the address. Raises: AssertionError with its log."""
+        daemon = cls.launch(state, config, env=env)
+        try:
+            daemon.url = daemon.wait_line(r"listening on (http://\S+)", deadline_s=START_DEADLINE_S)[1]
+        except BaseException:
+            daemon.close()
+            raise
+        return daemon
+
+    @classmethod
+    def launch(cls, state: Path, config: str = "", *, env: Mapping[str, str] | None = None) -> RunningDaemon:
+        """As `start`, but without waiting for anything."""
+        state.mkdir(exist_ok=True, parents=True)
+        file = state.parent / f"{state.name}.toml"
+        file.write_text(config)
+        process = subprocess.Popen(
+            [*COMMAND, str(file), str(state)],
+            cwd=REPO,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        return cls(state, process)
+
+    # -- its doors
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def request(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> Answer:
+        """To the public port."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        return _exchange(connection, method, path, body, headers, **kwargs)
+
+    def manage(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+        """To the management socket."""
+        return _exchange(_UnixConnection(self.state / "sockd.sock"), method, path, body, headers)
+
+    def run(self, name: str, event: object = None, **headers: str) -> Answer:
+        """Invoke with a JSON event."""
+        return self.request(
+            "POST", f"/run/{name}", json.dumps(event), {k.replace("_", "-"): v for k, v in headers.items()}
+        )
+
+    def call(self, name: str, event: object = None) -> Any:
+        """The answer of an invocation that must succeed."""
+        answer = self.run(name, event)
+        assert answer.status == 200, answer
+        return answer.json
+
+    def deploy(self, name: str, files: Mapping[str, str | bytes] | str | bytes, **settings: Any) -> dict[str, Any]:
+        """Deploy files, or the text of an f.py, or a zip; `settings` win over its sockd.toml. Raises: DeployFailed."""
+        if isinstance(files, str):
+            files = {"f.py": files}
+        body = files if isinstance(files, bytes) else zipped(files)
+        answer = self.manage("PUT", f"/functions/{name}", body, {"x-sockd-overrides": json.dumps(settings)})
+        last = json.loads(answer.body.splitlines()[-1])
+        if answer.status != 200:
+            raise DeployFailed(answer.status, last)
+        if "error" in last:
+            raise DeployFailed(last["status"], last["error"])
+        result: dict[str, Any] = last["result"]
+        return result
+
+    def remove(self, name: str) -> Answer:
+        return self.manage("DELETE", f"/functions/{name}")
+
+    def logs(self, name: str, request_id: str = "") -> list[dict[str, Any]]:
+        query = f"?request_id={request_id}" if request_id else ""
+        records: list[dict[str, Any]] = self.manage("GET", f"/functions/{name}/logs{query}").json
+        return records
+
+    def log_of(self, name: str, answer: Answer) -> str:
+        """What one request printed."""
+        return "".join(record["text"] for record in self.logs(name, answer.headers["x-amzn-requestid"]))
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.manage("GET", "/status").json
+        return status
+
+    def tree(self) -> dict[str, Any]:
+        tree: dict[str, Any] = self.manage("GET", "/tree").json
+        return tree
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The Zygote tree, flat: each node with `packages` of its ancestors added."""
+        return list(_flat(self.tree()["root"], ()))
+
+    def node(self, *requirements: str) -> dict[str, Any] | None:
+        """The Zygote that holds exactly these packages."""
+        found = [node for node in self.nodes() if node["packages"] == set(requirements)]
+        return found[0] if found else None
+
+    def packages(self) -> dict[str, dict[str, Any]]:
+        """`sockd packages` by name==version."""
+        return {f"{row['name']}=={row['version']}": row for row in self.manage("GET", "/packages").json}
+
+    # -- its log
+
+    @property
+    def mark(self) -> int:
+        """A place in the log: the lines after it are those that come from now on."""
+        with self._more:
+            return len(self.lines)
+
+    def wait_line(self, pattern: str, *, since: int = 0, deadline_s: float = DEADLINE_S) -> re.Match[str]:
+        """Wait until a line of its output matches. Raises: AssertionError with the whole log."""
+        ends = time.monotonic() + deadline_s
+        with self._more:
+            while True:
+                for line in self.lines[since:]:
+                    if found := re.search(pattern, line):
+                        return found
+                since = len(self.lines)
+                if self._ended or not self._more.wait(ends - time.monotonic()):
+                    raise AssertionError(f"no line {pattern!r} in:\n" + "\n".join(self.lines))
+
+    def when(self, condition: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
+        """The first true value of `condition`, which is looked at again after each line of the daemon's log."""
+        ends = time.monotonic() + deadline_s
+        while True:
+            mark = self.mark
+            if value := condition():
+                return value
+            with self._more:
+                if len(self.lines) == mark and not self._more.wait(ends - time.monotonic()):
+                    raise AssertionError("it did not come to be; the log:\n" + "\n".join(self.lines))
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for raw in self.process.stdout:
+            with self._more:
+                self.lines.append(raw.decode(errors="replace").rstrip("\n"))
+                self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+    # -- its life
+
+    @property
+    def cgroup(self) -> str:
+        """The name of its part of the cgroup tree."""
+        from sockd.state_dir import StateDir
+
+        return f"sockd-{StateDir(self.state.resolve(), -1).id}"
+
+    def pids(self) -> set[int]:
+        """Every process in its cgroups: farm init, Zygotes and sandboxes."""
+        return cgroup_pids(self.cgroup)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, deadline_s: float = DEADLINE_S) -> int:
+        """Its exit status. Raises: AssertionError with its log, when it does not end."""
+        pidfd = os.pidfd_open(self.pid) if self.process.returncode is None else -1
+        try:
+            if pidfd >= 0 and not wait_readable(pidfd, deadline_s):
+                raise AssertionError("the daemon does not end:\n" + "\n".join(self.lines))
+        finally:
+            if pidfd >= 0:
+                os.close(pidfd)
+        self.process.wait()
+        self._reader.join(DEADLINE_S)
+        return self.process.returncode
+
+    def terminate(self, deadline_s: float = DEADLINE_S) -> int:
+        """SIGTERM, and its exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait(deadline_s)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        self.process.kill()
+        self.wait()
+
+    def close(self) -> None:
+        """End it, kindly if it is still there, and remove what it left. Safe to call twice."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+            try:
+                self.wait()
+            except AssertionError:
+                self.kill()
+        self._reader.join(DEADLINE_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        CgroupTree(Hierarchies.detect(), self.cgroup).destroy_all(5.0)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("sockd", timeout=60)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        # A path of more than 107 bytes does not fit into sockaddr_un; the directory's fd does.
+        directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY)
+        try:
+            self.sock.connect(f"/proc/self/fd/{directory}/{self._path.name}")
+        finally:
+            os.close(directory)
+
+
+def _exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: Any,
+    headers: Mapping[str, str] | None,
+    **kwargs: Any,
+) -> Answer:
+    try:
+        connection.request(method, path, body, dict(headers or {}), **kwargs)
+        response = connection.getresponse()
+        answer = response.read()
+        return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, answer)
+    finally:
+        connection.close()
+
+
+def _flat(node: Mapping[str, Any] | None, inherited: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    if node is not None:
+        packages = (*inherited, *node["packages"])
+        yield {**node, "packages": set(packages)}
+        for child in node["children"]:
+            yield from _flat(child, packages)
+
+
+def zipped(files: Mapping[str, str | bytes]) -> bytes:
+    """A zip of these files."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def at_once(count: int, call: Callable[[int], T]) -> list[T]:
+    """`call(0)` to `call(count - 1)`, all at the same time; the results in order."""
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(call, range(count)))
+
+
+class Gate:
+    """Where functions wait until the test lets them on: a TCP port on loopback that they connect to.
+
+    In a function: `from gate import wait` beside its code (`GATE_CODE`), then `wait(event["gate"], "who")`."""
+
+    CODE = (
+        "import socket\n"
+        "def wait(port, who=''):\n"
+        "    with socket.create_connection(('127.0.0.1', port)) as s:\n"
+        "        s.sendall(who.encode() + b'\\n')\n"
+        "        return s.recv(100).decode()\n"
+    )
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port: int = self._listener.getsockname()[1]
+        self._held: list[socket.socket] = []
+
+    def arrived(self, deadline_s: float = DEADLINE_S) -> str:
+        """Wait until one more function stands here; who it said it is. Raises: TimeoutError."""
+        self._listener.settimeout(deadline_s)
+        connection, _ = self._listener.accept()
+        connection.settimeout(deadline_s)
+        self._held.append(connection)
+        name = b""
+        while not name.endswith(b"\n"):
+            more = connection.recv(100)
+            if not more:
+                break
+            name += more
+        return name.decode().strip()
+
+    def nobody_comes(self) -> bool:
+        """True when no function stands in front of the gate unseen, now."""
+        return not select.select([self._listener], [], [], 0)[0]
+
+    def gone(self, deadline_s: float = DEADLINE_S) -> bool:
+        """True when the function that came first ends its connection, dead or alive, before the deadline."""
+        self._held[0].settimeout(deadline_s)
+        try:
+            return self._held[0].recv(1) == b""
+        except ConnectionResetError:
+            return True
+        except TimeoutError:
+            return False
+
+    def open(self, word: str = "go") -> None:
+        """Let everyone on who has arrived."""
+        for connection in self._held:
+            with connection:
+                try:
+                    connection.sendall(word.encode())
+                except (BrokenPipeError, ConnectionResetError):
+                    continue
+        self._held.clear()
+
+    def close(self) -> None:
+        self.open()
+        self._listener.close()
+
+
+@contextmanager
+def in_background(call: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """Run `call` in a thread; the value is a function that waits for its result."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(call)
+        yield lambda: future.result(60)
