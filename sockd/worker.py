@@ -18,7 +18,7 @@ from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.config import MB, Config
 from sockd.errors import BadConfig, PackagesFailed
-from sockd.kernel import favordynmods, mounts
+from sockd.kernel import favordynmods, mounts, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.lambdas.code_store import CodeStore
 from sockd.lambdas.function import Caches
@@ -64,6 +64,7 @@ class Worker:
             state: locked; on_end: called once if the farm ends by itself, after which nothing here works.
         Raises: SockdError that says what to do, OSError."""
         raise_open_files()
+        syscalls.close_on_exec_from(3)  # uvloop's children inherit what is not (measured, whatever close_fds says)
         mounts.enter_private_namespace()
         hierarchies = Hierarchies.detect()
         switch_favordynmods(config.sandbox.favordynmods, hierarchies)

@@ -20,6 +20,8 @@ AT_RECURSIVE = 0x8000
 
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _MOUNT_SETATTR = 428, 429, 430, 431, 432, 442
 _PIVOT_ROOT = 155
+_CLOSE_RANGE = 436
+_CLOSE_RANGE_CLOEXEC = 4
 _OPEN_TREE_CLONE = 1
 _OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
@@ -102,6 +104,11 @@ def unshare(flags: int) -> None:
 def prctl(option: int, argument: int) -> None:
     """prctl(2) with one argument."""
     _check(_libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)), "prctl")
+
+
+def close_on_exec_from(first_fd: int) -> None:
+    """Mark every open descriptor from `first_fd` on close-on-exec (close_range(2), CLOSE_RANGE_CLOEXEC)."""
+    _call(_CLOSE_RANGE, "close_range", first_fd, first_fd, 0x7FFFFFFF, _CLOSE_RANGE_CLOEXEC)
 
 
 def open_tree(directory_fd: int, path: str, *, recursive: bool) -> int:
