@@ -1,4 +1,4 @@
-"""Refusals: whole responses for what is turned away before the application sees it; the connection closes after them."""
+"""Refusals: whole responses to what is turned away before the application sees it; the connection then closes."""
 
 from __future__ import annotations
 

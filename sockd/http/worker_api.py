@@ -27,6 +27,10 @@ class TreeNode(TypedDict):
     rate: NotRequired[float]
     """Forks per second, recently."""
     spares: NotRequired[int]
+    starts: NotRequired[int]
+    """Sandboxes forked from it so far."""
+    saved_s: NotRequired[float]
+    """Import time that those starts were spared."""
     children: NotRequired[list[TreeNode]]
 
 
@@ -83,7 +87,7 @@ class WorkerApi(Protocol):
         """The Zygote tree as it is now."""
 
     def packages(self) -> list[dict[str, Any]]:
-        """The install cache: `key`, `name`, `version`, `size_bytes`, `functions`; `reason` if no Zygote may have it."""
+        """The install cache: `key`, `name`, `version`, `size_bytes`, `functions` that use it; `reason` if refused."""
 
     async def add_packages(self, requirements: str, progress: Progress) -> list[str]:
         """Resolve and install; returns the keys of the closure. Raises: PackagesFailed."""

@@ -1,0 +1,8 @@
+"""`python -m sockd`: the command line."""
+
+from __future__ import annotations
+
+from sockd.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The worker as the command line reaches it: management over its Unix socket, invocations over HTTP.
+
+Owns a connection per call. Every failure is an `output.Failure` with the exit status that fits.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import click
+
+from sockd.cli.output import UNREACHABLE, USAGE, Failure, exit_code_of
+
+DEFAULT_STATE_DIR = "/var/lib/sockd"
+DEFAULT_URL = "http://127.0.0.1:5000"
+
+Query = Mapping[str, str]
+NO_QUERY: Query = {}
+
+state_dir_option = click.option(
+    "--state-dir",
+    envvar="SOCKD_STATE_DIR",
+    default=DEFAULT_STATE_DIR,
+    show_default=True,
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="The worker's directory.",
+)
+
+
+class Reply(NamedTuple):
+    """One answer; header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            # However long the directory's path is, this fits into the 108 bytes of an address.
+            self.sock.connect(f"/proc/self/fd/{directory}/{self._path.name}")
+        finally:
+            os.close(directory)
+
+
+class Management:
+    """The management door of the worker that has this state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._socket = state_dir / "sockd.sock"
+
+    def get(self, *path: str, query: Query = NO_QUERY) -> Any:
+        """GET, as parsed JSON. Raises: Failure."""
+        return self.call("GET", *path, query=query)
+
+    def call(self, method: str, *path: str, query: Query = NO_QUERY) -> Any:
+        """Any method without a body, as parsed JSON. Raises: Failure."""
+        reply = self.exchange(method, *path, query=query)
+        if reply.status != 200:
+            raise self.failure(reply.status, _error(reply.body), path)
+        return json.loads(reply.body)
+
+    def exchange(self, method: str, *path: str, body: bytes | None = None, query: Query = NO_QUERY) -> Reply:
+        """One request and its whole answer, whatever its status."""
+        with self._reached() as connection:
+            return _exchange(connection, method, _target(path, query), body)
+
+    def lines(
+        self,
+        method: str,
+        *path: str,
+        body: bytes | None = None,
+        query: Query = NO_QUERY,
+        headers: Query = NO_QUERY,
+    ) -> Iterator[dict[str, Any]]:
+        """An answer of JSON lines, as they come. Raises: Failure, also for one that a line brings."""
+        with self._reached() as connection:
+            connection.request(method, _target(path, query), body, dict(headers))
+            response = connection.getresponse()
+            if response.status != 200:
+                raise self.failure(response.status, _error(response.read()), path)
+            for line in response:
+                message: dict[str, Any] = json.loads(line)
+                if "error" in message:
+                    raise self.failure(message["status"], message["error"], path)
+                yield message
+
+    def failure(self, status: int, error: Mapping[str, Any], path: tuple[str, ...]) -> Failure:
+        """A typed error of the worker, for a person."""
+        message = str(error.get("errorMessage", f"status {status}"))
+        fix = ""
+        if status == 404 and len(path) > 1 and path[0] == "functions":
+            names = [function["name"] for function in self.get("functions")]
+            close = get_close_matches(path[1], names, n=1)
+            message += f"; did you mean {close[0]}?" if close else ""
+            fix = "sockd ls"
+        return Failure(message, why=str(error.get("errorType", "")), fix=fix, exit_code=exit_code_of(status))
+
+    @contextmanager
+    def _reached(self) -> Iterator[http.client.HTTPConnection]:
+        fix = "sudo sockd up"
+        if str(self._socket.parent) != DEFAULT_STATE_DIR:
+            fix += f" --state-dir {self._socket.parent}"
+        try:
+            with closing(_UnixConnection(self._socket)) as connection:
+                yield connection
+        except PermissionError:
+            why = f"{self._socket} is root's alone"
+            raise Failure("only root manages a worker", why=why, fix="sudo sockd ...", exit_code=UNREACHABLE) from None
+        except (OSError, http.client.HTTPException) as error:
+            why = f"{self._socket}: {_words(error)}"
+            raise Failure("no worker answers", why=why, fix=fix, exit_code=UNREACHABLE) from None
+
+
+def invoke_url(url: str, name: str, payload: bytes) -> Reply:
+    """POST /run/<name> at a public door. Raises: Failure if nothing answers there."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise Failure(f"{url!r} is not a URL such as {DEFAULT_URL}", exit_code=USAGE)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    target = f"{parts.path.rstrip('/')}/run/{quote(name, safe='')}"
+    try:
+        with closing(kind(host, port)) as connection:
+            return _exchange(connection, "POST", target, payload)
+    except (OSError, http.client.HTTPException) as error:
+        raise Failure(
+            f"no worker answers at {url}", why=_words(error), fix="sudo sockd up", exit_code=UNREACHABLE
+        ) from None
+
+
+def _words(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _exchange(connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None) -> Reply:
+    connection.request(method, target, body)
+    response = connection.getresponse()
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    return Reply(response.status, headers, response.read())
+
+
+def _target(path: tuple[str, ...], query: Query) -> str:
+    target = "/" + "/".join(quote(part, safe="") for part in path)
+    pairs = "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items())
+    return f"{target}?{pairs}" if pairs else target
+
+
+def _error(body: bytes) -> dict[str, Any]:
+    try:
+        error = json.loads(body)
+    except ValueError:
+        return {"errorMessage": body[:500].decode(errors="replace")}
+    return error if isinstance(error, dict) else {"errorMessage": str(error)}

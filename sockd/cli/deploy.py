@@ -1,0 +1,97 @@
+"""`sockd deploy`: publish a directory or zip as a function."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.cli.client import DEFAULT_URL, Management, state_dir_option
+from sockd.cli.output import USAGE, Failure, json_option, print_json, progress
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@click.command()
+@click.argument("source", default=".", type=click.Path(exists=True, path_type=Path))
+@click.option("--name", help="The function's name.  [default: the directory's or the zip's]")
+@click.option("--handler", metavar="MODULE:ATTR", help="What to call, if it is not to be found by its name.")
+@click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory of one sandbox.")
+@click.option("--timeout", "timeout_s", type=float, metavar="S", help="Longest time of one request.")
+@click.option("--concurrency", type=int, help="Most requests at once.")
+@click.option("--network", type=click.Choice(["host", "none"]), help="What the function can reach.")
+@click.option("--env", multiple=True, metavar="KEY=VALUE", help="An environment variable; may be repeated.")
+@state_dir_option
+@json_option
+def deploy(
+    source: Path, name: str | None, env: tuple[str, ...], state_dir: Path, as_json: bool, **options: Any
+) -> None:
+    """Publish a directory or zip as a function.
+
+    SOURCE holds the code and, if need be, requirements.txt and sockd.toml; options win over sockd.toml. A running
+    function switches to the new version without losing a request."""
+    name = name or _default_name(source)
+    overrides = {key: value for key, value in options.items() if value is not None}
+    if env:
+        overrides["env"] = dict(_pair(item) for item in env)
+    management = Management(state_dir)
+    # ASCII: a header carries no other letters. An absent header is an empty set of overrides.
+    headers = {"x-sockd-overrides": json.dumps(overrides)} if overrides else {}
+    with progress(f"packing {source}") as show:
+        body = _packed(source)
+        show(f"sending {len(body)} bytes")
+        function = _result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
+    url = f"{management.get('status').get('url', DEFAULT_URL)}/run/{name}"
+    if as_json:
+        print_json({**function, "url": url})
+        return
+    packages = function["packages"]
+    click.echo(
+        f"{name}: version {function['version_number']} ({function['version'][:12]}), handler {function['handler']}, "
+        f"{len(packages)} package{'' if len(packages) == 1 else 's'}"
+    )
+    click.echo(f"  {url}\n  curl -d '{{}}' {url}\n  sockd invoke {name} -d '{{}}'")
+
+
+def _result(lines: Any, show: Any) -> dict[str, Any]:
+    """The last of a stream of progress lines."""
+    for line in lines:
+        if "result" in line:
+            result: dict[str, Any] = line["result"]
+            return result
+        show(line["progress"])
+    raise Failure("the worker stopped before it was done", why="the connection ended", fix="sockd status")
+
+
+def _default_name(source: Path) -> str:
+    name = source.resolve().stem if source.is_file() else source.resolve().name
+    if not NAME.fullmatch(name):
+        raise Failure(
+            f"{name!r} cannot be a function's name",
+            why="a name is 1 to 64 of A-Z a-z 0-9 _ -",
+            fix=f"sockd deploy {source} --name {re.sub('[^A-Za-z0-9_-]+', '-', name)[:64].strip('-') or 'my-function'}",
+            exit_code=USAGE,
+        )
+    return name
+
+
+def _pair(item: str) -> tuple[str, str]:
+    key, equals, value = item.partition("=")
+    if not equals or not key:
+        raise Failure(f"--env {item!r} is not KEY=VALUE", exit_code=USAGE)
+    return key, value
+
+
+def _packed(source: Path) -> bytes:
+    from sockd.errors import SockdError
+    from sockd.lambdas.packing import pack
+
+    try:
+        return source.read_bytes() if source.is_file() else pack(source)
+    except SockdError as error:
+        raise Failure(f"{source} cannot be deployed", why=error.message) from None
+    except OSError as error:
+        raise Failure(f"{source} cannot be read", why=str(error)) from None

@@ -1,0 +1,38 @@
+"""`sockd doctor`: the checks of `sockd.cli.doctor`, printed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from sockd.cli.client import state_dir_option
+from sockd.cli.output import FAILED, json_option, print_json
+
+MARKS = {True: "ok  ", False: "FAIL", None: "note"}
+
+
+@click.command()
+@state_dir_option
+@json_option
+def doctor(state_dir: Path, as_json: bool) -> None:
+    """Check what this host can do, and say what to fix.
+
+    Exits 1 if a worker cannot run here."""
+    from sockd.cli.doctor import as_dicts, render, run_checks
+
+    checks = run_checks(state_dir)
+    if as_json:
+        print_json(as_dicts(checks))
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(render(checks))
+    else:
+        for check in checks:
+            click.echo(
+                f"{MARKS[check.ok]}  {check.name}: {check.found}" + (f"\n      fix: {check.fix}" if check.fix else "")
+            )
+    if any(check.ok is False for check in checks):
+        sys.exit(FAILED)

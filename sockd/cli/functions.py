@@ -1,0 +1,59 @@
+"""`sockd ls` and `sockd rm`: the functions that are deployed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from sockd.cli.client import Management, state_dir_option
+from sockd.cli.output import json_option, print_json, print_table, say, size
+
+HEADINGS = ("name", "version", "handler", "memory", "timeout", "concurrency", "network", "packages", "code", "updated")
+
+
+@click.command()
+@state_dir_option
+@json_option
+def ls(state_dir: Path, as_json: bool) -> None:
+    """List the functions."""
+    functions = Management(state_dir).get("functions")
+    if as_json:
+        print_json(functions)
+    elif not functions:
+        say("no functions yet; deploy one: sockd deploy DIR")
+    else:
+        print_table(HEADINGS, [_row(function) for function in functions])
+
+
+def _row(function: dict[str, object]) -> tuple[str, ...]:
+    packages, code_bytes, updated_at = function["packages"], function["code_bytes"], function["updated_at"]
+    assert isinstance(packages, list)
+    assert isinstance(code_bytes, int)
+    assert isinstance(updated_at, int | float)
+    return (
+        str(function["name"]),
+        f"{function['version_number']} ({str(function['version'])[:12]})",
+        str(function["handler"]),
+        f"{function['memory_mb']} MB",
+        f"{function['timeout_s']:g} s",
+        str(function["concurrency"]),
+        str(function["network"]),
+        str(len(packages)),
+        size(code_bytes),
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(updated_at)),
+    )
+
+
+@click.command()
+@click.argument("name")
+@state_dir_option
+@json_option
+def rm(name: str, state_dir: Path, as_json: bool) -> None:
+    """Remove a function. Requests that are running finish."""
+    removed = Management(state_dir).call("DELETE", "functions", name)
+    if as_json:
+        print_json(removed)
+    else:
+        say(f"removed {name}")

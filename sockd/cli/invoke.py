@@ -1,0 +1,102 @@
+"""`sockd invoke`: run a function once and print what it answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from sockd.cli.client import DEFAULT_URL, Management, Reply, invoke_url, state_dir_option
+from sockd.cli.output import USAGE, Failure, exit_code_of, json_option, print_json, say
+
+
+@click.command()
+@click.argument("name")
+@click.option("-d", "--data", default="{}", metavar="JSON|@FILE|-", help="The event.  [default: {}]")
+@click.option("--url", envvar="SOCKD_URL", show_envvar=True, help=f"The worker's address.  [default: {DEFAULT_URL}]")
+@state_dir_option
+@json_option
+@click.pass_context
+def invoke(ctx: click.Context, name: str, data: str, url: str | None, state_dir: Path, as_json: bool) -> None:
+    """Run a function once and print what it answers.
+
+    Goes to --url; or, where only --state-dir is given, to the worker that has that directory."""
+    payload = _payload(data)
+    given = ctx.get_parameter_source("state_dir") is not ParameterSource.DEFAULT
+    begun = time.perf_counter()
+    if url is None and given:
+        reply = Management(state_dir).exchange("POST", "functions", name, "invoke", body=payload)
+    else:
+        reply = invoke_url(url or DEFAULT_URL, name, payload)
+    total_ms = (time.perf_counter() - begun) * 1e3
+    if as_json:
+        print_json(_as_fields(reply, total_ms))
+    elif reply.status == 200:
+        sys.stdout.buffer.write(reply.body + b"\n")
+        sys.stdout.flush()
+        if sys.stderr.isatty():
+            say(_timing_line(reply, total_ms))
+    if reply.status != 200:
+        if not as_json:
+            _raise(reply, name)
+        sys.exit(exit_code_of(reply.status))
+
+
+def _payload(data: str) -> bytes:
+    if data == "-":
+        return sys.stdin.buffer.read()
+    if not data.startswith("@"):
+        return os.fsencode(data)
+    try:
+        return Path(data[1:]).read_bytes()
+    except OSError as error:
+        raise Failure(f"{data[1:]} cannot be read", why=error.strerror or str(error), exit_code=USAGE) from None
+
+
+def _as_fields(reply: Reply, total_ms: float) -> dict[str, Any]:
+    try:
+        body = json.loads(reply.body)
+    except ValueError:
+        body = reply.body.decode(errors="replace")
+    return {
+        "status": reply.status,
+        "request_id": reply.headers.get("x-amzn-requestid"),
+        "cold": reply.headers.get("x-sockd-cold") == "1",
+        "origin": reply.headers.get("x-sockd-origin"),
+        "sandbox": reply.headers.get("x-sockd-sandbox"),
+        "phases_ms": _phases(reply),
+        "total_ms": round(total_ms, 3),
+        "body": body,
+    }
+
+
+def _phases(reply: Reply) -> dict[str, float]:
+    """`Server-Timing`, taken apart."""
+    entries = reply.headers.get("server-timing", "").split(", ")
+    pairs = (entry.split(";dur=") for entry in entries if ";dur=" in entry)
+    return {name: float(duration) for name, duration in pairs}
+
+
+def _timing_line(reply: Reply, total_ms: float) -> str:
+    phases = ", ".join(f"{name} {duration:.2f}" for name, duration in _phases(reply).items())
+    origin, request_id = (reply.headers.get(name, "?") for name in ("x-sockd-origin", "x-amzn-requestid"))
+    return f"{origin}, {total_ms:.2f} ms ({phases}), {request_id}"
+
+
+def _raise(reply: Reply, name: str) -> None:
+    """Tell a failed invocation. Raises: Failure."""
+    try:
+        error = json.loads(reply.body)
+        kind, message = error["errorType"], error["errorMessage"]
+    except (ValueError, TypeError, KeyError):
+        raise Failure(f"status {reply.status}, and no error of a worker's", why="is this a worker's address?") from None
+    say("".join(error.get("stackTrace", ())).rstrip() or f"request {error.get('requestId')}")
+    fixes = {404: "sockd ls", 504: f"sockd deploy --name {name} --timeout S"}
+    fix = fixes.get(reply.status, f"sockd logs {name} --request {error.get('requestId')}")
+    raise Failure(f"{kind}: {message}", fix=fix, exit_code=exit_code_of(reply.status))

@@ -1,0 +1,63 @@
+"""`sockd`: the commands, found by name and imported when called."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+
+COMMANDS = {
+    "up": ("sockd.cli.up", "Run a worker in the foreground."),
+    "doctor": ("sockd.cli.doctor_command", "Check what this host can do, and say what to fix."),
+    "deploy": ("sockd.cli.deploy", "Publish a directory or zip as a function."),
+    "invoke": ("sockd.cli.invoke", "Run a function once."),
+    "ls": ("sockd.cli.functions", "List the functions."),
+    "rm": ("sockd.cli.functions", "Remove a function."),
+    "logs": ("sockd.cli.logs", "Show what a function has printed."),
+    "status": ("sockd.cli.status", "Show what the worker is doing."),
+    "tree": ("sockd.cli.tree", "Show the Zygote tree."),
+    "packages": ("sockd.cli.packages", "List, add and remove installed packages."),
+    "bench": ("sockd.cli.bench", "Run a benchmark."),
+}
+"""Where each command is, and its line in the help: so that the help of all imports none."""
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(COMMANDS[cmd_name][0])
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"no command {args[0]!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """A serverless platform for Python: deploy a function, invoke it over HTTP, cold in milliseconds."""
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def main() -> None:
+    """The entry point; exits with the status of the command."""
+    cli(prog_name="sockd")

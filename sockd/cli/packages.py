@@ -1,0 +1,72 @@
+"""`sockd packages`: the install cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.cli.client import Management, state_dir_option
+from sockd.cli.output import USAGE, Failure, json_option, print_json, print_table, progress, say, size
+
+
+@click.group()
+def packages() -> None:
+    """List, add and remove installed packages."""
+
+
+@packages.command()
+@state_dir_option
+@json_option
+def ls(state_dir: Path, as_json: bool) -> None:
+    """List what is installed, and why a package is not imported ahead."""
+    rows = Management(state_dir).get("packages")
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        say("no packages yet; a deploy installs what it needs, or: sockd packages add NAME")
+    else:
+        print_table(("key", "size", "functions", "not in a Zygote because"), [_row(row) for row in rows])
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    return str(row["key"]), size(row["size_bytes"]), ", ".join(row.get("functions", ())), row.get("reason", "")
+
+
+@packages.command()
+@click.argument("requirement", nargs=-1)
+@click.option("-r", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A requirements.txt.")
+@state_dir_option
+@json_option
+def add(requirement: tuple[str, ...], file: Path | None, state_dir: Path, as_json: bool) -> None:
+    """Install packages ahead of the functions that need them, with everything they depend on."""
+    lines = [*requirement, *([file.read_text()] if file else ())]
+    if not lines:
+        raise Failure("nothing to add", fix="sockd packages add numpy", exit_code=USAGE)
+    keys: list[str] | None = None
+    with progress("resolving") as show:
+        for line in Management(state_dir).lines("POST", "packages", body="\n".join(lines).encode()):
+            if "result" in line:
+                keys = line["result"]
+            else:
+                show(line["progress"])
+    if keys is None:
+        raise Failure("the worker stopped before it was done", why="the connection ended", fix="sockd status")
+    if as_json:
+        print_json(keys)
+    else:
+        click.echo("\n".join(keys))
+
+
+@packages.command()
+@click.argument("key")
+@state_dir_option
+@json_option
+def rm(key: str, state_dir: Path, as_json: bool) -> None:
+    """Remove one package, by its key, if no function needs it."""
+    removed = Management(state_dir).call("DELETE", "packages", key)
+    if as_json:
+        print_json(removed)
+    else:
+        say(f"removed {key}")

@@ -1,0 +1,36 @@
+"""`sockd status`: what the worker is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.cli.client import Management, state_dir_option
+from sockd.cli.output import json_option, print_json, print_table, size
+
+
+@click.command()
+@state_dir_option
+@json_option
+def status(state_dir: Path, as_json: bool) -> None:
+    """Show what the worker is doing."""
+    fields = Management(state_dir).get("status")
+    if as_json:
+        print_json(fields)
+    else:
+        print_table(("", ""), list(_rows("", fields)))
+
+
+def _rows(prefix: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _rows(f"{prefix}{key} ", value)
+        elif key.endswith("_bytes") and isinstance(value, int):
+            yield f"{prefix}{key.removesuffix('_bytes')}", size(value)
+        elif key.endswith("_s") and isinstance(value, int | float):
+            yield f"{prefix}{key.removesuffix('_s')}", f"{value:.0f} s"
+        else:
+            yield f"{prefix}{key}", str(value)

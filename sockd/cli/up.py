@@ -1,0 +1,65 @@
+"""`sockd up`: run a worker in the foreground, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from sockd.cli.output import USAGE, Failure
+
+
+@click.command()
+@click.option("--listen", metavar="HOST:PORT", help="Where functions are invoked. [default: 127.0.0.1:5000]")
+@click.option(
+    "--state-dir",
+    envvar="SOCKD_STATE_DIR",
+    show_envvar=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where everything is kept. [default: /var/lib/sockd]",
+)
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file.")
+def up(listen: str | None, state_dir: Path | None, config: Path | None) -> None:
+    """Run a worker in the foreground, until SIGTERM or Ctrl-C.
+
+    Prints where it listens once it does."""
+    import logging
+
+    from sockd.config import Config
+    from sockd.errors import BadConfig, SockdError
+
+    overrides = {"listen": listen, "state_dir": str(state_dir) if state_dir else None}
+    try:
+        settings = Config.load(config, **{key: value for key, value in overrides.items() if value is not None})
+    except BadConfig as error:
+        raise Failure("the configuration is wrong", why=error.message, exit_code=USAGE) from None
+    if os.geteuid() != 0:
+        raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix="sudo sockd up")
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        status = _serve(settings)
+    except SockdError as error:
+        raise Failure("the worker cannot start", why=error.message, fix="sockd doctor") from None
+    except OSError as error:
+        raise _start_failure(error, settings.http.listen) from error
+    sys.exit(status)
+
+
+def _serve(settings: object) -> int:
+    import uvloop
+
+    from sockd.config import Config
+    from sockd.daemon import serve
+
+    assert isinstance(settings, Config)
+    return uvloop.run(serve(settings))
+
+
+def _start_failure(error: OSError, listen: str) -> Failure:
+    why = "; ".join([str(error), *getattr(error, "__notes__", ())])
+    if error.errno == errno.EADDRINUSE:
+        return Failure(f"{listen} is taken", why=why, fix="sockd up --listen 127.0.0.1:0")
+    return Failure("the worker cannot start", why=why, fix="sockd doctor")
