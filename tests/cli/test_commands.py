@@ -1,0 +1,302 @@
+"""Every command, as a process of its own, against both doors of a fake worker."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from sockd.config import Config, HttpConfig
+from sockd.http.front import Front
+from sockd.http.management import LIMITS, Management
+from sockd.http.server import HttpServer
+from sockd.http.sockets import bind_tcp, bind_unix
+from sockd.telemetry import LogRecord
+from tests.http.fake_worker import FakeWorker
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Served:
+    """A fake worker with its doors open, in a thread."""
+
+    worker: FakeWorker
+    state_dir: Path
+    loop: asyncio.AbstractEventLoop
+
+    def environment(self) -> dict[str, str]:
+        known = {key: value for key, value in os.environ.items() if not key.startswith("SOCKD_")}
+        return {**known, "PYTHONPATH": str(REPOSITORY), "SOCKD_STATE_DIR": str(self.state_dir), "NO_COLOR": "1"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    state_dir = tmp_path_factory.mktemp("state")
+    (state_dir / "tmp").mkdir()
+    started: list[Served] = []
+    ready = threading.Event()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        worker = FakeWorker()
+        front = HttpServer(Front(worker, HttpConfig()), bind_tcp("127.0.0.1:0"))
+        app = Management(worker, Config(), state_dir / "tmp").app
+        management = HttpServer(app, [bind_unix(state_dir / "sockd.sock")], limits=LIMITS)
+        await front.start()
+        await management.start()
+        worker.url = f"http://127.0.0.1:{front.port}"
+        started.append(Served(worker, state_dir, asyncio.get_running_loop()))
+        ready.set()
+        await stop.wait()
+        await front.aclose(0)
+        await management.aclose(0)
+
+    thread = threading.Thread(target=lambda: uvloop.run(serve()))
+    thread.start()
+    assert ready.wait(10)
+    yield started[0]
+    started[0].loop.call_soon_threadsafe(stop.set)
+    thread.join(10)
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(served: Served) -> Run:
+    def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "sockd", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            env={**served.environment(), **environment},
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def function_dir(tmp_path: Path) -> Path:
+    directory = tmp_path / "hello"
+    directory.mkdir()
+    (directory / "f.py").write_text("def f(event):\n    return event\n")
+    return directory
+
+
+def test_help_names_every_command_and_imports_none(run: Run) -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("up", "doctor", "deploy", "invoke", "ls", "rm", "logs", "status", "tree", "packages", "bench"):
+        assert f"\n  {command} " in done.stdout
+    code = "import sys\nfrom sockd.cli.main import cli\ntry: cli(['--help'])\nexcept SystemExit: print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    modules = set(loaded.stdout.split("\n")[-2].split())
+    assert not modules & {"rich", "msgspec", "http.client", "asyncio", "uvloop", "starlette", "sockd.cli.deploy"}
+
+
+@pytest.mark.parametrize(
+    "command", ["up", "doctor", "deploy", "invoke", "ls", "rm", "logs", "status", "tree", "packages", "bench"]
+)
+def test_every_command_has_help(run: Run, command: str) -> None:
+    done = run(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sage: " in done.stdout
+
+
+def test_a_mistyped_command_is_guessed(run: Run) -> None:
+    done = run("delpoy")
+    assert done.returncode == 2
+    assert "Did you mean 'deploy'?" in done.stderr
+
+
+def test_a_deploy_prints_where_the_function_is_and_how_to_call_it(run: Run, served: Served, function_dir: Path) -> None:
+    done = run("deploy", str(function_dir), "--memory", "256", "--env", "A=b=ü", "--timeout", "1.5")
+    assert done.returncode == 0, done.stderr
+    assert f"{served.worker.url}/run/hello" in done.stdout
+    assert "curl -d '{}'" in done.stdout
+    assert "reading the archive" in done.stderr
+    names, overrides = served.worker.deployed["hello"]
+    assert names == ["f.py"]
+    assert overrides == {"memory_mb": 256, "env": {"A": "b=ü"}, "timeout_s": 1.5}
+
+
+def test_a_zip_is_deployed_as_it_is(run: Run, served: Served, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("lambda_function.py", "")
+    (tmp_path / "zipped.zip").write_bytes(buffer.getvalue())
+    done = run("deploy", str(tmp_path / "zipped.zip"), "--json")
+    assert json.loads(done.stdout)["url"] == f"{served.worker.url}/run/zipped"
+    assert served.worker.deployed["zipped"] == (["lambda_function.py"], {})
+
+
+def test_a_deploy_that_cannot_be_says_why_and_what_to_type(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "my function").mkdir()
+    done = run("deploy", str(tmp_path / "my function"))
+    assert done.returncode == 2
+    assert "--name my-function" in done.stderr
+    (tmp_path / "bad.zip").write_text("no zip")
+    done = run("deploy", str(tmp_path / "bad.zip"))
+    assert done.returncode == 1
+    assert "not a zip file" in done.stderr
+    assert "Traceback" not in done.stderr
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "passwd").symlink_to("/etc/passwd")
+    assert "link" in run("deploy", str(tmp_path / "linked")).stderr
+    assert run("deploy", str(tmp_path / "missing")).returncode == 2
+    assert run("deploy", str(tmp_path / "linked"), "--env", "x").returncode == 2
+
+
+def test_an_invocation_prints_the_answer_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    done = run("invoke", "echo", "-d", '{"x": "ü"}')
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"x": "ü"}\n', "")
+    (tmp_path / "event.json").write_text("[1]")
+    assert run("invoke", "echo", "-d", f"@{tmp_path}/event.json").stdout == "[1]\n"
+    assert run("invoke", "echo", "-d", "-", stdin="[2]").stdout == "[2]\n"
+    assert run("invoke", "echo").stdout == "{}\n"
+    assert run("invoke", "echo", "-d", "@/nowhere").returncode == 2
+
+
+def test_an_invocation_goes_to_the_url_that_is_given(run: Run, served: Served) -> None:
+    assert run("invoke", "echo", SOCKD_URL=served.worker.url, SOCKD_STATE_DIR="/nowhere").stdout == "{}\n"
+    assert run("invoke", "echo", "--url", served.worker.url + "/").returncode == 0
+    assert run("invoke", "echo", "--url", "localhost").returncode == 2
+    assert run("invoke", "echo", "--url", "http://127.0.0.1:1").returncode == 69
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("raises", 1), ("bug", 1), ("oom", 1), ("unknown", 3), ("busy", 4), ("times_out", 5)]
+)
+def test_a_failed_invocation_has_its_exit_status(run: Run, served: Served, name: str, status: int) -> None:
+    for more in ((), ("--url", served.worker.url)):
+        done = run("invoke", name, *more)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert "error: " in done.stderr
+        assert "fix: " in done.stderr
+        assert "Traceback" not in done.stderr
+    done = run("invoke", name, "--json")
+    assert done.returncode == status
+    assert json.loads(done.stdout)["body"]["errorType"]
+
+
+def test_an_invocation_as_json_holds_the_phases(run: Run) -> None:
+    fields = json.loads(run("invoke", "echo", "-d", "[1]", "--json").stdout)
+    assert (fields["status"], fields["body"], fields["cold"], fields["origin"]) == (200, [1], True, "spare")
+    assert fields["phases_ms"] == {"queue": 0.001, "setup": 0.2, "init": 3.0, "exec": 0.04}
+
+
+def test_functions_are_listed_and_removed(run: Run, served: Served, function_dir: Path) -> None:
+    run("deploy", str(function_dir), "--name", "doomed")
+    assert "doomed" in [function["name"] for function in json.loads(run("ls", "--json").stdout)]
+    listing = run("ls").stdout
+    assert listing.startswith("name ")
+    assert "doomed" in listing
+    assert run("rm", "doomed").returncode == 0
+    done = run("rm", "ecco")
+    assert done.returncode == 3
+    assert "did you mean echo?" in done.stderr
+    assert "fix: sockd ls" in done.stderr
+
+
+def test_logs_are_shown_by_request(run: Run) -> None:
+    assert run("logs", "echo").stdout.count("line \\xff") == 3
+    assert "r1" in run("logs", "echo", "--request", "r1").stdout
+    assert [record["request_id"] for record in json.loads(run("logs", "echo", "-n", "2", "--json").stdout)] == [
+        "r0",
+        "r1",
+    ]
+    assert run("logs", "unknown").returncode == 3
+    assert run("logs", "unknown", "-f").returncode == 3
+
+
+def test_logs_are_followed_until_interrupted(served: Served) -> None:
+    command = [sys.executable, "-m", "sockd", "logs", "echo", "-f", "-n", "1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=served.environment()) as process:
+        assert process.stdout
+        assert json.loads(process.stdout.readline())["request_id"] == "r0"
+        served.loop.call_soon_threadsafe(served.worker.records.put_nowait, LogRecord("r9", 1.0, b"new\n", 0))
+        assert json.loads(process.stdout.readline())["request_id"] == "r9"
+        process.send_signal(2)
+        assert process.wait(10) == 0
+
+
+def test_status_and_tree_are_shown(run: Run, served: Served) -> None:
+    assert json.loads(run("status", "--json").stdout)["url"] == served.worker.url
+    assert "sandboxes idle" in run("status").stdout
+    assert json.loads(run("tree", "--json").stdout)["root"]["modules"] == 40
+    lines = run("tree").stdout.splitlines()
+    assert lines[0].startswith("Python  (40 modules; 6.0 MB of its own")
+    assert lines[1].startswith("└── numpy==2.3.0  (80 modules; 9.0 MB of its own; 1.5/s; 4 spares)")
+    assert lines[2] == "refused: grpcio==1.0: starts threads on import"
+
+
+def test_packages_are_listed_added_and_removed(run: Run, tmp_path: Path) -> None:
+    assert "numpy-2.3.0-abc" in run("packages", "ls").stdout
+    assert json.loads(run("packages", "ls", "--json").stdout)[0]["name"] == "numpy"
+    done = run("packages", "add", "numpy")
+    assert (done.returncode, done.stdout) == (0, "numpy-2.3.0-abc\n")
+    (tmp_path / "requirements.txt").write_text("numpy\n")
+    assert json.loads(run("packages", "add", "-r", f"{tmp_path}/requirements.txt", "--json").stdout)
+    done = run("packages", "add", "nonsense")
+    assert done.returncode == 1
+    assert "nonsense was not found" in done.stderr
+    assert run("packages", "add").returncode == 2
+    assert run("packages", "rm", "numpy-2.3.0-abc").returncode == 0
+    assert run("packages", "rm", "other").returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("ls",), ("status",), ("tree",), ("rm", "f"), ("logs", "f", "-f"), ("invoke", "f")]
+)
+def test_no_worker_is_69_and_the_line_that_starts_one(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    dead = tmp_path / "sockd.sock"
+    bind_unix(dead).close()
+    for state_dir in (tmp_path, tmp_path / "missing"):
+        done = run(*arguments, "--state-dir", str(state_dir))
+        assert (done.returncode, done.stdout) == (69, "")
+        assert f"fix: sudo sockd up --state-dir {state_dir}" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_state_directory_with_a_long_path_is_reached(run: Run, tmp_path: Path, served: Served) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    (deep / "sockd.sock").hardlink_to(served.state_dir / "sockd.sock")
+    assert run("ls", "--state-dir", str(deep)).returncode == 0
+
+
+def test_a_wrong_configuration_does_not_start_a_worker(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[http]\nlistem = 1\n")
+    done = run("up", "--config", str(tmp_path / "c.toml"), "--state-dir", str(tmp_path))
+    assert done.returncode == 2
+    assert "listem" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_benchmarks_are_listed_and_guessed(run: Run) -> None:
+    assert "primitives" in run("bench").stdout
+    done = run("bench", "primitive", "--quick")
+    assert done.returncode == 2
+    assert "sockd bench primitives" in done.stderr
+    assert "usage: python -m benchmarks.primitives" in run("bench", "primitives", "--help").stdout
+
+
+def test_no_colour_is_printed_where_nobody_looks_or_nobody_wants_it(run: Run) -> None:
+    for arguments in (("ls",), ("tree",), ("status",), ("logs", "echo"), ("rm", "unknown")):
+        done = run(*arguments)
+        assert "\x1b" not in done.stdout + done.stderr
