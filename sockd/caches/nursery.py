@@ -17,6 +17,7 @@ from pathlib import Path
 from sockd.caches import eviction, selection
 from sockd.caches.distribution import SANDBOX_STORE
 from sockd.caches.import_profile import Seen, load_learned, save_learned
+from sockd.caches.rate import RATE_TAU_S, DecayingRate
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.config import ZygoteConfig
@@ -26,7 +27,7 @@ from sockd.sandbox.zygote import Zygote
 
 BYTES_PER_IMPORT_SECOND = 250 << 20
 """Memory of a package that was not measured yet, from its import time: 200-310 MB a second (numpy, pandas, Django)."""
-TOP_DEMANDS = 32
+TOP_DEMANDS = 128
 POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
 
 _log = logging.getLogger(__name__)
@@ -131,22 +132,26 @@ class Nursery:
         if self._costs is None:
             seconds = self.profile.seconds_by_key()
             self._costs = {
-                key: selection.PackageCost(spent, int(spent * BYTES_PER_IMPORT_SECOND)) for key, spent in seconds.items()
+                key: selection.PackageCost(spent, int(spent * BYTES_PER_IMPORT_SECOND))
+                for key, spent in seconds.items()
             }
         return self._costs
 
     def _make_room(self, plan: selection.NewNode) -> bool:
         """Evict for a planned node; False when it is not worth that."""
         now_s = time.monotonic()
-        stats = [node.stats(now_s) for node in self._tree.nodes]
-        free = (self._config.memory_mb << 20) - sum(node.unique_bytes for node in self._tree.nodes)
-        measured = self._config.policy == "measured"
-        if measured and not eviction.worth_making(plan, stats, free, now_s, self._limits):
+        nodes = {node.id: node for node in self._tree.nodes}
+        stats = [node.stats(now_s) for node in nodes.values()]
+        free = (self._config.memory_mb << 20) - sum(node.unique_bytes for node in nodes.values())
+        if self._config.policy == "measured" and not eviction.worth_making(plan, stats, free, self._limits):
             return False
         need = eviction.room_needed(plan, len(stats), free, self._limits)
         others = [node for node in stats if node.id != plan.parent_id]
-        for victim in POLICIES[self._config.policy](others, need, now_s):
-            self._tree.remove(next(node for node in self._tree.nodes if node.id == victim))
+        victims = [nodes[victim] for victim in POLICIES[self._config.policy](others, need, now_s)]
+        if sum(victim.unique_bytes for victim in victims) < need:
+            return False
+        for victim in victims:
+            self._tree.remove(victim)
         return True
 
     async def _provision(self, parent: ZygoteNode, plan: selection.NewNode) -> ZygoteNode:
@@ -159,6 +164,7 @@ class Nursery:
             )
             self.profile.failed(plan.packages, imported.failed)
             node = ZygoteNode(zygote, plan.packages, parent, len(modules), seconds_saved=plan.seconds_saved)
+            node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
             node.unique_bytes = await asyncio.to_thread(pidfds.private_bytes, zygote.pidfd)
             await self._try_canary(node)
         except BaseException:

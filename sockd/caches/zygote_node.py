@@ -10,12 +10,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from sockd.caches.eviction import NodeStats
-from sockd.caches.rate import DecayingRate
+from sockd.caches.rate import RATE_TAU_S, DecayingRate
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.zygote import Zygote
 
-RATE_TAU_S = 30.0
-"""How fast a node's use is forgotten."""
+SPARES_TAU_S = 10.0
 
 
 @dataclass(eq=False, slots=True)
@@ -34,6 +33,9 @@ class ZygoteNode:
     last_used_s: float = field(default_factory=time.monotonic)
     hits: int = 0
     rate: DecayingRate = field(default_factory=lambda: DecayingRate(RATE_TAU_S, now_s=time.monotonic()))
+    """How often it is worth having: what evicting it would cost, over minutes."""
+    lately: DecayingRate = field(default_factory=lambda: DecayingRate(SPARES_TAU_S, now_s=time.monotonic()))
+    """How often it is used right now: how many spares it keeps, over seconds."""
     spares: deque[Sandbox] = field(default_factory=deque)
     spares_coming: int = 0
 
@@ -50,6 +52,7 @@ class ZygoteNode:
         self.hits += 1
         self.last_used_s = now_s
         self.rate.hit(now_s)
+        self.lately.hit(now_s)
 
     def take_spare(self) -> Sandbox | None:
         """The oldest ready spare, now the caller's."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sockd.caches.rate import DemandMeter
+from sockd.caches.rate import RATE_TAU_S, DemandMeter
 from sockd.caches.selection import best_node
 from sockd.caches.spare_policy import wanted_spares
 from sockd.caches.zygote_node import ZygoteNode
@@ -30,7 +30,6 @@ from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.zygote import Zygote
 
 ROOT_UIDS = 1 << 30
-DEMAND_TAU_S = 60.0
 SPARE_MEMORY_BYTES = 16 << 20
 """What a spare reserves until it becomes a function."""
 REFILL_S = 0.004
@@ -62,7 +61,7 @@ class ZygoteTree:
         self._reviving: asyncio.Task[None] | None = None
         self._closed = False
         self.nodes: list[ZygoteNode] = []
-        self.demand = DemandMeter(DEMAND_TAU_S)
+        self.demand = DemandMeter(RATE_TAU_S)
         self.under_pressure: Callable[[], bool] = lambda: False
 
     async def open(self) -> None:
@@ -134,7 +133,7 @@ class ZygoteTree:
     def _wanted(self, node: ZygoteNode) -> int:
         now_s = time.monotonic()
         return wanted_spares(
-            node.rate.at(now_s),
+            node.lately.at(now_s),
             REFILL_S,
             self._config.spares,
             idle_s=now_s - node.last_used_s,
