@@ -78,6 +78,8 @@ def fork(zygote, message, namespaces, procs, ids, confine, connection) -> bool: 
     maps_ready, maps_written = os.pipe()
     try:
         pid, pidfd = linux.clone(namespaces, procs)
+    except linux.NotJoined as error:
+        end(connection, error)
     except OSError:
         os.close(maps_ready)
         os.close(maps_written)
@@ -105,8 +107,15 @@ def become(confine, connection: int) -> None:  # type: ignore[no-untyped-def]
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         confine()
     except BaseException as error:
+        end(connection, error)
+
+
+def end(connection: int, error: BaseException) -> None:
+    """End this child, which must not go on half-confined, and tell the daemon why."""
+    try:
         body = protocol.TIMES.pack(0, 0) + repr(error).encode()
         os.write(connection, protocol.encode_frame(protocol.FAILED, 0, body))
+    finally:
         os._exit(1)
 
 

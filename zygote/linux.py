@@ -63,6 +63,10 @@ def _tid_address() -> ctypes.c_void_p:
     return address
 
 
+class NotJoined(Exception):
+    """A child could not join its cgroups. Not an OSError, so that nobody takes it for the parent's failure to clone."""
+
+
 def clone(namespaces: int, procs_fds: list[int]) -> tuple[int, int]:
     """Fork this process into new namespaces; like os.fork(), it returns twice. The child's first act is to join its
     cgroups, so that what it touches from then on is charged to it: "0" is the writer itself (cgroups(7)).
@@ -74,7 +78,7 @@ def clone(namespaces: int, procs_fds: list[int]) -> tuple[int, int]:
     Args:
         namespaces: CLONE_NEW* flags; procs_fds: open cgroup.procs files.
     Returns: (pid, pidfd) in the parent, (0, -1) in the child.
-    Raises: OSError, in the parent; in the child when it cannot join."""
+    Raises: OSError, in the parent only; NotJoined, in the child only: it must end."""
     pidfd = ctypes.c_int(-1)
     flags = namespaces | _CLONE_PIDFD | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
     api = ctypes.pythonapi
@@ -83,9 +87,13 @@ def clone(namespaces: int, procs_fds: list[int]) -> tuple[int, int]:
         ctypes.c_long(_SYS_CLONE), ctypes.c_ulong(flags), ctypes.c_void_p(0), ctypes.byref(pidfd), _TID, ctypes.c_long(0)
     )
     if pid == 0:
-        for fd in procs_fds:
-            os.write(fd, b"0")
-        api.PyOS_AfterFork_Child()
+        try:
+            for fd in procs_fds:
+                os.write(fd, b"0")
+        except OSError as error:
+            raise NotJoined(f"joining its cgroups: {error}") from None
+        finally:
+            api.PyOS_AfterFork_Child()
         return 0, -1
     errno = ctypes.get_errno()
     api.PyOS_AfterFork_Parent()
