@@ -1,0 +1,27 @@
+"""The ladder: cgroup tree, base, farm and root Zygote once for all tests here; sandboxes and child Zygotes per test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.house import House, house_fixture
+from tests.support.ledger import Ledger
+
+
+@pytest.fixture(scope="session")
+def whole_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    yield from house_fixture(tmp_path_factory.mktemp("house"))
+
+
+@pytest.fixture
+def house(whole_house: House, ledger: Ledger) -> Iterator[House]:
+    """The house; what a test starts in it is gone before the ledger looks."""
+    try:
+        yield whole_house
+    finally:
+        whole_house.settle()

@@ -1,0 +1,289 @@
+"""The house up to its sandboxes: farm, root Zygote and pools put together as the daemon does, without HTTP or caches.
+
+Owns an event loop that runs only inside `run`, so that tests are plain functions; between two calls the daemon's half of
+everything stands still, and the sandboxes' half does not. `start` and the fixtures give back what they made in `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import json
+import os
+import textwrap
+import uuid
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from sockd.sandbox import base
+from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.sandbox.farm import Farm
+from sockd.sandbox.lifecycle import State
+from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.sandbox.program import Limits, Program
+from sockd.sandbox.sandbox import Parts, Reply, Sandbox
+from sockd.sandbox.uids import UidBlock
+from sockd.sandbox.zygote import Imported, Zygote
+
+MB = 1 << 20
+MAX_ANSWER_BYTES = 1 * MB
+BASE_UID = 0x20000000
+ROOT_UIDS = 1 << 28
+
+Source = str | Callable[..., Any]
+"""A handler: Python text that defines `handler`, or a function whose source is taken; it must need nothing around it."""
+T = TypeVar("T")
+
+_programs = itertools.count(1)
+_roots = itertools.count()
+
+
+class House:
+    """Everything below the caches, on one loop. `settle` after each test, `close` at the end."""
+
+    def __init__(self, directory: Path, *, cgroup_pool: int = 0) -> None:
+        """A pool of 0 keeps no cgroup between tests, so that a ledger sees the same before and after."""
+        self.directory = directory
+        self.packages = directory / "packages"
+        self.packages.mkdir(parents=True)
+        self.loop = uvloop.new_event_loop()
+        self._close = ExitStack()
+        self._per_test = ExitStack()
+        self._close.callback(self.loop.close)
+        with ExitStack() as undo:
+            undo.enter_context(self._close)
+            self.tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
+            undo.callback(self.tree.destroy_all, 5)
+            self.base = base.Base.build(directory / "base", base.plan(self.packages))
+            undo.callback(self.base.close)
+            self.run(self._start(cgroup_pool))
+            undo.callback(lambda: self.run(self._stop()))
+            self._close = undo.pop_all()
+
+    async def _start(self, cgroup_pool: int) -> None:
+        self.pool = CgroupPool(self.tree, cgroup_pool)
+        await self.pool.start()
+        self.ended: list[str] = []
+        """What ended by itself: "farm", or a Zygote's name."""
+        self.farm = await Farm.start(self.base, self.tree.cgroup("farm"), lambda: self.ended.append("farm"))
+        self.budget = MemoryBudget(4096 * MB)
+        self.parts = Parts(self.base, self.pool, self.budget, MAX_ANSWER_BYTES, spawn_deadline_s=5.0)
+        self.root = await self.new_root()
+
+    async def _stop(self) -> None:
+        self.root.close()
+        await self.farm.close()
+        await self.pool.aclose()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the daemon's loop until this is done."""
+        return self.loop.run_until_complete(work)
+
+    def settle(self) -> None:
+        """Give back all that a test has started, and wait until it is gone."""
+        self._per_test.close()
+        self.run(self._settled())
+        assert self.budget.used == 0
+        assert uids_in_use(self.root) == 0
+
+    async def _settled(self) -> None:
+        while self.pool.snapshot().recycling:
+            await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name().startswith("recycle")])
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self._per_test.close()
+        self._close.close()
+
+    # -- Zygotes
+
+    async def new_root(self) -> Zygote:
+        """Another root Zygote in the same farm, with a block of uids of its own."""
+        first = BASE_UID + next(_roots) * ROOT_UIDS // 64
+        return await Zygote.exec_root(
+            self.farm, self.pool, UidBlock.of_host(first, ROOT_UIDS // 64), lambda zygote: self.ended.append(zygote.name)
+        )
+
+    def spawn(self, parent: Zygote | None = None, modules: Sequence[str] = (), **options: Any) -> Zygote:
+        """A child Zygote, until the end of the test, that has imported these modules from the package store."""
+        zygote = self.run((parent or self.root).spawn(limit_bytes=512 * MB, deadline_s=5, on_end=self._note_end))
+        self._per_test.callback(zygote.close)
+        if modules:
+            imported = self.import_modules(zygote, modules, **options)
+            assert not imported.failed, imported
+        return zygote
+
+    def import_modules(self, zygote: Zygote, modules: Sequence[str], *, deadline_s: float = 10) -> Imported:
+        """Import modules; every distribution of the store is on the path."""
+        paths = [f"/packages/{path.name}" for path in sorted(self.packages.iterdir())]
+        return self.run(zygote.import_modules(paths, modules, deadline_s=deadline_s))
+
+    def add_package(self, name: str, files: Mapping[str, str]) -> str:
+        """Put a distribution into the package store until the end of the test; its path in a sandbox."""
+        directory = self.packages / name
+        write_files(directory, files)
+        self._per_test.callback(lambda: [path.unlink() for path in sorted(directory.rglob("*")) if path.is_file()])
+        return f"/packages/{name}"
+
+    def _note_end(self, zygote: Zygote) -> None:
+        self.ended.append(zygote.name)
+
+    # -- sandboxes
+
+    def limits(self, **changes: Any) -> Limits:
+        """Small limits, but for what is said otherwise."""
+        values = dict(memory_bytes=128 * MB, pids=64, cpus=1.0, tmp_bytes=16 * MB, tmp_inodes=256, network="host")
+        return Limits(**{**values, **changes})
+
+    def program(
+        self,
+        source: Source,
+        *,
+        handler: str = "",
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
+        paths: Sequence[str] = (),
+        timeout_s: float = 10,
+        init_timeout_s: float = 10,
+        log_bytes: int = 64 * 1024,
+        open_files: int = 256,
+        **limits: Any,
+    ) -> Program:
+        """A function's code, published until the end of the test, and what a sandbox must know to be it."""
+        text, name = read_source(source)
+        code = self.directory / f"code-{next(_programs)}"
+        write_files(code, {"f.py": text, **(files or {})})
+        init = {
+            "name": "f",
+            "version": "1",
+            "memory_mb": 128,
+            "handler": handler or f"f:{name}",
+            "entry_file": "",
+            "open_files": open_files,
+            "code": "/var/task",
+            "env": dict(env or {}),
+            "paths": list(paths),
+            "pth": [],
+            "max_answer_bytes": MAX_ANSWER_BYTES,
+        }
+        program = Program(
+            code,
+            json.dumps(init).encode(),
+            self.limits(**limits),
+            init_timeout_s=init_timeout_s,
+            timeout_s=timeout_s,
+            log_bytes=log_bytes,
+        )
+        self._per_test.callback(program.close)
+        return program
+
+    def start(
+        self, source: Source | Program, *, zygote: Zygote | None = None, spare: bool = False, **options: Any
+    ) -> Running:
+        """A sandbox that became a function, until the end of the test."""
+        program = source if isinstance(source, Program) else self.program(source, **options)
+        running = Running(self, self.run(self.fork(program.limits, zygote=zygote, spare=spare)))
+        self._per_test.callback(running.destroy)
+        running.sandbox.become(program)
+        return running
+
+    async def fork(self, limits: Limits, *, zygote: Zygote | None = None, spare: bool = False) -> Sandbox:
+        """A confined child that waits for a function; the caller destroys it."""
+        reservation = await self.reserve(limits)
+        return await Sandbox.fork(self.parts, zygote or self.root, limits, reservation, spare=spare)
+
+    async def reserve(self, limits: Limits) -> Reservation:
+        return await self.budget.reserve(limits.memory_bytes, deadline_s=1)
+
+    def reply(self, source: Source, event: object = None, **options: Any) -> Reply:
+        """What a new sandbox replies to one request; it is destroyed."""
+        running = self.start(source, **options)
+        try:
+            return running.request(event)
+        finally:
+            running.destroy()
+
+    def answer(self, source: Source, event: object = None, **options: Any) -> Any:
+        """What the handler returned to one request in a new sandbox."""
+        return read_answer(self.reply(source, event, **options))
+
+
+class Running:
+    """A sandbox that is a function, for a test to talk to without await."""
+
+    def __init__(self, house: House, sandbox: Sandbox) -> None:
+        self.house = house
+        self.sandbox = sandbox
+
+    def request(self, event: object = None) -> Reply:
+        return self.house.run(self.sandbox.request(uuid.uuid4().bytes, json.dumps(event).encode()))
+
+    def answer(self, event: object = None) -> Any:
+        return read_answer(self.request(event))
+
+    @property
+    def pid(self) -> int:
+        """Its process, as the host sees it."""
+        (pid,) = self.sandbox.cgroup.pids()
+        return pid
+
+    def destroy(self) -> None:
+        self.house.run(self._destroy())
+
+    async def _destroy(self) -> None:
+        self.sandbox.destroy()
+
+    @property
+    def dead(self) -> bool:
+        return self.sandbox.state is State.DEAD
+
+
+def house_fixture(directory: Path) -> Iterator[House]:
+    """What a session-scoped fixture yields."""
+    house = House(directory)
+    try:
+        yield house
+    finally:
+        house.close()
+
+
+def read_source(source: Source) -> tuple[str, str]:
+    """(module text, name of the handler)."""
+    if isinstance(source, str):
+        return textwrap.dedent(source), "handler"
+    return "from __future__ import annotations\n" + textwrap.dedent(inspect.getsource(source)), source.__name__
+
+
+def read_answer(reply: Reply) -> Any:
+    assert reply.error is None, (reply.error, getattr(reply.error, "stack_trace", None), reply.log)
+    return json.loads(reply.body)
+
+
+def write_files(directory: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+
+def uids_in_use(zygote: Zygote) -> int:
+    """How many uids of its block are a sandbox's."""
+    block = zygote.uids
+    return block._next_uid - 1 - len(block._free_uids)
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """/proc/<pid>/status, as the host sees it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def namespaces_of(pid: int | str) -> dict[str, str]:
+    """The namespaces of a process by kind."""
+    return {kind: os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("mnt", "pid", "user", "ipc", "uts", "net", "cgroup")}
