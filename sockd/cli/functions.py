@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import json_option, print_json, print_table, say, size
+from sockd.cli.output import age, json_option, print_json, print_table, say, size
 
-HEADINGS = ("name", "version", "handler", "memory", "timeout", "concurrency", "network", "packages", "code", "updated")
+HEADINGS = ("name", "v", "handler", "memory", "timeout", "at once", "network", "pkgs", "code", "updated")
 
 
 @click.command()
@@ -34,7 +34,7 @@ def _row(function: dict[str, object]) -> tuple[str, ...]:
     assert isinstance(updated_at, int | float)
     return (
         str(function["name"]),
-        f"{function['version_number']} ({str(function['version'])[:12]})",
+        str(function["version_number"]),
         str(function["handler"]),
         f"{function['memory_mb']} MB",
         f"{function['timeout_s']:g} s",
@@ -42,7 +42,7 @@ def _row(function: dict[str, object]) -> tuple[str, ...]:
         str(function["network"]),
         str(len(packages)),
         size(code_bytes),
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(updated_at)),
+        age(time.time() - updated_at),
     )
 
 

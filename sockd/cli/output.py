@@ -61,13 +61,16 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(*headings, box=None, pad_edge=False, header_style="bold")
+        table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(headings))
+        for number, heading in enumerate(headings, start=1):
+            # Where the terminal is too narrow, names and the last column fold; numbers between them do not.
+            table.add_column(heading, overflow="fold", no_wrap=1 < number < len(headings))
         for row in rows:
-            table.add_row(*(Text(cell, overflow="fold") for cell in row))
+            table.add_row(*map(Text, row))
         Console().print(table)
         return
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    for row in (headings, *rows):
+    for row in (headings, *rows) if any(headings) else rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
@@ -83,6 +86,14 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status(escape(first)) as status:
         yield lambda text: status.update(escape(text))
+
+
+def age(seconds: float) -> str:
+    """A time ago, for people."""
+    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length_s:
+            return f"{seconds / length_s:.0f} {unit} ago"
+    return f"{max(seconds, 0):.0f} s ago"
 
 
 def size(count: float) -> str:

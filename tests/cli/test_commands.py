@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -300,3 +302,21 @@ def test_no_colour_is_printed_where_nobody_looks_or_nobody_wants_it(run: Run) ->
     for arguments in (("ls",), ("tree",), ("status",), ("logs", "echo"), ("rm", "unknown")):
         done = run(*arguments)
         assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["ls", "tree", "status", "logs echo", "packages ls", "packages add numpy"])
+def test_a_terminal_gets_the_same_facts(run: Run, served: Served, command: str) -> None:
+    master, slave = os.openpty()
+    arguments = [sys.executable, "-m", "sockd", *command.split()]
+    environment = {**served.environment(), "TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen(arguments, stdout=slave, stderr=slave, env=environment) as process:
+        os.close(slave)
+        seen = b""
+        with contextlib.suppress(OSError):  # EIO is how a terminal's other end says that it is gone
+            while piece := os.read(master, 65536):
+                seen += piece
+        os.close(master)
+        assert process.wait(10) == 0
+    plain = run(*command.split()).stdout
+    words = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).split()
+    assert set(plain.split()) - {"└──"} <= set(words)
