@@ -21,7 +21,7 @@ class Slice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A part of the configuration that one owner is given."""
 
 
-class HttpConfig(Slice):
+class HttpConfig(Slice, frozen=True):
     """The front: where it listens and what it takes."""
 
     listen: str = "127.0.0.1:5000"
@@ -31,7 +31,7 @@ class HttpConfig(Slice):
     drain_s: float = 20.0
 
 
-class FunctionDefaults(Slice):
+class FunctionDefaults(Slice, frozen=True):
     """What a function gets when its own `sockd.toml` is silent (AWS Lambda's defaults where there is one)."""
 
     memory_mb: int = 128
@@ -48,7 +48,7 @@ class FunctionDefaults(Slice):
     log_bytes: int = 256 * 1024
 
 
-class SandboxConfig(Slice):
+class SandboxConfig(Slice, frozen=True):
     """Sandboxes: how much of the host they may take, and how they are made ready."""
 
     memory_mb: int | None = None
@@ -61,7 +61,7 @@ class SandboxConfig(Slice):
     spawn_deadline_s: float = 5.0
 
 
-class ZygoteConfig(Slice):
+class ZygoteConfig(Slice, frozen=True):
     """The Zygote tree: which interpreters are kept ready, and how many children of each."""
 
     enabled: bool = True
@@ -76,7 +76,7 @@ class ZygoteConfig(Slice):
     """Most ready children of one Zygote; 0 switches spares off."""
 
 
-class PackageConfig(Slice):
+class PackageConfig(Slice, frozen=True):
     """The install cache."""
 
     index_url: str | None = None
@@ -87,7 +87,7 @@ class PackageConfig(Slice):
     max_package_mb: int = 1024
 
 
-class CodeConfig(Slice):
+class CodeConfig(Slice, frozen=True):
     """What a deployed archive may be (AWS: 50 MB zipped, 250 MB unzipped)."""
 
     max_zip_bytes: int = 50 * MB
@@ -96,7 +96,7 @@ class CodeConfig(Slice):
     keep_versions: int = 5
 
 
-class Config(Slice):
+class Config(Slice, frozen=True):
     """Everything. `Config.load` is the only place that reads a file."""
 
     state_dir: str = "/var/lib/sockd"

@@ -74,9 +74,7 @@ class Daemon:
         self._metrics.observe(name, outcome.invocation)
         return outcome.invocation
 
-    async def deploy(
-        self, name: str, zip_path: Path, *, overrides: dict[str, Any], progress: Progress
-    ) -> FunctionInfo:
+    async def deploy(self, name: str, zip_path: Path, *, overrides: dict[str, Any], progress: Progress) -> FunctionInfo:
         """Publish a version and switch to it."""
         version = await self._worker.functions.deploy(name, zip_path, overrides, progress)
         return version.info()

@@ -16,7 +16,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from zygote import confinement, fork_server, handler_server, hygiene, linux  # noqa: E402
+from zygote import confinement, fork_server, handler_server, hygiene, linux
 
 ENVIRONMENT = {"HOME": "/tmp", "LAMBDA_TASK_ROOT": "/var/task", "PWD": "/var/task", "TZ": ":UTC"}
 """What every function's environment begins with; INIT adds what is the function's own."""

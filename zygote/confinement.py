@@ -26,7 +26,9 @@ def await_id_maps(ready_fd: int) -> None:
         raise ConnectionError("the Zygote ended before it wrote the uid_map")
 
 
-def confine_sandbox(root: int, channel: int, output: int, null: int, maps_ready: int, seccomp: linux.SeccompFilter) -> None:
+def confine_sandbox(
+    root: int, channel: int, output: int, null: int, maps_ready: int, seccomp: linux.SeccompFilter
+) -> None:
     """Everything between clone() and user code. Afterwards: own uid, no capability, own root, fds 0-3 and no more.
 
     Args:

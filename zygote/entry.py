@@ -12,9 +12,13 @@ import os
 import sys
 import time
 
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
+
 _bootstrap = sys.modules["_frozen_importlib"]
 _external = sys.modules["_frozen_importlib_external"]
-UNCHECKED = _external.MAGIC_NUMBER + b"\1\0\0\0"  # type: ignore[attr-defined]
+UNCHECKED = _external.MAGIC_NUMBER + b"\1\0\0\0"
 """How bytecode begins that is valid whatever its source's time (PEP 552): what a deploy writes."""
 
 encode_answer = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -86,7 +90,7 @@ class InvalidEvent(Exception):
     """The request's payload is not JSON."""
 
 
-ERROR_TYPES = {
+ERROR_TYPES: dict[type[BaseException], str] = {
     HandlerNotFound: "Runtime.HandlerNotFound",
     MarshalError: "Runtime.MarshalError",
     InvalidEvent: "InvalidRequestContentException",
@@ -97,7 +101,7 @@ ERROR_TYPES = {
 def parse_event(event: bytes) -> object:
     try:
         return json.loads(event)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidEvent(f"Could not parse request body into json: {error}") from None
 
 
@@ -136,7 +140,7 @@ def read_file(path: str) -> bytes:
         os.close(fd)
 
 
-def load(entry: str) -> object:
+def load(entry: str) -> Any:
     """The object behind "module:attribute"; the module may be "package.module"."""
     name, _, attribute = entry.partition(":")
     try:
@@ -151,18 +155,18 @@ def load(entry: str) -> object:
         raise HandlerNotFound(f"module {name!r} has no {attribute!r}; set handler in sockd.toml") from None
 
 
-def signature(function: object, entry: str) -> tuple[int, bool]:
+def signature(function: Any, entry: str) -> tuple[int, bool]:
     """(1 or 2 positional arguments, whether calling gives a coroutine). `inspect` only for what is not a plain function."""
     code = getattr(function, "__code__", None)
     if code is None or hasattr(function, "__wrapped__"):
         return inspect_signature(function, entry)
     takes = 2 if code.co_flags & 0x04 else code.co_argcount  # 0x04: has *args
-    if takes < 1 or takes - len(function.__defaults__ or ()) > 2:  # type: ignore[attr-defined]
+    if takes < 1 or takes - len(function.__defaults__ or ()) > 2:
         raise HandlerNotFound(f"{entry} must take (event) or (event, context)")
     return min(takes, 2), bool(code.co_flags & 0x80)  # 0x80: coroutine
 
 
-def inspect_signature(function: object, entry: str) -> tuple[int, bool]:
+def inspect_signature(function: Any, entry: str) -> tuple[int, bool]:
     import inspect
 
     if not callable(function):

@@ -6,8 +6,8 @@ environment and secrets reach the child on the child's own channel, after the fo
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # not `signal`: its enums would cost each child some twenty copied pages
 import gc
-import _signal  # not `signal`: its enums would cost each child some twenty copied pages
 import os
 import socket
 import sys
@@ -132,7 +132,13 @@ def import_modules(zygote: Zygote, message: dict, fds: list[int]) -> None:
             failed[name] = f"{type(error).__name__}: {error}"[:500]
     seconds = time.monotonic() - started
     hygiene.settle()
-    answer = {"op": "imported", "id": message["id"], "seconds": seconds, "threads": hygiene.thread_count(), "failed": failed}
+    answer = {
+        "op": "imported",
+        "id": message["id"],
+        "seconds": seconds,
+        "threads": hygiene.thread_count(),
+        "failed": failed,
+    }
     linux.send(zygote.control, protocol.encode_control(answer))
 
 
@@ -147,4 +153,6 @@ OPERATIONS = {"fork": fork_sandbox, "spawn": fork_zygote, "import": import_modul
 
 def child_zygote(parent: Zygote, control_fd: int) -> Zygote:
     """The Zygote that a forked child serves as: its parent's filters, its own control socket."""
-    return parent._replace(control=socket.socket(fileno=control_fd), null=os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC))
+    return parent._replace(
+        control=socket.socket(fileno=control_fd), null=os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    )

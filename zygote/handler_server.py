@@ -6,6 +6,7 @@ checks frame types, lengths and request numbers, and destroys a sandbox whose ch
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -38,7 +39,7 @@ def serve(channel_fd: int, warm: bool) -> int:
     kind, number, body = frame
     if kind != INIT:
         raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} before INIT")
-    function = protocol.json.loads(body)
+    function = json.loads(body)
     timer.start()
     handler = initialize(channel, number, function)
     if handler is None:
@@ -93,7 +94,7 @@ def extend_path(function: dict) -> None:
             site.addsitedir(directory, known)
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
-        tempfile.tempdir = None  # the Zygote's own scratch is not in this root
+        tempfile.tempdir = None  # type: ignore[attr-defined]  # the Zygote's own scratch is not in this root
 
 
 def answer_requests(channel: socket.socket, handler: entry.Handler, max_bytes: int, timer: ImportTimer) -> None:
@@ -107,7 +108,7 @@ def answer_requests(channel: socket.socket, handler: entry.Handler, max_bytes: i
         if first:
             first = False
             timer.stop()
-            send(channel, MODULES, number, protocol.json.dumps(imported(timer.seconds)).encode())
+            send(channel, MODULES, number, json.dumps(imported(timer.seconds)).encode())
 
 
 def answer(channel: socket.socket, handler: entry.Handler, number: int, body: bytes, max_bytes: int) -> None:
@@ -129,7 +130,7 @@ def answer(channel: socket.socket, handler: entry.Handler, number: int, body: by
 def too_large(max_bytes: int) -> bytes:
     message = f"Response payload size exceeded maximum allowed payload size ({max_bytes} bytes)."
     answer = {"errorMessage": message, "errorType": "Function.ResponseSizeTooLarge", "stackTrace": []}
-    return protocol.json.dumps(answer).encode()
+    return json.dumps(answer).encode()
 
 
 def uuid_text(raw: bytes) -> str:

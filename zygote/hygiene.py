@@ -25,7 +25,7 @@ def after_fork() -> None:
     for name, reseed in RESEED.items():
         module = sys.modules.get(name)
         if module is not None:
-            reseed(module)
+            reseed(module)  # type: ignore[no-untyped-call]
     gc.enable()
 
 

@@ -18,7 +18,7 @@ class ImportTimer:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._inner = [0.0]
-        self._load = _bootstrap._find_and_load_unlocked  # type: ignore[attr-defined]
+        self._load = _bootstrap._find_and_load_unlocked
 
     def start(self) -> None:
         _bootstrap._find_and_load_unlocked = self._timed  # type: ignore[attr-defined]

@@ -84,7 +84,12 @@ def clone(namespaces: int, procs_fds: list[int]) -> tuple[int, int]:
     api = ctypes.pythonapi
     api.PyOS_BeforeFork()
     pid = _syscall(
-        ctypes.c_long(_SYS_CLONE), ctypes.c_ulong(flags), ctypes.c_void_p(0), ctypes.byref(pidfd), _TID, ctypes.c_long(0)
+        ctypes.c_long(_SYS_CLONE),
+        ctypes.c_ulong(flags),
+        ctypes.c_void_p(0),
+        ctypes.byref(pidfd),
+        _TID,
+        ctypes.c_long(0),
     )
     if pid == 0:
         try:

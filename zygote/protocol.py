@@ -21,7 +21,7 @@ Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header an
       │ INIT    JSON `Init`; the code is mounted by now
       ├───────────────────────────────────────►│ sys.path, environment, import the handler
       │◄──────────────── READY | FAILED
-      │ INVOKE  request uuid, timeout, event bytes 
+      │ INVOKE  request uuid, timeout, event bytes
       ├───────────────────────────────────────►│ call the handler
       │◄──────────────── RESULT | FAILED
       │◄──────────────── MODULES                  (once, after the first answer: what the function imported)
@@ -68,7 +68,11 @@ def decode_control(data: bytes) -> dict:
         message = json.loads(data)
     except ValueError as error:
         raise ProtocolError(f"control message is not JSON: {error}") from None
-    if not isinstance(message, dict) or not isinstance(message.get("op"), str) or not isinstance(message.get("id"), int):
+    if (
+        not isinstance(message, dict)
+        or not isinstance(message.get("op"), str)
+        or not isinstance(message.get("id"), int)
+    ):
         raise ProtocolError("control message without op and id")
     return message
 
@@ -78,7 +82,7 @@ def encode_frame(kind: int, number: int, *parts: bytes) -> bytes:
     return HEADER.pack(sum(map(len, parts)), kind, 0, 0, number) + b"".join(parts)
 
 
-def decode_header(header: bytes, *, max_body_bytes: int) -> tuple[int, int, int]:
+def decode_header(header: bytes | bytearray, *, max_body_bytes: int) -> tuple[int, int, int]:
     """(kind, request number, body length) of a 16-byte header.
 
     Raises ProtocolError for an unknown type, set reserved bits or a body over max_body_bytes."""

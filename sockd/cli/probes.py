@@ -40,18 +40,18 @@ def sandbox_namespaces() -> None:
     """Enter a sandbox's namespaces, and from there, no longer root of the host, a user namespace within.
 
     The second step is a Zygote's: AppArmor lets it succeed and takes the capabilities away, so one is used."""
-    syscalls.unshare(_SANDBOX_NAMESPACES)
-    _map_root()
-    syscalls.unshare(_CLONE_NEWUSER | syscalls.CLONE_NEWUTS)
-    _map_root()
+    _enter_as_root(_SANDBOX_NAMESPACES)
+    _enter_as_root(_CLONE_NEWUSER | syscalls.CLONE_NEWUTS)
     socket.sethostname("sandbox")
 
 
-def _map_root() -> None:
-    """Be root in the user namespace just entered, mapped from whoever we were (user_namespaces(7))."""
+def _enter_as_root(namespaces: int) -> None:
+    """Be root in a new user namespace, mapped from whoever we are (user_namespaces(7))."""
+    ids = {"uid_map": os.geteuid(), "gid_map": os.getegid()}
+    syscalls.unshare(namespaces)
     Path("/proc/self/setgroups").write_text("deny")
-    for name in ("uid_map", "gid_map"):
-        Path("/proc/self", name).write_text("0 0 1")
+    for name, outside in ids.items():
+        Path("/proc/self", name).write_text(f"0 {outside} 1")
 
 
 PROBES: dict[str, Callable[[], None]] = {

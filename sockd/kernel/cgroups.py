@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 
-from cgroupspy.trees import Tree  # type: ignore[import-untyped]
+from cgroupspy.trees import Tree
 
 from sockd.errors import SandboxFailed
 from sockd.kernel.cgroup_files import CgroupFiles

@@ -103,7 +103,9 @@ def unshare(flags: int) -> None:
 
 def prctl(option: int, argument: int) -> None:
     """prctl(2) with one argument."""
-    _check(_libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)), "prctl")
+    _check(
+        _libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)), "prctl"
+    )
 
 
 def close_on_exec_from(first_fd: int) -> None:

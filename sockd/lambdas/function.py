@@ -178,4 +178,3 @@ class Function:
             self._reserved.close()
             self._reserved = None
             self._own_budget = MemoryBudget(0)
-

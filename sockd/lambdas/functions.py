@@ -119,9 +119,7 @@ class Functions:
     def users(self, key: str) -> list[str]:
         """The functions that have a distribution in their closure, deploys under way among them."""
         live = [version.record.name for version in self.all() if key in version.keys]
-        unready = [
-            record.name for record in self._unready.values() if key in Closure.from_json(record.closure).keys
-        ]
+        unready = [record.name for record in self._unready.values() if key in Closure.from_json(record.closure).keys]
         deploying = [name for name, closure in self._closures.items() if key in closure.keys]
         return sorted({*live, *unready, *deploying})
 

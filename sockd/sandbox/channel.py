@@ -73,6 +73,8 @@ class Channel:
             data = self._sock.recv(READ_BYTES)
         except BlockingIOError:
             return
+        except ConnectionResetError:  # the peer ended without reading all that was sent to it (unix(7)): as any end
+            data = b""
         except OSError as error:
             self._end(error)
             return

@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sockd.errors import SandboxFailed
 from zygote import linux, protocol
@@ -29,7 +30,7 @@ class ZygoteRefused(SandboxFailed):
 class Answer:
     """A Zygote's answer. Whoever takes it owns `fds`."""
 
-    message: dict
+    message: dict[str, Any]
     fds: list[int]
 
 

@@ -25,7 +25,9 @@ START_DEADLINE_S = 10.0
 class Farm:
     """The running farm. `close` ends every process in it."""
 
-    def __init__(self, launcher: asyncio.subprocess.Process, wire: ControlWire, scratch: int, cgroup: cgroups.Cgroup) -> None:
+    def __init__(
+        self, launcher: asyncio.subprocess.Process, wire: ControlWire, scratch: int, cgroup: cgroups.Cgroup
+    ) -> None:
         self._launcher = launcher
         self._wire = wire
         self._scratch = scratch

@@ -12,8 +12,9 @@ import os
 import signal
 import socket
 import sys
+from typing import Any
 
-from sockd.kernel import mounts, syscalls
+from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountFlag
 from zygote import linux, protocol
 
@@ -86,7 +87,7 @@ def serve(control: socket.socket) -> None:
             os.close(fd)
 
 
-def exec_zygote(message: dict, fds: list[int], null: int) -> None:
+def exec_zygote(message: dict[str, Any], fds: list[int], null: int) -> None:
     """Spawn a root Zygote with its control socket and cgroups; it closes all else itself."""
     for fd in fds:
         os.set_inheritable(fd, True)

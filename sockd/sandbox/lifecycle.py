@@ -1,9 +1,9 @@
 """The life of a sandbox as a table; anything that is not in the table is a bug of the caller.
 
-    PRIMED ──become──► STARTING ──ready──► BUSY ──done──► IDLE ──pause──► PAUSED
-      (a spare)                              ▲              │ ▲              │
-                                             └────begin─────┘ └────unpause───┘
-    every state ──destroy──► DEAD
+PRIMED ──become──► STARTING ──ready──► BUSY ──done──► IDLE ──pause──► PAUSED
+  (a spare)                              ▲              │ ▲              │
+                                         └────begin─────┘ └────unpause───┘
+every state ──destroy──► DEAD
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ class MemoryBudget:
 
         Raises: NoCapacity when the size can never fit or none came free before the deadline."""
         if size > self.total:
-            raise NoCapacity(f"the function needs {size >> 20} MB and the worker has {self.total >> 20} MB for sandboxes")
+            raise NoCapacity(
+                f"the function needs {size >> 20} MB and the worker has {self.total >> 20} MB for sandboxes"
+            )
         if (reservation := self.reserve_nowait(size)) is not None:
             return reservation
         self.make_room(size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -116,7 +117,9 @@ class Sandbox:
     _explaining: asyncio.Task[None] | None = None
 
     @classmethod
-    async def fork(cls, parts: Parts, zygote: Zygote, limits: Limits, reservation: Reservation, *, spare: bool) -> Sandbox:
+    async def fork(
+        cls, parts: Parts, zygote: Zygote, limits: Limits, reservation: Reservation, *, spare: bool
+    ) -> Sandbox:
         """A confined child of `zygote` that waits for a function; it owns the reservation from now on, also on failure.
 
         Args:
@@ -357,7 +360,7 @@ def apply_limits(cgroup: Cgroup, limits: Limits) -> None:
 def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
     """FAILED's body as an error; it comes from user code, so whatever is not as it should be is shown as text."""
     try:
-        failure = protocol.json.loads(body)
+        failure = json.loads(body)
         error_type, message = str(failure["errorType"]), str(failure["errorMessage"])
         stack = [str(line) for line in failure["stackTrace"]]
     except (ValueError, KeyError, TypeError):
@@ -372,7 +375,7 @@ def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
 def read_imports(body: bytes) -> list[tuple[str, str, float]]:
     """MODULES' body, checked: it comes from user code. Raises: ProtocolError."""
     try:
-        return [(str(key), str(module), float(seconds)) for key, module, seconds in protocol.json.loads(body)]
+        return [(str(key), str(module), float(seconds)) for key, module, seconds in json.loads(body)]
     except (ValueError, TypeError) as error:
         raise protocol.ProtocolError(f"MODULES is not a list of triples: {error}") from None
 
@@ -381,7 +384,7 @@ async def wait_exited(pidfd: int, deadline_s: float) -> None:
     """Wait until a process has exited, or the deadline: a pidfd is readable from then on (pidfd_open(2))."""
     loop = asyncio.get_running_loop()
     exited = loop.create_future()
-    loop.add_reader(pidfd, lambda: exited.done() or exited.set_result(None))
+    loop.add_reader(pidfd, lambda: None if exited.done() else exited.set_result(None))
     try:
         async with asyncio.timeout(deadline_s):
             await exited

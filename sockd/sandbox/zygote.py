@@ -47,7 +47,9 @@ class Zygote:
         self._wire: ControlWire | None = None
 
     @classmethod
-    async def exec_root(cls, farm: Farm, cgroups: CgroupPool, uids: UidBlock, on_end: Callable[[Zygote], None]) -> Zygote:
+    async def exec_root(
+        cls, farm: Farm, cgroups: CgroupPool, uids: UidBlock, on_end: Callable[[Zygote], None]
+    ) -> Zygote:
         """A root Zygote: bare interpreter, standard library, exec'd by farm init."""
         zygote = cls(farm, cgroups, uids, on_end)
         control = zygote._open()
