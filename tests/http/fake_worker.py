@@ -139,7 +139,15 @@ class FakeWorker:
         )
 
     def packages(self) -> list[dict[str, Any]]:
-        return [{"key": "numpy-2.3.0-abc", "name": "numpy", "version": "2.3.0", "size_bytes": 1 << 20, "functions": 2}]
+        return [
+            {
+                "key": "numpy-2.3.0-abc",
+                "name": "numpy",
+                "version": "2.3.0",
+                "size_bytes": 1 << 20,
+                "functions": ["echo"],
+            }
+        ]
 
     async def add_packages(self, requirements: str, progress: Progress) -> list[str]:
         progress("resolving")
