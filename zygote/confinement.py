@@ -1,8 +1,8 @@
 """How a forked child becomes a handler sandbox, or a Zygote of its own, before any code of a user runs in it.
 
-The order is the contract: the cgroups were first (`linux.clone`), so that every page is charged right; then the uid, the root, the
-descriptors; last what cannot be taken back: capabilities, no_new_privs, seccomp (DESIGN 3). A step that fails raises, and
-the caller reports it and exits: no half-confined child goes on.
+The order is the contract: the cgroups were first (`linux.clone`), so that every page is charged right; then the uid, the
+root, the descriptors; last what cannot be taken back: capabilities, no_new_privs, seccomp (DESIGN 3). A step that fails
+raises, and the caller reports it and exits: no half-confined child goes on.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def inspect_signature(function: Any, entry: str) -> tuple[int, bool]:
 
     if not callable(function):
         raise HandlerNotFound(f"{entry} is not callable")
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     try:
         inspect.signature(function).bind(None, None)
         return 2, is_async
