@@ -7,7 +7,32 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.running import Gate, RunningDaemon
+from tests.support.ledger import Entry, Ledger
 from tests.support.package_index import PackageIndex
+
+
+class LedgerBesideDaemons(Ledger):
+    """As everywhere, but the sandboxes and Zygotes of a daemon that lives longer than the test are that daemon's own."""
+
+    def survivors(self) -> list[Entry]:
+        theirs = {str(pid) for daemon in RunningDaemon.living for pid in daemon.pids()}
+        return [entry for entry in super().survivors() if entry.kind != "process" or entry.key not in theirs]
+
+
+@pytest.fixture(autouse=True)
+def ledger() -> Iterator[Ledger]:
+    """The count before and after each test."""
+    ledger = LedgerBesideDaemons()
+    yield ledger
+    ledger.check()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ledger_of_module() -> Iterator[None]:
+    """The count before the module's daemon was started and after it has ended."""
+    ledger = Ledger()
+    yield
+    ledger.check()
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +50,9 @@ def config() -> str:
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory, index: PackageIndex, config: str) -> Iterator[RunningDaemon]:
+def daemon(
+    tmp_path_factory: pytest.TempPathFactory, ledger_of_module: None, index: PackageIndex, config: str
+) -> Iterator[RunningDaemon]:
     """The module's daemon. It must end in order, and leave nothing in its cgroups."""
     state = tmp_path_factory.mktemp("daemon") / "state"
     daemon = RunningDaemon.start(state, f'{config}\n[packages]\nindex_url = "{index.url}"\n')

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from tests.daemon.kernel_view import cgroup_pids, wait_readable
@@ -69,7 +69,10 @@ class DeployFailed(Exception):
 class RunningDaemon:
     """A daemon that serves. `start` waits until it does; `close` leaves nothing of it."""
 
+    living: ClassVar[set[RunningDaemon]] = set()
+
     def __init__(self, state: Path, process: subprocess.Popen[bytes]) -> None:
+        self.living.add(self)
         self.state = state
         self.process = process
         self.pid = process.pid
@@ -276,6 +279,7 @@ class RunningDaemon:
         if self.process.stdout is not None:
             self.process.stdout.close()
         CgroupTree(Hierarchies.detect(), self.cgroup).destroy_all(5.0)
+        self.living.discard(self)
 
 
 class _UnixConnection(http.client.HTTPConnection):
