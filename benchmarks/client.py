@@ -42,8 +42,13 @@ class Answer:
 
 def request(function: str, body: bytes = b"{}", host: str = "localhost") -> bytes:
     """The bytes of `POST /run/<function>`."""
-    head = f"POST /run/{function} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    lines = (
+        f"POST /run/{function} HTTP/1.1",
+        f"Host: {host}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    )
+    return "\r\n".join((*lines, "", "")).encode() + body
 
 
 class AnswerParser:

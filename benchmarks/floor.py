@@ -269,7 +269,7 @@ def answer(sandboxes: Sandboxes, command: list[str]) -> str:
         return f'{{"seconds": {sandboxes.rate(int(command[1]), int(command[2])):f}}}'
     times = sandboxes.finish(sandboxes.start())
     # Between "root" and "clone" lies the socketpair too; it is counted to the clone.
-    steps = [f'"{name}": {after - before}' for name, before, after in zip(STEPS, times, times[1:])]
+    steps = [f'"{name}": {after - before}' for name, before, after in zip(STEPS, times, times[1:], strict=False)]
     return "{" + ", ".join(steps) + "}"
 
 

@@ -21,8 +21,9 @@ wrk.body = [==[%s]==]
 wrk.headers["Content-Type"] = "application/json"
 done = function(summary, latency, requests)
   local e = summary.errors
-  io.write(string.format('\\n@{"requests": %%d, "duration_us": %%d, "errors": %%d, "p50_us": %%d, "p99_us": %%d}\\n', summary.requests,
-    summary.duration, e.connect + e.read + e.write + e.status + e.timeout, latency:percentile(50), latency:percentile(99)))
+  io.write(string.format('\\n@{"requests": %%d, "duration_us": %%d, "errors": %%d, "p50_us": %%d, "p99_us": %%d}\\n',
+    summary.requests, summary.duration, e.connect + e.read + e.write + e.status + e.timeout,
+    latency:percentile(50), latency:percentile(99)))
 end
 """
 

@@ -1,4 +1,4 @@
-"""Drives one peer (bwrap, crun, runc, or "python" without isolation): each start runs `python3 -I -S -c pass` in a fresh container and waits for its end.
+"""Drives one peer: bwrap, crun, runc, or "python" without isolation. A start runs `python3 -I -S -c pass` to its end.
 
 A standalone program with the commands of floor.py, plus `check`, which answers {"error": text} if the peer does not run here.
 The container: pid, ipc, uts and mount namespaces, read-only /usr and interpreter, private /tmp; crun and runc with memory and

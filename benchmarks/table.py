@@ -48,14 +48,16 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str
     except ModuleNotFoundError:
         print(plain_table(title, headings, rows))
         return
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for column, heading in enumerate(headings):
         numeric = all(looks_numeric(row[column]) for row in rows)
         table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*row, style="red" if "MISSED" in row else None)
     width = None if sys.stdout.isatty() else 120
-    Console(markup=False, highlight=False, width=width).print(table)
+    console = Console(markup=False, highlight=False, width=width)
+    console.print(title)
+    console.print(table)
 
 
 def plain_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

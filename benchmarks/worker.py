@@ -76,7 +76,7 @@ def worker(config: Config | None = None, *, environment: Mapping[str, str] | Non
         config: sections of its TOML; the rest are defaults.
         environment: variables set for it besides our own.
 
-    Raises: WorkerFailed, with the end of the worker's log."""
+    Raises: WorkerFailed. Whatever is raised, also by the caller, is given the end of the worker's log as a note."""
     with tempfile.TemporaryDirectory(prefix="sockd-bench-") as scratch:
         directory = Path(scratch)
         config_file, log = directory / "sockd.toml", directory / "worker.log"
@@ -103,20 +103,23 @@ def worker(config: Config | None = None, *, environment: Mapping[str, str] | Non
                 start_new_session=True,
             )
         try:
-            host, port = wait_ready(process, log)
+            host, port = wait_ready(process)
             yield Worker(process, state_dir, host, port, log)
+        except Exception as error:
+            error.add_note(f"the end of the worker's log:\n{tail(log)}")
+            raise
         finally:
             stop(process)
 
 
-def wait_ready(process: subprocess.Popen[str], log: Path) -> tuple[str, int]:
+def wait_ready(process: subprocess.Popen[str]) -> tuple[str, int]:
     """The address that the worker printed. Raises WorkerFailed after START_DEADLINE_S or when it exits before."""
     assert process.stdout
     deadline = time.monotonic() + START_DEADLINE_S
     for line in lines_until(process.stdout, deadline):
         if found := READY.search(line):
             return found[1], int(found[2])
-    raise WorkerFailed(f"the worker did not start; the end of its log:\n{tail(log)}")
+    raise WorkerFailed("the worker did not start")
 
 
 def lines_until(stream: IO[str], deadline: float) -> Iterator[str]:

@@ -34,6 +34,7 @@ from demo.s3 import S3, embedded_s3
 
 PHASES = ("queue", "setup", "init", "exec")
 WARM_REQUESTS = 20
+FIRST, LATER = "cold, nothing learned", "cold, Zygotes ready"
 STARTED = time.monotonic()
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -66,7 +67,7 @@ def main() -> int:
             with embedded_s3() as s3, worker() as house:
                 shown = show(house, s3, Path(scratch))
     except (WrongAnswer, BadAnswer, WorkerFailed, TimeoutError) as error:
-        print(f"demo failed: {error}", file=sys.stderr)
+        print("demo failed:", error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
     explain(shown)
     say("every answer was right")
@@ -99,7 +100,7 @@ def show(house: Worker, s3: S3, scratch: Path) -> list[Shown]:
         [(name, number(seconds)) for name, seconds in deploys.items()],
     )
     print_tree(house, "the Zygote tree before the first request")
-    shown = [first_request(house, demo, demo.name, "cold, packages on disk") for demo in functions]
+    shown = [first_request(house, demo, demo.name, FIRST) for demo in functions]
     warm = [warm_requests(house, demo) for demo in functions]
     for demo in functions:
         for package in demo.packages:
@@ -109,7 +110,7 @@ def show(house: Worker, s3: S3, scratch: Path) -> list[Shown]:
         say(f"deploying {demo.name} again")
         again = f"{demo.name}-again"
         house.deploy(directories[demo.name], again)
-        shown.append(first_request(house, demo, again, "cold, packages in a Zygote"))
+        shown.append(first_request(house, demo, again, LATER))
     print_tree(house, "the Zygote tree after")
     shown = [line for demo in functions for line in [*shown, *warm] if line.function == demo.name]
     print_costs(shown)
@@ -155,8 +156,9 @@ def print_costs(shown: list[Shown]) -> None:
         phases = line.answer.phases_ms()
         rest = line.answer.ms - sum(phases.values())
         cells = [number(phases.get(phase, 0.0)) for phase in PHASES]
-        rows.append((line.function, line.case, number(line.answer.ms), *cells, number(rest)))
-    headings = ("function", "request", "total ms", *PHASES, "http")
+        origin = line.answer.headers["x-sockd-origin"]
+        rows.append((line.function, line.case, origin, number(line.answer.ms), *cells, number(rest)))
+    headings = ("function", "request", "from", "total ms", *PHASES, "http")
     print_table("what a request cost, and where the time went (ms, as the client saw it)", headings, rows)
 
 
@@ -167,8 +169,8 @@ def print_tree(house: Worker, title: str) -> None:
 def explain(shown: list[Shown]) -> None:
     """Say with this run's numbers why it was fast."""
     total = {(line.function, line.case): line.answer.ms for line in shown}
-    disk, zygote = total["report", "cold, packages on disk"], total["report", "cold, packages in a Zygote"]
-    noop = total["noop", "cold, packages in a Zygote"]
+    disk, zygote = total["report", FIRST], total["report", LATER]
+    noop = total["noop", LATER]
     print(f"""
 Why it was fast. A cold start has three costs, and each was paid before the request came. The sandbox ({number(noop)} ms
 cold for the no-op, HTTP included) is a detached bind-mount tree and a cgroup that stood ready, not a container that is
