@@ -39,8 +39,18 @@ class Leased:
 
     sandbox: Sandbox
     origin: Origin
-    setup_ns: int
+    started_ns: int = 0
+    ready_ns: int = 0
+    """When the daemon had done its part; a new sandbox itself is ready later, and says when."""
     node: ZygoteNode | None = None
+
+    def setup_ns(self) -> int:
+        """From asking for a sandbox to one that is confined and may become the function."""
+        return max(self.sandbox.init_started_ns if self.node else 0, self.ready_ns) - self.started_ns
+
+    def init_ns(self) -> int:
+        """Importing the handler, if this request waited for that."""
+        return self.sandbox.init_ns if self.node else 0
 
 
 @dataclass(slots=True)
@@ -74,19 +84,10 @@ class Function:
             self._put_back(leased, version)
         finally:
             self.admission.leave()
-        invocation = Invocation(
-            body=reply.body,
-            origin=leased.origin,
-            sandbox_id=leased.sandbox.id,
-            version=str(version.record.version),
-            node=",".join(sorted(leased.node.packages)) if leased.node else "",
-            times=Times(
-                queue=admitted_ns - arrived_ns,
-                setup=leased.setup_ns,
-                init=reply.init_ns if leased.node else 0,
-                exec=reply.exec_ns,
-            ),
-        )
+        times = Times(admitted_ns - arrived_ns, leased.setup_ns(), leased.init_ns(), reply.exec_ns)
+        node = ",".join(sorted(leased.node.packages)) if leased.node else ""
+        number = str(version.record.version)
+        invocation = Invocation(reply.body, leased.origin, leased.sandbox.id, number, node, times)
         return Outcome(invocation, reply)
 
     def switch(self, version: Version) -> None:
@@ -119,14 +120,14 @@ class Function:
         if sandbox is None:
             return await self._start(version)
         if sandbox.state is State.IDLE:
-            return Leased(sandbox, "warm", 0)
-        started = time.monotonic_ns()
+            return Leased(sandbox, "warm")
+        started_ns = time.monotonic_ns()
         try:
             await sandbox.unpause()
         except (NoCapacity, OSError):
             sandbox.destroy()
             raise
-        return Leased(sandbox, "paused", time.monotonic_ns() - started)
+        return Leased(sandbox, "paused", started_ns, time.monotonic_ns())
 
     async def _start(self, version: Version) -> Leased:
         """A cold start: memory, a child of the best Zygote, the function's code."""
@@ -144,7 +145,7 @@ class Function:
             sandbox.destroy()
             raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
         origin: Origin = "spare" if started.from_spare else "zygote"
-        return Leased(sandbox, origin, time.monotonic_ns() - started_ns, started.node)
+        return Leased(sandbox, origin, started_ns, time.monotonic_ns(), started.node)
 
     def _put_back(self, leased: Leased, version: Version) -> None:
         sandbox = leased.sandbox

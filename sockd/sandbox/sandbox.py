@@ -72,7 +72,6 @@ class Reply:
     error: SockdError | None = None
     """What went wrong instead: the handler's own error, or what became of the sandbox."""
     exec_ns: int = 0
-    init_ns: int = 0
     log: bytes = b""
     log_dropped: int = 0
 
@@ -107,6 +106,8 @@ class Sandbox:
     began; known after the first answer."""
     on_imports: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
     """Called once when `imports` is known."""
+    init_started_ns: int = 0
+    """When it was ready to be a function (CLOCK_MONOTONIC), as it says itself."""
     init_ns: int = 0
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
     """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
@@ -289,7 +290,7 @@ class Sandbox:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} that nobody waits for")
         started, ended = protocol.TIMES.unpack_from(body)
         if kind == protocol.READY and self.state is State.STARTING:
-            self.init_ns = max(0, ended - started)
+            self.init_started_ns, self.init_ns = started, max(0, ended - started)
             self.state = advance(self.state, Step.READY)
             assert self.program is not None
             self._arm(exchange, self.program.timeout_s)
@@ -336,7 +337,7 @@ class Sandbox:
         """Answer whoever waits, once; the first outcome counts."""
         exchange, primed = self._exchange, self._primed
         if exchange is not None and not exchange.reply.done():
-            exchange.reply.set_result(Reply(body, error, exec_ns, self.init_ns, *self._output.take()))
+            exchange.reply.set_result(Reply(body, error, exec_ns, *self._output.take()))
         if primed is not None and not primed.done():
             primed.set_exception(SandboxFailed(f"a spare ended before it was ready: {error}"))
 
