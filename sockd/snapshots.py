@@ -23,6 +23,7 @@ def status(worker: Worker) -> dict[str, Any]:
         "version": VERSION,
         "functions": len(worker.functions.all()),
         "sandboxes": sandbox_counts(worker),
+        "queued": worker.functions.waiting(),
         "zygotes": len(worker.tree.nodes),
         "packages": len(worker.packages.snapshot()),
         "memory": {"total_bytes": budget.total, "reserved_bytes": budget.used},
@@ -95,6 +96,7 @@ def watch(metrics: Metrics, worker: Worker) -> None:
     """Have the worker's gauges and counters read at each scrape."""
     budget, pool = worker.budget, worker.cgroups
     metrics.gauge("sandboxes", "Sandboxes by state.", lambda: sandbox_counts(worker), label="state")
+    metrics.gauge("queued_requests", "Requests waiting for their function's concurrency.", worker.functions.waiting)
     metrics.gauge("zygotes", "Zygotes in the tree, the root among them.", lambda: len(worker.tree.nodes))
     metrics.gauge("memory_reserved_bytes", "Memory given to sandboxes.", lambda: budget.used)
     metrics.gauge("memory_total_bytes", "Memory that may be given to sandboxes.", lambda: budget.total)

@@ -116,6 +116,10 @@ class Functions:
         """Requests that run now."""
         return sum(function.admission.running for function in self._live.values())
 
+    def waiting(self) -> int:
+        """Requests that wait for their function's concurrency."""
+        return sum(function.admission.waiting for function in self._live.values())
+
     def users(self, key: str) -> list[str]:
         """The functions that have a distribution in their closure, deploys under way among them."""
         live = [version.record.name for version in self.all() if key in version.keys]

@@ -36,7 +36,10 @@ class Output:
     def take(self) -> tuple[bytes, int]:
         """(bytes kept, bytes dropped) since the last call, with all that is in the pipe by now."""
         if self._fd >= 0:
-            self._read()
+            # Not until it is empty: a handler's threads may write as fast as this reads.
+            for _ in range(PIPE_BYTES // READ_BYTES):
+                if self._read() < READ_BYTES:
+                    break
         if not self._kept and not self._dropped:
             return b"", 0
         taken = bytes(self._kept), self._dropped
@@ -51,14 +54,16 @@ class Output:
             self._loop.remove_reader(fd)
             os.close(fd)
 
-    def _read(self) -> None:
+    def _read(self) -> int:
+        """Take out what one read gives; how much that was."""
         try:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
-            return
+            return 0
         if not data:  # every writer is gone
             self._loop.remove_reader(self._fd)
-            return
+            return 0
         room = max(0, self.limit_bytes - len(self._kept))
         self._kept += data[:room]
         self._dropped += max(0, len(data) - room)
+        return len(data)
