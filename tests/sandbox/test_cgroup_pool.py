@@ -133,8 +133,10 @@ async def test_a_frozen_sandbox_comes_back_too(tree: CgroupTree) -> None:
         cgroup.freeze_nowait()
         pool.give_back(cgroup)
     await until_recycled(pool)
-    with inhabit(pool.take()):  # It would not say that it has joined if it were still frozen.
+    again = pool.take()
+    with inhabit(again):  # It would not say that it has joined if it were still frozen.
         tree.destroy_all(5)
+    again.close()
     await pool.aclose()
 
 
@@ -158,9 +160,11 @@ async def test_in_balance_nothing_is_made_or_removed(tree: CgroupTree) -> None:
     for _ in range(20):
         pool.give_back(pool.take())
         await until_recycled(pool)
-    if pool.take().reusable:
+    cgroup = pool.take()
+    if cgroup.reusable:
         assert pool.snapshot().made == 4
         assert pool.snapshot().reused == 20
+    cgroup.close()
     await pool.aclose()
 
 

@@ -1,0 +1,76 @@
+"""What every test gets: a private mount namespace, a balanced ledger, uvloop, and no blocking call in the event loop.
+
+Async tests are marked `anyio` and run on the daemon's own loop. A blocking socket call or sleep inside sockd, while an
+event loop runs in the same thread, raises blockbuster.BlockingError; reads and writes of files do not, because those of
+cgroup files and the registry are meant to happen there (they take microseconds; DESIGN 10).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+
+import pytest
+import uvloop
+from blockbuster import BlockBuster
+
+from sockd.kernel import mounts
+from tests.support import failpoints
+from tests.support.ledger import Ledger, claim_group
+
+BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
+
+
+def pytest_configure() -> None:
+    if os.geteuid() == 0:
+        # Before any thread exists: unshare concerns the calling thread alone, and later ones inherit from it.
+        mounts.enter_private_namespace()
+        claim_group()
+    # libuv keeps a pipe for signals from its first loop to the end of the process; no test is to blame for it.
+    uvloop.new_event_loop().close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    # A machine that is meant to run everything must not pass because it lacks what the tests need.
+    if report.skipped and os.environ.get("SOCKD_CI") == "1" and "root" in str(report.longrepr):
+        report.outcome = "failed"
+    return report
+
+
+@pytest.fixture(autouse=True)
+def ledger() -> Iterator[Ledger]:
+    """The count before the test; checked after it, and whenever the test calls `ledger.check()`."""
+    ledger = Ledger()
+    yield ledger
+    ledger.check()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_blocking_calls() -> Iterator[None]:
+    detector = BlockBuster(scanned_modules=["sockd"])
+    chosen = [function for name, function in detector.functions.items() if name.startswith(BLOCKING)]
+    for function in chosen:
+        function.activate()
+    yield
+    for function in chosen:
+        function.deactivate()
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The daemon's own event loop."""
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture
+def nth_call() -> Callable[..., Iterator[int]]:
+    """`for n in nth_call(syscalls, "mount"):` runs its body until n calls were not needed; see support/failpoints.py."""
+    return failpoints.nth_call

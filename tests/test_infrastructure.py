@@ -1,0 +1,129 @@
+"""The tests' own tools do what the tests believe: the ledger sees, the sweep sweeps, the detector detects."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from blockbuster import BlockingError
+
+from sockd.kernel import mounts
+from tests.support.ledger import Imbalance, Ledger
+
+needs_root = pytest.mark.root
+
+
+def reports(ledger: Ledger, kind: str) -> list[str]:
+    """What the ledger has to say about one kind of thing, at once."""
+    with pytest.raises(Imbalance) as caught:
+        ledger.check(grace_s=0)
+    return [line.strip() for line in str(caught.value).splitlines() if line.strip().startswith(kind)]
+
+
+def test_an_open_fd_is_named_with_its_file(ledger: Ledger) -> None:
+    with open("/etc/passwd"):
+        (line,) = reports(ledger, "fd")
+        assert line.endswith("-> /etc/passwd")
+    ledger.check(grace_s=0)
+
+
+def test_a_child_is_named_with_its_command(ledger: Ledger) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert reports(ledger, "process") == [f"process {child.pid} sleep 60"]
+        child.kill()
+    ledger.check()
+
+
+@needs_root
+def test_a_process_that_left_its_parent_is_still_found(ledger: Ledger) -> None:
+    code = (
+        "import os, sys; pid = os.fork(); pid and (print(pid), sys.exit()); os.setsid(); os.close(1); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        pid = int(child.stdout.readline())
+        child.wait(10)
+        assert [line.split()[1] for line in reports(ledger, "process")] == [str(pid)]
+    ledger.check()
+
+
+@needs_root
+def test_a_cgroup_is_found_and_those_of_others_are_not(ledger: Ledger) -> None:
+    (root,) = [
+        line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup2 " in line
+    ]
+    directory = Path(root, f"sockd-test-{os.getpid()}")
+    directory.mkdir()
+    try:
+        assert reports(ledger, "cgroup") == [f"cgroup {directory} (empty)"]
+        os.chown(directory, 0, 0)
+        ledger.check(grace_s=0)
+    finally:
+        directory.rmdir()
+
+
+@needs_root
+def test_a_mount_is_found(ledger: Ledger, tmp_path: Path) -> None:
+    mounts.mount_tmpfs(str(tmp_path), size_bytes=1 << 20)
+    try:
+        assert [line.split(": ")[1] for line in reports(ledger, "mount")] == [f"tmpfs on {tmp_path}"]
+    finally:
+        mounts.umount_tree(str(tmp_path))
+
+
+@needs_root
+def test_mounts_of_the_tests_are_seen_by_nobody_else() -> None:
+    assert os.readlink("/proc/self/ns/mnt") != os.readlink(f"/proc/{os.getppid()}/ns/mnt")
+
+
+def test_shared_memory_is_found(ledger: Ledger) -> None:
+    memory = Path(f"/dev/shm/sockd-test-{os.getpid()}")
+    memory.touch()
+    try:
+        assert reports(ledger, "shared memory") == [f"shared memory {memory}"]
+    finally:
+        memory.unlink()
+
+
+def test_a_watched_directory_must_be_as_it_was(ledger: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "before").touch()
+    ledger.watch(tmp_path)
+    ledger.check(grace_s=0)
+    (tmp_path / "left behind").touch()
+    assert reports(ledger, "directory entry") == [f"directory entry {tmp_path / 'left behind'}"]
+    (tmp_path / "left behind").unlink()
+
+
+def test_the_sweep_fails_each_call_once_and_ends_when_none_is_left(nth_call: Callable[..., Iterator[int]]) -> None:
+    module = types.ModuleType("kernel")
+    module.call = lambda: "done"  # type: ignore[attr-defined]
+    outcomes: list[object] = []
+    for _ in nth_call(module, "call"):
+        try:
+            outcomes.append([module.call() for _ in range(3)])
+        except OSError as error:
+            outcomes.append(str(error))
+    assert len(outcomes) == 4
+    assert all("injected" in str(outcome) for outcome in outcomes[:3])
+    assert outcomes[3] == ["done"] * 3
+    assert module.call() == "done"
+
+
+@pytest.mark.anyio
+async def test_a_socket_that_blocks_the_event_loop_is_an_error() -> None:
+    module = types.ModuleType("sockd.blocking")
+    module.__file__ = str(Path(mounts.__file__).parent / "blocking.py")
+    exec(compile("def receive(sock): return sock.recv(1)", module.__file__, "exec"), module.__dict__)
+    here, there = socket.socketpair()
+    with here, there:
+        there.send(b"x")
+        with pytest.raises(BlockingError):
+            module.receive(here)
+        assert await asyncio.to_thread(module.receive, here) == b"x"
