@@ -1,0 +1,71 @@
+"""The conventions that a machine can check, on every Python file of the repository."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+# In two halves, so that this file passes.
+MARKS = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK")) + r")\b")
+SLEEPERS = {("time", "sleep"), ("asyncio", "sleep"), ("anyio", "sleep")}
+
+
+def python_files(*tops: str) -> list[Path]:
+    return sorted(file for top in tops for file in (ROOT / top).rglob("*.py"))
+
+
+# demo/functions is code as users write it.
+OURS = [
+    file for file in python_files("sockd", "zygote", "benchmarks", "demo", "tests") if "functions/" not in str(file)
+]
+# Some benchmarks measure what idleness does; nothing else waits for time to pass.
+AWAKE = [file for file in OURS if ROOT / "benchmarks" not in file.parents]
+
+
+def name(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+def nodes(file: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text(), str(file))))
+
+
+def is_sleep(node: ast.AST) -> bool:
+    """A call of one of the sleeps, but for sleep(0), which only lets others run."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=attribute), args=[seconds, *_]):
+            zero = isinstance(seconds, ast.Constant) and seconds.value == 0
+            return (module, attribute) in SLEEPERS and not zero
+    return False
+
+
+def swallows(node: ast.AST) -> bool:
+    """`except: pass`, with no type or with the widest."""
+    match node:
+        case ast.ExceptHandler(type=None | ast.Name(id="Exception" | "BaseException"), body=[ast.Pass()]):
+            return True
+    return False
+
+
+def places(files: list[Path], is_offence: Callable[[ast.AST], bool]) -> list[str]:
+    return [f"{name(file)}:{getattr(node, 'lineno', 0)}" for file in files for node in nodes(file) if is_offence(node)]
+
+
+def test_nobody_sleeps_where_an_event_could_be_waited_for() -> None:
+    assert places(AWAKE, is_sleep) == []
+
+
+def test_no_error_is_swallowed_unseen() -> None:
+    assert places(OURS, swallows) == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    lines = ((file, number, line) for file in OURS for number, line in enumerate(file.read_text().splitlines(), 1))
+    assert [f"{name(file)}:{number}" for file, number, line in lines if MARKS.search(line)] == []
+
+
+def test_a_module_opens_by_saying_what_it_is() -> None:
+    assert [name(file) for file in OURS if not ast.get_docstring(ast.parse(file.read_text()))] == []

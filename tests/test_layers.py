@@ -1,0 +1,128 @@
+"""Imports point down, as the table in ARCHITECTURE.md says; what runs in sandboxes stays on its diet."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# Ours, and never to be imported from where it would not be ours to: the product knows nothing of its tests and shows.
+TOP_LEVEL = ("sockd", "zygote", "storage_lib", "initscripts", "benchmarks", "demo", "tests")
+INSIDE_SANDBOXES = ("zygote", "storage_lib")
+# What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
+# dataclasses 14, asyncio 51).
+OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
+IMPORT_LIMIT_US = 30_000
+
+
+@dataclass(frozen=True)
+class Room:
+    """One row of the table: modules that may import each other."""
+
+    level: int
+    parts: tuple[str, ...]
+
+    def holds(self, module: str) -> bool:
+        return any(module == part or module.startswith(part + ".") for part in self.parts)
+
+
+@functools.cache
+def rooms() -> list[Room]:
+    """The rows of the table: `| L4 | `sockd/sandbox` | ... |`."""
+    rows = re.findall(r"^\| L(\d) \| (.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    return [
+        Room(int(level), tuple(name_of(path) for path in re.findall(r"`(.*?)`", modules))) for level, modules in rows
+    ]
+
+
+def name_of(path: str | Path) -> str:
+    """`sockd/http/front.py` as the import system calls it: `sockd.http.front`."""
+    name = str(path).removesuffix(".py").replace("/", ".")
+    return name if name == "sockd.__init__" else name.removesuffix(".__init__")
+
+
+def product_files() -> list[Path]:
+    return sorted(file for top in ("sockd", *INSIDE_SANDBOXES, "initscripts") for file in (ROOT / top).rglob("*.py"))
+
+
+def room_of(module: str) -> Room:
+    # The file sockd/__init__.py is a room's member, but `sockd` as a prefix would be in all of them.
+    found = [room for room in rooms() if room.holds("sockd.__init__" if module == "sockd" else module)]
+    assert len(found) == 1, f"{module} is in {len(found)} rows of the table in ARCHITECTURE.md"
+    return found[0]
+
+
+def imports_of(file: Path) -> Iterator[str]:
+    """The modules that a file imports, wherever it does, in full; of ours, submodules instead of names from packages."""
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: relative import"
+            assert node.module
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                yield submodule if is_module(submodule) else node.module
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def is_ours(module: str) -> bool:
+    return module.partition(".")[0] in TOP_LEVEL
+
+
+def test_imports_point_down() -> None:
+    wrong = []
+    for file in product_files():
+        module = name_of(file.relative_to(ROOT))
+        room = room_of(module)
+        for imported in filter(is_ours, imports_of(file)):
+            other = room_of(imported)
+            if other != room and other.level >= room.level:
+                wrong.append(f"{module} (L{room.level}) imports {imported} (L{other.level})")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("top", INSIDE_SANDBOXES)
+def test_what_runs_in_sandboxes_imports_the_standard_library_alone(top: str) -> None:
+    for file in (ROOT / top).rglob("*.py"):
+        for imported in imports_of(file):
+            first = imported.partition(".")[0]
+            assert first == top or first in sys.stdlib_module_names, f"{file.relative_to(ROOT)} imports {imported}"
+
+
+def test_benchmarks_and_the_demo_see_no_more_than_a_client_does() -> None:
+    for top in ("benchmarks", "demo"):
+        for file in (ROOT / top).rglob("*.py"):
+            for imported in filter(is_ours, imports_of(file)):
+                assert imported.startswith(("benchmarks", "demo")), f"{file.relative_to(ROOT)} imports {imported}"
+
+
+def test_every_row_of_the_table_names_what_exists() -> None:
+    table = rooms()
+    assert [room.level for room in table] == sorted((room.level for room in table), reverse=True)
+    for room in table:
+        for part in room.parts:
+            assert is_module(part), part
+
+
+def test_the_zygote_keeps_its_diet() -> None:
+    modules = [name_of(file.relative_to(ROOT)) for file in (ROOT / "zygote").glob("[!_]*.py")]
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(modules)}; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not set(OFF_THE_DIET) & set(run.stdout.split())
+    total_us = sum(int(line.split("|")[0].split(":")[1]) for line in run.stderr.splitlines()[1:])
+    assert total_us < IMPORT_LIMIT_US, run.stderr
