@@ -1,0 +1,44 @@
+# sockd: everything a person types. `make help` lists it.
+#
+# `make setup` needs Linux on x86_64, Python 3.11 or newer and, where system packages are missing, root and apt.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+BENCHMARKS := cold_start warm packages zygote_tree density primitives
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
+
+setup: $(STAMP) ## make .venv with sockd, its tests and its demo
+
+# The stamp is newer than what it was made from, so that a second `make` starts at once.
+$(STAMP): pyproject.toml setup.cfg scripts/setup
+	scripts/setup "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+demo: $(STAMP) ## deploy real functions, invoke them cold and warm, show what it cost (root)
+	$(BIN)/python -m demo.run
+
+test: $(STAMP) ## all tests (root; without, those that need it are skipped)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## what tests/test_linters.py asks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## let the formatter have its way
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## every benchmark, quickly (root); `.venv/bin/sockd bench` runs one at a time
+	@for name in $(BENCHMARKS); do $(BIN)/sockd bench $$name --quick || exit; done
+
+clean: ## remove what `make` made
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
