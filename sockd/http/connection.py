@@ -18,7 +18,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from sockd.http.one_write import OneWrite
+from sockd.http.exchange import Exchange
 from sockd.http.refusals import HEAD_TOO_LARGE, MALFORMED, TOO_MANY, TOO_SLOW
 
 
@@ -128,17 +128,19 @@ class Connection(HttpToolsProtocol):
                 self._set_deadline(self._limits.body_s)
 
     def _feed(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if self._plain_head is None:
-                raise httptools.HttpParserError("CONNECT") from None
-            # Its parser stops there and would drop the body (Java's HttpClient sends one with `Upgrade: h2c`). We offer
-            # no other protocol, so the request is read again as the plain one that it also is.
-            again, self._plain_head = self._plain_head + data[upgrade.args[0] :], None
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            self._feed(again)
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._plain_head is None:
+                    raise httptools.HttpParserError("CONNECT") from None
+                # Its parser stops there and would drop the body (Java's HttpClient sends one with `Upgrade: h2c`). We
+                # offer no other protocol, so the request is read again as the plain one that it also is.
+                data, self._plain_head = self._plain_head + data[upgrade.args[0] :], None
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            else:
+                return
 
     def _wait_for_head(self) -> None:
         if self._head_bytes > self._limits.head_bytes:
@@ -169,8 +171,8 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         super().on_headers_complete()
-        # The request's task has been made but has not run yet.
-        self.cycle.transport = OneWrite(self.cycle, self.transport)  # type: ignore[assignment]
+        # uvicorn names its class in there; the request's task has been made but has not run yet, so this is in time.
+        self.cycle.__class__ = Exchange
 
     def _exact_head_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)

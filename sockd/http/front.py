@@ -20,6 +20,7 @@ from typing import Any
 from sockd.config import HttpConfig
 from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
 from sockd.http.answers import Answer, failure, json_answer, success
+from sockd.http.exchange import WHOLE
 from sockd.http.host_check import ForbiddenHost, host_check
 from sockd.http.worker_api import WorkerApi
 
@@ -56,7 +57,7 @@ class ClientGone(Exception):
 
 
 class Front:
-    """The ASGI application of the public port."""
+    """The ASGI application of the public port, on an `HttpServer`: it answers by that server's message WHOLE."""
 
     def __init__(self, worker: WorkerApi, config: HttpConfig) -> None:
         self._worker = worker
@@ -89,8 +90,7 @@ class Front:
         except Exception as error:
             answer = failure(error, str(request_id))
         status, headers, body = answer
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": WHOLE, "status": status, "headers": headers, "body": body})
 
     def _check_headers(self, scope: Scope) -> int:
         """The declared length of the body, 0 if there is none. Raises: BadRequest, ForbiddenHost."""

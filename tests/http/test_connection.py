@@ -222,12 +222,18 @@ async def test_an_answer_is_one_write(serve: Serve) -> None:
                 writes.append(len(data))
                 self._transport.write(data)
 
+            def writelines(self, data: tuple[bytes, ...]) -> None:
+                writes.append(sum(map(len, data)))
+                self._transport.writelines(data)
+
             def __getattr__(self, name: str) -> object:
                 return getattr(self._transport, name)
 
         connection.transport = Counted(connection.transport)  # type: ignore[assignment]
         await client.ask(post("/run/echo", b"x" * 1000))
-    assert len(writes) == 1
+        assert len(writes) == 1
+        assert (await client.ask(post("/run/echo", b"x" * 1_000_000))).body == b"x" * 1_000_000
+        assert len(writes) == 2
 
 
 async def test_small_answers_do_not_wait_for_acknowledgements(serve: Serve) -> None:
