@@ -30,7 +30,11 @@ class Times:
 
     def server_timing(self) -> str:
         """The `Server-Timing` header (W3C Server Timing; durations in ms)."""
-        return ", ".join(f"{name};dur={getattr(self, name) / 1e6:.3f}" for name in self.__slots__)
+        # Written out, because it is made for every request and this is three times as fast as a loop.
+        return (
+            f"queue;dur={self.queue / 1e6:.3f}, setup;dur={self.setup / 1e6:.3f}, "
+            f"init;dur={self.init / 1e6:.3f}, exec;dur={self.exec / 1e6:.3f}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
