@@ -65,7 +65,7 @@ class Handler:
         if self._takes_context:
             arguments.append(Context(self._function, request_id, deadline_ns))
         answer = self._callable(*arguments)
-        if self._run is not None:
+        if self._run is not None and hasattr(answer, "__await__"):
             answer = self._run(answer)
         try:
             return encode_answer(answer).encode()
@@ -146,7 +146,7 @@ def load(entry: str) -> Any:
     try:
         __import__(name)
     except ModuleNotFoundError as error:
-        if error.name != name:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise HandlerNotFound(f"no module {name!r} in the function's code; set handler in sockd.toml") from None
     try:
@@ -158,7 +158,8 @@ def load(entry: str) -> Any:
 def signature(function: Any, entry: str) -> tuple[int, bool]:
     """(1 or 2 positional arguments, whether calling gives a coroutine). `inspect` only for what is not a plain function."""
     code = getattr(function, "__code__", None)
-    if code is None or hasattr(function, "__wrapped__"):
+    # A bound method has the code of its function, self among the arguments.
+    if code is None or hasattr(function, "__wrapped__") or hasattr(function, "__self__"):
         return inspect_signature(function, entry)
     takes = 2 if code.co_flags & 0x04 else code.co_argcount  # 0x04: has *args
     if takes < 1 or takes - len(function.__defaults__ or ()) > 2:
@@ -171,7 +172,8 @@ def inspect_signature(function: Any, entry: str) -> tuple[int, bool]:
 
     if not callable(function):
         raise HandlerNotFound(f"{entry} is not callable")
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    inner = inspect.unwrap(function)  # what a decorator wraps may be async where the wrapper is not
+    is_async = inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
     try:
         inspect.signature(function).bind(None, None)
         return 2, is_async
@@ -181,15 +183,23 @@ def inspect_signature(function: Any, entry: str) -> tuple[int, bool]:
         return 2, is_async
 
 
+MAX_ERROR_TEXT = 64 * 1024
+"""Characters of an error's text that are told: with its stack it fits into a frame, however JSON spells it."""
+
+
 def describe(error: BaseException) -> bytes:
     """An exception as AWS's error JSON: {errorMessage, errorType, stackTrace}, without the frames of this runtime."""
     import traceback
 
     runtime = (os.path.dirname(__file__) + "/", "<frozen importlib")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(runtime)]
+    try:
+        message = str(error)
+    except Exception as failure:  # the user's own __str__
+        message = f"<the error's text cannot be made: {type(failure).__name__}>"
     answer = {
-        "errorMessage": str(error),
-        "errorType": ERROR_TYPES.get(type(error), type(error).__name__),
-        "stackTrace": traceback.format_list(frames[-50:]),
+        "errorMessage": message[:MAX_ERROR_TEXT],
+        "errorType": ERROR_TYPES.get(type(error), type(error).__name__[:200]),
+        "stackTrace": [line[:1000] for line in traceback.format_list(frames[-50:])],
     }
     return json.dumps(answer).encode(errors="backslashreplace")

@@ -26,8 +26,9 @@ kind "sandbox" serves requests on channel_fd, kind "zygote" serves forks on it."
 
 def serve(zygote: Zygote) -> Child | None:
     """Answer control messages; returns None in the Zygote when the daemon is gone, and a Child in each forked child."""
+    buffer = bytearray(protocol.CONTROL_MAX_BYTES)
     while True:
-        data, fds = linux.receive(zygote.control, protocol.CONTROL_MAX_BYTES, protocol.CONTROL_MAX_FDS)
+        data, fds = linux.receive(zygote.control, buffer, protocol.CONTROL_MAX_FDS)
         if not data:
             return None
         message = protocol.decode_control(data)

@@ -63,7 +63,9 @@ def initialize(channel: socket.socket, number: int, function: dict) -> entry.Han
         set_environment(function["env"])
         extend_path(function)
         handler = entry.Handler(function)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # KeyboardInterrupt, too: only exiting is no failure
         send(channel, FAILED, number, TIMES.pack(started, time.monotonic_ns()), entry.describe(error))
         return None
     send(channel, READY, number, TIMES.pack(started, time.monotonic_ns()))
@@ -120,7 +122,9 @@ def answer(channel: socket.socket, handler: entry.Handler, number: int, body: by
         result = handler.call(body[INVOCATION.size :], uuid_text(request), started + timeout_ns)
         if len(result) > max_bytes:
             kind, result = FAILED, too_large(max_bytes)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # asyncio.CancelledError, too: only exiting is no failure
         kind, result = FAILED, entry.describe(error)
     ended = time.monotonic_ns()
     flush()
@@ -144,7 +148,7 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (AttributeError, OSError, ValueError):
+        except Exception:
             continue
 
 
@@ -152,7 +156,10 @@ def imported(seconds: dict[str, float]) -> list[tuple[str, str, float]]:
     """(package directory, module, own seconds) of what was imported from /packages, in the order the imports began."""
     found = []
     for name, spent in list(seconds.items())[:MAX_REPORTED_MODULES]:  # not sys.modules: looking copies its pages
-        origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+        try:
+            origin = sys.modules[name].__spec__.origin  # type: ignore[union-attr]
+        except Exception:  # it is gone, or a package put something of its own in its place
+            continue
         if isinstance(origin, str) and origin.startswith("/packages/"):
             found.append((origin.split("/", 3)[2], name, spent))
     return found

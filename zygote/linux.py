@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import socket
+import struct
 
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
@@ -198,12 +199,13 @@ def chroot_to(root_fd: int) -> None:
     os.chroot(".")
 
 
-def receive(control: socket.socket, max_bytes: int, max_fds: int) -> tuple[bytes, list[int]]:
+def receive(control: socket.socket, buffer: bytearray, max_fds: int) -> tuple[bytes, list[int]]:
     """One datagram and the file descriptors in it, close-on-exec (socket.recv_fds drops the flag on 3.11-3.13).
 
+    Args: buffer: as long as the longest message, and used again for each: a new one would be mapped and unmapped each time.
     Raises: OSError(EMSGSIZE) for a message or a set of descriptors that was cut; those that came are closed."""
     flags = socket.MSG_CMSG_CLOEXEC
-    data, ancillary, result_flags, _ = control.recvmsg(max_bytes, socket.CMSG_SPACE(4 * max_fds), flags)
+    count, ancillary, result_flags, _ = control.recvmsg_into([buffer], socket.CMSG_SPACE(4 * max_fds), flags)
     fds: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -212,13 +214,10 @@ def receive(control: socket.socket, max_bytes: int, max_fds: int) -> tuple[bytes
         for fd in fds:
             os.close(fd)
         raise OSError(90, "recvmsg: message was cut")
-    return data, fds
+    return bytes(memoryview(buffer)[:count]), fds
 
 
 def send(control: socket.socket, data: bytes, fds: tuple[int, ...] = ()) -> None:
     """One datagram with file descriptors beside it."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, memoryview(bytearray(len(fds) * 4)).cast("i"))] if fds else []
-    for _, _, array in rights:
-        for index, fd in enumerate(fds):
-            array[index] = fd
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
     control.sendmsg([data], rights)

@@ -17,6 +17,9 @@ from typing import Any
 from sockd.errors import SandboxFailed
 from zygote import linux, protocol
 
+_buffer = bytearray(protocol.CONTROL_MAX_BYTES)
+"""For all wires: a datagram is decoded before the next is read."""
+
 
 class ZygoteGone(SandboxFailed):
     """The Zygote died, or broke the protocol and was given up, before it answered."""
@@ -125,7 +128,7 @@ class ControlWire:
 
     def _readable(self) -> None:
         try:
-            data, fds = linux.receive(self._sock, protocol.CONTROL_MAX_BYTES, protocol.CONTROL_MAX_FDS)
+            data, fds = linux.receive(self._sock, _buffer, protocol.CONTROL_MAX_FDS)
         except BlockingIOError:
             return
         except OSError:

@@ -75,8 +75,9 @@ def serve(control: socket.socket) -> None:
     null = os.open("/dev/null", os.O_RDWR)
     linux.drop_bounding_set(KEPT_CAPABILITIES)
     linux.Capabilities(KEPT_CAPABILITIES).apply()
+    buffer = bytearray(protocol.CONTROL_MAX_BYTES)
     while True:
-        data, fds = linux.receive(control, protocol.CONTROL_MAX_BYTES, protocol.CONTROL_MAX_FDS)
+        data, fds = linux.receive(control, buffer, protocol.CONTROL_MAX_FDS)
         if not data:
             return
         message = protocol.decode_control(data)

@@ -188,7 +188,6 @@ class Sandbox:
         self._output.limit_bytes = program.log_bytes
         self._root.mount_code(program.code_fd)
         self._send(protocol.INIT, 0, program.init)
-        self.cgroup.settle()
 
     async def request(self, request_id: bytes, event: bytes) -> Reply:
         """One request to the function; the first one also waits for its init.
@@ -206,6 +205,8 @@ class Sandbox:
         self._arm(exchange, program.timeout_s if self.state is State.BUSY else program.init_timeout_s)
         timeout_ns = int(program.timeout_s * 1e9)
         self._send(protocol.INVOKE, exchange.number, protocol.INVOCATION.pack(request_id, timeout_ns), event)
+        if self.state is State.STARTING:
+            self.cgroup.settle()  # now that the sandbox has all it needs to go on
         try:
             reply = await exchange.reply
         except asyncio.CancelledError:
