@@ -13,7 +13,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 WHOLE = "sockd.response.whole"
-"""The ASGI message of a whole answer: `status`, `body`, and `headers` with content-length and nothing from a stranger."""
+"""The ASGI message of a whole answer: `status`, `body`, and `headers` with content-length, none from a stranger."""
 _JOINED_BYTES = 64 * 1024
 
 
