@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.config import Config
@@ -45,8 +46,9 @@ class Functions:
         """Functions of an earlier daemon whose packages are not all there; they are installed when first asked for."""
         self._publishing = asyncio.Lock()
         self._held: list[str] = []
-        """Code digests and package keys of deploys under way: not garbage yet."""
-        self._closures: dict[str, Closure] = {}
+        """Code digests of deploys under way and of removed functions that still run: not garbage yet."""
+        self._deploying: list[tuple[str, Closure]] = []
+        """Who uses which packages, before the registry says so."""
 
     def load(self) -> None:
         """Make the recorded functions live; cheap, as nothing is started for them."""
@@ -83,22 +85,11 @@ class Functions:
     async def deploy(self, name: str, zip_path: Path, overrides: dict[str, Any], progress: Progress) -> Version:
         """Publish a version and switch to it. Raises: BadArchive, BadFunctionConfig, PackagesFailed, NoCapacity."""
         check_name(name)
-        async with self._publish(zip_path) as code:
-            config = FunctionConfig.from_toml(code.settings(), self._config.function, overrides)
-            handler = entry_point(code.path, config.handler)
-            closure = await self._install(name, code.requirements(), progress)
-            self._check_reserve(name, config)
-            record = self._registry.put(
-                name,
-                digest=code.digest,
-                code_bytes=code.size_bytes,
-                handler=handler,
-                config=config.to_json(),
-                closure=closure.to_json().decode(),
-            )
-            version = self._switch(self._version(record))
-        await self._collect_code()
-        return version
+        try:
+            async with self._publish(zip_path) as code:
+                return await self._deploy(name, code, overrides, progress)
+        finally:
+            await self._collect_code()
 
     async def remove(self, name: str) -> None:
         """Forget a function; its requests under way end first. Raises: NoSuchFunction."""
@@ -107,9 +98,7 @@ class Functions:
         function = self._live.pop(name, None)
         if function is not None:
             function.close()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REMOVE_DRAIN_S):
-                    await function.admission.drain()
+            await self._drain(function)
         await self._collect_code()
 
     def running(self) -> int:
@@ -124,7 +113,7 @@ class Functions:
         """The functions that have a distribution in their closure, deploys under way among them."""
         live = [version.record.name for version in self.all() if key in version.keys]
         unready = [record.name for record in self._unready.values() if key in Closure.from_json(record.closure).keys]
-        deploying = [name for name, closure in self._closures.items() if key in closure.keys]
+        deploying = [name for name, closure in self._deploying if key in closure.keys]
         return sorted({*live, *unready, *deploying})
 
     async def drain(self, deadline_s: float) -> None:
@@ -142,29 +131,57 @@ class Functions:
         self._live.clear()
         self._registry.close()
 
+    async def _drain(self, function: Function) -> None:
+        """Let a removed function's requests end; its code is not garbage until then."""
+        digest = function.version.record.digest
+        self._held.append(digest)
+        try:
+            async with asyncio.timeout(REMOVE_DRAIN_S):
+                await function.admission.drain()
+        except TimeoutError:
+            return
+        finally:
+            self._held.remove(digest)
+
     # -- the steps of a deploy
 
     @contextlib.asynccontextmanager
     async def _publish(self, zip_path: Path) -> AsyncIterator[CodeVersion]:
         """The archive as published code, which is not garbage until the block ends."""
         async with self._publishing:
-            code = await asyncio.to_thread(self._code.publish, zip_path)
+            code = await in_thread(self._code.publish, zip_path)
             self._held.append(code.digest)
         try:
             yield code
         finally:
             self._held.remove(code.digest)
 
+    async def _deploy(self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress) -> Version:
+        config = FunctionConfig.from_toml(code.settings(), self._config.function, overrides)
+        handler = entry_point(code.path, config.handler)
+        closure = await self._install(name, code.requirements(), progress)
+        self._check_reserve(name, config)
+        record = self._registry.put(
+            name,
+            digest=code.digest,
+            code_bytes=code.size_bytes,
+            handler=handler,
+            config=config.to_json(),
+            closure=closure.to_json().decode(),
+        )
+        return self._switch(self._version(record))
+
     async def _install(self, name: str, requirements: str | None, progress: Progress) -> Closure:
         closure = Closure()
         if requirements is not None:
             progress("resolving requirements.txt")
             closure = await self._packages.resolve(requirements)
-        self._closures[name] = closure
+        deploying = (name, closure)
+        self._deploying.append(deploying)
         try:
             await self._packages.ensure(closure, progress=progress)
         finally:
-            del self._closures[name]
+            self._deploying.remove(deploying)
         return closure
 
     def _check_reserve(self, name: str, config: FunctionConfig) -> None:
@@ -189,4 +206,4 @@ class Functions:
     async def _collect_code(self) -> None:
         """Delete code that no remembered version and no deploy under way needs."""
         async with self._publishing:
-            await asyncio.to_thread(self._code.gc, self._registry.digests() | set(self._held))
+            await in_thread(self._code.gc, self._registry.digests() | set(self._held))

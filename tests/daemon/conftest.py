@@ -45,7 +45,7 @@ def index() -> Iterator[PackageIndex]:
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    """TOML of the module's daemon; a module that needs another overrides this."""
+    """TOML of the module's daemon, behind the first line of `[packages]`; a module that needs another overrides this."""
     return ""
 
 
@@ -55,7 +55,7 @@ def daemon(
 ) -> Iterator[RunningDaemon]:
     """The module's daemon. It must end in order, and leave nothing in its cgroups."""
     state = tmp_path_factory.mktemp("daemon") / "state"
-    daemon = RunningDaemon.start(state, f'{config}\n[packages]\nindex_url = "{index.url}"\n')
+    daemon = RunningDaemon.start(state, f'[packages]\nindex_url = "{index.url}"\n{config}')
     try:
         yield daemon
         assert daemon.terminate() == 0, daemon.lines

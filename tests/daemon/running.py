@@ -126,7 +126,11 @@ class RunningDaemon:
 
     def manage(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         """To the management socket."""
-        return _exchange(_UnixConnection(self.state / "sockd.sock"), method, path, body, headers)
+        return _exchange(self.management(), method, path, body, headers)
+
+    def management(self) -> http.client.HTTPConnection:
+        """A connection to the management socket; the caller closes it."""
+        return _UnixConnection(self.state / "sockd.sock")
 
     def run(self, name: str, event: object = None, **headers: str) -> Answer:
         """Invoke with a JSON event."""
