@@ -1,0 +1,159 @@
+"""The handler cache of a real daemon: idle sandboxes are paused, use no CPU, come back as they were, and go when needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.kernel_view import cpu_ticks, frozen, host_pid, unified, wait_event
+from tests.daemon.running import Gate, RunningDaemon, at_once, in_background
+
+CGROUP = "open('/proc/self/cgroup').read().split('0::')[1].strip()"
+WHERE = f"count = 0\ndef f(event):\n    global count\n    count += 1\n    return [count, {CGROUP}]\n"
+DEADLINE_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def config() -> str:
+    return "[sandbox]\nmemory_mb = 512\npause_after_s = 0.1\n[zygote]\nspares = 1\n"
+
+
+@pytest.fixture(autouse=True)
+def empty(daemon: RunningDaemon) -> None:
+    """No function of an earlier test holds memory."""
+    for function in daemon.manage("GET", "/functions").json:
+        daemon.remove(function["name"])
+
+
+def directory_of(answer: list[object]) -> Path:
+    return unified(str(answer[1]))
+
+
+def test_a_sandbox_that_stays_idle_is_frozen_and_thaws_with_its_memory_intact(daemon: RunningDaemon) -> None:
+    daemon.deploy("idle", WHERE)
+    first = daemon.run("idle")
+    directory = directory_of(first.json)
+    assert not frozen(directory)
+    wait_event(directory, "frozen", 1, DEADLINE_S)
+    assert daemon.status()["sandboxes"]["paused"] == 1
+    second = daemon.run("idle")
+    assert second.json == [2, first.json[1]]
+    assert second.headers["x-sockd-origin"] == "paused" and second.headers["x-sockd-cold"] == "0"
+    third = daemon.run("idle")
+    assert third.json[0] == 3 and third.headers["x-sockd-origin"] == "warm"
+    wait_event(directory, "frozen", 1, DEADLINE_S)
+    assert daemon.call("idle")[0] == 4
+
+
+def test_a_paused_sandbox_uses_no_cpu_whatever_its_threads_want(daemon: RunningDaemon) -> None:
+    daemon.deploy(
+        "restless",
+        "import os, threading\n"
+        "turns = [0]\n"
+        "def turn():\n"
+        "    while True: turns[0] += 1\n"
+        "threading.Thread(target=turn, daemon=True).start()\n"
+        f"def f(event): return [turns[0], {CGROUP}]\n",
+    )
+    directory = directory_of(daemon.call("restless"))
+    pid = host_pid(directory)
+    wait_event(directory, "frozen", 1, DEADLINE_S)
+    before = cpu_ticks(pid)
+    daemon.deploy("meanwhile", "def f(event):\n for _ in range(10_000_000): pass")
+    daemon.call("meanwhile")  # a few hundred ms of CPU for somebody else
+    assert frozen(directory) and cpu_ticks(pid) == before
+    turns = daemon.call("restless")[0]
+    assert daemon.call("restless")[0] >= turns
+    assert cpu_ticks(pid) >= before
+
+
+def test_a_busy_function_is_never_paused(daemon: RunningDaemon) -> None:
+    """OpenLambda weakness 2: it froze and thawed at every request, and waited for both: 100 requests/s at one client."""
+    daemon.deploy("busy", WHERE)
+    origins = {daemon.run("busy").headers["x-sockd-origin"] for _ in range(100)}
+    assert origins <= {"spare", "zygote", "warm"}
+
+
+def test_a_paused_sandbox_holds_only_the_memory_that_it_uses(daemon: RunningDaemon) -> None:
+    daemon.deploy("fat", WHERE, memory_mb=200)
+    directory = directory_of(daemon.call("fat"))
+    reserved = daemon.status()["memory"]["reserved_bytes"]
+    wait_event(directory, "frozen", 1, DEADLINE_S)
+    assert daemon.status()["memory"]["reserved_bytes"] <= reserved - (180 << 20)
+    assert daemon.call("fat")[0] == 2
+    assert daemon.status()["memory"]["reserved_bytes"] == reserved
+
+
+def test_many_more_sandboxes_are_kept_paused_than_could_run(daemon: RunningDaemon) -> None:
+    for number in range(10):
+        daemon.deploy(f"kept-{number}", WHERE, memory_mb=128)
+    for turn in (1, 2):
+        for number in range(10):
+            answer = daemon.call(f"kept-{number}")
+            assert answer[0] == turn
+            wait_event(directory_of(answer), "frozen", 1, DEADLINE_S)
+        assert daemon.status()["sandboxes"]["paused"] == 10  # 1 280 MB of limits in a budget of 512
+
+
+def test_idle_sandboxes_go_least_recently_used_first_when_another_function_needs_their_memory(
+    daemon: RunningDaemon, gate: Gate
+) -> None:
+    for name in ("old", "middle", "young"):
+        daemon.deploy(name, WHERE, memory_mb=140)
+    for name in ("old", "middle", "young", "old"):  # `middle` is the least recently used
+        daemon.call(name)
+    evicted = daemon.status()["evictions"]
+    daemon.deploy("newcomer", "def f(event): return event", memory_mb=140)
+    assert daemon.call("newcomer", "in") == "in"
+    assert daemon.status()["evictions"] > evicted
+    assert daemon.call("old")[0] == 3
+
+
+def test_memory_is_given_to_whom_it_fits_and_nobody_fails_when_functions_displace_one_another(
+    daemon: RunningDaemon,
+) -> None:
+    for number in range(6):
+        daemon.deploy(f"big-{number}", "def f(event): return event", memory_mb=150, concurrency=2, timeout_s=15)
+    assert at_once(36, lambda n: daemon.call(f"big-{n % 6}", n)) == list(range(36))
+    memory = daemon.status()["memory"]
+    assert 0 <= memory["reserved_bytes"] <= memory["total_bytes"]
+
+
+def test_a_busy_sandbox_is_never_evicted(daemon: RunningDaemon, gate: Gate) -> None:
+    waits = {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE}
+    daemon.deploy("working", waits, memory_mb=300, timeout_s=20)
+    daemon.deploy("pushing", "def f(event): return event", memory_mb=150)
+    daemon.deploy("pushing2", "def f(event): return event", memory_mb=150)
+    with in_background(lambda: daemon.run("working", gate.port)) as working:
+        gate.arrived()
+        assert [daemon.call(name, 1) for name in ("pushing", "pushing2") * 3] == [1] * 6
+        gate.open()
+        assert working().json == "go"
+
+
+def test_all_memory_comes_back_when_functions_are_removed(daemon: RunningDaemon) -> None:
+    daemon.deploy("brief", WHERE)
+    directory = directory_of(daemon.call("brief"))
+    daemon.remove("brief")
+    wait_event(directory, "populated", 0, DEADLINE_S)
+    status = daemon.status()
+    assert status["sandboxes"]["idle"] + status["sandboxes"]["paused"] == 0
+    assert status["memory"]["reserved_bytes"] <= 2 * (16 << 20)  # spares
+
+
+def test_a_sandbox_that_dies_while_it_is_idle_or_paused_is_replaced_and_nobody_notices(daemon: RunningDaemon) -> None:
+    import os
+    import signal
+
+    daemon.deploy("killed", WHERE)
+    for pause in (False, True):
+        directory = directory_of(daemon.call("killed"))
+        pid = host_pid(directory)
+        if pause:
+            wait_event(directory, "frozen", 1, DEADLINE_S)
+        os.kill(pid, signal.SIGKILL)
+        wait_event(directory, "populated", 0, DEADLINE_S)
+        answer = daemon.run("killed")
+        assert answer.status == 200 and answer.json[0] == 1 and answer.headers["x-sockd-cold"] == "1"
+        assert daemon.status()["sandboxes"]["busy"] == 0
