@@ -21,6 +21,7 @@ _external = sys.modules["_frozen_importlib_external"]
 UNCHECKED = _external.MAGIC_NUMBER + b"\1\0\0\0"
 """How bytecode begins that is valid whatever its source's time (PEP 552): what a deploy writes."""
 
+decode_event = json.JSONDecoder().decode
 encode_answer = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
@@ -29,42 +30,52 @@ class HandlerNotFound(Exception):
 
 
 class Context:
-    """What AWS Lambda hands a handler as its second argument, with the same attribute names and types."""
+    """What AWS Lambda hands a handler as its second argument, with the same attribute names and types.
+
+    What is the same for every request of a function is on a class of the function's own (`context_class`)."""
 
     identity = None
     client_context = None
 
-    def __init__(self, function: dict, request_id: str, deadline_ns: int) -> None:
-        self.function_name = function["name"]
-        self.function_version = function["version"]
-        self.invoked_function_arn = f"arn:aws:lambda:local:000000000000:function:{function['name']}"
-        self.memory_limit_in_mb = str(function["memory_mb"])
-        self.aws_request_id = request_id
-        self.log_group_name = f"/aws/lambda/{function['name']}"
-        self.log_stream_name = function["version"]
+    def __init__(self, request: bytes, deadline_ns: int) -> None:
+        digits = request.hex()  # str(uuid.UUID(bytes=request)), without importing uuid
+        self.aws_request_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
         self._deadline_ns = deadline_ns
 
     def get_remaining_time_in_millis(self) -> int:
         return max(0, (self._deadline_ns - time.monotonic_ns()) // 1_000_000)
 
 
+def context_class(function: dict) -> type[Context]:
+    """The Context of one function, from INIT's JSON."""
+    name, version = function["name"], function["version"]
+    attributes = {
+        "function_name": name,
+        "function_version": version,
+        "invoked_function_arn": f"arn:aws:lambda:local:000000000000:function:{name}",
+        "memory_limit_in_mb": str(function["memory_mb"]),
+        "log_group_name": f"/aws/lambda/{name}",
+        "log_stream_name": version,
+    }
+    return type("Context", (Context,), attributes)
+
+
 class Handler:
-    """A loaded entry point. `call(event, request_id, deadline_ns)` gives the answer's JSON."""
+    """A loaded entry point. `call(event, request, deadline_ns)` gives the answer's JSON."""
 
     def __init__(self, function: dict) -> None:
-        self._function = function
         if function["entry_file"]:
             load_file(function["handler"].partition(":")[0], function["code"], function["entry_file"])
         self._callable = load(function["handler"])
         count, is_async = signature(self._callable, function["handler"])
-        self._takes_context = count > 1
+        self._context = context_class(function) if count > 1 else None
         self._run = Runner().run if is_async else None
 
-    def call(self, event: bytes, request_id: str, deadline_ns: int) -> bytes:
-        arguments = [parse_event(event)]
-        if self._takes_context:
-            arguments.append(Context(self._function, request_id, deadline_ns))
-        answer = self._callable(*arguments)
+    def call(self, event: bytes, request: bytes, deadline_ns: int) -> bytes:
+        if self._context is None:
+            answer = self._callable(parse_event(event))
+        else:
+            answer = self._callable(parse_event(event), self._context(request, deadline_ns))
         if self._run is not None and hasattr(answer, "__await__"):
             answer = self._run(answer)
         try:
@@ -100,7 +111,7 @@ ERROR_TYPES: dict[type[BaseException], str] = {
 
 def parse_event(event: bytes) -> object:
     try:
-        return json.loads(event)
+        return decode_event(str(event, "utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidEvent(f"Could not parse request body into json: {error}") from None
 

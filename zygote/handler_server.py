@@ -14,11 +14,13 @@ import time
 
 from zygote import confinement, entry, hygiene, protocol
 from zygote.import_timer import ImportTimer
-from zygote.protocol import FAILED, HEADER, INIT, INVOCATION, INVOKE, MODULES, PRIMED, READY, RESULT, TIMES
+from zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, PRIMED, READY, RESULT, TIMES
 
 MAX_REPORTED_MODULES = 4000
 MAX_FRAME_BYTES = 1 << 30
 """The daemon limits payloads; this only stops a corrupted header."""
+READ_BYTES = 1 << 16
+"""Under malloc's mmap threshold: a larger buffer would be mapped and unmapped for each request."""
 
 
 def serve(channel_fd: int, warm: bool) -> int:
@@ -28,12 +30,12 @@ def serve(channel_fd: int, warm: bool) -> int:
         channel_fd: our end of the channel.
         warm: touch what a first request would touch, and say PRIMED, before waiting (a spare)."""
     hygiene.after_fork()
-    channel = socket.socket(fileno=channel_fd)
+    channel = Channel(channel_fd)
     timer = ImportTimer()
     if warm:
         warm_up()
-        send(channel, PRIMED, 0)
-    frame = receive(channel)
+        channel.send(PRIMED, 0)
+    frame = channel.receive()
     if frame is None:
         return 0
     kind, number, body = frame
@@ -51,10 +53,10 @@ def serve(channel_fd: int, warm: bool) -> int:
 def warm_up() -> None:
     """Take the copy-on-write faults of a first request ahead of it: the same code, on an empty event."""
     entry.encode_answer(entry.parse_event(b'{"warm": [1, 2.5, "up"]}')).encode()
-    entry.Context({"name": "", "version": "", "memory_mb": 0}, "", 0).get_remaining_time_in_millis()
+    entry.Context(bytes(16), 0).get_remaining_time_in_millis()
 
 
-def initialize(channel: socket.socket, number: int, function: dict) -> entry.Handler | None:
+def initialize(channel: Channel, number: int, function: dict) -> entry.Handler | None:
     """Become the function in `function` (INIT's JSON): environment, paths, limits, handler. Answers READY or FAILED."""
     started = time.monotonic_ns()
     try:
@@ -66,9 +68,9 @@ def initialize(channel: socket.socket, number: int, function: dict) -> entry.Han
     except SystemExit:
         raise
     except BaseException as error:  # KeyboardInterrupt, too: only exiting is no failure
-        send(channel, FAILED, number, TIMES.pack(started, time.monotonic_ns()), entry.describe(error))
+        channel.send(FAILED, number, TIMES.pack(started, time.monotonic_ns()), entry.describe(error))
         return None
-    send(channel, READY, number, TIMES.pack(started, time.monotonic_ns()))
+    channel.send(READY, number, TIMES.pack(started, time.monotonic_ns()))
     return handler
 
 
@@ -99,10 +101,10 @@ def extend_path(function: dict) -> None:
         tempfile.tempdir = None  # type: ignore[attr-defined]  # the Zygote's own scratch is not in this root
 
 
-def answer_requests(channel: socket.socket, handler: entry.Handler, max_bytes: int, timer: ImportTimer) -> None:
+def answer_requests(channel: Channel, handler: entry.Handler, max_bytes: int, timer: ImportTimer) -> None:
     """INVOKE after INVOKE until the daemon closes the channel. What the first one imported is told once, after its answer."""
     first = True
-    while (frame := receive(channel)) is not None:
+    while (frame := channel.receive()) is not None:
         kind, number, body = frame
         if kind != INVOKE:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} instead of INVOKE")
@@ -110,16 +112,16 @@ def answer_requests(channel: socket.socket, handler: entry.Handler, max_bytes: i
         if first:
             first = False
             timer.stop()
-            send(channel, MODULES, number, json.dumps(imported(timer.seconds)).encode())
+            channel.send(MODULES, number, json.dumps(imported(timer.seconds)).encode())
 
 
-def answer(channel: socket.socket, handler: entry.Handler, number: int, body: bytes, max_bytes: int) -> None:
+def answer(channel: Channel, handler: entry.Handler, number: int, body: bytes, max_bytes: int) -> None:
     """One request: call the handler, flush what it printed, send RESULT or FAILED."""
     request, timeout_ns = INVOCATION.unpack_from(body)
     started = time.monotonic_ns()
     kind = RESULT
     try:
-        result = handler.call(body[INVOCATION.size :], uuid_text(request), started + timeout_ns)
+        result = handler.call(body[INVOCATION.size :], request, started + timeout_ns)
         if len(result) > max_bytes:
             kind, result = FAILED, too_large(max_bytes)
     except SystemExit:
@@ -128,19 +130,13 @@ def answer(channel: socket.socket, handler: entry.Handler, number: int, body: by
         kind, result = FAILED, entry.describe(error)
     ended = time.monotonic_ns()
     flush()
-    send(channel, kind, number, TIMES.pack(started, ended), result)
+    channel.send(kind, number, TIMES.pack(started, ended), result)
 
 
 def too_large(max_bytes: int) -> bytes:
     message = f"Response payload size exceeded maximum allowed payload size ({max_bytes} bytes)."
     answer = {"errorMessage": message, "errorType": "Function.ResponseSizeTooLarge", "stackTrace": []}
     return json.dumps(answer).encode()
-
-
-def uuid_text(raw: bytes) -> str:
-    """str(uuid.UUID(bytes=raw)), without importing uuid."""
-    digits = raw.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def flush() -> None:
@@ -165,28 +161,23 @@ def imported(seconds: dict[str, float]) -> list[tuple[str, str, float]]:
     return found
 
 
-def receive(channel: socket.socket) -> tuple[int, int, bytes] | None:
-    """The next frame, or None when the daemon has closed the channel."""
-    header = receive_exactly(channel, HEADER.size)
-    if header is None:
-        return None
-    kind, number, length = protocol.decode_header(header, max_body_bytes=MAX_FRAME_BYTES)
-    body = receive_exactly(channel, length)
-    return None if body is None else (kind, number, body)
+class Channel:
+    """Our end of the channel: blocking, one frame at a time."""
 
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._decoder = protocol.FrameDecoder(MAX_FRAME_BYTES)
 
-def receive_exactly(channel: socket.socket, count: int) -> bytes | None:
-    data = channel.recv(count) if count else b""
-    if len(data) == count:
-        return data
-    parts = [data]
-    missing = count - len(data)
-    while data and missing:
-        data = channel.recv(min(missing, 1 << 20))
-        parts.append(data)
-        missing -= len(data)
-    return b"".join(parts) if not missing else None
+    def receive(self) -> tuple[int, int, bytes] | None:
+        """The next frame, or None when the daemon has closed the channel. Raises: ProtocolError, OSError."""
+        decoder = self._decoder
+        while (frame := decoder.next_frame()) is None:
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                return None
+            decoder.feed(data)
+        return frame
 
-
-def send(channel: socket.socket, kind: int, number: int, *parts: bytes) -> None:
-    channel.sendall(protocol.encode_frame(kind, number, *parts))
+    def send(self, kind: int, number: int, *parts: bytes) -> None:
+        """One frame, whole. Raises: OSError."""
+        self._socket.sendall(protocol.encode_frame(kind, number, *parts))

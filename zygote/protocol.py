@@ -82,36 +82,44 @@ def encode_frame(kind: int, number: int, *parts: bytes) -> bytes:
     return HEADER.pack(sum(map(len, parts)), kind, 0, 0, number) + b"".join(parts)
 
 
-def decode_header(header: bytes | bytearray, *, max_body_bytes: int) -> tuple[int, int, int]:
-    """(kind, request number, body length) of a 16-byte header.
+def decode_header(data: bytes | bytearray, offset: int = 0, *, max_body_bytes: int) -> tuple[int, int, int]:
+    """(kind, request number, body length) of the 16-byte header at `offset`.
 
     Raises ProtocolError for an unknown type, set reserved bits or a body over max_body_bytes."""
-    length, kind, flags, zero, number = HEADER.unpack(header)
+    length, kind, flags, zero, number = HEADER.unpack_from(data, offset)
     if kind not in FRAME_NAMES or flags or zero:
-        raise ProtocolError(f"bad frame header {bytes(header).hex()}")
+        raise ProtocolError(f"bad frame header {data[offset : offset + HEADER.size].hex()}")
     if length > max_body_bytes:
         raise ProtocolError(f"{FRAME_NAMES[kind]} of {length} bytes, limit {max_body_bytes}")
     return kind, number, length
 
 
 class FrameDecoder:
-    """Cuts a stream into frames: `feed` bytes, then take (kind, number, body) from `next_frame` until it gives None."""
+    """Cuts a stream into frames: `feed` bytes, then take (kind, number, body) from `next_frame` until it gives None.
+
+    One frame that comes in one piece, as nearly all do, is copied once: its body."""
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
-        self._buffer = bytearray()
+        self._buffer: bytes | bytearray = b""
+        self._at = 0
 
     def feed(self, data: bytes) -> None:
+        if self._at == len(self._buffer):
+            self._buffer, self._at = data, 0
+            return
+        if not isinstance(self._buffer, bytearray) or self._at:
+            self._buffer, self._at = bytearray(self._buffer[self._at :]), 0
         self._buffer += data
 
     def next_frame(self) -> tuple[int, int, bytes] | None:
-        buffer = self._buffer
-        if len(buffer) < HEADER.size:
+        """Raises ProtocolError, as `decode_header`."""
+        buffer, body = self._buffer, self._at + HEADER.size
+        if len(buffer) < body:
             return None
-        kind, number, length = decode_header(buffer[: HEADER.size], max_body_bytes=self._max_body_bytes)
-        end = HEADER.size + length
+        kind, number, length = decode_header(buffer, self._at, max_body_bytes=self._max_body_bytes)
+        end = body + length
         if len(buffer) < end:
             return None
-        body = bytes(buffer[HEADER.size : end])
-        del buffer[:end]
-        return kind, number, body
+        self._at = end
+        return kind, number, bytes(buffer[body:end])

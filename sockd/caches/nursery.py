@@ -198,13 +198,17 @@ class Nursery:
                     (await self._tree.fork_spare(zygote)).destroy()
         except (SockdError, OSError, TimeoutError) as reason:
             if culprit:
-                self.refused.refuse(culprit, str(reason) or "a fork of it did not answer in time", time.time())
+                self._refuse(culprit, str(reason) or "a fork of it did not answer in time")
         else:
             for key in plan.added:  # alone each is harmless, together they are not
-                self.refused.refuse(key, f"only together with others: {error}", time.time())
+                self._refuse(key, f"only together with others: {error}")
         finally:
             if zygote is not None:
                 zygote.close()
+
+    def _refuse(self, key: str, reason: str) -> None:
+        _log.warning("%s is not cacheable: %s", key, reason)
+        self.refused.refuse(key, reason, time.time())
 
     def _suspects(self, plan: selection.NewNode) -> list[str]:
         """The new distributions, those with the shortest imports first: dependencies before what depends on them."""

@@ -6,6 +6,7 @@ version that was current when it was admitted; sandboxes of a version that is no
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from dataclasses import dataclass
@@ -76,14 +77,18 @@ class Function:
         """One request. Raises: TooManyRequests, Draining, NoCapacity, SandboxFailed; the handler's errors are in the reply."""
         if not self.admission.try_enter():
             await self.admission.wait()
+        admitted_ns = time.monotonic_ns()
+        version = self.version
         try:
-            admitted_ns = time.monotonic_ns()
-            version = self.version
             leased = await self._lease(version)
-            reply = await leased.sandbox.request(request_id.bytes, event)
-            self._put_back(leased, version)
-        finally:
+        except BaseException:
             self.admission.leave()
+            raise
+        try:
+            reply = await leased.sandbox.request(request_id.bytes, event)
+        finally:
+            # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
+            asyncio.get_running_loop().call_soon(self._put_back, leased, version)
         times = Times(admitted_ns - arrived_ns, leased.setup_ns(), leased.init_ns(), reply.exec_ns)
         node = ",".join(sorted(leased.node.packages)) if leased.node else ""
         number = str(version.record.version)
@@ -124,7 +129,7 @@ class Function:
         started_ns = time.monotonic_ns()
         try:
             await sandbox.unpause()
-        except (NoCapacity, OSError):
+        except BaseException:  # cancelled, too: it is in no cache now
             sandbox.destroy()
             raise
         return Leased(sandbox, "paused", started_ns, time.monotonic_ns())
@@ -148,6 +153,13 @@ class Function:
         return Leased(sandbox, origin, started_ns, time.monotonic_ns(), started.node)
 
     def _put_back(self, leased: Leased, version: Version) -> None:
+        """Keep or destroy a sandbox whose request is over, then let the next request in."""
+        try:
+            self._dispose(leased, version)
+        finally:
+            self.admission.leave()
+
+    def _dispose(self, leased: Leased, version: Version) -> None:
         sandbox = leased.sandbox
         if sandbox.state is State.IDLE:
             if version is self.version and not self.admission.closed:

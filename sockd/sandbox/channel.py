@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from zygote import protocol
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 1 << 16
+"""Under malloc's mmap threshold: a larger buffer would be mapped and unmapped for each answer."""
 
 
 class Channel:

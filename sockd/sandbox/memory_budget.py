@@ -30,6 +30,12 @@ class Reservation:
         self._budget.wake()
         return True
 
+    async def grow(self, size: int, *, deadline_s: float) -> None:
+        """Grow, waiting for memory to come free as `MemoryBudget.reserve` does. Raises: NoCapacity; unchanged then."""
+        more = await self._budget.reserve(size - self.size, deadline_s=deadline_s)
+        self.size += more.size
+        more.size = 0
+
     def close(self) -> None:
         self.resize_nowait(0)
 

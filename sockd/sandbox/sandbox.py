@@ -232,13 +232,15 @@ class Sandbox:
             self._reservation.resize_nowait(used)
 
     async def unpause(self) -> None:
-        """Thaw it, with all of its memory. Raises: NoCapacity when the memory is not to be had; it stays paused."""
-        need = self.limits.memory_bytes - self._reservation.size
-        if need > 0 and not self._reservation.resize_nowait(self.limits.memory_bytes):
+        """Thaw it, with all of its memory.
+
+        Raises: NoCapacity when the memory is not to be had; it stays paused. SandboxDied: it ended in the meantime."""
+        if not self._reservation.resize_nowait(max(self._reservation.size, self.limits.memory_bytes)):
             deadline_s = self.program.timeout_s if self.program else self._parts.spawn_deadline_s
-            extra = await self._parts.budget.reserve(need, deadline_s=deadline_s)
-            extra.close()
-            self._reservation.resize_nowait(self.limits.memory_bytes)
+            await self._reservation.grow(self.limits.memory_bytes, deadline_s=deadline_s)
+            if self.state is State.DEAD:
+                self._reservation.close()
+                raise SandboxDied("the sandbox was destroyed")
         self.cgroup.set_memory(self.limits.memory_bytes)
         self.cgroup.thaw_nowait()
         self.state = advance(self.state, Step.UNPAUSE)
@@ -267,7 +269,7 @@ class Sandbox:
             every.callback(self.on_death, self)
             every.callback(self._finish, SandboxDied("the sandbox was destroyed"))
             every.callback(self._parts.cgroups.give_back, self.cgroup, self._after_last_process)
-            every.callback(self._root.close)
+            every.callback(self._close_root)
             every.callback(self._output.close)
             every.callback(self._channel.close if self._channel else self._sock.close)
             every.callback(self._close_pidfd)
@@ -287,6 +289,9 @@ class Sandbox:
             self.imports = read_imports(body)
             self.on_imports(self)
             return
+        if kind == protocol.FAILED and self.state is State.STARTING and self._is_priming():
+            self._finish(read_failure(body[protocol.TIMES.size :], InitFailed))
+            return
         if exchange is None or len(body) < protocol.TIMES.size:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} that nobody waits for")
         started, ended = protocol.TIMES.unpack_from(body)
@@ -299,14 +304,16 @@ class Sandbox:
         body = body[protocol.TIMES.size :]
         if kind == protocol.FAILED and (number == exchange.number or self.state is State.STARTING):
             self._finish(read_failure(body, InitFailed if self.state is State.STARTING else FunctionFailed))
-        elif kind == protocol.RESULT and number == exchange.number:
+        elif kind == protocol.RESULT and number == exchange.number and self.state is State.BUSY:
             self._finish(None, body, max(0, ended - started))
         else:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} instead of {exchange.number}")
 
     def _on_end(self, error: Exception | None) -> None:
         """The channel ended: find out why, tell whoever waits, and destroy."""
-        if self.state is not State.DEAD:
+        if self._exchange is None and not self._is_priming():
+            self.destroy()  # nobody waits to be told, and nobody may be given it from now on
+        elif self.state is not State.DEAD:
             self._explaining = asyncio.get_running_loop().create_task(self._explain_end(error))
 
     async def _explain_end(self, error: Exception | None) -> None:
@@ -330,21 +337,31 @@ class Sandbox:
 
     def _expire(self, exchange: _Exchange, timeout_s: float) -> None:
         """The deadline passed: kill, then answer; nothing in the sandbox can delay either."""
+        if exchange.reply.done():
+            return  # it came in the same turn of the loop
         phase = "Init" if self.state is State.STARTING else "Task"
         self.cgroup.kill_nowait()
         self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds"))
 
     def _finish(self, error: SockdError | None, body: bytes = b"", exec_ns: int = 0) -> None:
         """Answer whoever waits, once; the first outcome counts."""
-        exchange, primed = self._exchange, self._primed
+        exchange = self._exchange
         if exchange is not None and not exchange.reply.done():
             exchange.reply.set_result(Reply(body, error, exec_ns, *self._output.take()))
-        if primed is not None and not primed.done():
-            primed.set_exception(SandboxFailed(f"a spare ended before it was ready: {error}"))
+        if self._primed is not None and self._is_priming():
+            self._primed.set_exception(SandboxFailed(f"a spare ended before it was ready: {error}"))
+
+    def _is_priming(self) -> bool:
+        """A spare that somebody waits for."""
+        return self._primed is not None and not self._primed.done()
 
     def _after_last_process(self) -> None:
         self.zygote.give_back_uid(self.uid)
         self._reservation.close()
+
+    def _close_root(self) -> None:
+        # The last close of a detached tree waits for an RCU grace period: 200 us that nobody here needs to wait for.
+        asyncio.get_running_loop().run_in_executor(None, self._root.close)
 
     def _close_pidfd(self) -> None:
         fd, self._pidfd = self._pidfd, -1
@@ -365,7 +382,7 @@ def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
         failure = json.loads(body)
         error_type, message = str(failure["errorType"]), str(failure["errorMessage"])
         stack = [str(line) for line in failure["stackTrace"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return SandboxFailed(body.decode(errors="replace")[:1000])
     if error_type == "InvalidRequestContentException":
         return InvalidEvent(message)
@@ -378,7 +395,7 @@ def read_imports(body: bytes) -> list[tuple[str, str, float]]:
     """MODULES' body, checked: it comes from user code. Raises: ProtocolError."""
     try:
         return [(str(key), str(module), float(seconds)) for key, module, seconds in json.loads(body)]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise protocol.ProtocolError(f"MODULES is not a list of triples: {error}") from None
 
 
