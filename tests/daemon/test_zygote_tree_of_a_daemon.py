@@ -1,0 +1,208 @@
+"""The import cache of a real daemon: Zygotes appear for what functions import, and serve exactly those who asked for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from tests.daemon.running import Answer, RunningDaemon
+from tests.support.package_index import PackageIndex, wheel
+
+SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
+"""An import that is worth a Zygote: 30 ms of work."""
+LOUD = "print('importing', __name__)\nimport os as _o\nPID = _o.getpid()\n"
+"""In a Zygote this goes to /dev/null: whoever finds it in its log has imported for itself."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packages(index: PackageIndex) -> None:
+    index.add(
+        wheel(
+            "slow", "1.0", {"slow/__init__.py": SLOW + LOUD + "V = 1\n", "slow/part.py": LOUD, "slow/unused.py": LOUD}
+        )
+    )
+    index.add(wheel("slow", "2.0", {"slow/__init__.py": SLOW + LOUD + "V = 2\n", "slow/part.py": LOUD}))
+    index.add(wheel("upper", "1.0", {"upper.py": "import slow\n" + SLOW + LOUD}, requires=("slow==1.0",)))
+    index.add(wheel("never", "1.0", {"never.py": SLOW + LOUD}))
+    index.add(wheel("ns-a", "1.0", {"ns/a.py": SLOW + "NAME = 'a'\n"}))
+    index.add(wheel("ns-b", "1.0", {"ns/b.py": SLOW + "NAME = 'b'\n"}))
+    index.add(
+        wheel(
+            "with-pth",
+            "1.0",
+            {
+                "with_pth.pth": "import with_pth_hook\n",
+                "with_pth_hook.py": "import builtins; builtins.hooked = True\n",
+                "with_pth_lib.py": SLOW,
+            },
+        )
+    )
+    index.add(
+        wheel(
+            "with-data",
+            "1.0",
+            {
+                "with_data/__init__.py": SLOW,
+                "with_data/table.csv": "a,b\n1,2\n",
+                "with_data-1.0.dist-info/entry_points.txt": "[sockd.test]\nplug = with_data:plugged\n",
+                "with_data-1.0.data/scripts/say-data": "#!python\nprint('said')\n",
+            },
+        )
+    )
+
+
+def deploy(daemon: RunningDaemon, name: str, requirements: str, code: str, **settings: object) -> None:
+    daemon.deploy(name, {"f.py": code, "requirements.txt": requirements}, **settings)
+
+
+def wait_for_node(daemon: RunningDaemon, *requirements: str) -> Mapping[str, object]:
+    """The Zygote of exactly these packages, when it serves."""
+    return daemon.when(lambda: daemon.node(*requirements))
+
+
+def fresh(daemon: RunningDaemon, name: str, requirements: str, code: str) -> Answer:
+    """The first answer of a new function."""
+    deploy(daemon, name, requirements, code)
+    answer = daemon.run(name)
+    assert answer.status == 200, answer
+    assert answer.headers["x-sockd-cold"] == "1"
+    return answer
+
+
+USES = "import slow, slow.part, sys\ndef f(event): return [slow.V, slow.PID]\n"
+LOADED = "import sys\nseen = sorted(n for n in sys.modules if n.split('.')[0] in ('slow', 'upper', 'never'))\ndef f(event): return seen\n"
+
+
+def test_what_a_function_imports_becomes_a_zygote_and_the_next_function_does_not_import_it_again(
+    daemon: RunningDaemon,
+) -> None:
+    first = fresh(daemon, "first", "slow==1.0", USES)
+    assert daemon.log_of("first", first) == "importing slow\nimporting slow.part\n"
+    assert first.json == [1, 1] and first.timing["init"] > 30  # pid 1: imported in the sandbox itself
+    node = wait_for_node(daemon, "slow==1.0")
+    assert node["modules"] == 2 and node["unique_memory_bytes"] > 0
+    second = fresh(daemon, "second", "slow==1.0", USES)
+    assert daemon.log_of("second", second) == ""
+    assert second.json[0] == 1 and second.json[1] > 1
+    assert second.timing["init"] < first.timing["init"] / 3
+    third = fresh(daemon, "third", "slow==1.0", LOADED)
+    assert third.json == ["slow", "slow.part"]  # exactly what was learned: neither slow.unused, nor anything else
+    assert wait_for_node(daemon, "slow==1.0")["starts"] >= 2
+
+
+def test_a_function_that_did_not_ask_for_a_package_never_gets_it(daemon: RunningDaemon) -> None:
+    fresh(daemon, "asks", "slow==1.0", USES)
+    wait_for_node(daemon, "slow==1.0")
+    for n in range(4):
+        code = f"# {n}\n{LOADED}import os\npath = [p for p in sys.path if 'packages' in p]\ndef f(event): return [seen, path]\n"
+        daemon.deploy(f"bare-{n}", code)
+        assert daemon.call(f"bare-{n}") == [[], []]
+        other = fresh(daemon, f"other-{n}", "never", code).json
+        assert other[0] == [] and len(other[1]) == 1 and other[1][0].startswith("/packages/never-1.0-")
+
+
+def test_a_function_is_served_by_the_largest_subset_of_what_it_asked_for(daemon: RunningDaemon) -> None:
+    fresh(daemon, "base", "slow==1.0", USES)
+    wait_for_node(daemon, "slow==1.0")
+    above = fresh(daemon, "above", "upper", "import upper\ndef f(event): return [upper.PID, upper.slow.PID]\n")
+    assert daemon.log_of("above", above) == "importing upper\n"
+    assert above.json[0] == 1 and above.json[1] > 1
+    wait_for_node(daemon, "slow==1.0", "upper==1.0")
+    again = fresh(daemon, "again", "upper", "import upper\ndef f(event): return [upper.PID, upper.slow.PID]\n")
+    assert daemon.log_of("again", again) == "" and again.json[0] > 1 < again.json[1]
+    alone = fresh(daemon, "alone", "slow==1.0", LOADED)
+    assert "upper" not in alone.json and "slow" in alone.json
+
+
+def test_a_package_that_was_asked_for_and_never_imported_gets_no_zygote(daemon: RunningDaemon) -> None:
+    for n in range(3):
+        fresh(daemon, f"idle-{n}", "never", f"x = {n}\ndef f(event): return 1\n")
+        assert daemon.call(f"idle-{n}") == 1
+    assert daemon.node("never==1.0") is None
+
+
+def test_conflicting_versions_coexist_each_in_a_zygote_of_its_own(daemon: RunningDaemon) -> None:
+    for version in ("1.0", "2.0", "1.0", "2.0"):
+        name = f"v{version[0]}-{len(daemon.lines)}"
+        assert fresh(daemon, name, f"slow=={version}", USES).json[0] == int(version[0])
+        wait_for_node(daemon, f"slow=={version}")
+    assert {"slow==1.0", "slow==2.0"} <= set(daemon.packages())
+
+
+def test_a_namespace_package_may_be_half_in_the_zygote_and_half_not(daemon: RunningDaemon) -> None:
+    fresh(daemon, "half", "ns-a", "import ns.a\ndef f(event): return ns.a.NAME\n")
+    wait_for_node(daemon, "ns-a==1.0")
+    both = "import ns.a, ns.b\ndef f(event): return [ns.a.NAME, ns.b.NAME, len(ns.__path__)]\n"
+    assert fresh(daemon, "both", "ns-a\nns-b", both).json == ["a", "b", 2]
+    wait_for_node(daemon, "ns-a==1.0", "ns-b==1.0")
+    assert fresh(daemon, "both2", "ns-a\nns-b", both).json == ["a", "b", 2]
+
+
+@pytest.mark.parametrize("turn", ["without a Zygote", "from its Zygote"])
+def test_pth_files_data_files_entry_points_and_scripts_work(daemon: RunningDaemon, turn: str) -> None:
+    hooked = "import builtins, with_pth_lib\ndef f(event): return builtins.hooked\n"
+    assert fresh(daemon, f"pth-{turn[:4]}", "with-pth", hooked).json is True
+    wait_for_node(daemon, "with-pth==1.0")
+    answer = fresh(
+        daemon,
+        f"data-{turn[:4]}",
+        "with-data",
+        "import importlib.metadata, importlib.resources, subprocess, with_data\n"
+        "def f(event):\n"
+        "    text = (importlib.resources.files(with_data) / 'table.csv').read_text()\n"
+        "    (plug,) = importlib.metadata.entry_points(group='sockd.test')\n"
+        "    version = importlib.metadata.version('with-data')\n"
+        "    said = subprocess.run(['say-data'], capture_output=True, text=True).stdout\n"
+        "    return [text, plug.name, plug.value, version, said]\n",
+    )
+    assert answer.json[:4] == ["a,b\n1,2\n", "plug", "with_data:plugged", "1.0"]
+    assert answer.json[4] == "said\n"
+    wait_for_node(daemon, "with-data==1.0")
+
+
+def test_randomness_differs_between_the_children_of_one_zygote(daemon: RunningDaemon) -> None:
+    code = "import slow, random, secrets, uuid, os\ndef f(event): return [random.random(), secrets.token_hex(8), str(uuid.uuid4()), os.urandom(4).hex()]\n"
+    fresh(daemon, "seed", "slow==1.0", USES)
+    wait_for_node(daemon, "slow==1.0")
+    answers = [fresh(daemon, f"random-{n}", "slow==1.0", f"# {n}\n{code}").json for n in range(5)]
+    for column in zip(*answers, strict=True):
+        assert len(set(column)) == 5
+
+
+def test_nothing_of_a_function_is_ever_in_a_zygote(daemon: RunningDaemon) -> None:
+    """Code, environment and secrets reach a child after the fork; its siblings and successors find none of it."""
+    deploy(
+        daemon,
+        "secretive",
+        "slow==1.0",
+        "import slow, os, builtins\nbuiltins.leak = slow.leak = 'leaked'\nopen('/tmp/leak', 'w').close()\ndef f(event): return os.environ['KEY']\n",
+        env={"KEY": "secret"},
+    )
+    assert daemon.call("secretive") == "secret"
+    code = "import slow, os, builtins\ndef f(event): return [hasattr(builtins, 'leak'), hasattr(slow, 'leak'), os.environ.get('KEY'), os.listdir('/tmp')]\n"
+    for n in range(3):
+        assert fresh(daemon, f"curious-{n}", "slow==1.0", f"# {n}\n{code}").json == [False, False, None, []]
+
+
+def test_what_was_learned_survives_the_daemon(daemon: RunningDaemon) -> None:
+    fresh(daemon, "learns", "slow==1.0", USES)
+    wait_for_node(daemon, "slow==1.0")
+    learned = (daemon.state / "learned.json").read_text()
+    assert "slow.part" in learned and re.search(r"slow-1\.0-[0-9a-f]{12}", learned)
+    assert "secret" not in learned
+
+
+def test_removing_a_package_takes_its_zygotes_along(daemon: RunningDaemon, index: PackageIndex) -> None:
+    index.add(wheel("passing", "1.0", {"passing.py": SLOW}))
+    fresh(daemon, "passes", "passing", "import passing\ndef f(event): return 1\n")
+    wait_for_node(daemon, "passing==1.0")
+    key = daemon.packages()["passing==1.0"]["key"]
+    refused = daemon.manage("DELETE", f"/packages/{key}")
+    assert refused.status == 400 and "passes" in refused.json["errorMessage"]
+    daemon.remove("passes")
+    assert daemon.manage("DELETE", f"/packages/{key}").status == 200
+    assert daemon.node("passing==1.0") is None
+    assert "passing==1.0" not in daemon.packages() and not (daemon.state / "packages" / key).exists()
+    fresh(daemon, "passes", "passing", "import passing\ndef f(event): return 2\n")
