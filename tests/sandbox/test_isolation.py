@@ -1,7 +1,16 @@
-"""What a handler sandbox can reach, read back from inside and from the host (DESIGN 3)."""
+"""What a handler sandbox is and can reach, read back from inside and from the host (DESIGN 3).
+
+The handlers here are sources: each runs in a sandbox, so it imports what it needs itself.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +20,12 @@ from tests.support.house import House, namespaces_of, status_of
 pytestmark = pytest.mark.root
 
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+OWN_NAMESPACES = ("pid", "user", "ipc", "uts")
 
 
 def read_status(event: Any) -> Any:
-    lines = open("/proc/self/status").read().splitlines()
+    with open("/proc/self/status") as file:
+        lines = file.read().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
@@ -24,3 +35,451 @@ def test_it_has_no_capability_and_can_get_none(house: House) -> None:
         assert {name: int(status[name], 16) for name in CAPABILITY_SETS} == dict.fromkeys(CAPABILITY_SETS, 0)
         assert status["NoNewPrivs"] == "1"
         assert status["Seccomp"] == "2"
+
+
+def test_uid_0_would_mean_nothing_to_it(house: House) -> None:
+    def read_securebits(event: Any) -> Any:
+        import ctypes
+
+        return ctypes.CDLL(None).prctl(27, 0, 0, 0, 0)  # PR_GET_SECUREBITS
+
+    keep_caps = 0x10
+    assert (
+        house.answer(read_securebits) & ~keep_caps == 0xCF
+    )  # NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, all locked
+
+
+def test_each_has_a_uid_of_its_own_out_of_its_zygotes_block(house: House) -> None:
+    sandboxes = [house.start(read_status) for _ in range(3)]
+    block = house.root.uids
+    uids = set()
+    for running in sandboxes:
+        assert running.answer()["Uid"].split() == ["1000"] * 4
+        assert running.answer()["Gid"].split() == ["1000"] * 4
+        assert running.answer()["Groups"] == ""
+        outside = status_of(running.pid)
+        (uid,) = set(outside["Uid"].split()) | set(outside["Gid"].split())
+        assert block.absolute < int(uid) < block.absolute + block.count
+        assert Path(f"/proc/{running.pid}/uid_map").read_text().split() == ["1000", uid, "1"]
+        assert Path(f"/proc/{running.pid}/gid_map").read_text().split() == ["1000", uid, "1"]
+        uids.add(uid)
+    assert len(uids) == 3
+
+
+@pytest.mark.parametrize("network", ["host", "none"])
+def test_its_namespaces_are_its_own(house: House, network: str) -> None:
+    running, other = (house.start(read_status, network=network) for _ in range(2))
+    assert running.answer()["Pid"] == other.answer()["Pid"] == "1"
+    ours, host, others = (namespaces_of(pid) for pid in (running.pid, "self", other.pid))
+    for kind in OWN_NAMESPACES:
+        assert ours[kind] not in (host[kind], others[kind]), kind
+    assert ours["mnt"] == others["mnt"] != host["mnt"]
+    assert (ours["net"] == host["net"]) == (network == "host")
+    assert (ours["net"] == others["net"]) == (network == "host")
+
+
+def test_it_holds_the_first_four_descriptors_and_no_more(house: House) -> None:
+    def read_fds(event: Any) -> Any:
+        import os
+
+        held = {}
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                held[name] = os.readlink(f"/proc/self/fd/{name}").partition(":")[0]
+            except FileNotFoundError:  # the one that listdir itself had open
+                pass
+        return held
+
+    running = house.start(read_fds)
+    assert running.answer() == {"0": "/dev/null", "1": "pipe", "2": "pipe", "3": "socket"}
+    assert sorted(os.listdir(f"/proc/{running.pid}/fd")) == ["0", "1", "2", "3"]
+
+
+def test_its_limits_are_set(house: House) -> None:
+    def read_limits(event: Any) -> Any:
+        import resource
+
+        return [resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_CORE)]
+
+    assert house.answer(read_limits, open_files=77) == [[77, 77], [1, 1]]
+
+
+def test_its_root_holds_nothing_of_the_host(house: House) -> None:
+    markers = [Path("/root") / f"marker-{os.getpid()}", Path("/tmp") / f"marker-{os.getpid()}"]
+
+    def search(names: Any) -> Any:
+        import os
+
+        climb = "../" * 40
+        processes = [name for name in os.listdir("/proc") if name.isdigit()] + ["self", "thread-self"]
+        fds = [f"/proc/self/fd/{fd}" for fd in range(300)]
+        starts = ["", climb, "/proc/self/cwd/" + climb]
+        starts += [f"/proc/{name}/{link}/{up}" for name in processes for link in ("root", "cwd") for up in ("", climb)]
+        starts += [f"{fd}/{climb}" for fd in fds]
+        found = [
+            start + name.lstrip("/") for start in starts for name in names if os.path.lexists(start + name.lstrip("/"))
+        ]
+        return found + [name for name in names if os.path.lexists(name)]
+
+    with_content = "host's own"
+    for marker in markers:
+        marker.write_text(with_content)
+    try:
+        assert house.answer(search, [str(marker) for marker in markers]) == []
+        assert house.answer(search, [str(house.directory), "/root/.bashrc", "/home", "/etc/shadow", "/sys/fs"]) == []
+    finally:
+        for marker in markers:
+            marker.unlink()
+
+
+def test_the_top_of_its_tree_is_what_the_base_has(house: House) -> None:
+    def look(event: Any) -> Any:
+        import os
+
+        return {
+            name: sorted(os.listdir(name)) for name in ("/", "/var", "/var/task", "/opt", "/run", "/tmp", "/packages")
+        }
+
+    seen = house.answer(look)
+    software = {
+        "bin",
+        "sbin",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "usr",
+        Path(os.path.realpath(sys.base_prefix)).parts[1],
+    }
+    assert set(seen["/"]) - software == {"dev", "etc", "opt", "packages", "proc", "run", "tmp", "var"}
+    assert seen["/var"] == ["task", "tmp"]
+    assert seen["/var/task"] == ["f.py"]
+    assert seen["/opt"] == ["sockd"]
+    assert seen["/run"] == seen["/tmp"] == seen["/packages"] == []
+
+
+def test_its_tree_is_read_only_but_for_tmp(house: House) -> None:
+    def try_to_write(event: Any) -> Any:
+        import os
+
+        errors = {}
+        for directory in (
+            "/",
+            "/var/task",
+            "/packages",
+            "/usr",
+            "/usr/lib",
+            "/etc",
+            "/dev",
+            "/opt/sockd",
+            "/run",
+            "/proc",
+        ):
+            try:
+                os.close(os.open(f"{directory}/new", os.O_CREAT | os.O_WRONLY))
+            except OSError as error:
+                errors[directory] = error.errno
+        for name in ("/var/task/f.py", "/etc/passwd"):
+            try:
+                os.open(name, os.O_WRONLY)
+            except OSError as error:
+                errors[name] = error.errno
+        return errors, {
+            name: os.statvfs(name).f_flag for name in ("/", "/var/task", "/packages", "/usr", "/dev", "/tmp")
+        }
+
+    errors, flags = house.answer(try_to_write)
+    # procfs can be written in places, but names cannot be made there.
+    assert {error for name, error in errors.items() if name != "/proc"} <= {errno.EROFS, errno.EACCES}
+    assert set(errors) == {
+        *("/", "/var/task", "/packages", "/usr", "/usr/lib", "/etc", "/dev", "/opt/sockd", "/run", "/proc"),
+        *("/var/task/f.py", "/etc/passwd"),
+    }
+    st_nodev = 4
+    for name in ("/", "/var/task", "/packages", "/usr"):
+        assert flags[name] & os.ST_RDONLY and flags[name] & os.ST_NOSUID, name
+    for name in ("/var/task", "/packages", "/usr", "/tmp"):
+        assert flags[name] & st_nodev, name
+    assert flags["/tmp"] & os.ST_NOSUID and not flags["/tmp"] & os.ST_RDONLY
+    assert flags["/dev"] & os.ST_RDONLY and flags["/dev"] & os.ST_NOSUID
+
+
+def test_tmp_is_private(house: House) -> None:
+    def write_and_list(name: Any) -> Any:
+        import os
+
+        open(f"/tmp/{name}", "x").close()
+        return sorted(os.listdir("/tmp"))
+
+    first, second = house.start(write_and_list), house.start(write_and_list)
+    assert first.answer("one") == ["one"]
+    assert second.answer("two") == ["two"]
+    assert first.answer("three") == ["one", "three"]
+    assert not {"one", "two", "three"} & set(os.listdir("/tmp"))
+
+
+def test_tmp_is_limited_in_bytes_and_in_files(house: House) -> None:
+    def fill(event: Any) -> Any:
+        import os
+
+        written = files = 0
+        reasons = []
+        try:
+            with open("/tmp/big", "wb", buffering=0) as file:
+                while written < 64 << 20:
+                    written += file.write(b"x" * 65536)
+        except OSError as error:
+            reasons.append(error.errno)
+        os.unlink("/tmp/big")
+        try:
+            while files < 10_000:
+                open(f"/tmp/{files}", "x").close()
+                files += 1
+        except OSError as error:
+            reasons.append(error.errno)
+        return written, files, reasons
+
+    written, files, reasons = house.answer(fill, tmp_bytes=4 << 20, tmp_inodes=100)
+    assert reasons == [errno.ENOSPC, errno.ENOSPC]
+    assert 3 << 20 < written <= 4 << 20
+    assert 90 <= files <= 100
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_what_it_writes_to_tmp_is_charged_to_it(house: House, spare: bool) -> None:
+    def write(event: Any) -> Any:
+        with open("/tmp/data", "wb") as file:
+            for _ in range(8):
+                file.write(bytes(1 << 20))
+
+    running = house.start(write, spare=spare)
+    before = running.sandbox.memory_bytes()
+    running.answer()
+    assert running.sandbox.memory_bytes() - before > 7 << 20
+
+
+def test_there_are_five_devices_and_none_can_be_made(house: House) -> None:
+    def look(event: Any) -> Any:
+        import os
+        import stat
+
+        nodes = {name: os.lstat(f"/dev/{name}") for name in os.listdir("/dev")}
+        refused = []
+        for kind in (stat.S_IFCHR, stat.S_IFBLK):
+            try:
+                os.mknod("/tmp/node", kind | 0o666, os.makedev(1, 3))
+            except OSError as error:
+                refused.append(error.errno)
+        with open("/dev/null", "wb") as null, open("/dev/urandom", "rb") as random, open("/dev/zero", "rb") as zero:
+            null.write(random.read(10) + zero.read(10))
+        return {name: [node.st_mode, node.st_rdev] for name, node in nodes.items()}, refused
+
+    nodes, refused = house.answer(look)
+    devices = {
+        name: os.major(number) * 100 + os.minor(number) for name, (mode, number) in nodes.items() if stat.S_ISCHR(mode)
+    }
+    assert devices == {"null": 103, "zero": 105, "full": 107, "random": 108, "urandom": 109}
+    assert all(stat.S_ISLNK(mode) for name, (mode, _) in nodes.items() if name not in devices)
+    assert refused == [errno.EPERM, errno.EPERM]
+
+
+def test_it_cannot_leave_its_root(house: House) -> None:
+    def try_to_escape(event: Any) -> Any:
+        import ctypes
+        import os
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        outcomes = {}
+        os.mkdir("/tmp/jail")
+        top = os.open("/", os.O_RDONLY)
+        calls = {
+            "chroot": lambda: libc.chroot(b"/tmp/jail"),
+            "unshare(CLONE_NEWUSER)": lambda: libc.unshare(0x10000000),
+            "unshare(CLONE_NEWNS)": lambda: libc.unshare(0x00020000),
+            "setns": lambda: libc.setns(top, 0),
+            "mount": lambda: libc.mount(b"none", b"/tmp/jail", b"tmpfs", 0, None),
+            "umount": lambda: libc.umount2(b"/tmp", 2),
+            "pivot_root": lambda: libc.syscall(155, b"/tmp/jail", b"/tmp/jail"),
+            "open_tree": lambda: libc.syscall(428, -100, b"/", 1),
+            "open_by_handle_at": lambda: libc.syscall(304, top, b"", 0),
+            "setuid": lambda: libc.setuid(0),
+            "ptrace": lambda: libc.ptrace(0, 0, 0, 0),
+        }
+        for name, call in calls.items():
+            ctypes.set_errno(0)
+            outcomes[name] = (call(), ctypes.get_errno())  # type: ignore[no-untyped-call]
+        os.fchdir(top)
+        for _ in range(100):
+            os.chdir("..")  # noqa: TID251
+        here, root = os.stat("."), os.stat("/")
+        return outcomes, (here.st_dev, here.st_ino) == (root.st_dev, root.st_ino), sorted(os.listdir("."))
+
+    outcomes, at_the_top, names = house.answer(try_to_escape)
+    assert outcomes == {name: [-1, errno.EPERM] for name in outcomes}
+    assert at_the_top
+    assert "var" in names and "home" not in names
+
+
+def test_a_setuid_program_gives_it_nothing(house: House) -> None:
+    candidates = [path for path in Path("/usr/bin").iterdir() if path.is_file() and path.stat().st_mode & stat.S_ISUID]
+
+    def run_setuid(names: Any) -> Any:
+        import os
+        import shutil
+        import subprocess
+
+        shutil.copy("/usr/bin/id", "/tmp/id")
+        os.chmod("/tmp/id", 0o4755)
+        seen = [subprocess.run(["/tmp/id", "-u"], capture_output=True, text=True).stdout.strip()]
+        for name in names:
+            child: Any = subprocess.Popen([name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            try:
+                with open(f"/proc/{child.pid}/status") as file:
+                    status = file.read()
+                seen += [word for line in status.splitlines() if line.startswith("Uid:") for word in line.split()[1:]]
+            finally:
+                child.kill()
+                child.communicate()
+        return seen
+
+    assert set(house.answer(run_setuid, [str(path) for path in candidates[:3]])) == {"1000"}
+
+
+def test_without_network_every_connection_fails_at_once(house: House) -> None:
+    def connect(port: Any) -> Any:
+        import socket
+        import time
+
+        started = time.monotonic()
+        outcomes = []
+        targets = [("127.0.0.1", port), ("192.0.2.1", 80), ("10.0.0.1", 53), ("169.254.169.254", 80)]
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            for target in targets:
+                with socket.socket(socket.AF_INET, kind) as sock:
+                    try:
+                        sock.connect(target)
+                    except OSError as error:
+                        outcomes.append(error.errno)
+        with socket.socket(socket.AF_INET6) as sock:
+            try:
+                sock.connect(("::1", port))
+            except OSError as error:
+                outcomes.append(error.errno)
+        return outcomes, time.monotonic() - started
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        outcomes, seconds = house.answer(connect, port, network="none")
+    assert len(outcomes) == 9
+    assert outcomes[:8] == [errno.ENETUNREACH] * 8
+    assert outcomes[8] in (errno.ENETUNREACH, errno.EADDRNOTAVAIL)
+    assert seconds < 0.5
+
+
+def test_with_the_hosts_network_it_reaches_loopback(house: House) -> None:
+    def connect(port: Any) -> Any:
+        import socket
+
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            return sock.recv(100).decode()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        running = house.start(connect)
+        greeted = house.loop.run_in_executor(None, _greet, server)
+        assert running.answer(server.getsockname()[1]) == "welcome"
+        house.loop.run_until_complete(greeted)
+
+
+def _greet(server: socket.socket) -> None:
+    peer, _ = server.accept()
+    with peer:
+        peer.sendall(b"welcome")
+
+
+def test_abstract_sockets_of_the_host_are_out_of_reach_without_network(house: House) -> None:
+    def connect(name: Any) -> Any:
+        import socket
+
+        with socket.socket(socket.AF_UNIX) as sock:
+            return sock.connect_ex("\0" + name)
+
+    name = f"sockd-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("\0" + name)
+        server.listen()
+        assert house.answer(connect, name, network="none") == errno.ECONNREFUSED
+        assert house.answer(connect, name, network="host") == 0
+
+
+def test_it_can_signal_nobody_but_itself(house: House) -> None:
+    def signal_all(pids: Any) -> Any:
+        import os
+        import signal
+
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        outcomes: list[Any] = []
+        for pid in [*pids, -1]:
+            try:
+                os.kill(pid, signal.SIGTERM)
+                outcomes.append("reached")
+            except OSError as error:
+                outcomes.append(error.errno)
+        return outcomes, [name for name in os.listdir("/proc") if name.isdigit()]
+
+    other = house.start(read_status)
+    outcomes, visible = house.answer(signal_all, [os.getpid(), other.pid, 2, 3])
+    assert outcomes == [errno.ESRCH] * 5
+    assert visible == ["1"]
+    assert other.answer()["Pid"] == "1"
+
+
+def test_procs_files_that_concern_the_host_are_closed_to_it(house: House) -> None:
+    def try_all(event: Any) -> Any:
+        opened = []
+        for name in (
+            *("/proc/sysrq-trigger", "/proc/sys/kernel/hostname", "/proc/sys/kernel/core_pattern"),
+            *(
+                "/proc/sys/vm/drop_caches",
+                "/proc/sys/net/ipv4/ip_forward",
+                "/proc/self/uid_map",
+                "/proc/1/oom_score_adj",
+            ),
+        ):
+            try:
+                with open(name, "w") as file:
+                    file.write("0" if name.endswith("adj") else "1")
+                opened.append(name)
+            except OSError:
+                continue
+        for name in ("/proc/kcore", "/proc/kmsg", "/proc/kallsyms", "/proc/keys"):
+            try:
+                with open(name, "rb") as file:
+                    if file.read(4096).strip(b"\0") and name != "/proc/kallsyms":
+                        opened.append(name)
+            except OSError:
+                continue
+        return opened
+
+    assert set(house.answer(try_all)) <= {
+        "/proc/1/oom_score_adj"
+    }  # its own, and it can only make itself the first to go
+
+
+def test_nothing_of_the_daemon_is_in_its_environment_or_its_arguments(house: House) -> None:
+    def read(event: Any) -> Any:
+        import os
+        import socket
+
+        return dict(os.environ), open("/proc/self/environ").read(), socket.gethostname(), os.getcwd()
+
+    os.environ["SOCKD_TEST_CANARY"] = "canary-of-the-daemon"
+    try:
+        running = house.start(read, env={"OWN": "yes"})
+    finally:
+        del os.environ["SOCKD_TEST_CANARY"]
+    environment, at_exec, hostname, cwd = running.answer()
+    assert environment["OWN"] == "yes"
+    assert environment["HOME"] == "/tmp"
+    assert "canary-of-the-daemon" not in str(environment) + at_exec
+    assert "OWN" not in at_exec
+    assert (hostname, cwd) == ("sandbox", "/var/task")

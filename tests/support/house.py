@@ -11,6 +11,7 @@ import inspect
 import itertools
 import json
 import os
+import shutil
 import textwrap
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from sockd.kernel import pidfds
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.sandbox import base
 from sockd.sandbox.cgroup_pool import CgroupPool
@@ -94,8 +96,8 @@ class House:
 
     async def _settled(self) -> None:
         while self.pool.snapshot().recycling:
-            await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name().startswith("recycle")])
-            await asyncio.sleep(0)
+            recycling = [task for task in asyncio.all_tasks() if task.get_name().startswith("recycle")]
+            await asyncio.gather(*recycling, asyncio.sleep(0))
 
     def close(self) -> None:
         self._per_test.close()
@@ -107,7 +109,10 @@ class House:
         """Another root Zygote in the same farm, with a block of uids of its own."""
         first = BASE_UID + next(_roots) * ROOT_UIDS // 64
         return await Zygote.exec_root(
-            self.farm, self.pool, UidBlock.of_host(first, ROOT_UIDS // 64), lambda zygote: self.ended.append(zygote.name)
+            self.farm,
+            self.pool,
+            UidBlock.of_host(first, ROOT_UIDS // 64),
+            lambda zygote: self.ended.append(zygote.name),
         )
 
     def spawn(self, parent: Zygote | None = None, modules: Sequence[str] = (), **options: Any) -> Zygote:
@@ -128,7 +133,7 @@ class House:
         """Put a distribution into the package store until the end of the test; its path in a sandbox."""
         directory = self.packages / name
         write_files(directory, files)
-        self._per_test.callback(lambda: [path.unlink() for path in sorted(directory.rglob("*")) if path.is_file()])
+        self._per_test.callback(shutil.rmtree, directory)
         return f"/packages/{name}"
 
     def _note_end(self, zygote: Zygote) -> None:
@@ -138,7 +143,7 @@ class House:
 
     def limits(self, **changes: Any) -> Limits:
         """Small limits, but for what is said otherwise."""
-        values = dict(memory_bytes=128 * MB, pids=64, cpus=1.0, tmp_bytes=16 * MB, tmp_inodes=256, network="host")
+        values = {"memory_bytes": 128 * MB, "pids": 64, "cpus": 1.0, "tmp_bytes": 16 * MB, "tmp_inodes": 256}
         return Limits(**{**values, **changes})
 
     def program(
@@ -186,11 +191,10 @@ class House:
     def start(
         self, source: Source | Program, *, zygote: Zygote | None = None, spare: bool = False, **options: Any
     ) -> Running:
-        """A sandbox that became a function, until the end of the test."""
+        """A sandbox that becomes a function with its first request; there until the end of the test."""
         program = source if isinstance(source, Program) else self.program(source, **options)
-        running = Running(self, self.run(self.fork(program.limits, zygote=zygote, spare=spare)))
+        running = Running(self, self.run(self.fork(program.limits, zygote=zygote, spare=spare)), program)
         self._per_test.callback(running.destroy)
-        running.sandbox.become(program)
         return running
 
     async def fork(self, limits: Limits, *, zygote: Zygote | None = None, spare: bool = False) -> Sandbox:
@@ -217,12 +221,19 @@ class House:
 class Running:
     """A sandbox that is a function, for a test to talk to without await."""
 
-    def __init__(self, house: House, sandbox: Sandbox) -> None:
+    def __init__(self, house: House, sandbox: Sandbox, program: Program) -> None:
         self.house = house
         self.sandbox = sandbox
+        self._program = program
 
     def request(self, event: object = None) -> Reply:
-        return self.house.run(self.sandbox.request(uuid.uuid4().bytes, json.dumps(event).encode()))
+        return self.house.run(self.send(event))
+
+    async def send(self, event: object = None) -> Reply:
+        """One request; the first comes with the code, as nothing may come between the two."""
+        if self.sandbox.program is None:
+            self.sandbox.become(self._program)
+        return await self.sandbox.request(uuid.uuid4().bytes, json.dumps(event).encode())
 
     def answer(self, event: object = None) -> Any:
         return read_answer(self.request(event))
@@ -230,8 +241,7 @@ class Running:
     @property
     def pid(self) -> int:
         """Its process, as the host sees it."""
-        (pid,) = self.sandbox.cgroup.pids()
-        return pid
+        return pidfds.pid(self.sandbox._pidfd)
 
     def destroy(self) -> None:
         self.house.run(self._destroy())
@@ -286,4 +296,6 @@ def status_of(pid: int) -> dict[str, str]:
 
 def namespaces_of(pid: int | str) -> dict[str, str]:
     """The namespaces of a process by kind."""
-    return {kind: os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("mnt", "pid", "user", "ipc", "uts", "net", "cgroup")}
+    return {
+        kind: os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("mnt", "pid", "user", "ipc", "uts", "net", "cgroup")
+    }
