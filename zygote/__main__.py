@@ -45,7 +45,7 @@ def prepare_interpreter() -> None:
     import site
 
     gc.disable()
-    sys.path.pop(0)  # our own directory: no function imports from it
+    del sys.path[:2]  # our directory and, from above, its parent: no function imports from them
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; the daemon reads exit statuses from its pidfds
     confinement.limit_resources()
