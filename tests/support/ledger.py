@@ -12,7 +12,7 @@ Owns nothing; it reads /proc and the cgroup file systems. What counts as ours:
 
 The run's group id is the trick that keeps other programs out of the count: as root the run takes a gid that nobody else
 has (`claim_group`), children inherit it, and the kernel makes cgroups and files with the gid of their maker, so a daemon
-that left its parent is still ours and another sockd on the machine is not. Without root everything is counted.
+that left its parent is still ours and another sockd on the machine is not. Without root the user takes the group's place.
 
 Only growth is an imbalance: a longer-lived fixture may go away under a test, but not appear behind its back.
 """
@@ -98,8 +98,9 @@ def claim_group() -> None:
     os.setresgid(group, group, group)
 
 
-def _is_ours(group: int) -> bool:
-    return os.geteuid() != 0 or group == os.getegid()
+def _is_ours(status: os.stat_result) -> bool:
+    """Whether the run made this file; without root there is no group to tell, but then a user of its own."""
+    return status.st_gid == os.getegid() if os.geteuid() == 0 else status.st_uid == os.geteuid()
 
 
 def _fds() -> Iterator[Entry]:
@@ -148,7 +149,7 @@ def _cgroups() -> Iterator[Entry]:
     for root in _cgroup_roots():
         with contextlib.suppress(FileNotFoundError), os.scandir(root) as entries:
             for entry in entries:
-                if entry.name.startswith("sockd-") and _is_ours(entry.stat().st_gid):
+                if entry.name.startswith("sockd-") and _is_ours(entry.stat()):
                     yield Entry("cgroup", entry.path)
 
 
@@ -174,7 +175,7 @@ def _shared_memory() -> Iterator[Entry]:
     with contextlib.suppress(FileNotFoundError), os.scandir("/dev/shm") as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
-                if _is_ours(entry.stat(follow_symlinks=False).st_gid):
+                if _is_ours(entry.stat(follow_symlinks=False)):
                     yield Entry("shared memory", entry.path)
 
 
