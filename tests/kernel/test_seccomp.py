@@ -253,6 +253,7 @@ def test_the_kernel_answers_with_the_errno_of_each_check() -> None:
     ) == ["EAFNOSUPPORT", "ok", "ok", "EPERM", "ENOSYS", "EPERM", "ok", "EPERM", "ENOSYS", "ENOSYS", "ok"]
 
 
+@pytest.mark.root
 def test_a_handler_under_its_zygotes_filter_may_do_only_what_both_allow() -> None:
     calls = [("chroot", 0), ("sethostname", 0, -1), ("getppid",), ("mount", 0, 0, 0, 0, 0)]
     assert outcomes(["zygote"], *calls) == ["EFAULT", "EINVAL", "ok", "EPERM"]
