@@ -118,11 +118,15 @@ def test_every_row_of_the_table_names_what_exists() -> None:
 
 
 def test_the_zygote_keeps_its_diet() -> None:
-    modules = [name_of(file.relative_to(ROOT)) for file in (ROOT / "zygote").glob("[!_]*.py")]
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(modules)}; print(*sys.modules)"
-    run = subprocess.run(
-        [sys.executable, "-I", "-S", "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
-    )
-    assert not set(OFF_THE_DIET) & set(run.stdout.split())
-    total_us = sum(int(line.split("|")[0].split(":")[1]) for line in run.stderr.splitlines()[1:])
-    assert total_us < IMPORT_LIMIT_US, run.stderr
+    names = [name_of(file.relative_to(ROOT)) for file in (ROOT / "zygote").glob("[!_]*.py")]
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(names)}; print(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-X", "importtime", "-c", code]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(5)]
+    assert not set(OFF_THE_DIET) & set(runs[0].stdout.split())
+    # The quickest: the others tell how busy the machine is.
+    assert min(map(import_us, runs)) < IMPORT_LIMIT_US, runs[0].stderr
+
+
+def import_us(run: subprocess.CompletedProcess[str]) -> int:
+    """The sum of all modules' own times; a line is `import time: self | cumulative | name`."""
+    return sum(int(line.split("|")[0].split(":")[1]) for line in run.stderr.splitlines()[1:])
