@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator
 
+import hypothesis
 import pytest
 import uvloop
 from blockbuster import BlockBuster
@@ -17,6 +18,10 @@ from blockbuster import BlockBuster
 from sockd.kernel import mounts
 from tests.support import failpoints
 from tests.support.ledger import Ledger, claim_group
+
+# A slow example says more of a busy machine than of the code; what hangs runs into the timeout of its test.
+hypothesis.settings.register_profile("sockd", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("sockd")
 
 BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
 
