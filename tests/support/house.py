@@ -87,6 +87,14 @@ class House:
         """Run the daemon's loop until this is done."""
         return self.loop.run_until_complete(work)
 
+    def call(self, work: Callable[[], T]) -> T:
+        """Do something that needs a running loop, without waiting for anything."""
+
+        async def do() -> T:
+            return work()
+
+        return self.run(do())
+
     def settle(self) -> None:
         """Give back all that a test has started, and wait until it is gone."""
         self._per_test.close()
@@ -118,7 +126,7 @@ class House:
     def spawn(self, parent: Zygote | None = None, modules: Sequence[str] = (), **options: Any) -> Zygote:
         """A child Zygote, until the end of the test, that has imported these modules from the package store."""
         zygote = self.run((parent or self.root).spawn(limit_bytes=512 * MB, deadline_s=5, on_end=self._note_end))
-        self._per_test.callback(zygote.close)
+        self._per_test.callback(self.call, zygote.close)
         if modules:
             imported = self.import_modules(zygote, modules, **options)
             assert not imported.failed, imported
@@ -244,10 +252,7 @@ class Running:
         return pidfds.pid(self.sandbox._pidfd)
 
     def destroy(self) -> None:
-        self.house.run(self._destroy())
-
-    async def _destroy(self) -> None:
-        self.sandbox.destroy()
+        self.house.call(self.sandbox.destroy)
 
     @property
     def dead(self) -> bool:
