@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sockd.caches import eviction, selection
@@ -21,9 +21,9 @@ from sockd.caches.rate import RATE_TAU_S, DecayingRate
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.config import ZygoteConfig
-from sockd.errors import SandboxFailed, SockdError
+from sockd.errors import NoCapacity, SandboxFailed, SockdError
 from sockd.kernel import pidfds
-from sockd.sandbox.zygote import Zygote
+from sockd.sandbox.zygote import Imported, Zygote
 
 BYTES_PER_IMPORT_SECOND = 250 << 20
 """Memory of a package that was not measured yet, from its import time: 200-310 MB a second (numpy, pandas, Django)."""
@@ -111,6 +111,8 @@ class Nursery:
             return
         try:
             self._tree.add(await self._provision(parent, plan))
+        except NoCapacity as error:
+            _log.warning("a Zygote for %s cannot be made: %s", sorted(plan.packages), error)
         except (SandboxFailed, OSError, TimeoutError) as error:
             await self._blame(parent, plan, error)
         self.save()
@@ -159,9 +161,8 @@ class Nursery:
         zygote = await self._tree.spawn(parent)
         try:
             modules = self.profile.modules_for(plan.packages)
-            imported = await zygote.import_modules(
-                package_paths(plan.packages), modules, deadline_s=self._config.import_deadline_s
-            )
+            imported = await self._import(zygote, plan, modules)
+            self._check(imported, parent, plan.added)
             self.profile.failed(plan.packages, imported.failed)
             node = ZygoteNode(zygote, plan.packages, parent, len(modules), seconds_saved=plan.seconds_saved)
             node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
@@ -172,6 +173,20 @@ class Nursery:
             raise
         _log.info("%s serves %s: %d modules in %.2f s", node.id, sorted(plan.packages), len(modules), imported.seconds)
         return node
+
+    async def _import(self, zygote: Zygote, plan: selection.NewNode, modules: Sequence[str]) -> Imported:
+        deadline_s = self._config.import_deadline_s
+        return await zygote.import_modules(package_paths(plan.packages), modules, deadline_s=deadline_s)
+
+    def _check(self, imported: Imported, parent: ZygoteNode, added: Iterable[str]) -> None:
+        """Raises: SandboxFailed when forks would lack threads, or have nothing of one of the added distributions."""
+        if imported.threads > 1:
+            raise SandboxFailed("it starts threads when it is imported, and a fork has only one")
+        known = set(self.profile.modules_for(parent.packages))
+        for key in sorted(added):
+            own = set(self.profile.modules_for(parent.packages | {key})) - known
+            if own and own <= imported.failed.keys():
+                raise SandboxFailed(f"it cannot be imported in a Zygote: {imported.failed[min(own)]}")
 
     async def _try_canary(self, node: ZygoteNode) -> None:
         """One fork must get through confinement and warm-up in time; it becomes the node's first spare."""
@@ -191,11 +206,11 @@ class Nursery:
             zygote = await self._tree.spawn(parent)
             for culprit in self._suspects(plan):
                 modules = self.profile.modules_for(frozenset((culprit,)) | parent.packages)
-                await zygote.import_modules(
-                    package_paths(plan.packages), modules, deadline_s=self._config.import_deadline_s
-                )
+                self._check(await self._import(zygote, plan, modules), parent, (culprit,))
                 async with asyncio.timeout(self._config.canary_deadline_s):
                     (await self._tree.fork_spare(zygote)).destroy()
+        except NoCapacity as reason:
+            _log.warning("no memory to find it: %s", reason)
         except (SockdError, OSError, TimeoutError) as reason:
             if culprit:
                 self._refuse(culprit, str(reason) or "a fork of it did not answer in time")

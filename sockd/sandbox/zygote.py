@@ -14,16 +14,19 @@ from dataclasses import dataclass
 
 from sockd.kernel.cgroups import Cgroup
 from sockd.sandbox.cgroup_pool import CgroupPool
-from sockd.sandbox.control import Answer, ControlWire, ZygoteGone
+from sockd.sandbox.control import Answer, ControlWire, ZygoteGone, close_all
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.uids import UidBlock
+
+MAX_TASKS = 128
+"""Most processes and threads of a Zygote with packages: its forks leave for cgroups of their own at once."""
 
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import did: seconds it took, threads of the Zygote after it, and module -> error for those that failed."""
+    """What an import did: seconds it took, threads that run Python after it, and module -> error for those that failed."""
 
     seconds: float
     threads: int
@@ -37,11 +40,11 @@ class Zygote:
         self.id = next(_numbers)
         self.uids = uids
         self.pidfd = -1
-        self.pid = 0
         self._farm = farm
         self._cgroups = cgroups
         self._on_end = on_end
         self._parent: Zygote | None = None
+        self._closed = False
         self._users = 1  # itself, and each sandbox and child Zygote that holds a part of its block
         self.cgroup: Cgroup | None = None
         self._wire: ControlWire | None = None
@@ -71,11 +74,12 @@ class Zygote:
         try:
             control = child._open()
             child._cgroup().set_memory(limit_bytes)
+            child._cgroup().set_pids(MAX_TASKS)
             scratch = self._farm.make_scratch(child.name, child.uids.absolute)
             fds = (control.fileno(), *child._procs())
             block = {"first_uid": child.uids.first, "uid_count": child.uids.count, "scratch": scratch}
             answer = await self._request("spawn", fds, deadline_s=deadline_s, **block)
-            child.pidfd, child.pid = take_pidfd(answer.fds), answer.message["pid"]
+            child.pidfd = take_pidfd(answer.fds)
         except BaseException:
             child.close()
             raise
@@ -94,8 +98,7 @@ class Zygote:
     async def import_modules(self, paths: Sequence[str], modules: Sequence[str], *, deadline_s: float) -> Imported:
         """Import modules and settle for forking. Raises: ZygoteGone when an import killed it or hung."""
         answer = await self._request("import", (), deadline_s=deadline_s, paths=list(paths), modules=list(modules))
-        message = answer.message
-        return Imported(float(message["seconds"]), int(message["threads"]), dict(message["failed"]))
+        return read_imported(answer)
 
     @property
     def name(self) -> str:
@@ -126,17 +129,19 @@ class Zygote:
 
     def close(self) -> None:
         """Kill it and give everything back; its block of uids follows with its last sandbox. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
         wire, self._wire = self._wire, None
         cgroup, self.cgroup = self.cgroup, None
+        pidfd, self.pidfd = self.pidfd, -1
+        if pidfd >= 0:
+            os.close(pidfd)
         if wire is not None:
             wire.close()
         if cgroup is not None:
-            self._cgroups.give_back(cgroup)
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
-        if cgroup is not None or wire is not None:
-            self._farm.remove_scratch(self.name)
+            self._cgroups.give_back(cgroup, self._after_last_process)
+        else:
             self._release()
 
     def _open(self) -> socket.socket:
@@ -164,6 +169,10 @@ class Zygote:
     def _procs(self) -> Sequence[int]:
         return self._cgroup().procs_fds
 
+    def _after_last_process(self) -> None:
+        self._farm.remove_scratch(self.name)
+        self._release()
+
     def _release(self) -> None:
         self._users -= 1
         if self._users == 0 and self._parent is not None:
@@ -171,10 +180,20 @@ class Zygote:
             self._parent._release()
 
 
+def read_imported(answer: Answer) -> Imported:
+    """What an `imported` answer says. Raises: ZygoteGone when it does not add up: the Zygote lies."""
+    close_all(answer.fds)
+    message = answer.message
+    try:
+        failed = {str(module): str(error) for module, error in message["failed"].items()}
+        return Imported(float(message["seconds"]), int(message["threads"]), failed)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise ZygoteGone("the Zygote's answer is not one to `import`") from None
+
+
 def take_pidfd(fds: list[int]) -> int:
     """The one descriptor of a `forked` answer. Raises: ZygoteGone when there is not exactly one: the Zygote lies."""
     if len(fds) == 1:
         return fds[0]
-    for fd in fds:
-        os.close(fd)
+    close_all(fds)
     raise ZygoteGone("the Zygote answered without a pidfd")
