@@ -66,13 +66,9 @@ def decode_control(data: bytes) -> dict:
     """The control message in a datagram. Raises ProtocolError unless it is a JSON object with "op" and an integer "id"."""
     try:
         message = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"control message is not JSON: {error}") from None
-    if (
-        not isinstance(message, dict)
-        or not isinstance(message.get("op"), str)
-        or not isinstance(message.get("id"), int)
-    ):
+    if not isinstance(message, dict) or not isinstance(message.get("op"), str) or type(message.get("id")) is not int:
         raise ProtocolError("control message without op and id")
     return message
 

@@ -62,14 +62,18 @@ class ControlWire:
     async def request(self, op: str, fds: Sequence[int], *, deadline_s: float, **fields: object) -> Answer:
         """Send one request and wait for its answer. The fds are copied by the kernel; the caller keeps its own.
 
-        Raises: ZygoteRefused; ZygoteGone, also when the deadline passes (a Zygote that hangs is given up)."""
+        Raises: ZygoteRefused; ZygoteGone, also when the deadline passes (a Zygote that hangs is given up); OSError, when
+            the request cannot be sent."""
         if self.closed:
             raise ZygoteGone("the Zygote is gone")
         number, self._next_id = self._next_id, self._next_id + 1
+        try:
+            data = protocol.encode_control({"op": op, "id": number, **fields})
+        except protocol.ProtocolError as error:
+            raise ZygoteRefused(str(error)) from None
+        self._push(data, fds)
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._pending[number] = future
-        data = protocol.encode_control({"op": op, "id": number, **fields})
-        self._push(data, fds)
         timer = self._loop.call_later(deadline_s, self._end)
         try:
             return await future
@@ -104,7 +108,7 @@ class ControlWire:
     def _push(self, data: bytes, fds: Sequence[int]) -> None:
         if self._unsent or not self._send_now(data, fds):
             # The message waits for the Zygote, so its descriptors must outlive the caller's.
-            self._unsent.append((data, [os.dup(fd) for fd in fds]))
+            self._unsent.append((data, duplicates(fds)))
             self._loop.add_writer(self._sock.fileno(), self._writable)
 
     def _send_now(self, data: bytes, fds: Sequence[int]) -> bool:
@@ -113,14 +117,18 @@ class ControlWire:
             self._sock.sendmsg([data], rights)
         except BlockingIOError:
             return False
-        except OSError:
+        except ConnectionError:
             pass  # the reader sees the end
         return True
 
     def _writable(self) -> None:
         while self._unsent:
             data, fds = self._unsent[0]
-            if not self._send_now(data, fds):
+            try:
+                if not self._send_now(data, fds):
+                    return
+            except OSError:
+                self._end()
                 return
             self._unsent.pop(0)
             close_all(fds)
@@ -152,6 +160,18 @@ class ControlWire:
             future.set_exception(ZygoteRefused(str(answer.message.get("error"))))
         else:
             future.set_result(answer)
+
+
+def duplicates(fds: Sequence[int]) -> list[int]:
+    """A copy of each, close-on-exec. Raises: OSError; then there is none."""
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))
+    except OSError:
+        close_all(copies)
+        raise
+    return copies
 
 
 def close_all(fds: Sequence[int]) -> None:

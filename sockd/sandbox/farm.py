@@ -8,6 +8,7 @@ leaves nothing. Farm init execs root Zygotes when it is asked to; all else in th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -86,12 +87,15 @@ class Farm:
         return f"/{bases.TMP}/{name}"
 
     def remove_scratch(self, name: str) -> None:
-        """Delete a Zygote's directory with what its packages left there."""
+        """Delete a Zygote's directory with what its packages left there, as far as it goes; it is on a tmpfs of the farm's."""
         import shutil
 
-        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._scratch)
-        with mounts.owned(fd):
-            shutil.rmtree(name, dir_fd=fd, ignore_errors=True)
+        if self._scratch < 0:
+            return
+        with contextlib.suppress(OSError):
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._scratch)
+            with mounts.owned(fd):
+                shutil.rmtree(name, dir_fd=fd, ignore_errors=True)
 
     async def close(self) -> None:
         """Kill every process of the farm and wait for the launcher."""
@@ -100,7 +104,8 @@ class Farm:
             self._launcher.kill()  # farm init follows by PR_SET_PDEATHSIG, and the pid namespace with it
         await self._launcher.wait()
         self._cgroup.kill_nowait()
-        os.close(self._scratch)
+        scratch, self._scratch = self._scratch, -1
+        os.close(scratch)
 
 
 def farm_path(state_dir: Path) -> Path:
