@@ -16,7 +16,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from zygote import confinement, fork_server, handler_server, hygiene, linux
+from zygote import confinement, fork_server, handler_server, hygiene, linux, protocol, rehearsal
 
 ENVIRONMENT = {"HOME": "/tmp", "LAMBDA_TASK_ROOT": "/var/task", "PWD": "/var/task", "TZ": ":UTC"}
 """What every function's environment begins with; INIT adds what is the function's own."""
@@ -52,6 +52,7 @@ def prepare_interpreter() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     site.setquit()
+    os.environ.pop("LD_BIND_NOW", None)
     os.environ.update(ENVIRONMENT)
     time.tzset()
 
@@ -71,7 +72,12 @@ def run_sandbox(child: fork_server.Child) -> None:
     """Serve requests, then end the process without the exit handlers of packages that were imported before the fork."""
     status = 1
     try:
-        status = handler_server.serve(child.channel_fd, child.warm)
+        hygiene.after_fork()
+        channel = handler_server.Channel(child.channel_fd)
+        if child.warm:
+            rehearsal.rehearse()
+            channel.send(protocol.PRIMED, 0)
+        status = handler_server.serve(channel)
     except SystemExit as error:
         status = exit_status(error.code)
     except OSError:

@@ -126,8 +126,12 @@ def load_file(name: str, code: str, file_name: str) -> None:
     if name in sys.modules or name in sys.builtin_module_names:
         return
     data = read_file(f"{code}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc")
-    if data[:8] != UNCHECKED:
-        return
+    if data[:8] == UNCHECKED:
+        execute(name, code, file_name, data)
+
+
+def execute(name: str, code: str, file_name: str, data: bytes) -> None:
+    """Run a module's bytecode as the module `name`. Raises: whatever it raises; then it is not in sys.modules."""
     path = f"{code}/{file_name}"
     spec = _bootstrap.ModuleSpec(name, _external.SourceFileLoader(name, path), origin=path)
     spec.has_location = True

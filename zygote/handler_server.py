@@ -12,9 +12,9 @@ import socket
 import sys
 import time
 
-from zygote import confinement, entry, hygiene, protocol
+from zygote import confinement, entry, protocol
 from zygote.import_timer import ImportTimer
-from zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, PRIMED, READY, RESULT, TIMES
+from zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
 
 MAX_REPORTED_MODULES = 4000
 MAX_FRAME_BYTES = 1 << 30
@@ -23,18 +23,9 @@ READ_BYTES = 1 << 16
 """Under malloc's mmap threshold: a larger buffer would be mapped and unmapped for each request."""
 
 
-def serve(channel_fd: int, warm: bool) -> int:
-    """Run this sandbox to its end; returns the exit status.
-
-    Args:
-        channel_fd: our end of the channel.
-        warm: touch what a first request would touch, and say PRIMED, before waiting (a spare)."""
-    hygiene.after_fork()
-    channel = Channel(channel_fd)
+def serve(channel: Channel) -> int:
+    """Run this sandbox to its end; returns the exit status."""
     timer = ImportTimer()
-    if warm:
-        warm_up()
-        channel.send(PRIMED, 0)
     frame = channel.receive()
     if frame is None:
         return 0
@@ -48,12 +39,6 @@ def serve(channel_fd: int, warm: bool) -> int:
         return 1
     answer_requests(channel, handler, function["max_answer_bytes"], timer)
     return 0
-
-
-def warm_up() -> None:
-    """Take the copy-on-write faults of a first request ahead of it: the same code, on an empty event."""
-    entry.encode_answer(entry.parse_event(b'{"warm": [1, 2.5, "up"]}')).encode()
-    entry.Context(bytes(16), 0).get_remaining_time_in_millis()
 
 
 def initialize(channel: Channel, number: int, function: dict) -> entry.Handler | None:
@@ -88,7 +73,7 @@ def set_environment(env: dict[str, str]) -> None:
 def extend_path(function: dict) -> None:
     """sys.path as the function sees it: its code, its packages, the standard library; then the packages' .pth files."""
     packages = function["paths"]
-    standard = [path for path in sys.path if not path.startswith("/packages/")]
+    standard = [path for path in sys.path if not path.startswith(("/packages/", function["code"]))]
     sys.path[:] = [function["code"], *packages, *standard]
     if function["pth"]:
         import site
@@ -181,3 +166,6 @@ class Channel:
     def send(self, kind: int, number: int, *parts: bytes) -> None:
         """One frame, whole. Raises: OSError."""
         self._socket.sendall(protocol.encode_frame(kind, number, *parts))
+
+    def close(self) -> None:
+        self._socket.close()

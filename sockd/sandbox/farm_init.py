@@ -28,6 +28,8 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "NUMEXPR_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "2",
+    # Bind symbols once here, not lazily in every child: each would copy the pages of the tables (ld.so(8)).
+    "LD_BIND_NOW": "1",
 }
 
 KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
