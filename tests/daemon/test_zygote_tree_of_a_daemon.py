@@ -72,7 +72,11 @@ def fresh(daemon: RunningDaemon, name: str, requirements: str, code: str) -> Ans
 
 
 USES = "import slow, slow.part, sys\ndef f(event): return [slow.V, slow.PID]\n"
-LOADED = "import sys\nseen = sorted(n for n in sys.modules if n.split('.')[0] in ('slow', 'upper', 'never'))\ndef f(event): return seen\n"
+LOADED = """
+import sys
+seen = sorted(name for name in sys.modules if name.split('.')[0] in ('slow', 'upper', 'never'))
+def f(event): return seen
+"""
 
 
 def test_what_a_function_imports_becomes_a_zygote_and_the_next_function_does_not_import_it_again(
@@ -96,7 +100,7 @@ def test_a_function_that_did_not_ask_for_a_package_never_gets_it(daemon: Running
     fresh(daemon, "asks", "slow==1.0", USES)
     wait_for_node(daemon, "slow==1.0")
     for n in range(4):
-        code = f"# {n}\n{LOADED}import os\npath = [p for p in sys.path if 'packages' in p]\ndef f(event): return [seen, path]\n"
+        code = f"# {n}\n{LOADED}path = [p for p in sys.path if 'packages' in p]\ndef f(event): return [seen, path]\n"
         daemon.deploy(f"bare-{n}", code)
         assert daemon.call(f"bare-{n}") == [[], []]
         other = fresh(daemon, f"other-{n}", "never", code).json
@@ -163,7 +167,10 @@ def test_pth_files_data_files_entry_points_and_scripts_work(daemon: RunningDaemo
 
 
 def test_randomness_differs_between_the_children_of_one_zygote(daemon: RunningDaemon) -> None:
-    code = "import slow, random, secrets, uuid, os\ndef f(event): return [random.random(), secrets.token_hex(8), str(uuid.uuid4()), os.urandom(4).hex()]\n"
+    code = (
+        "import slow, random, secrets, uuid, os\n"
+        "def f(event): return [random.random(), secrets.token_hex(8), str(uuid.uuid4()), os.urandom(4).hex()]\n"
+    )
     fresh(daemon, "seed", "slow==1.0", USES)
     wait_for_node(daemon, "slow==1.0")
     answers = [fresh(daemon, f"random-{n}", "slow==1.0", f"# {n}\n{code}").json for n in range(5)]
@@ -177,11 +184,16 @@ def test_nothing_of_a_function_is_ever_in_a_zygote(daemon: RunningDaemon) -> Non
         daemon,
         "secretive",
         "slow==1.0",
-        "import slow, os, builtins\nbuiltins.leak = slow.leak = 'leaked'\nopen('/tmp/leak', 'w').close()\ndef f(event): return os.environ['KEY']\n",
+        "import slow, os, builtins\nbuiltins.leak = slow.leak = 'leaked'\nopen('/tmp/leak', 'w').close()\n"
+        "def f(event): return os.environ['KEY']\n",
         env={"KEY": "secret"},
     )
     assert daemon.call("secretive") == "secret"
-    code = "import slow, os, builtins\ndef f(event): return [hasattr(builtins, 'leak'), hasattr(slow, 'leak'), os.environ.get('KEY'), os.listdir('/tmp')]\n"
+    code = (
+        "import slow, os, builtins\n"
+        "def f(event):\n"
+        "    return [hasattr(builtins, 'leak'), hasattr(slow, 'leak'), os.environ.get('KEY'), os.listdir('/tmp')]\n"
+    )
     for n in range(3):
         assert fresh(daemon, f"curious-{n}", "slow==1.0", f"# {n}\n{code}").json == [False, False, None, []]
 
