@@ -1,0 +1,116 @@
+"""Blocks of uids: nobody's uid is anybody else's at the same time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from sockd.errors import NoCapacity
+from sockd.sandbox.uids import CHILDREN, UidBlock
+
+BASE = 0x10000000
+
+
+def spread(block: UidBlock) -> range:
+    """The host's uids in a block."""
+    return range(block.absolute, block.absolute + block.count)
+
+
+class Tree(RuleBasedStateMachine):
+    """Zygotes that come and go with their sandboxes; uids are compared as the host sees them."""
+
+    blocks: Bundle[UidBlock] = Bundle("blocks")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parents: dict[UidBlock, UidBlock | None] = {}
+        self.uids: dict[UidBlock, set[int]] = {}
+
+    @initialize(target=blocks, count=st.sampled_from([1 << 30, 1 << 16, 1 << 13]))
+    def root(self, count: int) -> UidBlock:
+        block = UidBlock.of_host(BASE, count)
+        self.parents[block], self.uids[block] = None, set()
+        return block
+
+    def zero(self, block: UidBlock) -> int:
+        """What must be added to a uid as the block's Zygote sees it, to be the host's."""
+        return 0 if self.parents[block] is None else block.absolute
+
+    @rule(target=blocks, parent=blocks)
+    def spawn(self, parent: UidBlock) -> UidBlock:
+        if parent not in self.parents:
+            return multiple()  # type: ignore[return-value]
+        children = [block for block, owner in self.parents.items() if owner is parent]
+        try:
+            child = parent.take_child()
+        except NoCapacity:
+            assert len(children) == CHILDREN or parent.count // 2 // CHILDREN < 64
+            return multiple()  # type: ignore[return-value]
+        assert child.first + self.zero(parent) == child.absolute
+        self.parents[child], self.uids[child] = parent, set()
+        return child
+
+    @rule(block=blocks)
+    def take_uid(self, block: UidBlock) -> None:
+        if block in self.parents:
+            uid = block.take_uid() + self.zero(block)
+            assert uid not in self.uids[block]
+            self.uids[block].add(uid)
+
+    @rule(block=blocks, pick=st.integers(0, 1000))
+    def give_back_uid(self, block: UidBlock, pick: int) -> None:
+        if block in self.parents and self.uids[block]:
+            uid = sorted(self.uids[block])[pick % len(self.uids[block])]
+            self.uids[block].remove(uid)
+            block.give_back_uid(uid - self.zero(block))
+
+    @rule(block=blocks)
+    def end(self, block: UidBlock) -> None:
+        parent = self.parents.get(block)
+        if parent is None or self.uids[block] or block in self.parents.values():
+            return
+        del self.parents[block], self.uids[block]
+        parent.give_back_child(block)
+
+    @invariant()
+    def no_uid_is_two_processes(self) -> None:
+        zygotes = [block.absolute for block, parent in self.parents.items() if parent is not None]
+        everybody = zygotes + [uid for uids in self.uids.values() for uid in uids]
+        assert len(everybody) == len(set(everybody))
+
+    @invariant()
+    def blocks_are_within_their_parents_and_apart_from_each_other(self) -> None:
+        for block, parent in self.parents.items():
+            assert all(uid in spread(block) for uid in self.uids[block])
+            if parent is None:
+                continue
+            assert block.absolute in spread(parent) and spread(block)[-1] in spread(parent)
+            assert not any(uid in spread(block) for uid in self.uids[parent])
+            for other, owner in self.parents.items():
+                if owner is parent and other is not block:
+                    assert spread(block).stop <= spread(other).start or spread(other).stop <= spread(block).start
+
+
+TestTree = Tree.TestCase
+TestTree.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_all_uids_of_a_block_can_be_had_and_no_more() -> None:
+    block = UidBlock.of_host(BASE, 1 << 13)
+    uids = [block.take_uid() for _ in range((1 << 12) - 1)]
+    assert len(set(uids)) == len(uids) and BASE not in uids
+    with pytest.raises(NoCapacity):
+        block.take_uid()
+    block.give_back_uid(uids[5])
+    assert block.take_uid() == uids[5]
+
+
+def test_a_tree_has_at_least_four_levels_of_a_thousand_uids() -> None:
+    block = UidBlock.of_host(BASE, 1 << 30)
+    for _ in range(2):
+        block = block.take_child()
+        assert block.count >= 1 << 16
+    block = block.take_child()
+    assert block.count >= 1 << 9
