@@ -51,7 +51,9 @@ class Functions:
         """Who uses which packages, before the registry says so."""
 
     def load(self) -> None:
-        """Make the recorded functions live; cheap, as nothing is started for them."""
+        """Make the recorded functions live, and delete code that a killed daemon had not recorded yet. Blocks, shortly:
+        nothing is started for a function."""
+        self._code.gc(self._registry.digests())
         for record in self._registry.list():
             try:
                 self._live[record.name] = Function(self._version(record), self._caches)

@@ -279,10 +279,14 @@ class RunningDaemon:
                 self.wait()
             except AssertionError:
                 self.kill()
+        self.end_reading()
+        CgroupTree(Hierarchies.detect(), self.cgroup).destroy_all(5.0)
+
+    def end_reading(self) -> None:
+        """Let go of a process that has ended, without removing what it left."""
         self._reader.join(DEADLINE_S)
         if self.process.stdout is not None:
             self.process.stdout.close()
-        CgroupTree(Hierarchies.detect(), self.cgroup).destroy_all(5.0)
         self.living.discard(self)
 
 
