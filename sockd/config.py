@@ -55,6 +55,8 @@ class SandboxConfig(Slice, frozen=True):
     """Bytes of the host given to sandboxes and Zygotes, in MB; None is three quarters of its memory."""
     cgroup_pool: int = 16
     favordynmods: Literal["auto", "on", "off"] = "auto"
+    roots: Literal["auto", "late", "early"] = "auto"
+    """When a sandbox's root is put together; late gives spares and a /proc of one's own (`sandbox/assembly.py`)."""
     pause_after_s: float = 0.05
     idle_limit: int = 2000
     base_uid: int = 0x10000000

@@ -30,6 +30,7 @@ def status(worker: Worker) -> dict[str, Any]:
         "evictions": worker.handlers.evictions,
         "cgroups": {"kind": worker.hierarchies.kind, **_fields(worker.cgroups.snapshot())},
         "policy": worker.config.zygote.policy,
+        "roots": {"made": worker.assembly.kind, "spares": worker.tree.most_spares},
     }
 
 

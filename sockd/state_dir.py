@@ -2,7 +2,7 @@
 
 registry.sqlite   code/   packages/   uv-cache/   learned.json     kept
 lock              the pid of the daemon that has it, held by flock(2): gone with its process, however that ends
-tmp/   base/   sockd.sock                                          worthless after a daemon: emptied at start
+tmp/   base/   roots/   sockd.sock                                    worthless after a daemon: emptied at start
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+import msgspec
+
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.install_cache import InstallCache
 from sockd.caches.nursery import Nursery
@@ -24,6 +26,7 @@ from sockd.lambdas.code_store import CodeStore
 from sockd.lambdas.function import Caches
 from sockd.lambdas.functions import Functions
 from sockd.lambdas.registry import Registry
+from sockd.sandbox.assembly import Assembly, open_assembly
 from sockd.sandbox.base import Base, plan
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.farm import Farm, farm_path
@@ -49,6 +52,7 @@ class Worker:
     hierarchies: Hierarchies
     cgroups: CgroupPool
     budget: MemoryBudget
+    assembly: Assembly
     packages: InstallCache
     tree: ZygoteTree
     nursery: Nursery
@@ -77,19 +81,24 @@ class Worker:
         budget = MemoryBudget(budget_bytes(config))
         farm = await Farm.start(base, cgroups.take(), on_end)
         stack.push_async_callback(farm.close)
-        parts = Parts(base, cgroups, budget, config.http.max_payload_bytes, config.sandbox.spawn_deadline_s)
-        tree = ZygoteTree(
-            config.zygote, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=spare_limits(config)
-        )
+        assembly = open_assembly(config.sandbox.roots, base, farm.procfs, state.path / "roots")
+        stack.callback(assembly.close)
+        if assembly.reason:
+            _log.warning("roots are made early, so there are no spares (see `sockd doctor`): %s", assembly.reason)
+        parts = Parts(assembly, cgroups, budget, config.http.max_payload_bytes, config.sandbox.spawn_deadline_s)
+        zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
+        tree = ZygoteTree(zygotes, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=spare_limits(config))
         stack.callback(tree.close)
         tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
         await tree.open()
-        nursery = Nursery(config.zygote, tree, state.path / "learned.json")
+        nursery = Nursery(zygotes, tree, state.path / "learned.json")
         stack.push_async_callback(nursery.aclose)
         handlers = HandlerCache(config.sandbox, budget)
         stack.callback(handlers.close)
         functions = _functions(config, state, packages, Caches(handlers, tree, nursery, budget), stack)
-        worker = cls(config, state, hierarchies, cgroups, budget, packages, tree, nursery, handlers, functions)
+        worker = cls(
+            config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers, functions
+        )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
         return worker

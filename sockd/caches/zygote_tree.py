@@ -24,7 +24,7 @@ from sockd.errors import NoCapacity, SandboxFailed, SockdError
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.memory_budget import Reservation
-from sockd.sandbox.program import Limits
+from sockd.sandbox.program import Limits, Program
 from sockd.sandbox.sandbox import Parts, Sandbox
 from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.zygote import Zygote
@@ -64,6 +64,11 @@ class ZygoteTree:
         self.demand = DemandMeter(RATE_TAU_S)
         self.under_pressure: Callable[[], bool] = lambda: False
 
+    @property
+    def most_spares(self) -> int:
+        """How many spares a node may have; 0: none are kept."""
+        return self._config.spares
+
     async def open(self) -> None:
         """Exec the root Zygote. Raises: SandboxFailed."""
         zygote = await Zygote.exec_root(self._farm, self._parts.cgroups, self._uids, self.zygote_ended)
@@ -80,8 +85,8 @@ class ZygoteTree:
         """The node that serves this closure now. Raises: ZygoteGone."""
         return best_node(self.nodes, closure, self._random) if self._config.enabled else self.root
 
-    async def start(self, closure: frozenset[str], limits: Limits, reservation: Reservation) -> Started:
-        """A sandbox for a function with these packages; it owns the reservation, also when this fails.
+    async def start(self, closure: frozenset[str], program: Program, reservation: Reservation) -> Started:
+        """A sandbox that may become a program with these packages; it owns the reservation, also when this fails.
 
         A Zygote that dies under the request is replaced by the next best, once for each of the tree's levels.
         Raises: SandboxFailed, NoCapacity, OSError."""
@@ -92,11 +97,11 @@ class ZygoteTree:
                 reservation.close()
                 raise
             try:
-                return await self._start_from(node, limits, reservation)
+                return await self._start_from(node, program, reservation)
             except ZygoteGone as error:
                 failure: SockdError = error
             deadline_s = self._parts.spawn_deadline_s
-            reservation = await self._parts.budget.reserve(limits.memory_bytes, deadline_s=deadline_s)
+            reservation = await self._parts.budget.reserve(program.limits.memory_bytes, deadline_s=deadline_s)
         reservation.close()
         raise failure
 
@@ -105,13 +110,14 @@ class ZygoteTree:
             await asyncio.shield(self._reviving)
         return self.best(closure)
 
-    async def _start_from(self, node: ZygoteNode, limits: Limits, reservation: Reservation) -> Started:
+    async def _start_from(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Started:
+        limits = program.limits
         node.hit(time.monotonic())
         spare = node.take_spare() if limits.network == self._spare_limits.network else None
         if spare is not None:
             spare.adopt(reservation)
             return Started(spare, node, from_spare=True)
-        sandbox = await Sandbox.fork(self._parts, node.zygote, limits, reservation, spare=False)
+        sandbox = await Sandbox.fork(self._parts, node.zygote, limits, reservation, program)
         return Started(sandbox, node, from_spare=False)
 
     # -- spares
@@ -162,7 +168,7 @@ class ZygoteTree:
         reservation = self._parts.budget.reserve_nowait(SPARE_MEMORY_BYTES)
         if reservation is None:
             raise NoCapacity("no memory for a spare")
-        return await Sandbox.fork(self._parts, zygote, self._spare_limits, reservation, spare=True)
+        return await Sandbox.fork(self._parts, zygote, self._spare_limits, reservation, None)
 
     # -- growth and loss
 

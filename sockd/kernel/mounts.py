@@ -37,6 +37,13 @@ def bind_sealed(source: str, target: str) -> None:
         syscalls.move_mount(copy, syscalls.AT_FDCWD, target)
 
 
+def bind_tree(source: str, target: str) -> None:
+    """Bind a mount with all that is mounted below it at `target`, as it is."""
+    copy = syscalls.open_tree(syscalls.AT_FDCWD, source, recursive=True)
+    with owned(copy):
+        syscalls.move_mount(copy, syscalls.AT_FDCWD, target)
+
+
 def sealed_copy(source: str) -> int:
     """A detached, sealed copy of the mount of one directory; an fd."""
     copy = syscalls.open_tree(syscalls.AT_FDCWD, source, recursive=False)

@@ -141,7 +141,7 @@ class Function:
         reservation = self._own_budget.reserve_nowait(limits.memory_bytes)
         if reservation is None:
             reservation = await self._caches.budget.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
-        started = await self._caches.tree.start(version.keys, limits, reservation)
+        started = await self._caches.tree.start(version.keys, version.program, reservation)
         sandbox = started.sandbox
         sandbox.on_imports = lambda sandbox: self._learn(version, started.node, sandbox)
         try:

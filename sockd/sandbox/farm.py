@@ -29,6 +29,8 @@ class Farm:
     def __init__(
         self, launcher: asyncio.subprocess.Process, wire: ControlWire, scratch: int, cgroup: cgroups.Cgroup
     ) -> None:
+        self.procfs = -1
+        """Its /proc, a detached mount; the farm's own."""
         self._launcher = launcher
         self._wire = wire
         self._scratch = scratch
@@ -64,7 +66,7 @@ class Farm:
             theirs.close()
         farm = cls(launcher, ControlWire(ours, on_end), scratch, cgroup)
         try:
-            await farm._wire.request("ready", (), deadline_s=START_DEADLINE_S)
+            (farm.procfs,) = (await farm._wire.request("ready", (), deadline_s=START_DEADLINE_S)).fds
         except SandboxFailed as error:
             await farm.close()
             raise SandboxFailed("the farm did not start; run `sockd doctor`") from error
@@ -106,6 +108,9 @@ class Farm:
         self._cgroup.kill_nowait()
         scratch, self._scratch = self._scratch, -1
         os.close(scratch)
+        procfs, self.procfs = self.procfs, -1
+        if procfs >= 0:
+            os.close(procfs)
 
 
 def farm_path(state_dir: Path) -> Path:

@@ -49,6 +49,8 @@ def main(base: str, control_fd: str, scratch_fd: str, *procs_fds: str) -> None:
         serve(control)
         os._exit(0)
     control.close()
+    linux.drop_bounding_set()
+    linux.NO_CAPABILITIES.apply()  # all that is left to do is to wait, and to be killed
     os.waitpid(init, 0)
 
 
@@ -74,6 +76,7 @@ def serve(control: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     flags = MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC
     syscalls.mount("proc", "/proc", "proc", flags, "hidepid=invisible")
+    procfs = syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)  # for roots that are made early
     null = os.open("/dev/null", os.O_RDWR)
     linux.drop_bounding_set(KEPT_CAPABILITIES)
     linux.Capabilities(KEPT_CAPABILITIES).apply()
@@ -85,7 +88,8 @@ def serve(control: socket.socket) -> None:
         message = protocol.decode_control(data)
         if message["op"] == "exec":
             exec_zygote(message, fds, null)
-        linux.send(control, protocol.encode_control({"op": "done", "id": message["id"]}))
+        given = (procfs,) if message["op"] == "ready" else ()
+        linux.send(control, protocol.encode_control({"op": "done", "id": message["id"]}), given)
         for fd in fds:
             os.close(fd)
 

@@ -31,7 +31,7 @@ class Program:
     def __init__(
         self, code: Path, init: bytes, limits: Limits, *, init_timeout_s: float, timeout_s: float, log_bytes: int
     ) -> None:
-        self._code = code
+        self.code = code
         self._code_fd = -1
         self.init = init
         self.limits = limits
@@ -43,7 +43,7 @@ class Program:
     def code_fd(self) -> int:
         """The sealed, detached mount of the code, made when it is first needed. Raises: OSError."""
         if self._code_fd < 0:
-            self._code_fd = mounts.sealed_copy(str(self._code))
+            self._code_fd = mounts.sealed_copy(str(self.code))
         return self._code_fd
 
     def close(self) -> None:

@@ -1,50 +1,87 @@
-"""The root of one sandbox: a detached copy of the base with a /tmp of its own, then the function's code, then its /proc.
+"""The root of one sandbox: a detached copy of the base with a /tmp of its own, the function's code, and a /proc.
 
 Owns the tree's fd. The tree is in no mount table; the kernel frees it with its last user, so a SIGKILL of the daemon
-leaves none (measured: 7.5 µs to make, against 14.5 ms for a mount namespace on a host with 10 000 mounts).
+leaves none (measured: 7.5 µs to make, against 14.5 ms for a mount namespace on a host with 10 000 mounts). A late root
+gets its code and its /proc when the process is there already; an early one has all it will ever have (`assembly`).
 """
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 
 from sockd.kernel import mounts, pidfds, syscalls
 from sockd.sandbox import base
+from sockd.sandbox.program import Limits, Program
 
 
-class Root:
-    """A detached root; `fd` is what a Zygote's child gets to chroot into."""
+class Root(ABC):
+    """A detached root; `fd` is what a Zygote's child gets to chroot into. Afterwards, in this order: `mount_proc` when the
+    process is there, `replace_tmp` perhaps, `mount_code` when it is to become a function; processes inside see it at once.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
-    @classmethod
-    def create(cls, template: base.Base, *, tmp_bytes: int, tmp_inodes: int) -> Root:
-        """Clone the base and give it a private /tmp. Raises: OSError naming the call."""
-        root = cls(syscalls.open_tree(syscalls.AT_FDCWD, str(template.path), recursive=True))
-        try:
-            mounts.attach_tmpfs(root.fd, base.TMP, size_bytes=tmp_bytes, inodes=tmp_inodes)
-        except BaseException:
-            root.close()
-            raise
-        return root
-
-    def replace_tmp(self, *, tmp_bytes: int, tmp_inodes: int) -> None:
-        """A new /tmp of another size over the old, which nobody has used yet (a spare becomes a function)."""
-        mounts.attach_tmpfs(self.fd, base.TMP, size_bytes=tmp_bytes, inodes=tmp_inodes)
-
-    def mount_code(self, code_fd: int) -> None:
-        """Put the function's code, a sealed detached mount, at /var/task; processes inside see it at once."""
-        mounts.attach_copy(code_fd, self.fd, base.CODE)
-
+    @abstractmethod
     def mount_proc(self, pidfd: int) -> None:
-        """Give the sandbox the procfs of its own pid namespace. Raises: OSError(ESRCH) when the process is gone."""
-        namespace = pidfds.pid_namespace(pidfd)
-        with mounts.owned(namespace):
-            mounts.attach_procfs(self.fd, base.PROC, namespace)
+        """See that the process has a /proc. Raises: OSError(ESRCH) when it is gone."""
+
+    @abstractmethod
+    def replace_tmp(self, limits: Limits) -> None:
+        """A new /tmp of another size over the old, which nobody has used yet (a spare becomes a function)."""
+
+    @abstractmethod
+    def mount_code(self, program: Program) -> None:
+        """See that the function's code is at /var/task."""
 
     def close(self) -> None:
         """Let go of the tree; safe to call twice."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+class LateRoot(Root):
+    """One that is mounted into while it is detached and in use (Linux 6.15; its procfs: 6.18)."""
+
+    @classmethod
+    def create(cls, template: base.Base, limits: Limits) -> LateRoot:
+        """Clone the base and give it a private /tmp. Raises: OSError naming the call."""
+        root = cls(syscalls.open_tree(syscalls.AT_FDCWD, str(template.path), recursive=True))
+        try:
+            root.replace_tmp(limits)
+        except BaseException:
+            root.close()
+            raise
+        return root
+
+    def mount_proc(self, pidfd: int) -> None:
+        """The procfs of the sandbox's own pid namespace."""
+        namespace = pidfds.pid_namespace(pidfd)
+        with mounts.owned(namespace):
+            mounts.attach_procfs(self.fd, base.PROC, namespace)
+
+    def replace_tmp(self, limits: Limits) -> None:
+        mounts.attach_tmpfs(self.fd, base.TMP, size_bytes=limits.tmp_bytes, inodes=limits.tmp_inodes)
+
+    def mount_code(self, program: Program) -> None:
+        mounts.attach_copy(program.code_fd, self.fd, base.CODE)
+
+
+class EarlyRoot(Root):
+    """One that was complete before the process was forked: nothing is mounted any more, on any kernel."""
+
+    def __init__(self, fd: int, program: Program | None) -> None:
+        super().__init__(fd)
+        self._program = program
+
+    def mount_proc(self, pidfd: int) -> None:
+        return
+
+    def replace_tmp(self, limits: Limits) -> None:
+        raise NotImplementedError("an early root is made for one function: it has no spares")
+
+    def mount_code(self, program: Program) -> None:
+        if program is not self._program:
+            raise NotImplementedError("an early root is made for one function")

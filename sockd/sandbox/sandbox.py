@@ -29,7 +29,7 @@ from sockd.errors import (
 )
 from sockd.kernel import pidfds
 from sockd.kernel.cgroups import Cgroup
-from sockd.sandbox.base import Base
+from sockd.sandbox.assembly import Assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.lifecycle import State, Step, advance
@@ -57,7 +57,7 @@ _numbers = itertools.count(1)
 class Parts:
     """The pools that sandboxes are made from, and the limits of their wires."""
 
-    base: Base
+    assembly: Assembly
     cgroups: CgroupPool
     budget: MemoryBudget
     max_answer_bytes: int
@@ -119,19 +119,21 @@ class Sandbox:
 
     @classmethod
     async def fork(
-        cls, parts: Parts, zygote: Zygote, limits: Limits, reservation: Reservation, *, spare: bool
+        cls, parts: Parts, zygote: Zygote, limits: Limits, reservation: Reservation, program: Program | None
     ) -> Sandbox:
         """A confined child of `zygote` that waits for a function; it owns the reservation from now on, also on failure.
 
         Args:
-            spare: let it touch what a first request touches, and wait until it has (`State.PRIMED`).
+            program: what it will become. None: a spare; it touches what a first request touches, and is waited for
+                until it has (`State.PRIMED`).
         Raises: SandboxFailed, NoCapacity, OSError; then everything was given back."""
+        spare = program is None
         with ExitStack() as undo:
             undo.callback(reservation.close)
             cgroup = parts.cgroups.take()
             undo.callback(parts.cgroups.give_back, cgroup)
             apply_limits(cgroup, limits)
-            root = Root.create(parts.base, tmp_bytes=limits.tmp_bytes, tmp_inodes=limits.tmp_inodes)
+            root = parts.assembly.create(limits, program)
             undo.callback(root.close)
             uid = zygote.take_uid()
             undo.callback(zygote.give_back_uid, uid)
@@ -182,11 +184,11 @@ class Sandbox:
             self.state = advance(self.state, Step.BECOME)
             apply_limits(self.cgroup, program.limits)
             if (program.limits.tmp_bytes, program.limits.tmp_inodes) != (self.limits.tmp_bytes, self.limits.tmp_inodes):
-                self._root.replace_tmp(tmp_bytes=program.limits.tmp_bytes, tmp_inodes=program.limits.tmp_inodes)
+                self._root.replace_tmp(program.limits)
             self.limits = program.limits
         self.program = program
         self._output.limit_bytes = program.log_bytes
-        self._root.mount_code(program.code_fd)
+        self._root.mount_code(program)
         self._send(protocol.INIT, 0, program.init)
 
     async def request(self, request_id: bytes, event: bytes) -> Reply:

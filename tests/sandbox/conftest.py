@@ -12,10 +12,11 @@ from tests.support.ledger import Ledger
 
 
 @pytest.fixture(scope="session")
-def whole_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def whole_house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """With the roots that the kernel can do best, or with those that a test asks for."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    yield from house_fixture(tmp_path_factory.mktemp("house"))
+    yield from house_fixture(tmp_path_factory.mktemp("house"), getattr(request, "param", "auto"))
 
 
 @pytest.fixture

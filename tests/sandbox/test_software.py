@@ -300,7 +300,7 @@ def test_a_spare_becomes_a_function_with_that_functions_limits(house: House) -> 
     program = house.program(fill, tmp_bytes=2 << 20, memory_bytes=100 << 20)
 
     async def become() -> Any:
-        spare = await house.fork(house.limits(memory_bytes=16 << 20), spare=True)
+        spare = await house.fork(house.limits(memory_bytes=16 << 20))
         spare.adopt(await house.reserve(program.limits))
         spare.become(program)
         reply = await spare.request(bytes(16), b"null")

@@ -19,11 +19,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import uvloop
 
 from sockd.kernel import pidfds
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.sandbox import base
+from sockd.sandbox.assembly import open_assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.lifecycle import State
@@ -36,22 +38,24 @@ from sockd.sandbox.zygote import Imported, Zygote
 MB = 1 << 20
 MAX_ANSWER_BYTES = 1 * MB
 BASE_UID = 0x20000000
-ROOT_UIDS = 1 << 28
+ROOT_UIDS = 1 << 27
+"""Three levels of Zygotes below the root, and all blocks of a house below the group ids of test runs (support/ledger)."""
 
 Source = str | Callable[..., Any]
 """A handler: Python text that defines `handler`, or a function whose source is taken; it must need nothing around it."""
 T = TypeVar("T")
 
 _programs = itertools.count(1)
-_roots = itertools.count()
+_roots = itertools.cycle(range(1, 6))
 
 
 class House:
     """Everything below the caches, on one loop. `settle` after each test, `close` at the end."""
 
-    def __init__(self, directory: Path, *, cgroup_pool: int = 0) -> None:
+    def __init__(self, directory: Path, *, cgroup_pool: int = 0, roots: str = "auto") -> None:
         """A pool of 0 keeps no cgroup between tests, so that a ledger sees the same before and after."""
         self.directory = directory
+        self._roots = roots
         self.packages = directory / "packages"
         self.packages.mkdir(parents=True)
         self.loop = uvloop.new_event_loop()
@@ -75,11 +79,13 @@ class House:
         """What ended by itself: "farm", or a Zygote's name."""
         self.farm = await Farm.start(self.base, self.tree.cgroup("farm"), lambda: self.ended.append("farm"))
         self.budget = MemoryBudget(4096 * MB)
-        self.parts = Parts(self.base, self.pool, self.budget, MAX_ANSWER_BYTES, spawn_deadline_s=5.0)
-        self.root = await self.new_root()
+        self.assembly = open_assembly(self._roots, self.base, self.farm.procfs, self.directory / "roots")
+        self.parts = Parts(self.assembly, self.pool, self.budget, MAX_ANSWER_BYTES, spawn_deadline_s=5.0)
+        self.root = await self._exec_root(0)
 
     async def _stop(self) -> None:
         self.root.close()
+        self.assembly.close()
         await self.farm.close()
         await self.pool.aclose()
 
@@ -114,14 +120,12 @@ class House:
     # -- Zygotes
 
     async def new_root(self) -> Zygote:
-        """Another root Zygote in the same farm, with a block of uids of its own."""
-        first = BASE_UID + next(_roots) * ROOT_UIDS // 64
-        return await Zygote.exec_root(
-            self.farm,
-            self.pool,
-            UidBlock.of_host(first, ROOT_UIDS // 64),
-            lambda zygote: self.ended.append(zygote.name),
-        )
+        """Another root Zygote in the same farm, with a block of uids of its own; the caller closes it."""
+        return await self._exec_root(next(_roots))
+
+    async def _exec_root(self, number: int) -> Zygote:
+        block = UidBlock.of_host(BASE_UID + number * ROOT_UIDS, ROOT_UIDS)
+        return await Zygote.exec_root(self.farm, self.pool, block, self._note_end)
 
     def spawn(self, parent: Zygote | None = None, modules: Sequence[str] = (), **options: Any) -> Zygote:
         """A child Zygote, until the end of the test, that has imported these modules from the package store."""
@@ -200,15 +204,18 @@ class House:
         self, source: Source | Program, *, zygote: Zygote | None = None, spare: bool = False, **options: Any
     ) -> Running:
         """A sandbox that becomes a function with its first request; there until the end of the test."""
+        if spare and not self.assembly.spares:
+            pytest.skip("roots that are made early have no spares")
         program = source if isinstance(source, Program) else self.program(source, **options)
-        running = Running(self, self.run(self.fork(program.limits, zygote=zygote, spare=spare)), program)
+        forking = self.fork(program.limits, zygote=zygote, program=None if spare else program)
+        running = Running(self, self.run(forking), program)
         self._per_test.callback(running.destroy)
         return running
 
-    async def fork(self, limits: Limits, *, zygote: Zygote | None = None, spare: bool = False) -> Sandbox:
-        """A confined child that waits for a function; the caller destroys it."""
+    async def fork(self, limits: Limits, *, zygote: Zygote | None = None, program: Program | None = None) -> Sandbox:
+        """A confined child that waits for a function, or a spare; the caller destroys it."""
         reservation = await self.reserve(limits)
-        return await Sandbox.fork(self.parts, zygote or self.root, limits, reservation, spare=spare)
+        return await Sandbox.fork(self.parts, zygote or self.root, limits, reservation, program)
 
     async def reserve(self, limits: Limits) -> Reservation:
         return await self.budget.reserve(limits.memory_bytes, deadline_s=1)
@@ -259,9 +266,9 @@ class Running:
         return self.sandbox.state is State.DEAD
 
 
-def house_fixture(directory: Path) -> Iterator[House]:
+def house_fixture(directory: Path, roots: str = "auto") -> Iterator[House]:
     """What a session-scoped fixture yields."""
-    house = House(directory)
+    house = House(directory, roots=roots)
     try:
         yield house
     finally:
