@@ -41,7 +41,7 @@ def start(tmp_path: Path, index: PackageIndex, ledger: Ledger) -> Iterator[Start
         return daemons[-1]
 
     yield start
-    for daemon in daemons:
+    for daemon in reversed(daemons):  # the living one first: they share their cgroups' name
         daemon.close()
     for daemon in daemons:
         assert cgroup_directories(daemon.cgroup) == []
