@@ -6,7 +6,7 @@ some in the sandbox (the clock is the same; sandboxes have no time namespace).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -15,8 +15,7 @@ Origin = Literal["warm", "paused", "spare", "zygote"]
 """Where the sandbox came from: running idle, thawed, forked ahead, or forked for this very request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(msgspec.Struct, frozen=True):
     """The phases of one invocation, each in ns; a phase that did not happen is 0."""
 
     queue: int = 0
@@ -37,9 +36,8 @@ class Times:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
-    """One answered request."""
+class Invocation(msgspec.Struct, frozen=True):
+    """One answered request. (Structs, as one of each is made for every request.)"""
 
     body: bytes
     """The handler's answer, JSON."""
@@ -48,7 +46,7 @@ class Invocation:
     version: str
     node: str = ""
     """The Zygote that the sandbox was forked from, as its packages; empty for the root Zygote."""
-    times: Times = field(default_factory=Times)
+    times: Times = Times()
 
     @property
     def cold(self) -> bool:

@@ -44,7 +44,10 @@ class HandlerCache:
     def keep(self, sandbox: Sandbox, program: Program) -> None:
         """Take a sandbox whose request is done."""
         now_s = time.monotonic()
-        self._by_program.setdefault(program, OrderedDict())[sandbox] = None
+        idle = self._by_program.get(program)
+        if idle is None:
+            idle = self._by_program[program] = OrderedDict()
+        idle[sandbox] = None
         self._idle[sandbox] = self._running[sandbox] = now_s
         sandbox.on_death = self._forget
         if self._timer is None:
@@ -64,6 +67,7 @@ class HandlerCache:
         """Destroy the idle sandboxes of a program that is no longer served."""
         for sandbox in list(self._by_program.get(program, ())):
             sandbox.destroy()
+        self._by_program.pop(program, None)
 
     def counts(self) -> dict[str, int]:
         """How many are running and paused."""

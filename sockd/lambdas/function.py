@@ -11,6 +11,8 @@ import time
 import uuid
 from dataclasses import dataclass
 
+import msgspec
+
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_node import ZygoteNode
@@ -34,8 +36,7 @@ class Caches:
     budget: MemoryBudget
 
 
-@dataclass(slots=True)
-class Leased:
+class Leased(msgspec.Struct):
     """A sandbox for one request, and what getting it took."""
 
     sandbox: Sandbox
@@ -54,8 +55,7 @@ class Leased:
         return self.sandbox.init_ns if self.node else 0
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(msgspec.Struct):
     """One request's end: the invocation as the doors show it, and the sandbox's reply with its log or error."""
 
     invocation: Invocation
@@ -68,6 +68,7 @@ class Function:
     def __init__(self, version: Version, caches: Caches) -> None:
         self.version = version
         self._caches = caches
+        self._loop = asyncio.get_running_loop()
         self.admission = Admission(version.config.concurrency, version.config.queue_depth)
         self._reserved: Reservation | None = None
         self._own_budget = MemoryBudget(0)
@@ -88,11 +89,10 @@ class Function:
             reply = await leased.sandbox.request(request_id.bytes, event)
         finally:
             # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
-            asyncio.get_running_loop().call_soon(self._put_back, leased, version)
+            self._loop.call_soon(self._put_back, leased, version)
         times = Times(admitted_ns - arrived_ns, leased.setup_ns(), leased.init_ns(), reply.exec_ns)
         node = ",".join(sorted(leased.node.packages)) if leased.node else ""
-        number = str(version.record.version)
-        invocation = Invocation(reply.body, leased.origin, leased.sandbox.id, number, node, times)
+        invocation = Invocation(reply.body, leased.origin, leased.sandbox.id, version.number, node, times)
         return Outcome(invocation, reply)
 
     def switch(self, version: Version) -> None:

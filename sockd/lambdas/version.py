@@ -21,13 +21,14 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Version:
-    """`digest` and `number` name it; `program` is what its sandboxes become."""
+    """`id` names it; `program` is what its sandboxes become."""
 
     def __init__(self, record: FunctionRecord, config: FunctionConfig, closure: Closure, program: Program) -> None:
         self.record = record
         self.config = config
         self.closure = closure
         self.keys = closure.keys
+        self.number = str(record.version)
         self.program = program
         self.id = f"{record.name}@{record.digest[:12]}"
 
