@@ -211,7 +211,7 @@ class RunningDaemon:
                 if self._ended or not self._more.wait(ends - time.monotonic()):
                     raise AssertionError(f"no line {pattern!r} in:\n" + "\n".join(self.lines))
 
-    def when(self, condition: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
+    def when(self, condition: Callable[[], T | None], *, deadline_s: float = DEADLINE_S) -> T:
         """The first true value of `condition`, which is looked at again after each line of the daemon's log."""
         ends = time.monotonic() + deadline_s
         while True:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.daemon.running import Answer, DeployFailed, RunningDaemon
@@ -52,7 +54,8 @@ def test_a_handler_of_one_parameter_gets_the_event(
     daemon: RunningDaemon, files: dict[str, str], settings: dict[str, str]
 ) -> None:
     daemon.deploy("one", files, **settings)
-    for event in ({"a": [1, None, "ü\U0001f600"]}, [], 0, "text", None, 1.5, True):
+    events: list[object] = [{"a": [1, None, "ü\U0001f600"]}, [], 0, "text", None, 1.5, True]
+    for event in events:
         assert daemon.call("one", event) == event
 
 
@@ -162,7 +165,7 @@ def f(event):
     assert daemon.call("busy") == [[1], [1, 4, 9], [16], "hi\n", True, "sandbox"]
 
 
-def error_of(answer: Answer) -> dict[str, object]:
+def error_of(answer: Answer) -> dict[str, Any]:
     error = answer.json
     assert set(error) <= {"errorType", "errorMessage", "requestId", "stackTrace"}
     assert error["requestId"] == answer.headers["x-amzn-requestid"]

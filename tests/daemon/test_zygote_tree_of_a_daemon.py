@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def deploy(daemon: RunningDaemon, name: str, requirements: str, code: str, **set
     daemon.deploy(name, {"f.py": code, "requirements.txt": requirements}, **settings)
 
 
-def wait_for_node(daemon: RunningDaemon, *requirements: str) -> Mapping[str, object]:
+def wait_for_node(daemon: RunningDaemon, *requirements: str) -> Mapping[str, Any]:
     """The Zygote of exactly these packages, when it serves."""
     return daemon.when(lambda: daemon.node(*requirements))
 
