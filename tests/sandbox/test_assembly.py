@@ -15,6 +15,7 @@ from sockd.errors import BadConfig
 from sockd.kernel import pidfds, syscalls
 from sockd.kernel.mounts import owned
 from sockd.sandbox import assembly
+from sockd.sandbox.program import Program
 from sockd.sandbox.root import Root
 from tests.support.house import House
 from tests.support.ledger import Ledger
@@ -58,12 +59,15 @@ def test_a_root_is_in_no_mount_table(house: House) -> None:
 
 @both
 def test_what_follows_is_made_as_if_nothing_had_failed(house: House) -> None:
+    def make_for(program: Program) -> None:
+        root = house.assembly.create(program.limits, program)
+        with owned(root.fd):
+            root.mount_code(program)
+
     missing = house.program("def handler(event): return event\n")
     os.rename(missing.code, f"{missing.code}.away")
     with pytest.raises(OSError, match="open_tree") as caught:
-        root = house.assembly.create(missing.limits, missing)
-        with owned(root.fd):
-            root.mount_code(missing)
+        make_for(missing)
     assert caught.value.errno == errno.ENOENT
     assert house.answer("def handler(event): return event\n", 1) == 1
 
