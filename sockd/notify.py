@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+
+_log = logging.getLogger(__name__)
 
 
 def notify(state: str) -> None:
@@ -12,5 +15,8 @@ def notify(state: str) -> None:
     if not address:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        sock.connect("\0" + address[1:] if address.startswith("@") else address)
-        sock.send(state.encode())
+        try:
+            sock.connect("\0" + address[1:] if address.startswith("@") else address)
+            sock.send(state.encode())
+        except OSError as error:  # inherited from whoever started us in a place where it does not lead anywhere
+            _log.warning("$NOTIFY_SOCKET does not answer: %s", error.strerror)

@@ -1,0 +1,267 @@
+"""The nursery alone: which Zygotes it makes of what was seen, and what it does when a package misbehaves in one.
+
+The Zygotes here are scripts; the nursery, its policies and its record are real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sockd.caches.nursery import Nursery
+from sockd.caches.rate import DemandMeter
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.config import ZygoteConfig
+from sockd.errors import NoCapacity, SandboxFailed
+from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.zygote import Imported
+
+pytestmark = pytest.mark.anyio
+
+A, B = "a-1-aaaaaaaaaaaa", "b-1-bbbbbbbbbbbb"
+SEEN = {A: (A, "a", 0.1), B: (B, "b", 0.2)}
+
+
+class FakeZygote:
+    """A Zygote that does what the test's `Tree` says modules do."""
+
+    def __init__(self, tree: Tree, number: int) -> None:
+        self.tree = tree
+        self.name = f"zygote-{number}"
+        self.pidfd = os.pidfd_open(os.getpid())
+        self.imported: list[str] = []
+        self.closed = False
+
+    async def import_modules(self, paths: Sequence[str], modules: Sequence[str], *, deadline_s: float) -> Imported:
+        self.tree.imports.append((sorted(paths), list(modules)))
+        failed: dict[str, str] = {}
+        threads = 1
+        for module in modules:
+            self.imported.append(module)
+            harm = self.tree.harms.get(module)
+            if isinstance(harm, Exception):
+                raise harm
+            if isinstance(harm, str):
+                failed[module] = harm
+            threads += harm == 1
+        return Imported(0.1, threads, failed)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            os.close(self.pidfd)
+
+
+class FakeSpare:
+    def __init__(self) -> None:
+        self.on_death: Callable[[Any], None] = lambda spare: None
+
+    def destroy(self) -> None:
+        self.on_death(self)
+
+
+class Tree:
+    """As much of a ZygoteTree as the nursery sees, and an event for each change."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.demand = DemandMeter(60.0)
+        self.imports: list[tuple[list[str], list[str]]] = []
+        self.harms: dict[str, Exception | str | int] = {}
+        """What happens when a module is imported: raised, failed with words, or 1: a thread is started."""
+        self.canary_harms: dict[str, Exception] = {}
+        self.spawn_harm: Exception | None = None
+        self.zygotes: list[FakeZygote] = []
+        self.nodes.append(ZygoteNode(self._zygote(), frozenset(), None))
+
+    def _zygote(self) -> Any:
+        self.zygotes.append(FakeZygote(self, len(self.zygotes)))
+        return self.zygotes[-1]
+
+    async def spawn(self, parent: ZygoteNode) -> Any:
+        if self.spawn_harm is not None:
+            raise self.spawn_harm
+        return self._zygote()
+
+    async def fork_spare(self, zygote: FakeZygote) -> Any:
+        for module in zygote.imported:
+            if module in self.canary_harms:
+                raise self.canary_harms[module]
+        return FakeSpare()
+
+    def add(self, node: ZygoteNode) -> None:
+        self.nodes.append(node)
+
+    def remove(self, node: ZygoteNode) -> None:
+        self.nodes.remove(node)
+        node.close()
+
+    def packages(self) -> list[set[str]]:
+        return [set(node.packages) for node in self.nodes]
+
+    def close(self) -> None:
+        for zygote in self.zygotes:
+            zygote.close()
+
+
+@asynccontextmanager
+async def nursery_of(tree: Tree, path: Path, **config: Any) -> AsyncIterator[Nursery]:
+    nursery: Any = Nursery(ZygoteConfig(**config), tree, path)  # type: ignore[arg-type]
+    try:
+        yield nursery
+    finally:
+        await nursery.aclose()
+        tree.close()
+
+
+async def settled(nursery: Nursery) -> None:
+    """Until the nursery has nothing more to do: its one task waits for the next closure."""
+    async with asyncio.timeout(5):
+        while nursery._waiting or nursery._wake.is_set():
+            await asyncio.sleep(0)
+
+
+async def observed(nursery: Nursery, tree: Tree, *keys: str, function: str = "f") -> None:
+    nursery.observe(function, frozenset(keys), tree.nodes[0], [SEEN[key] for key in keys])
+    await settled(nursery)
+
+
+async def test_what_a_function_imported_becomes_a_node_with_its_modules(tmp_path: Path) -> None:
+    tree = Tree()
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, A, B)
+        assert tree.packages() == [set(), {A, B}]
+        assert tree.imports == [([f"/packages/{A}", f"/packages/{B}"], ["a", "b"])]
+        node = tree.nodes[1]
+        assert node.modules == 2 and len(node.spares) == 1 and node.unique_bytes > 0
+        await observed(nursery, tree, A, B, function="g")
+        assert len(tree.imports) == 1  # the same closure is served
+
+
+async def test_a_function_without_packages_or_without_imports_makes_no_node(tmp_path: Path) -> None:
+    tree = Tree()
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        nursery.consider(frozenset())
+        nursery.consider(frozenset({A}))
+        nursery.observe("f", frozenset({A}), tree.nodes[0], [])
+        await settled(nursery)
+        assert tree.packages() == [set()] and tree.imports == []
+
+
+async def test_switched_off_it_only_remembers(tmp_path: Path) -> None:
+    tree = Tree()
+    async with nursery_of(tree, tmp_path / "learned.json", enabled=False) as nursery:
+        await observed(nursery, tree, A)
+        assert tree.packages() == [set()]
+        assert nursery.profile.modules_for([A]) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (ZygoteGone("the Zygote died"), "the Zygote died"),
+        ("ValueError: not here", "it cannot be imported in a Zygote: ValueError: not here"),
+        (1, "it starts threads when it is imported, and a fork has only one"),
+    ],
+)
+async def test_a_package_that_harms_a_zygote_is_found_among_others_and_recorded(
+    tmp_path: Path, harm: Any, reason: str
+) -> None:
+    tree = Tree()
+    tree.harms["b"] = harm
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, A, B)
+        assert [(entry.key, entry.reason) for entry in nursery.refused.list()] == [(B, reason)]
+        assert tree.packages() == [set()]
+        assert all(zygote.closed for zygote in tree.zygotes[1:])
+        await observed(nursery, tree, A, B, function="g")
+        assert tree.packages() == [set(), {A}]  # without it
+
+
+async def test_a_canary_that_does_not_answer_refuses_the_package(tmp_path: Path) -> None:
+    tree = Tree()
+    tree.canary_harms["a"] = TimeoutError()
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, A)
+        assert [entry.reason for entry in nursery.refused.list()] == ["a fork of it did not answer in time"]
+        assert tree.packages() == [set()] and tree.zygotes[1].closed
+
+
+async def test_packages_that_only_harm_together_are_all_refused(tmp_path: Path) -> None:
+    class Together(Tree):
+        async def fork_spare(self, zygote: FakeZygote) -> Any:
+            if len(self.zygotes) == 2:
+                raise SandboxFailed("too much")
+            return FakeSpare()
+
+    tree = Together()
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, A, B)
+        assert {entry.key for entry in nursery.refused.list()} == {A, B}
+        assert {entry.reason for entry in nursery.refused.list()} == {"only together with others: too much"}
+
+
+@pytest.mark.parametrize("where", ["spawn", "canary"])
+async def test_a_lack_of_memory_is_blamed_on_no_package(tmp_path: Path, where: str) -> None:
+    tree = Tree()
+    if where == "spawn":
+        tree.spawn_harm = NoCapacity("no memory")
+    else:
+        tree.canary_harms["a"] = NoCapacity("no memory for a spare")
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, A)
+        assert nursery.refused.list() == [] and tree.packages() == [set()]
+        tree.spawn_harm = None
+        tree.canary_harms.clear()
+        await observed(nursery, tree, A, function="g")
+        assert tree.packages() == [set(), {A}]
+
+
+async def test_a_parent_that_dies_meanwhile_is_blamed_on_no_package(tmp_path: Path) -> None:
+    tree = Tree()
+    tree.spawn_harm = ZygoteGone("the Zygote is gone")
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, A)
+        assert nursery.refused.list() == []
+
+
+async def test_more_nodes_than_allowed_are_not_made(tmp_path: Path) -> None:
+    tree = Tree()
+    async with nursery_of(tree, tmp_path / "learned.json", max_nodes=2, policy="sock") as nursery:
+        await observed(nursery, tree, A)
+        await observed(nursery, tree, B, function="g")
+        assert len(tree.nodes) <= 2
+
+
+async def test_what_was_learned_is_on_the_disk_and_read_by_the_next(tmp_path: Path) -> None:
+    tree = Tree()
+    tree.harms["b"] = ZygoteGone("the Zygote died")
+    path = tmp_path / "learned.json"
+    async with nursery_of(tree, path) as nursery:
+        await observed(nursery, tree, A, B)
+    assert json.loads(path.read_text())["refused"][0][0] == B
+    after = Tree()
+    async with nursery_of(after, path) as nursery:
+        assert nursery.refused.is_refused(B)
+        nursery.consider(frozenset({A, B}))
+        await settled(nursery)
+        assert after.packages() == [set(), {A}] and after.imports[0][1] == ["a"]
+    assert os.listdir(tmp_path) == ["learned.json"]
+
+
+async def test_a_forgotten_package_takes_its_nodes_along_and_may_be_tried_again(tmp_path: Path) -> None:
+    tree = Tree()
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, A)
+        await observed(nursery, tree, A, B, function="g")
+        nursery.refused.refuse(B, "once", 0.0)
+        nursery.forget(A)
+        nursery.forget(B)
+        assert tree.packages() == [set()]
+        assert nursery.profile.modules_for([A]) == [] and not nursery.refused.is_refused(B)

@@ -1,0 +1,84 @@
+"""The tree and the packages as people see them, from parts that only hold still."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from sockd.caches.import_profile import RefusedPackages
+from sockd.caches.install_cache import PackageSnapshot
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.snapshots import package_rows, requirement, tree_snapshot
+
+A, B, GONE = "a-1.0-aaaaaaaaaaaa", "b-2.0-bbbbbbbbbbbb", "gone-3.0-cccccccccccc"
+
+
+class Packages:
+    def metadata(self, key: str) -> Any:
+        name, version, _ = key.split("-")
+        if name == "gone":
+            raise KeyError(key)
+        return SimpleNamespace(name=name, version=version)
+
+    def snapshot(self, users: Any) -> list[PackageSnapshot]:
+        return [
+            PackageSnapshot(
+                key=key, name=key[0], version="1.0", size_bytes=10, installed_at=0.0, modules=(), used_by=users(key)
+            )
+            for key in (A, B)
+        ]
+
+
+def worker(*nodes: ZygoteNode) -> Any:
+    refused = RefusedPackages()
+    refused.refuse(B, "it hangs", 1.0)
+    refused.refuse(GONE, "it was there", 2.0)
+    return SimpleNamespace(
+        tree=SimpleNamespace(nodes=list(nodes)),
+        nursery=SimpleNamespace(refused=refused),
+        packages=Packages(),
+        functions=SimpleNamespace(users=lambda key: ("f",) if key == A else ()),
+    )
+
+
+def node(number: int, packages: set[str], parent: ZygoteNode | None) -> ZygoteNode:
+    zygote: Any = SimpleNamespace(name=f"zygote-{number}")
+    return ZygoteNode(zygote, frozenset(packages), parent)
+
+
+def test_a_node_shows_what_it_has_beyond_its_parent() -> None:
+    root = node(0, set(), None)
+    child = node(1, {A}, root)
+    grandchild = node(2, {A, B}, child)
+    grandchild.hit(time.monotonic())
+    tree = tree_snapshot(worker(root, grandchild, child))
+    assert tree["root"] is not None
+    (below,) = tree["root"]["children"]
+    assert (tree["root"]["packages"], below["packages"]) == ([], ["a==1.0"])
+    assert below["children"][0]["packages"] == ["b==2.0"]
+    assert below["children"][0]["starts"] == 1 and below["children"][0]["rate"] > 0
+    json.dumps(tree)
+
+
+def test_a_tree_whose_root_is_being_restarted_is_shown_without_it() -> None:
+    orphan = node(1, {A}, None)
+    assert tree_snapshot(worker())["root"] is None
+    json.dumps(tree_snapshot(worker(orphan)))
+
+
+def test_refused_packages_have_their_reasons_in_both_lists() -> None:
+    state = worker(node(0, set(), None))
+    assert tree_snapshot(state)["refused"] == [
+        {"package": "b==2.0", "reason": "it hangs"},
+        {"package": GONE, "reason": "it was there"},
+    ]
+    first, second = package_rows(state)
+    assert first["functions"] == ["f"] and "reason" not in first
+    assert second["functions"] == [] and second["reason"] == "it hangs"
+
+
+def test_a_package_that_left_the_store_is_shown_by_its_key() -> None:
+    assert requirement(worker(), A) == "a==1.0"
+    assert requirement(worker(), GONE) == GONE
