@@ -78,12 +78,23 @@ class ControlWire:
         try:
             return await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                close_all(future.result().fds)  # answered and cancelled in the same turn of the loop
+            await self._abandon(number, future)
             raise
         finally:
             timer.cancel()
             self._pending.pop(number, None)
+
+    async def _abandon(self, number: int, future: asyncio.Future[Answer]) -> None:
+        """Wait for an answer that nobody wants any more, until the deadline: what was sent with the request is in use by
+        the Zygote and its new child until then, and the caller is about to give it back."""
+        if future.cancelled():
+            if self.closed or number not in self._pending:  # answered after the cancelling, before this
+                return
+            future = self._pending[number] = self._loop.create_future()
+        try:
+            close_all((await future).fds)
+        except SandboxFailed:
+            return
 
     def close(self) -> None:
         """End the wire: the Zygote sees it and exits. Waiters get ZygoteGone. Safe to call twice."""
@@ -155,6 +166,7 @@ class ControlWire:
         future = self._pending.get(answer.message["id"])
         if future is None or future.done():
             close_all(answer.fds)  # its waiter has gone; a forked child ends when its channel closes
+            self._pending.pop(answer.message["id"], None)
         elif answer.message["op"] == "refused":
             close_all(answer.fds)
             future.set_exception(ZygoteRefused(str(answer.message.get("error"))))

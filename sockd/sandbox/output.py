@@ -30,8 +30,13 @@ class Output:
     def open(cls, limit_bytes: int) -> tuple[Output, int]:
         """A pipe: our end, and the fd of the write end, which the caller owns."""
         read_fd, write_fd = os.pipe()
-        fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        return cls(read_fd, limit_bytes), write_fd
+        try:
+            fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            return cls(read_fd, limit_bytes), write_fd
+        except BaseException:
+            os.close(read_fd)
+            os.close(write_fd)
+            raise
 
     def take(self) -> tuple[bytes, int]:
         """(bytes kept, bytes dropped) since the last call, with all that is in the pipe by now."""
