@@ -187,13 +187,14 @@ class Cgroup:
             files.close()
 
     def remove(self) -> None:
-        """Close all fds and remove the directories (85 us, blocking).
+        """Remove the directories (85 us, blocking) and close all fds.
 
-        Raises: OSError EBUSY: it is not empty; then the other directories are removed all the same."""
-        self.close()
+        Raises: OSError EBUSY: it is not empty; then the other directories are removed all the same, and it can be tried
+            again after a `kill_nowait`."""
         with ExitStack() as every:  # Goes on after an error and raises the last.
             for files in self._files:
                 every.callback(remove_directory, files.path)
+        self.close()
 
 
 def remove_directory(path: str) -> None:

@@ -11,6 +11,7 @@ kept itself full, each cgroup that comes back would find no place.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,9 @@ from sockd.kernel.cgroups import Cgroup, CgroupTree
 _EMPTY_DEADLINE_S = 10.0
 """How long the killed may take to be gone; longer means stuck in the kernel (a dead disk or network file system), and is
 logged at each turn."""
+
+_RETRY_S = 0.1
+"""How long after an error it is tried again to watch one."""
 
 _log = logging.getLogger(__name__)
 
@@ -146,13 +150,29 @@ class CgroupPool:
                 return True
             except TimeoutError as error:
                 _log.error("killed, but: %s", error)
-                if self._closed:
-                    return False
+            except OSError:  # out of fds: what its processes hold must not be lost for that
+                _log.exception("cgroup %s cannot be watched", cgroup.name)
+                await asyncio.sleep(_RETRY_S)
+            if self._closed:
+                return False
 
     async def _remove(self, cgroup: Cgroup) -> None:
         try:
-            async with self._slow:
-                await asyncio.to_thread(cgroup.remove)
+            await self._remove_directories(cgroup)
         except OSError:
             self._stuck += 1
             _log.exception("cgroup %s stays behind", cgroup.name)
+        finally:
+            cgroup.close()
+
+    async def _remove_directories(self, cgroup: Cgroup) -> None:
+        try:
+            async with self._slow:
+                await asyncio.to_thread(cgroup.remove)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            # A child that was forked but had not joined when its sandbox was given up came after it was found empty.
+            cgroup.kill_nowait()
+            await self._emptied(cgroup)
+            await asyncio.to_thread(cgroup.remove)
