@@ -30,7 +30,7 @@ from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from tests.daemon.kernel_view import cgroup_pids, wait_readable
 
 REPO = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-m", "tests.daemon.launch")
+COMMAND = (sys.executable, "-m", "sockd", "up", "--listen", "127.0.0.1:0")
 START_DEADLINE_S = 20.0
 DEADLINE_S = 15.0
 
@@ -101,7 +101,7 @@ class RunningDaemon:
         file = state.parent / f"{state.name}.toml"
         file.write_text(config)
         process = subprocess.Popen(
-            [*COMMAND, str(file), str(state)],
+            [*COMMAND, "--config", str(file), "--state-dir", str(state)],
             cwd=REPO,
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,

@@ -61,9 +61,12 @@ def zygote_pids(daemon: RunningDaemon) -> list[int]:
     """Every process that serves forks: those of the farm's own pid namespace but its init."""
     found = []
     for pid in sorted(daemon.pids()):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        in_sandbox = len(Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].splitlines()[0].split()) > 2
-        if b"/opt/sockd/zygote" in words and not in_sandbox:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            numbers = Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].splitlines()[0].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if b"/opt/sockd/zygote" in words and len(numbers) == 2:
             found.append(pid)
     return found
 
@@ -129,6 +132,20 @@ def test_row_8_killing_a_zygote_kills_nobody_and_it_is_replaced(
         assert daemon.run(name).status == 200
     assert daemon.tree()["root"] is not None
     daemon.when(lambda: daemon.node("kept==1.0"))
+
+
+def test_row_8_cold_starts_survive_the_death_of_the_zygote_that_makes_them(daemon: RunningDaemon) -> None:
+    for number in range(6):
+        daemon.deploy(f"cold-{number}", f"def f(event): return {number}", memory_mb=64)
+    for _ in range(3):
+        root = root_zygote(daemon)
+        with in_background(lambda: at_once(24, lambda n: daemon.run(f"cold-{n % 6}"))) as answers:
+            mark = daemon.mark
+            os.kill(root, signal.SIGKILL)
+            assert [answer.json for answer in answers()] == [n % 6 for n in range(24)]
+        daemon.wait_line("ended", since=mark)
+        for number in range(6):
+            daemon.deploy(f"cold-{number}", f"x = {root}\ndef f(event): return {number}", memory_mb=64)
 
 
 def test_row_9_a_zygote_s_memory_does_not_grow_with_its_forks(daemon: RunningDaemon, client: Client) -> None:
