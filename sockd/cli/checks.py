@@ -35,6 +35,7 @@ NEEDED_CAPABILITIES = {  # capabilities(7)
     "CAP_MKNOD": 27,
 }
 LEAST_OPEN_FILES = 8192
+EARLY_FIX = "use Linux 6.18 or newer; until then a busy function's cold start takes some 1 ms longer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +78,18 @@ def kernel() -> Check:
     """The version, for whoever reads the report; the calls themselves are tried below."""
     found = f"{platform.system()} {platform.release()} {platform.machine()}"
     fine = platform.system() == "Linux" and platform.machine() == "x86_64" and hasattr(os, "pidfd_open")
-    return Check("kernel", fine, found, "" if fine else "use an x86_64 host with Linux 6.18 or newer")
+    return Check("kernel", fine, found, "" if fine else "use an x86_64 host with Linux 5.14 or newer, best 6.18")
 
 
-def detached_trees() -> Check:
-    """Sandbox roots are trees that are attached nowhere, and code is mounted into them there."""
-    return _probe("detached trees", "detached_tree", "use Linux 6.15 or newer: mounting into a detached tree")
-
-
-def foreign_procfs() -> Check:
-    """A sandbox's /proc is made by the daemon, from outside of its pid namespace."""
-    return _probe("procfs of another pid namespace", "foreign_procfs", "use Linux 6.18 or newer: procfs option pidns=")
+def roots() -> Check:
+    """Whether what a sandbox sees can be completed after its process was forked, or else before (`sandbox.roots`)."""
+    late = _probe("roots", "late_root", "")
+    if late.ok:
+        return Check("roots", True, "made late: with spares, each with a /proc of its own")
+    early = _probe("roots", "early_root", "use Linux 5.14 or newer: open_tree, mount_setattr")
+    if not early.ok:
+        return early
+    return Check("roots", None, f"made early, without spares and with one /proc for all: {late.found}", EARLY_FIX)
 
 
 def namespaces() -> Check:
@@ -142,6 +144,8 @@ def cgroups() -> Check:
         return Check(
             "cgroups", False, f"{found}; not writable: {', '.join(closed)}", f"mount -o remount,rw {closed[0]}"
         )
+    if hierarchies.unified and not _can_make_cgroups(hierarchies.unified, holding="cgroup.kill"):
+        return Check("cgroups", False, f"{found}; without cgroup.kill", "use Linux 5.14 or newer")
     return Check("cgroups", True, found)
 
 
@@ -246,14 +250,16 @@ def _container_fix(lacking: list[str]) -> str:
     return "docker run --privileged ...  # or: " + " ".join(f"--cap-add {name[4:]}" for name in lacking)
 
 
-def _can_make_cgroups(base: str) -> bool:
+def _can_make_cgroups(base: str, *, holding: str = "cgroup.procs") -> bool:
     path = Path(base, f"sockd-doctor-{os.getpid()}")
     try:
         path.mkdir()
     except OSError:
         return False
-    path.rmdir()
-    return True
+    try:
+        return (path / holding).exists()
+    finally:
+        path.rmdir()
 
 
 def _cgroup_fix(hierarchies: Hierarchies) -> str:

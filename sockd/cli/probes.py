@@ -15,25 +15,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sockd.kernel import mounts, syscalls
-from sockd.kernel.syscalls import MountAttr
+from sockd.sandbox import assembly
+from sockd.sandbox import base as bases
+from sockd.sandbox.program import Limits
 
 _CLONE_NEWUSER = 0x10000000  # os.CLONE_NEWUSER since Python 3.12.
 _SANDBOX_NAMESPACES = _CLONE_NEWUSER | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 
 
-def detached_tree() -> None:
-    """Mount into a tree that is attached nowhere (Linux 6.15)."""
-    tree = syscalls.new_filesystem("tmpfs", {}, MountAttr.NONE)
-    with mounts.owned(tree):
-        os.mkdir("tmp", dir_fd=tree)
-        mounts.attach_tmpfs(tree, "tmp", size_bytes=1 << 20, inodes=16)
+def late_root() -> None:
+    """Complete a root that is attached nowhere and in use (Linux 6.18)."""
+    assembly.try_late()
 
 
-def foreign_procfs() -> None:
-    """Make the procfs of a pid namespace from outside of it (Linux 6.18)."""
-    namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-    with mounts.owned(namespace):
-        os.close(syscalls.new_filesystem("proc", {"pidns": namespace}, MountAttr.NONE))
+def early_root() -> None:
+    """Put a root together on a staging directory and take a detached copy of it (Linux 5.12)."""
+    place = Path("/tmp")  # in a mount namespace of our own, under a tmpfs of our own
+    mounts.mount_tmpfs(str(place), size_bytes=1 << 20)
+    for name in (bases.CODE, bases.TMP, bases.PROC):
+        (place / "base" / name).mkdir(parents=True)
+    limits = Limits(memory_bytes=0, pids=0, cpus=0, tmp_bytes=1 << 20, tmp_inodes=16)
+    with mounts.owned(syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)) as procfs:
+        early = assembly.Early.open(bases.Base(place / "base"), procfs, place / "roots")
+    early.create(limits, None).close()
 
 
 def sandbox_namespaces() -> None:
@@ -55,8 +59,8 @@ def _enter_as_root(namespaces: int) -> None:
 
 
 PROBES: dict[str, Callable[[], None]] = {
-    "detached_tree": detached_tree,
-    "foreign_procfs": foreign_procfs,
+    "late_root": late_root,
+    "early_root": early_root,
     "sandbox_namespaces": sandbox_namespaces,
 }
 

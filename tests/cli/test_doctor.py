@@ -13,7 +13,7 @@ from rich.console import Console
 
 import sockd
 from sockd.cli import checks as look
-from sockd.cli import doctor
+from sockd.cli import doctor, probes
 from sockd.cli.doctor import Check
 
 ROOT = Path(sockd.__file__).parents[1]
@@ -57,7 +57,7 @@ def test_a_missing_capability_is_named() -> None:
 
 @needs_root
 def test_a_probe_that_is_refused_says_why() -> None:
-    check = run("checks.detached_trees()", prefix=("setpriv", "--bounding-set=-sys_admin"))
+    check = run("checks.roots()", prefix=("setpriv", "--bounding-set=-sys_admin"))
     assert check.ok is False
     assert "Operation not permitted" in check.found
     assert check.fix
@@ -65,8 +65,24 @@ def test_a_probe_that_is_refused_says_why() -> None:
 
 @needs_root
 def test_every_probe_works_here() -> None:
-    for check in (look.detached_trees(), look.foreign_procfs(), look.namespaces()):
-        assert check.ok, check
+    for name in probes.PROBES:
+        check = look._probe(name, name, "")
+        assert check.ok or name == "late_root", check
+
+
+@needs_root
+def test_a_host_that_cannot_make_roots_late_is_told_what_that_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(name: str, probe: str, fix: str) -> Check:
+        if probe == "late_root":  # no kernel here lacks it
+            return Check(name, False, "[Errno 22] move_mount: Invalid argument", fix)
+        return real(name, probe, fix)
+
+    real = look._probe
+    monkeypatch.setattr(look, "_probe", probe)
+    check = look.roots()
+    assert check.ok is None
+    assert "without spares" in check.found and "move_mount" in check.found
+    assert check.fix
 
 
 def test_few_open_files_are_noted() -> None:

@@ -181,7 +181,7 @@ def test_what_psutil_reads_is_there(house: House) -> None:
                 "net/dev",
                 "mounts",
             ),
-            *("self/task/1/comm", "self/oom_score", "self/fdinfo/0", "filesystems", "version", "sys/kernel/pid_max"),
+            *("thread-self/comm", "self/oom_score", "self/fdinfo/0", "filesystems", "version", "sys/kernel/pid_max"),
         ):
             with open(f"/proc/{name}", "rb") as file:
                 sizes[name] = len(file.read())
@@ -288,6 +288,8 @@ def test_handlers_of_every_kind_are_called(house: House) -> None:
 
 
 def test_a_spare_becomes_a_function_with_that_functions_limits(house: House) -> None:
+    if not house.assembly.spares:
+        pytest.skip("roots that are made early have no spares")
     def fill(event: Any) -> Any:
         written = 0
         try:
