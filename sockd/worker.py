@@ -81,13 +81,14 @@ class Worker:
         budget = MemoryBudget(budget_bytes(config))
         farm = await Farm.start(base, cgroups.take(), on_end)
         stack.push_async_callback(farm.close)
-        assembly = open_assembly(config.sandbox.roots, base, farm.procfs, state.path / "roots")
+        usual = spare_limits(config)
+        assembly = open_assembly(config.sandbox.roots, base, farm.procfs, state.path / "roots", usual)
         stack.callback(assembly.close)
         if assembly.reason:
             _log.warning("roots are made early, so there are no spares (see `sockd doctor`): %s", assembly.reason)
         parts = Parts(assembly, cgroups, budget, config.http.max_payload_bytes, config.sandbox.spawn_deadline_s)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
-        tree = ZygoteTree(zygotes, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=spare_limits(config))
+        tree = ZygoteTree(zygotes, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=usual)
         stack.callback(tree.close)
         tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
         await tree.open()

@@ -15,7 +15,9 @@ Which of the two is tried, not guessed from the kernel's version, once at start.
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections import deque
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -25,6 +27,8 @@ from sockd.kernel.syscalls import MountAttr
 from sockd.sandbox import base as bases
 from sockd.sandbox.program import Limits, Program
 from sockd.sandbox.root import EarlyRoot, LateRoot, Root
+
+AHEAD = 4
 
 
 class Assembly(Protocol):
@@ -51,20 +55,44 @@ class Assembly(Protocol):
 
 
 class Late:
-    """Roots that are completed in use."""
+    """Roots that are completed in use. Owns those that it made ahead: a few, with a /tmp of the usual size, each made
+    while the sandbox that took the last one is being forked (130 us that no cold start waits for)."""
 
     kind: Literal["late"] = "late"
     spares = True
     reason = ""
 
-    def __init__(self, base: bases.Base) -> None:
+    def __init__(self, base: bases.Base, usual: Limits | None) -> None:
         self._base = base
+        self._usual = usual
+        self._ahead: deque[LateRoot] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._making: asyncio.Handle | None = None
 
     def create(self, limits: Limits, program: Program | None) -> Root:
+        if self._usual is None or not limits.same_tmp(self._usual):
+            return LateRoot.create(self._base, limits)
+        if self._making is None:
+            self._making = self._loop.call_soon(self._make_ahead, self._usual)
+        if self._ahead:
+            return self._ahead.popleft()
         return LateRoot.create(self._base, limits)
 
     def close(self) -> None:
-        return
+        if self._making is not None:
+            self._making.cancel()
+        while self._ahead:
+            self._ahead.popleft().close()
+
+    def _make_ahead(self, usual: Limits) -> None:
+        self._making = None
+        if len(self._ahead) >= AHEAD:
+            return
+        try:
+            self._ahead.append(LateRoot.create(self._base, usual))
+        except OSError:
+            return  # who needs one next makes it, and is told
+        self._making = self._loop.call_soon(self._make_ahead, usual)
 
 
 class Early:
@@ -119,18 +147,19 @@ class Early:
         mounts.umount_tree(self._path)
 
 
-def open_assembly(setting: str, base: bases.Base, procfs: int, path: Path) -> Assembly:
+def open_assembly(setting: str, base: bases.Base, procfs: int, path: Path, usual: Limits | None = None) -> Assembly:
     """The assembly that was asked for; `auto`: late where the kernel can, else early.
 
     Args:
-        procfs: the farm's /proc, a detached mount; path: where an early one may work.
+        procfs: the farm's /proc, a detached mount; path: where an early one may work; usual: the limits of most
+            roots, a few of which are made ahead; None: none is.
     Raises: BadConfig: late was asked for and cannot be; OSError."""
     reason = "" if setting == "early" else why_not_late()
     if setting == "late" and reason:
         raise BadConfig(f'sandbox.roots = "late": {reason}')
     if setting == "early" or reason:
         return Early.open(base, procfs, path, reason)
-    return Late(base)
+    return Late(base, usual)
 
 
 def why_not_late() -> str:

@@ -24,6 +24,10 @@ class Limits:
     tmp_inodes: int
     network: Literal["host", "none"] = "host"
 
+    def same_tmp(self, other: Limits) -> bool:
+        """Whether a /tmp made for one is right for the other."""
+        return (self.tmp_bytes, self.tmp_inodes) == (other.tmp_bytes, other.tmp_inodes)
+
 
 class Program:
     """Code, the INIT message that tells a sandbox what it is, and its limits in bytes and seconds."""

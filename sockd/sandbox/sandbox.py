@@ -185,7 +185,7 @@ class Sandbox:
         if self.state is State.PRIMED:
             self.state = advance(self.state, Step.BECOME)
             apply_limits(self.cgroup, program.limits)
-            if (program.limits.tmp_bytes, program.limits.tmp_inodes) != (self.limits.tmp_bytes, self.limits.tmp_inodes):
+            if not program.limits.same_tmp(self.limits):
                 self._root.replace_tmp(program.limits)
             self.limits = program.limits
         self.program = program
