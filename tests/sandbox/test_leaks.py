@@ -17,7 +17,7 @@ import pytest
 from sockd.errors import NoCapacity, SandboxDied, SandboxFailed
 from sockd.kernel import pidfds, syscalls
 from sockd.sandbox.program import Program
-from sockd.sandbox.sandbox import Sandbox
+from sockd.sandbox.sandbox import Reply, Sandbox
 from sockd.sandbox.zygote import Zygote
 from tests.support.house import MB, House
 from tests.support.ledger import Ledger
@@ -170,8 +170,12 @@ def test_a_sandbox_that_is_destroyed_at_any_moment_leaves_nothing(house: House) 
 
     async def destroyed_after(turns: int) -> None:
         sandbox = await house.fork(program.limits, program=program)
-        sandbox.become(program)
-        asking = asyncio.create_task(sandbox.request(bytes(16), b"1"))
+
+        async def ask() -> Reply:
+            sandbox.become(program)
+            return await sandbox.request(bytes(16), b"1")
+
+        asking = asyncio.create_task(ask())
         for _ in range(turns):
             await asyncio.sleep(0)
         sandbox.destroy()

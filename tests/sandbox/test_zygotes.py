@@ -29,7 +29,8 @@ def pid_of(zygote: Zygote) -> int:
     if zygote.pidfd >= 0:
         return pidfds.pid(zygote.pidfd)
     assert zygote.cgroup is not None  # a root, which has none: farm init exec'd it
-    (pid,) = zygote.cgroup.pids()
+    ours = namespaces_of("self")["user"]  # its children have others, and may not have left for their own cgroups yet
+    (pid,) = (pid for pid in zygote.cgroup.pids() if namespaces_of(pid)["user"] == ours)
     return pid
 
 

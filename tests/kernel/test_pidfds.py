@@ -1,0 +1,150 @@
+"""Processes by pidfd: their namespace, their end, their memory, their number."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sockd.kernel import pidfds
+from sockd.kernel.mounts import owned
+
+Start = Callable[[str], tuple["subprocess.Popen[bytes]", int]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a Python process; the process and a pidfd of it."""
+    with ExitStack() as stack:
+
+        def start(code: str) -> tuple[subprocess.Popen[bytes], int]:
+            child = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdin=-1, stdout=-1)
+            stack.enter_context(child)
+            stack.callback(child.kill)
+            pidfd = os.pidfd_open(child.pid)
+            stack.callback(os.close, pidfd)
+            return child, pidfd
+
+        yield start
+
+
+WAIT = "import os; os.write(1, b'.'); os.read(0, 1)"
+
+
+def kernel_version() -> tuple[int, ...]:
+    return tuple(int(number) for number in os.uname().release.split("-")[0].split(".")[:2])
+
+
+def until_exited(pidfd: int) -> None:
+    assert select.select([pidfd], [], [], 10)[0]
+
+
+def test_the_pid_namespace_of_a_process(start: Start) -> None:
+    _, pidfd = start(WAIT)
+    with owned(pidfds.pid_namespace(pidfd)) as namespace:
+        assert os.fstat(namespace).st_ino == os.stat("/proc/self/ns/pid").st_ino
+        assert not os.get_inheritable(namespace)
+
+
+def test_the_namespace_of_the_dead_is_gone(start: Start) -> None:
+    child, pidfd = start("pass")
+    child.wait()
+    with pytest.raises(ProcessLookupError):
+        pidfds.pid_namespace(pidfd)
+
+
+def test_what_is_no_pidfd_is_refused() -> None:
+    with owned(os.open("/dev/null", os.O_RDONLY)) as fd:
+        with pytest.raises(OSError) as caught:
+            pidfds.pid_namespace(fd)
+        assert caught.value.errno == errno.ENOTTY
+        assert pidfds.exit_status(fd) is None
+        assert pidfds.pid(fd) == -1
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(3)", 3),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.abort()", -6),
+    ],
+)
+def test_the_exit_status_outlasts_the_reaping(start: Start, code: str, status: int) -> None:
+    child, pidfd = start(code)
+    child.wait()
+    told = pidfds.exit_status(pidfd)
+    if told is None and kernel_version() < (6, 15):
+        pytest.skip("exit statuses by pidfd: Linux 6.15")
+    assert told is not None and os.waitstatus_to_exitcode(told) == status
+
+
+def test_there_is_no_exit_status_before_the_end(start: Start) -> None:
+    child, pidfd = start(WAIT)
+    assert pidfds.exit_status(pidfd) is None
+    child.kill()
+    until_exited(pidfd)
+    assert child.poll() == -9
+
+
+def test_the_number_of_a_process(start: Start) -> None:
+    child, pidfd = start(WAIT)
+    assert pidfds.pid(pidfd) == child.pid
+    child.kill()
+    child.wait()
+    assert pidfds.pid(pidfd) == -1
+
+
+def test_memory_that_is_a_processs_own(start: Start) -> None:
+    child, pidfd = start(f"kept = bytes(1) * (20 << 20)\n{WAIT}")
+    assert child.stdout is not None
+    assert child.stdout.read(1) == b"."
+    assert 20 << 20 <= pidfds.private_bytes(pidfd) < 60 << 20
+    child.kill()
+    child.wait()
+    with pytest.raises(OSError):
+        pidfds.private_bytes(pidfd)
+
+
+def exited(code: int) -> int:
+    return code << 8
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (None, "Runtime exited without providing a reason"),
+        (exited(0), "Runtime exited without providing a reason"),
+        (exited(1), "Runtime exited with error: exit status 1"),
+        (exited(255), "Runtime exited with error: exit status 255"),
+        (signal.SIGKILL, "Runtime exited with error: signal: killed"),
+        (signal.SIGSEGV, "Runtime exited with error: signal: segmentation fault"),
+        (signal.SIGSEGV | 0x80, "Runtime exited with error: signal: segmentation fault"),
+        (signal.SIGABRT, "Runtime exited with error: signal: aborted"),
+        (signal.SIGTERM, "Runtime exited with error: signal: terminated"),
+        (signal.SIGXCPU, "Runtime exited with error: signal: cpu time limit exceeded"),
+    ],
+)
+def test_an_end_in_awss_words(status: int | None, words: str) -> None:
+    assert pidfds.describe_status(status) == words
+
+
+def test_every_signal_has_a_name() -> None:
+    for number in range(1, signal.NSIG):
+        assert pidfds.signal_name(number)
+
+
+def test_this_process_can_be_seen() -> None:
+    with owned(os.pidfd_open(os.getpid())) as pidfd:
+        assert pidfds.pid(pidfd) == os.getpid()
+        assert pidfds.private_bytes(pidfd) > 0
+        assert Path(f"/proc/{pidfds.pid(pidfd)}").exists()
