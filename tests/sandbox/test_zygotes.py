@@ -6,7 +6,9 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ import pytest
 
 from sockd.errors import NoCapacity, OutOfMemory
 from sockd.kernel import pidfds
+from sockd.kernel.mounts import owned
 from sockd.sandbox.control import ZygoteGone, ZygoteRefused
+from sockd.sandbox.sandbox import wait_exited
 from sockd.sandbox.uids import CHILDREN
 from sockd.sandbox.zygote import MAX_TASKS, Zygote
 from tests.support.house import MB, House, namespaces_of, status_of, uids_in_use
+from zygote import protocol
 
 pytestmark = pytest.mark.root
 
@@ -445,3 +450,34 @@ def sample(house: House) -> list[dict[str, Any]]:
                 }
             )
     return seen
+
+
+def test_a_child_that_cannot_join_its_cgroup_ends_and_says_why(house: House) -> None:
+    """It must neither go on unconfined nor serve beside its Zygote: both read the same wire until it has left it."""
+    program = house.program(HANDLER)
+
+    async def fork_into_nothing() -> tuple[bytes, str]:
+        cgroup = house.tree.cgroup("gone")
+        with ExitStack() as stack:
+            stack.callback(cgroup.close)
+            fds = cgroup.procs_fds
+            for top in house.tree.directories:
+                os.rmdir(os.path.join(top, "gone"))
+            root = house.assembly.create(program.limits, program)
+            stack.callback(root.close)
+            ours, theirs = (stack.enter_context(sock) for sock in socket.socketpair())
+            _, writer = (stack.enter_context(owned(fd)) for fd in os.pipe())
+            uid = house.root.take_uid()
+            stack.callback(house.root.give_back_uid, uid)
+            passed = (root.fd, theirs.fileno(), writer, *fds)
+            pidfd = stack.enter_context(owned(await house.root.fork(uid, "host", False, passed, deadline_s=5)))
+            await wait_exited(pidfd, 5)
+            ours.settimeout(0)
+            return ours.recv(10_000), pidfds.describe_status(pidfds.exit_status(pidfd))
+
+    frame, status = house.run(fork_into_nothing())
+    assert frame[4] == protocol.FAILED
+    assert b"joining its cgroups" in frame
+    assert status in ("Runtime exited with error: exit status 1", "Runtime exited without providing a reason")
+    for number in range(3):
+        assert house.answer(HANDLER, number) == number
