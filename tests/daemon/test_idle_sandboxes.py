@@ -97,14 +97,14 @@ def test_many_more_sandboxes_are_kept_paused_than_could_run(daemon: RunningDaemo
 
 
 def test_idle_sandboxes_go_least_recently_used_first_when_another_function_needs_their_memory(
-    daemon: RunningDaemon, gate: Gate
+    daemon: RunningDaemon,
 ) -> None:
-    for name in ("old", "middle", "young"):
-        daemon.deploy(name, WHERE, memory_mb=140)
+    for name in ("old", "middle", "young"):  # paused or not, each holds most of its memory
+        daemon.deploy(name, f"ballast = b'x' * (125 << 20)\n{WHERE}", memory_mb=150)
     for name in ("old", "middle", "young", "old"):  # `middle` is the least recently used
         daemon.call(name)
     evicted = daemon.status()["evictions"]
-    daemon.deploy("newcomer", "def f(event): return event", memory_mb=140)
+    daemon.deploy("newcomer", "def f(event): return event", memory_mb=150)
     assert daemon.call("newcomer", "in") == "in"
     assert daemon.status()["evictions"] > evicted
     assert daemon.call("old")[0] == 3

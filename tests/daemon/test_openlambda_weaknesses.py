@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.kernel_view import cgroup_directories, host_pid, open_fds, rss_kb, unified, wait_event
-from tests.daemon.running import Gate, RunningDaemon, at_once, in_background
+from tests.daemon.running import Answer, Gate, RunningDaemon, at_once, in_background
 from tests.support.package_index import PackageIndex, wheel
 
 CGROUP = "open('/proc/self/cgroup').read().split('0::')[1].strip()"
@@ -137,9 +137,13 @@ def test_row_8_killing_a_zygote_kills_nobody_and_it_is_replaced(
 def test_row_8_cold_starts_survive_the_death_of_the_zygote_that_makes_them(daemon: RunningDaemon) -> None:
     for number in range(6):
         daemon.deploy(f"cold-{number}", f"def f(event): return {number}", memory_mb=64)
+
+    def call(number: int) -> Answer:
+        return daemon.run(f"cold-{number % 6}")
+
     for _ in range(3):
         root = root_zygote(daemon)
-        with in_background(lambda: at_once(24, lambda n: daemon.run(f"cold-{n % 6}"))) as answers:
+        with in_background(lambda: at_once(24, call)) as answers:
             mark = daemon.mark
             os.kill(root, signal.SIGKILL)
             assert [answer.json for answer in answers()] == [n % 6 for n in range(24)]
