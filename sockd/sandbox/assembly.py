@@ -10,7 +10,8 @@ mount namespace, a detached copy is taken of the whole, and the staging is unmou
                   leaves a handler its own processes (every sandbox has a uid of its own), but by their numbers in the
                   farm: os.getpid() is 1 inside, and /proc/1 is not there; /proc/self and /proc/thread-self are right
 
-Which of the two is tried, not guessed from the kernel's version, once at start.
+Roots that stay attached could be mounted into on every kernel; but a Zygote is given the root's fd, and from an attached
+tree `..` leads to the host. Which of the two is tried, not guessed from the kernel's version, once at start.
 """
 
 from __future__ import annotations
