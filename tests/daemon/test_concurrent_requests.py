@@ -131,11 +131,12 @@ def test_reserved_memory_is_there_for_its_function_when_others_have_all_the_rest
 
 
 def test_a_request_that_waits_for_memory_in_vain_is_a_503_that_says_so(daemon: RunningDaemon, gate: Gate) -> None:
-    daemon.deploy("big", WAITS, memory_mb=900, concurrency=2, timeout_s=1.5)
-    with in_background(lambda: daemon.run("big", [gate.port, 0])) as first:
+    daemon.deploy("holder", WAITS, memory_mb=900, timeout_s=20)
+    daemon.deploy("big", WAITS, memory_mb=900, timeout_s=0.5)
+    with in_background(lambda: daemon.run("holder", [gate.port, 0])) as first:
         gate.arrived()
         second = daemon.run("big", [gate.port, 1])
         gate.open()
-        first()
+        assert first().json == "go"
     assert second.status == 503 and "memory" in second.json["errorMessage"]
     assert int(second.headers["retry-after"]) >= 1
