@@ -152,7 +152,8 @@ class CgroupPool:
                 _log.error("killed, but: %s", error)
             except OSError:  # out of fds: what its processes hold must not be lost for that
                 _log.exception("cgroup %s cannot be watched", cgroup.name)
-                await asyncio.sleep(_RETRY_S)
+                assert self._refilling is not None
+                await asyncio.wait([self._refilling], timeout=_RETRY_S)  # it ends when the pool is closed
             if self._closed:
                 return False
 
