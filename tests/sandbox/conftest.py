@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sockd.sandbox.assembly import why_not_late
 from tests.support.house import House, house_fixture
 from tests.support.ledger import Ledger
 
@@ -16,7 +17,10 @@ def whole_house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     """With the roots that the kernel can do best, or with those that a test asks for."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    yield from house_fixture(tmp_path_factory.mktemp("house"), getattr(request, "param", "auto"))
+    roots = getattr(request, "param", "auto")
+    if roots == "late" and (reason := why_not_late()):
+        pytest.skip(f"roots cannot be made late here: {reason}")
+    yield from house_fixture(tmp_path_factory.mktemp("house"), roots)
 
 
 @pytest.fixture

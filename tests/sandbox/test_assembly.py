@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -137,15 +138,14 @@ def test_a_kernel_that_cannot_make_roots_late_gets_early_ones(house: House, monk
     def refuse(pidfd: int) -> int:
         raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
 
-    assert assembly.why_not_late() == ""
     monkeypatch.setattr(pidfds, "pid_namespace", refuse)
     procfs = syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)
     with owned(procfs):
         made = assembly.open_assembly("auto", house.base, procfs, house.directory / "other-roots")
         try:
             assert (made.kind, made.spares) == ("early", False)
-            assert made.reason == "Inappropriate ioctl for device"
+            assert made.reason == assembly.why_not_late() != ""
         finally:
             made.close()
-        with pytest.raises(BadConfig, match="Inappropriate ioctl"):
+        with pytest.raises(BadConfig, match=re.escape(made.reason)):
             assembly.open_assembly("late", house.base, procfs, house.directory / "other-roots")

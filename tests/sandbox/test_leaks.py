@@ -56,6 +56,7 @@ async def use(house: House, program: Program, zygote: Zygote, *, spare: bool) ->
     """A sandbox's whole life: fork, become, request, pause, unpause, request, destroy."""
     sandbox: Sandbox | None = None
     try:
+        spare = spare and house.assembly.spares
         sandbox = await house.fork(program.limits, zygote=zygote, program=None if spare else program)
         if spare:
             sandbox.adopt(await house.reserve(program.limits))

@@ -7,11 +7,13 @@ everything stands still, and the sandboxes' half does not. `start` and the fixtu
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import itertools
 import json
 import os
 import shutil
+import subprocess
 import textwrap
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -205,7 +207,7 @@ class House:
     ) -> Running:
         """A sandbox that becomes a function with its first request; there until the end of the test."""
         if spare and not self.assembly.spares:
-            pytest.skip("roots that are made early have no spares")
+            pytest.skip("without late assembly there are no spares")
         program = source if isinstance(source, Program) else self.program(source, **options)
         forking = self.fork(program.limits, zygote=zygote, program=None if spare else program)
         running = Running(self, self.run(forking), program)
@@ -298,6 +300,17 @@ def uids_in_use(zygote: Zygote) -> int:
     """How many uids of its block are a sandbox's."""
     block = zygote.uids
     return block._next_uid - 1 - len(block._free_uids)
+
+
+@functools.cache
+def tells_exit_status() -> bool:
+    """Whether this kernel tells by a pidfd how a process ended that somebody else has reaped (6.15)."""
+    with subprocess.Popen(["true"]) as child:
+        pidfd = os.pidfd_open(child.pid)
+    try:
+        return pidfds.exit_status(pidfd) is not None
+    finally:
+        os.close(pidfd)
 
 
 def status_of(pid: int) -> dict[str, str]:
