@@ -141,7 +141,7 @@ class Function:
         reservation = self._own_budget.reserve_nowait(limits.memory_bytes)
         if reservation is None:
             reservation = await self._caches.budget.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
-        started = await self._caches.tree.start(version.keys, version.program, reservation)
+        started = await self._caches.tree.start(version.zygote_keys, version.program, reservation)
         sandbox = started.sandbox
         sandbox.on_imports = lambda sandbox: self._learn(version, started.node, sandbox)
         try:
@@ -161,17 +161,17 @@ class Function:
 
     def _dispose(self, leased: Leased, version: Version) -> None:
         sandbox = leased.sandbox
-        if sandbox.state is State.IDLE:
-            if version is self.version and not self.admission.closed:
-                self._caches.handlers.keep(sandbox, version.program)
-            else:
-                sandbox.destroy()
+        if version is not self.version or self.admission.closed:
+            sandbox.destroy()
+            version.program.close()  # its start may have opened the code again
+        elif sandbox.state is State.IDLE:
+            self._caches.handlers.keep(sandbox, version.program)
         if leased.node is not None:
-            self._caches.nursery.consider(version.keys)
+            self._caches.nursery.consider(version.zygote_keys)
             self._caches.tree.refill(leased.node)
 
     def _learn(self, version: Version, node: ZygoteNode, sandbox: Sandbox) -> None:
-        self._caches.nursery.observe(version.id, version.keys, node, sandbox.imports or ())
+        self._caches.nursery.observe(version.id, version.zygote_keys, node, sandbox.imports or ())
 
     # -- memory of its own
 

@@ -21,13 +21,17 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Version:
-    """`id` names it; `program` is what its sandboxes become."""
+    """`id` names it; `program` is what its sandboxes become; `keys` are its distributions, `zygote_keys` those that a
+    Zygote may import for it."""
 
     def __init__(self, record: FunctionRecord, config: FunctionConfig, closure: Closure, program: Program) -> None:
         self.record = record
         self.config = config
         self.closure = closure
         self.keys = closure.keys
+        # A Zygote holds its sandboxes' channels and has the host's network: code that must not reach the network must
+        # not be forked from one that has run foreign code.
+        self.zygote_keys = closure.keys if config.network == "host" else frozenset()
         self.number = str(record.version)
         self.program = program
         self.id = f"{record.name}@{record.digest[:12]}"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import DeployFailed, Gate, RunningDaemon, at_once, in_background, zipped
 from tests.support.package_index import PackageIndex, wheel
 
@@ -207,6 +208,34 @@ def test_a_removed_function_keeps_its_code_until_its_last_request_has_ended(daem
             gate.open()
             assert running().json == "here"
             removed()
+
+
+def test_a_removed_version_is_not_held_open_by_requests_that_were_queued_for_it(
+    daemon: RunningDaemon, gate: Gate
+) -> None:
+    def turn(number: int) -> None:
+        daemon.deploy("queued", version(200 + number), concurrency=1, timeout_s=20)
+        with ThreadPoolExecutor(2) as pool:
+            running = pool.submit(daemon.call, "queued", gate.port)
+            gate.arrived()
+            waiting = pool.submit(daemon.call, "queued", gate.port)
+            while daemon.status()["queued"] < 1:
+                pass
+            with in_background(lambda: daemon.remove("queued")) as removed:
+                while daemon.manage("GET", "/functions/queued").status != 404:
+                    pass
+                gate.open()
+                gate.arrived()
+                gate.open()
+                assert running.result() == waiting.result() == [200 + number, "go"]
+                removed()
+
+    def held() -> int:
+        return open_fds(daemon.pid).count("/ (deleted)")  # the root of a detached mount of code that was collected
+
+    for number in range(3):
+        turn(number)
+    assert held() == 0
 
 
 def test_two_deploys_of_one_function_at_once_install_its_packages_once(

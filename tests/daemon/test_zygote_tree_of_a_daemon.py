@@ -219,3 +219,10 @@ def test_removing_a_package_takes_its_zygotes_along(daemon: RunningDaemon, index
     assert daemon.node("passing==1.0") is None
     assert "passing==1.0" not in daemon.packages() and not (daemon.state / "packages" / key).exists()
     fresh(daemon, "passes", "passing", "import passing\ndef f(event): return 2\n")
+
+
+def test_a_function_without_network_is_never_forked_from_a_zygote_that_ran_foreign_code(daemon: RunningDaemon) -> None:
+    fresh(daemon, "connected", "slow==1.0", USES)
+    wait_for_node(daemon, "slow==1.0")
+    deploy(daemon, "secluded", "slow==1.0", USES, network="none")
+    assert daemon.call("secluded") == [1, 1]  # pid 1: imported in the sandbox itself
