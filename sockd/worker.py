@@ -19,7 +19,7 @@ from sockd.caches.install_cache import InstallCache
 from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.config import MB, Config
-from sockd.errors import BadConfig, PackagesFailed
+from sockd.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
 from sockd.kernel import favordynmods, mounts, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.lambdas.code_store import CodeStore
@@ -92,6 +92,7 @@ class Worker:
         stack.callback(tree.close)
         tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
         await tree.open()
+        await try_sandbox(tree)
         nursery = Nursery(zygotes, tree, state.path / "learned.json")
         stack.push_async_callback(nursery.aclose)
         handlers = HandlerCache(config.sandbox, budget)
@@ -143,6 +144,16 @@ def _functions(
     stack.callback(functions.close)
     functions.load()
     return functions
+
+
+async def try_sandbox(tree: ZygoteTree) -> None:
+    """Make one, so that a host that refuses them is known before anything is served. Raises: SandboxFailed."""
+    try:
+        (await tree.fork_spare(tree.root.zygote)).destroy()
+    except NoCapacity:
+        return  # it would have been a spare; functions bring memory of their own
+    except (SandboxFailed, OSError, TimeoutError) as error:
+        raise SandboxFailed(f"this host does not let us make a sandbox; run `sockd doctor` ({error})") from error
 
 
 def budget_bytes(config: Config) -> int:

@@ -18,8 +18,10 @@ from sockd.kernel import mounts, syscalls
 from sockd.sandbox import assembly
 from sockd.sandbox import base as bases
 from sockd.sandbox.program import Limits
+from zygote import linux
 
 _CLONE_NEWUSER = 0x10000000  # os.CLONE_NEWUSER since Python 3.12.
+NOBODY = 65534
 _SANDBOX_NAMESPACES = _CLONE_NEWUSER | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 
 
@@ -41,12 +43,15 @@ def early_root() -> None:
 
 
 def sandbox_namespaces() -> None:
-    """Enter a sandbox's namespaces, and from there, no longer root of the host, a user namespace within.
+    """Enter a sandbox's namespaces without a capability over the host's, as a Zygote does, and a user namespace within.
 
-    The second step is a Zygote's: AppArmor lets it succeed and takes the capabilities away, so one is used."""
-    _enter_as_root(_SANDBOX_NAMESPACES)
-    _enter_as_root(_CLONE_NEWUSER | syscalls.CLONE_NEWUTS)
-    socket.sethostname("sandbox")
+    AppArmor refuses that, or lets it succeed and takes the capabilities away, so one is used after each step."""
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    linux.set_dumpable()  # or our own id maps would be root's
+    for namespaces in (_SANDBOX_NAMESPACES, _CLONE_NEWUSER | syscalls.CLONE_NEWUTS):
+        _enter_as_root(namespaces)
+        socket.sethostname("sandbox")
 
 
 def _enter_as_root(namespaces: int) -> None:
