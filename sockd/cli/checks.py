@@ -94,9 +94,8 @@ def roots() -> Check:
 
 def namespaces() -> Check:
     """User, pid, ipc and uts namespaces, and a user namespace inside of one."""
-    return _probe(
-        "namespaces", "sandbox_namespaces", "sysctl -w user.max_user_namespaces=65536 user.max_pid_namespaces=65536"
-    )
+    fix = "sysctl -w user.max_user_namespaces=65536 user.max_pid_namespaces=65536"
+    return _probe("namespaces", "sandbox_namespaces", apparmor().fix or fix)
 
 
 def user_namespaces() -> Check:
