@@ -34,8 +34,6 @@ class AsgiApplication:
 class AsgiExchange(Exchange):
     """One request to it."""
 
-    __slots__ = ("_app", "_body", "_changed", "_chunked", "_last_read", "_scope", "_start")
-
     def __init__(self, connection: Connection, head: Head, app: ASGIApp) -> None:
         super().__init__(connection, head)
         self.ready = True

@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
         """By the loop's clock, when `give_up` is due. Seldom exact, so that no request needs a timer."""
         self._limits = server.limits
         self._loop = asyncio.get_running_loop()
-        self._parser = self._new_parser()
+        self._parser: httptools.HttpRequestParser | None = self._new_parser()
         self._exchanges: deque[Exchange] = deque()
         """Those that are owed an answer, oldest first; only the first is ever run."""
         self._reading: Exchange | None = None
@@ -186,7 +186,10 @@ class Connection(asyncio.Protocol):
             return  # an upgrade: its body is still to be read
         self._reading = None
         self._between = True
-        self._allowed_s = _NEVER if self._exchanges else self.server.keep_alive_s
+        if self._exchanges:
+            self.deadline_s, self._allowed_s = _NEVER, None
+        else:
+            self._allowed_s = self.server.keep_alive_s
         self._head_bytes, self._head_slack_bytes = 0, self._chunk_bytes
         exchange.whole = exchange.ready = True
         exchange.on_whole()
@@ -213,11 +216,12 @@ class Connection(asyncio.Protocol):
         if not exchange.keep_alive:
             self._abandon()
             return
-        if self._between and not self._exchanges:
+        if self._exchanges:
+            self._run_next()
+        elif self._between:
             self.deadline_s = self._loop.time() + self.server.keep_alive_s
-        if len(self._exchanges) < 2:
+        if self._paused and len(self._exchanges) < 2:
             self.resume_reading()
-        self._run_next()
 
     def pause_reading(self) -> None:
         """Take no more for now; deadlines of what is not read do not run."""

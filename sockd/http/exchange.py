@@ -22,40 +22,27 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" fo
 class Exchange:
     """The base of what an application makes of each request, as soon as its head has been read."""
 
-    __slots__ = (
-        "answered",
-        "begun",
-        "body_asked_for",
-        "connection",
-        "discarded_bytes",
-        "head",
-        "ignores_body",
-        "keep_alive",
-        "lost",
-        "ready",
-        "task",
-        "whole",
-    )
+    # Defaults stand in the class, because most never change and each that is set costs every request.
+    keep_alive = True
+    whole = False
+    """The body has been read to its end."""
+    ready = False
+    """`run` may be called: a whole request always is, another if the application says so."""
+    ignores_body = False
+    """What comes of the body is dropped, and counted by the connection in `discarded_bytes`."""
+    discarded_bytes = 0
+    body_asked_for = False
+    begun = False
+    """A part of the answer has been written."""
+    answered = False
+    """All of it has."""
+    lost = False
+    """Nobody will read an answer."""
+    task: asyncio.Task[None] | None = None
 
     def __init__(self, connection: Connection, head: Head) -> None:
         self.connection = connection
         self.head = head
-        self.keep_alive = True
-        self.whole = False
-        """The body has been read to its end."""
-        self.ready = False
-        """`run` may be called: a whole request always is, another if the application says so."""
-        self.ignores_body = False
-        """What comes of the body is dropped, and counted by the connection in `discarded_bytes`."""
-        self.discarded_bytes = 0
-        self.begun = False
-        """A part of the answer has been written."""
-        self.answered = False
-        """All of it has."""
-        self.body_asked_for = False
-        self.lost = False
-        """Nobody will read an answer."""
-        self.task: asyncio.Task[None] | None = None
 
     def on_body(self, data: bytes) -> None:
         """A part of the body."""

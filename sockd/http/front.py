@@ -28,6 +28,7 @@ from sockd.http.worker_api import WorkerApi
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
 _RUN = b"/run/"
+_RUN_TARGET = re.compile(rb"/run/([A-Za-z0-9_-]{1,64})(?:\?.*)?")
 _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
 
@@ -87,6 +88,9 @@ class Front:
 
     def route(self, head: Head) -> str | Callable[[], Answer]:
         """A function's name, or a page. Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
+        called = _RUN_TARGET.fullmatch(head.target)
+        if called and head.method in (b"POST", b"GET"):
+            return called[1].decode()
         path, _ = head.path_and_query()
         if path.startswith(_RUN):
             # The raw path, so that nothing is decoded before it is judged: %2e, %2f and %00 are simply not in a name.
@@ -123,14 +127,13 @@ class Front:
 class FrontExchange(Exchange):
     """One request to the front: judged by its head, then run as soon as it is whole."""
 
-    __slots__ = ("_arrived_ns", "_body", "_front", "_target")
+    _body: bytes | bytearray = b""
+    _target: str | Callable[[], Answer] | SockdError
 
     def __init__(self, connection: Connection, head: Head, front: Front) -> None:
         super().__init__(connection, head)
         self._arrived_ns = time.monotonic_ns()
         self._front = front
-        self._body: bytes | bytearray = b""
-        self._target: str | Callable[[], Answer] | SockdError
         try:
             front.check(head)
             self._aim(front.route(head))

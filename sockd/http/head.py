@@ -29,7 +29,7 @@ class Head:
         if target.startswith(b"/"):
             path, _, query = target.partition(b"?")
             return path, query
-        url = httptools.parse_url(target)  # the form for proxies, with a scheme and a host, which servers must take, too
+        url = httptools.parse_url(target)  # http://host/path, the form for proxies, which servers must take, too
         return url.path or b"", url.query or b""
 
     def expects_continue(self) -> bool:

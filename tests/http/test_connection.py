@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from sockd.config import HttpConfig
-from sockd.http.limits import ConnectionLimits
 from sockd.http.front import Front
+from sockd.http.limits import ConnectionLimits
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp
 from tests.http.fake_worker import FakeWorker
