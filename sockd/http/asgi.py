@@ -81,7 +81,7 @@ class AsgiExchange(Exchange):
             self._start = message
             return
         await self.connection.writable()
-        if self.lost:
+        if self.lost or self.answered:
             return
         body, more = message.get("body", b""), message.get("more_body", False)
         head = b"" if self.begun else self._answer_head()

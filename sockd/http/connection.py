@@ -1,8 +1,7 @@
-"""One HTTP connection: bytes to exchanges in order, within limits, and their answers back.
+"""One HTTP connection: requests to exchanges, run in order and one at a time, and their answers back.
 
-llhttp parses. What is here is what a parser does not do: bounds on sizes, times and numbers, answers in the order of the
-requests, one at a time, and an end that neither loses an answer nor waits for ever. A peer that sends requests without
-reading answers is not read from either: at most one of its answers and one chunk of its requests are kept.
+It ends without losing an answer and without waiting for ever. A peer that sends requests without reading answers is not
+read from either: at most one of its answers and one chunk of its requests are kept.
 
 Owns its transport and its exchanges; a function whose client has gone outlives both. Knows nothing of functions.
 """
@@ -10,108 +9,73 @@ Owns its transport and its exchanges; a function whose client has gone outlives 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-import httptools
-
 from sockd.http.exchange import Exchange
-from sockd.http.head import Head, Headers
-from sockd.http.refusals import BODY_TOO_LARGE, HEAD_TOO_LARGE, MALFORMED, TOO_MANY, TOO_SLOW, Refusal
+from sockd.http.head import Head
+from sockd.http.reader import RequestReader
+from sockd.http.refusals import TOO_MANY, TOO_SLOW, Refusal
 
 if TYPE_CHECKING:
     from sockd.http.server import HttpServer
 
 _NEVER = math.inf
 _JOINED_BYTES = 64 * 1024
-_log = logging.getLogger("sockd.http")
 
 
-class _Refused(Exception):
-    """Leaves the parser from inside of a callback."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        self.refusal = refusal
-
-
-class Connection(asyncio.Protocol):
+class Connection(RequestReader, asyncio.Protocol):
     """The protocol of each accepted socket."""
 
     def __init__(self, server: HttpServer) -> None:
+        super().__init__(server.limits)
         self.server = server
         self.transport: asyncio.Transport
         self.deadline_s = _NEVER
         """By the loop's clock, when `give_up` is due. Seldom exact, so that no request needs a timer."""
-        self._limits = server.limits
         self._loop = asyncio.get_running_loop()
-        self._parser: httptools.HttpRequestParser | None = self._new_parser()
         self._exchanges: deque[Exchange] = deque()
         """Those that are owed an answer, oldest first; only the first is ever run."""
         self._reading: Exchange | None = None
-        """The exchange whose body is being read, answered or not; None in a head and between requests."""
-        self._between = False
-        """Nothing has been read of a next request."""
+        """The exchange whose body is being read, answered or not."""
         self._virgin = True
-        self._closed_to_input = self._paused = False
+        self._closed_to_input = False
+        self._paused = False
         self._write_paused = False
         self._writable: asyncio.Future[None] | None = None
-        self._allowed_s: float | None = None
-        self._target = b""
-        self._headers: Headers = []
-        self._chunk_bytes = 0
-        self._head_bytes = 0
-        """Of the chunks that hold nothing but the head which is being read."""
-        self._head_slack_bytes = 0
-        """The chunk before those: the head may have begun in it."""
-        self._plain_head: bytes | None = None
-
-    def _new_parser(self) -> httptools.HttpRequestParser:
-        parser = httptools.HttpRequestParser(self)
-        # After `Connection: close` anything may follow; it must not turn the answer into a 400.
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        return parser
 
     # -- the transport's calls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
-        self.deadline_s = self._loop.time() + self._limits.head_s
+        self.deadline_s = self._loop.time() + self.limits.head_s
         if not self.server.admit(self):
             self._refuse(TOO_MANY)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._drop()
-        self._parser = self._reading = None
+        self.close_reader()
         self.resume_writing()
         self.server.forget(self)
 
     def data_received(self, data: bytes) -> None:
         if self._closed_to_input:
             return
-        if self._between:
-            self._between = False
-            self._allowed_s = self._limits.head_s  # also for the blank lines that may precede a request
         self._virgin = False
-        self._chunk_bytes = len(data)
-        if self._reading is None:
-            self._head_bytes += self._chunk_bytes
-        refusal = self._feed(data)
-        if refusal is None and self._reading is None and self._head_bytes > self._limits.head_bytes:
-            refusal = HEAD_TOO_LARGE
+        refusal = self.feed(data)
         if refusal is not None:
             self._refuse(refusal)
             return
-        if self._allowed_s is not None:
-            self.deadline_s = self._loop.time() + self._allowed_s
-            self._allowed_s = None
+        if self.allowed_s is not None:
+            self.deadline_s = self._loop.time() + self.allowed_s
+            self.allowed_s = None
         self._run_next()
 
     def eof_received(self) -> bool:
-        if self._limits.half_close:
+        if self.limits.half_close:
             self.close()
-        return self._limits.half_close and bool(self._exchanges)
+        return self.limits.half_close and bool(self._exchanges)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -122,50 +86,11 @@ class Connection(asyncio.Protocol):
             self._writable.set_result(None)
         self._run_next()
 
-    # -- the parser's calls
+    # -- the reader's calls
 
-    def _feed(self, data: bytes) -> Refusal | None:
-        while True:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                if self._plain_head is None:
-                    return MALFORMED  # CONNECT
-                # The parser stops there and would drop the body (Java's HttpClient sends one with `Upgrade: h2c`). We
-                # offer no other protocol, so the request is read again as the plain one that it also is.
-                data, self._plain_head = self._plain_head + data[upgrade.args[0] :], None
-                self._parser = self._new_parser()
-            except httptools.HttpParserError as error:
-                return _refusal(error)
-            else:
-                return None
-
-    def on_message_begin(self) -> None:
-        self._between = False
-        self._allowed_s = self._limits.head_s
-        self._target = b""
-        self._headers = []
-
-    def on_url(self, url: bytes) -> None:
-        self._target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        parser, limit_bytes = self._parser, self._limits.head_bytes
-        head = Head(parser.get_method(), self._target, parser.get_http_version(), self._headers)
-        # Exact only where it matters: chunks may hold more than this head.
-        if self._head_bytes + self._head_slack_bytes > limit_bytes and head.size_bytes() > limit_bytes:
-            raise _Refused(HEAD_TOO_LARGE)
-        if parser.should_upgrade():
-            self._plain_head = head.without_upgrade() if head.method != b"CONNECT" else None
-            return
-        self._headers = []  # trailers are not the head's
-        self._allowed_s = self._limits.body_s
+    def on_head(self, head: Head, *, keep_alive: bool) -> None:
         exchange = self._reading = self.server.app.open(self, head)
-        # Without a header that names it, which the answer does not have, an HTTP/1.0 client knows no keep-alive.
-        exchange.keep_alive = head.version == "1.1" and parser.should_keep_alive()
+        exchange.keep_alive = keep_alive
         self._exchanges.append(exchange)
         if len(self._exchanges) > 1:
             self.pause_reading()
@@ -177,22 +102,18 @@ class Connection(asyncio.Protocol):
             exchange.on_body(data)
             return
         exchange.discarded_bytes += len(data)
-        if exchange.discarded_bytes > self._limits.discard_bytes:
-            raise _Refused(BODY_TOO_LARGE)
+        if exchange.discarded_bytes > self.limits.discard_bytes:
+            self.refuse_body()
 
-    def on_message_complete(self) -> None:
-        exchange = self._reading
-        if exchange is None:
-            return  # an upgrade: its body is still to be read
-        self._reading = None
-        self._between = True
-        if self._exchanges:
-            self.deadline_s, self._allowed_s = _NEVER, None
-        else:
-            self._allowed_s = self.server.keep_alive_s
-        self._head_bytes, self._head_slack_bytes = 0, self._chunk_bytes
+    def on_whole(self) -> None:
+        exchange, self._reading = self._reading, None
+        assert exchange is not None
         exchange.whole = exchange.ready = True
         exchange.on_whole()
+        if self._exchanges:
+            self.deadline_s, self.allowed_s = _NEVER, None
+        else:
+            self.allowed_s = self.server.keep_alive_s
 
     # -- the exchanges' calls
 
@@ -218,7 +139,7 @@ class Connection(asyncio.Protocol):
             return
         if self._exchanges:
             self._run_next()
-        elif self._between:
+        elif self.between:
             self.deadline_s = self._loop.time() + self.server.keep_alive_s
         if self._paused and len(self._exchanges) < 2:
             self.resume_reading()
@@ -234,8 +155,8 @@ class Connection(asyncio.Protocol):
         if self._paused and not self._closed_to_input:
             self._paused = False
             self.transport.resume_reading()
-            if not self._between:
-                allowed_s = self._limits.head_s if self._reading is None else self._limits.body_s
+            if not self.between:
+                allowed_s = self.limits.head_s if self._reading is None else self.limits.body_s
                 self.deadline_s = self._loop.time() + allowed_s
 
     def _run_next(self) -> None:
@@ -263,7 +184,7 @@ class Connection(asyncio.Protocol):
         """Read no more, and close behind the answers that are owed."""
         self._closed_to_input = True
         self.deadline_s = _NEVER
-        reading = self._reading
+        reading, self._reading = self._reading, None
         if reading is not None and not reading.answered:
             self._exchanges.pop().on_lost()
         if self._exchanges:
@@ -274,7 +195,7 @@ class Connection(asyncio.Protocol):
 
     def give_up(self) -> None:
         """The deadline has passed."""
-        if self._virgin or self._between:
+        if self._virgin or self.between:
             self._abandon()  # idle, or a browser's speculative connection: nothing to answer
         elif not self._paused:
             self._refuse(TOO_SLOW)
@@ -296,15 +217,7 @@ class Connection(asyncio.Protocol):
     def _drop(self) -> None:
         self._closed_to_input = True
         self.deadline_s = _NEVER
+        self._reading = None
         for exchange in self._exchanges:
             exchange.on_lost()
         self._exchanges.clear()
-
-
-def _refusal(error: httptools.HttpParserError) -> Refusal:
-    cause = error.__context__
-    if isinstance(cause, _Refused):
-        return cause.refusal
-    if cause is not None and not isinstance(cause, httptools.HttpParserError):
-        _log.error("a request could not be read", exc_info=cause)
-    return MALFORMED
