@@ -63,12 +63,15 @@ class RequestReader:
         self._chunk_bytes = len(data)
         if not self._in_body:
             self._head_bytes += self._chunk_bytes
+        rest: bytes | None = None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            return self._feed_plain(data[upgrade.args[0] :])
+            rest = data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             return _refusal(error)
+        if rest is not None:
+            return self._feed_plain(rest)
         if not self._in_body and self._head_bytes > self.limits.head_bytes:
             return HEAD_TOO_LARGE
         return None
