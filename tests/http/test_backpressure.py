@@ -30,8 +30,12 @@ def worker() -> FakeWorker:
 
 
 @pytest.fixture
-async def server(worker: FakeWorker) -> AsyncIterator[HttpServer]:
-    limits = ConnectionLimits(head_s=0.2, body_s=0.2, head_bytes=1024)
+def limits() -> ConnectionLimits:
+    return ConnectionLimits(head_bytes=1024)
+
+
+@pytest.fixture
+async def server(worker: FakeWorker, limits: ConnectionLimits) -> AsyncIterator[HttpServer]:
     server = HttpServer(Front(worker, HttpConfig()), bind_tcp("127.0.0.1:0"), limits=limits)
     await server.start()
     yield server
@@ -68,6 +72,7 @@ async def test_a_peer_that_does_not_read_is_not_worked_for(server: HttpServer, w
     assert len(worker.invoked) == count
 
 
+@pytest.mark.parametrize("limits", [ConnectionLimits(head_s=0.2, body_s=0.2)])
 async def test_a_body_that_is_not_read_yet_is_not_late(server: HttpServer, worker: FakeWorker) -> None:
     async with raw(server.port) as client, raw(server.port) as other:
         request = post("/run/echo", b"22")
