@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import time
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,10 +20,11 @@ from typing import Any
 
 from sockd.config import Config
 from sockd.errors import Draining, SandboxFailed, SockdError
-from sockd.http.connection import ConnectionLimits
 from sockd.http.front import Front
-from sockd.http.management import Management
+from sockd.http.limits import ConnectionLimits
+from sockd.http.management import LIMITS, Management
 from sockd.http.metrics import Metrics
+from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp, bind_unix
 from sockd.http.worker_api import Progress, Tree
@@ -50,7 +50,7 @@ class Daemon:
         self.url = ""
         watch(self._metrics, worker)
 
-    async def invoke(self, name: str, payload: bytes, *, request_id: uuid.UUID, arrived_ns: int) -> Invocation:
+    async def invoke(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Invocation:
         """Run a function once. Raises: SockdError, with `invocation` where a sandbox was reached."""
         if self.draining:
             raise Draining("the worker is shutting down")
@@ -66,7 +66,7 @@ class Daemon:
             raise SandboxFailed(f"a sandbox could not be made: {error.strerror}") from error
         reply = outcome.reply
         if reply.log or reply.log_dropped:
-            self._logs.append(name, LogRecord(str(request_id), time.time(), reply.log, reply.log_dropped))
+            self._logs.append(name, LogRecord(request_id_text(request_id), time.time(), reply.log, reply.log_dropped))
         if reply.error is not None:
             reply.error.invocation = outcome.invocation
             self._metrics.observe_error(name, reply.error)
@@ -171,7 +171,7 @@ async def _open_doors(daemon: Daemon, config: Config, state: StateDir, stack: As
     management = HttpServer(
         Management(daemon, config, state.path / "tmp").app,
         [bind_unix(state.socket)],
-        limits=ConnectionLimits(half_close=False),
+        limits=LIMITS,
     )
     stack.push_async_callback(management.aclose, 0.0)
     daemon.url = f"http://{config.http.listen.rpartition(':')[0]}:{front.port}"

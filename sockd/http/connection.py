@@ -1,240 +1,223 @@
-"""One HTTP connection: uvicorn's own, with the limits that it lacks.
+"""One HTTP connection: requests to exchanges, run in order and one at a time, and their answers back.
 
-uvicorn 0.54 bounds neither the size of a request's head nor the time that a head or a body may take, answers its own
-refusals as text, counts its `limit_concurrency` in tasks, and drops a request whose client has closed its sending half.
-This class adds those rules, and an answer in one write; parsing, flow control and keep-alive are uvicorn's.
+It ends without losing an answer and without waiting for ever. A peer that sends requests without reading answers is not
+read from either: at most one of its answers and one chunk of its requests are kept.
 
-Owns its deadline. Knows nothing of functions.
+Owns its transport and its exchanges; a function whose client has gone outlives both. Knows nothing of functions.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from dataclasses import dataclass
-
-import httptools
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
+import math
+from collections import deque
+from typing import TYPE_CHECKING
 
 from sockd.http.exchange import Exchange
-from sockd.http.refusals import HEAD_TOO_LARGE, MALFORMED, TOO_MANY, TOO_SLOW
+from sockd.http.head import Head
+from sockd.http.reader import RequestReader
+from sockd.http.refusals import TOO_MANY, TOO_SLOW, Refusal
+
+if TYPE_CHECKING:
+    from sockd.http.server import HttpServer
+
+_NEVER = math.inf
+_JOINED_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """What one connection may take."""
+class Connection(RequestReader, asyncio.Protocol):
+    """The protocol of each accepted socket."""
 
-    connections: int = 4096
-    head_bytes: int = 32 * 1024
-    """The request line and the headers."""
-    head_s: float = 10.0
-    """From the first byte of a request, or from the connection's start, to the last of its head."""
-    body_s: float = 60.0
-    """From the head's end to the body's."""
-    discard_bytes: int = 64 << 20
-    """Of a body that was refused: read and dropped, so that a client which sends before it reads gets its answer."""
-    half_close: bool = True
-    """A client that shuts its sending half down still gets its answer. Off where an answer may take for ever and only
-    the end of file tells that nobody reads it."""
-
-
-class Connections(ServerState):
-    """All connections of one server."""
-
-    def __init__(self, limits: ConnectionLimits) -> None:
-        super().__init__()
-        self.limits = limits
-        self.closing = False
-        self.none_left = asyncio.Event()
-        self.refused: Counter[str] = Counter()
-        """Requests refused before the application saw them, by error type."""
-
-
-def _without_upgrade(
-    parser: httptools.HttpRequestParser, url: bytes, headers: list[tuple[bytes, bytes]]
-) -> bytes | None:
-    """The head of a request, asking for no other protocol; None if it is nothing but that."""
-    method = parser.get_method()
-    if method == b"CONNECT":
-        return None
-    lines = [b"%s %s HTTP/%s" % (method, url, parser.get_http_version().encode())]
-    for name, value in headers:
-        if name == b"connection":
-            tokens = [token.strip().lower() for token in value.split(b",")]
-            value = b", ".join(token for token in tokens if token in (b"close", b"keep-alive"))
-        if name not in (b"upgrade", b"http2-settings"):
-            lines.append(name + b": " + value)
-    return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-class Connection(HttpToolsProtocol):
-    """The protocol that `HttpServer` gives to each accepted socket."""
-
-    server_state: Connections
-
-    def __init__(self, config: Config, state: Connections, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(config, state, {}, loop)
-        self._limits = state.limits
-        self._deadline: asyncio.TimerHandle | None = None
-        self._closed_to_input = False
+    def __init__(self, server: HttpServer) -> None:
+        super().__init__(server.limits)
+        self.server = server
+        self.transport: asyncio.Transport
+        self.deadline_s = _NEVER
+        """By the loop's clock, when `give_up` is due. Seldom exact, so that no request needs a timer."""
+        self._loop = asyncio.get_running_loop()
+        self._exchanges: deque[Exchange] = deque()
+        """Those that are owed an answer, oldest first; only the first is ever run."""
+        self._reading: Exchange | None = None
+        """The exchange whose body is being read, answered or not."""
         self._virgin = True
-        self._in_head = True
-        self._whole = False
-        """No request is partly read."""
-        self._chunk_bytes = 0
-        self._head_bytes = 0
-        self._discarded_bytes = 0
-        self._reason = MALFORMED
-        self._plain_head: bytes | None = None
+        self._closed_to_input = False
+        self._paused = False
+        self._write_paused = False
+        self._writable: asyncio.Future[None] | None = None
+
+    # -- the transport's calls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        state = self.server_state
-        if len(state.connections) > self._limits.connections or state.closing:
+        self.transport = transport
+        self.deadline_s = self._loop.time() + self.limits.head_s
+        if not self.server.admit(self):
             self._refuse(TOO_MANY)
-        else:
-            self._set_deadline(self._limits.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._clear_deadline()
-        self._unset_keepalive_if_required()
-        self._closed_to_input = True
-        self.pipeline.clear()
-        super().connection_lost(exc)
-        if not self.connections:
-            self.server_state.none_left.set()
+        self._drop()
+        self.close_reader()
+        self.resume_writing()
+        self.server.forget(self)
 
     def data_received(self, data: bytes) -> None:
         if self._closed_to_input:
             return
-        self._unset_keepalive_if_required()
-        was_in_head = self._in_head
-        self._virgin = self._whole = False
-        self._chunk_bytes = len(data)
-        if self._in_head:
-            self._head_bytes += len(data)
+        self._virgin = False
+        refusal = self.feed(data)
+        if refusal is not None:
+            self._refuse(refusal)
+            return
+        if self.allowed_s is not None:
+            self.deadline_s = self._loop.time() + self.allowed_s
+            self.allowed_s = None
+        self._run_next()
+
+    def eof_received(self) -> bool:
+        if self.limits.half_close:
+            self.close()
+        return self.limits.half_close and bool(self._exchanges)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._run_next()
+
+    # -- the reader's calls
+
+    def on_head(self, head: Head, *, keep_alive: bool) -> None:
+        exchange = self._reading = self.server.app.open(self, head)
+        exchange.keep_alive = keep_alive
+        self._exchanges.append(exchange)
+        if len(self._exchanges) > 1:
+            self.pause_reading()
+
+    def on_body(self, data: bytes) -> None:
+        exchange = self._reading
+        assert exchange is not None
+        if not exchange.ignores_body:
+            exchange.on_body(data)
+            return
+        exchange.discarded_bytes += len(data)
+        if exchange.discarded_bytes > self.limits.discard_bytes:
+            self.refuse_body()
+
+    def on_whole(self) -> None:
+        exchange, self._reading = self._reading, None
+        assert exchange is not None
+        exchange.whole = exchange.ready = True
+        exchange.on_whole()
+        if self._exchanges:
+            self.deadline_s, self.allowed_s = _NEVER, None
+        else:
+            self.allowed_s = self.server.keep_alive_s
+
+    # -- the exchanges' calls
+
+    def write(self, head: bytes, body: bytes) -> None:
+        """Send both at once."""
+        if len(body) < _JOINED_BYTES:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))  # one writev, without copying megabytes
+
+    async def writable(self) -> None:
+        """Wait until the peer has read most of what was written."""
+        while self._write_paused:
+            self._writable = self._loop.create_future()
+            await self._writable
+
+    def finish(self, exchange: Exchange) -> None:
+        """The running exchange has been answered: on to the next."""
+        exchange.answered = exchange.ignores_body = True
+        self._exchanges.popleft()
+        if not exchange.keep_alive:
+            self._abandon()
+            return
+        if self._exchanges:
+            self._run_next()
+        elif self.between:
+            self.deadline_s = self._loop.time() + self.server.keep_alive_s
+        if self._paused and len(self._exchanges) < 2:
+            self.resume_reading()
+
+    def pause_reading(self) -> None:
+        """Take no more for now; deadlines of what is not read do not run."""
+        if not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on reading."""
+        if self._paused and not self._closed_to_input:
+            self._paused = False
+            self.transport.resume_reading()
+            if not self.between:
+                allowed_s = self.limits.head_s if self._reading is None else self.limits.body_s
+                self.deadline_s = self._loop.time() + allowed_s
+
+    def _run_next(self) -> None:
+        """Run the oldest exchange, if it may and no written answer waits to be read."""
+        if not self._exchanges or self._write_paused:
+            return
+        first = self._exchanges[0]
+        if not first.ready:
+            first.ask_for_body()
+        elif first.task is None:
+            first.task = self._loop.create_task(self._run(first))
+            self.server.running.add(first)
+
+    async def _run(self, exchange: Exchange) -> None:
         try:
-            self._feed(data)
-        except httptools.HttpParserError:
-            self._refuse(self._reason)
-        else:
-            if self._whole:
-                self._clear_deadline()
-            elif self._in_head:
-                self._wait_for_head()
-            elif was_in_head or self._deadline is None:
-                self._set_deadline(self._limits.body_s)
+            await exchange.run()
+        finally:
+            self.server.running.discard(exchange)
+            if not exchange.answered and not exchange.lost:
+                self._abandon()
 
-    def _feed(self, data: bytes) -> None:
-        while True:
-            try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                if self._plain_head is None:
-                    raise httptools.HttpParserError("CONNECT") from None
-                # Its parser stops there and would drop the body (Java's HttpClient sends one with `Upgrade: h2c`). We
-                # offer no other protocol, so the request is read again as the plain one that it also is.
-                data, self._plain_head = self._plain_head + data[upgrade.args[0] :], None
-                self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            else:
-                return
+    # -- ends
 
-    def _wait_for_head(self) -> None:
-        if self._head_bytes > self._limits.head_bytes:
-            self._refuse(HEAD_TOO_LARGE)
-        elif self._deadline is None:
-            self._set_deadline(self._limits.head_s)
-
-    def eof_received(self) -> bool:  # type: ignore[override]
-        if not self._limits.half_close or not self._unanswered():
-            return False
-        self._close_after_answers()
-        return True
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head = True
-        self._whole = False
-        self._head_bytes = max(self._head_bytes, self._chunk_bytes)
-
-    def on_headers_complete(self) -> None:
-        # Exact only where it matters: a head that came with its body in one chunk is counted header by header.
-        if self._head_bytes > self._limits.head_bytes and self._exact_head_bytes() > self._limits.head_bytes:
-            self._reason = HEAD_TOO_LARGE
-            raise ValueError("head too large")
-        if self.parser.should_upgrade():
-            self._plain_head = _without_upgrade(self.parser, self.url, self.headers)
-            return
-        self._in_head = False
-        self._head_bytes = 0
-        super().on_headers_complete()
-        # uvicorn names its class in there; the request's task has been made but has not run yet, so this is in time.
-        self.cycle.__class__ = Exchange
-
-    def _exact_head_bytes(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-
-    def on_body(self, body: bytes) -> None:
-        if not self.cycle.response_complete:
-            super().on_body(body)
-            return
-        self._discarded_bytes += len(body)
-        if self._discarded_bytes > self._limits.discard_bytes:
-            self.transport.close()
-
-    def on_message_complete(self) -> None:
-        if self._plain_head is not None:
-            return
-        self._whole = True
-        self._in_head = True  # whatever comes next belongs to a head
-        super().on_message_complete()
-
-    def shutdown(self) -> None:
-        """Close now, or behind the answers that are still owed."""
-        if self._unanswered():
-            self._close_after_answers()
+    def close(self) -> None:
+        """Read no more, and close behind the answers that are owed."""
+        self._closed_to_input = True
+        self.deadline_s = _NEVER
+        reading, self._reading = self._reading, None
+        if reading is not None and not reading.answered:
+            self._exchanges.pop().on_lost()
+        if self._exchanges:
+            self._exchanges[-1].keep_alive = False
+            self._run_next()
         else:
             self.transport.close()
 
-    def _unanswered(self) -> bool:
-        """A whole request has been read whose answer has not been written."""
-        cycle = self.cycle
-        return cycle is not None and not cycle.response_complete and (not cycle.more_body or bool(self.pipeline))
+    def give_up(self) -> None:
+        """The deadline has passed."""
+        if self._virgin or self.between:
+            self._abandon()  # idle, or a browser's speculative connection: nothing to answer
+        elif not self._paused:
+            self._refuse(TOO_SLOW)
 
-    def _close_after_answers(self) -> None:
-        self._closed_to_input = True
-        self._clear_deadline()
-        self.cycle.keep_alive = False  # of the newest request: older ones are answered before it
+    def _refuse(self, refusal: Refusal) -> None:
+        """Close, and say why if that is the next thing that the client expects to read."""
+        self.server.refused[refusal.error_type] += 1
+        reading = self._reading
+        owed = len(self._exchanges) - (reading is not None and not reading.answered)
+        if not owed and not (reading is not None and reading.begun):
+            self.transport.write(refusal.response)
+        self.close()
 
-    def _refuse(self, reason: tuple[str, bytes]) -> None:
-        """Stop reading, and say why if this is the moment at which the client reads an answer to what it sent."""
-        self._closed_to_input = True
-        self._clear_deadline()
-        self.server_state.refused[reason[0]] += 1
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_complete and not cycle.more_body:
-            cycle.keep_alive = False
-            return
-        answered_early = cycle is not None and cycle.response_complete and not self._in_head
-        if not self.pipeline and not answered_early:
-            self.transport.write(reason[1])
+    def _abandon(self) -> None:
+        """Close now, whatever is owed."""
+        self._drop()
         self.transport.close()
 
-    def _set_deadline(self, delay_s: float) -> None:
-        self._clear_deadline()
-        self._deadline = self.loop.call_later(delay_s, self._too_late)
-
-    def _clear_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _too_late(self) -> None:
-        self._deadline = None
-        if self._virgin:
-            self.transport.close()  # a browser's speculative connection: nothing to answer
-        else:
-            self._refuse(TOO_SLOW)
+    def _drop(self) -> None:
+        self._closed_to_input = True
+        self.deadline_s = _NEVER
+        self._reading = None
+        for exchange in self._exchanges:
+            exchange.on_lost()
+        self._exchanges.clear()

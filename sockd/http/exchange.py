@@ -1,47 +1,91 @@
-"""One request and its answer on a connection: uvicorn's own, able to answer in one piece.
+"""One request and the answer that it is owed: what a connection and an application tell each other.
 
-uvicorn writes an answer's head and body separately, which uvloop turns into two system calls and, with TCP_NODELAY, two
-packets, and searches every header for characters that ours cannot hold. The front's answers are whole when they are
-sent, so they go out by one message and in one write. Streams take uvicorn's way.
+The connection parses, keeps the order, and runs the exchange when its turn has come; the application's subclass takes the
+body as it comes and answers. Owns its task. Knows nothing of sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import Any
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from sockd.http.answers import Answer
+from sockd.http.head import Head
 
-WHOLE = "sockd.response.whole"
-"""The ASGI message of a whole answer: `status`, `body`, and `headers` with content-length, none from a stranger."""
-_JOINED_BYTES = 64 * 1024
+if TYPE_CHECKING:
+    from sockd.http.connection import Connection
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
 
-class Exchange(RequestResponseCycle):
-    """What `Connection` makes of each request."""
+class Exchange:
+    """The base of what an application makes of each request, as soon as its head has been read."""
 
-    async def send(self, message: MutableMapping[str, Any]) -> None:  # type: ignore[override]
-        if message["type"] != WHOLE:
-            await super().send(message)  # type: ignore[arg-type]
+    # Defaults stand in the class, because most never change and each that is set costs every request.
+    keep_alive = True
+    whole = False
+    """The body has been read to its end."""
+    ready = False
+    """`run` may be called: a whole request always is, another if the application says so."""
+    ignores_body = False
+    """What comes of the body is dropped, and counted by the connection in `discarded_bytes`."""
+    discarded_bytes = 0
+    body_asked_for = False
+    begun = False
+    """A part of the answer has been written."""
+    answered = False
+    """All of it has."""
+    lost = False
+    """Nobody will read an answer."""
+    task: asyncio.Task[None] | None = None
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        self.connection = connection
+        self.head = head
+
+    def on_body(self, data: bytes) -> None:
+        """A part of the body."""
+        raise NotImplementedError
+
+    def on_whole(self) -> None:
+        """There is no more of the body."""
+
+    def on_lost(self) -> None:
+        """The client has gone, or its request broke off."""
+        self.lost = True
+
+    async def run(self) -> None:
+        """Answer, if nothing has been `lost`. Called once, when everything before it on the connection is answered."""
+        raise NotImplementedError
+
+    def ask_for_body(self) -> None:
+        """Tell a client that waits with its body to send it; only once, and not before its turn."""
+        if not self.body_asked_for:
+            self.body_asked_for = True
+            if self.head.expects_continue():
+                self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+
+    def begin(self, status: int, fields: str) -> str:
+        """The answer's head but for the empty line behind it; `fields` are lines, each with its end."""
+        self.begun = True
+        end = "" if self.keep_alive else "connection: close\r\n"
+        return f"{_STATUS_LINES[status]}{self.connection.server.date_line}{fields}{end}"
+
+    def answer(self, answer: Answer) -> None:
+        """Give a whole answer."""
+        if self.lost:
             return
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if not self.disconnected:
-            self._answer(message)
+        status, fields, body = answer
+        head = f"{self.begin(status, fields)}content-length: {len(body)}\r\n\r\n".encode("latin-1")
+        self.connection.write(head, body if self.head.method != b"HEAD" else b"")
+        self.connection.finish(self)
 
-    def _answer(self, message: MutableMapping[str, Any]) -> None:
-        lines = [b"%s: %s\r\n" % header for header in self.default_headers]
-        lines += [b"%s: %s\r\n" % header for header in message["headers"]]
-        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        head = STATUS_LINE[message["status"]] + b"".join(lines) + end
-        body = message["body"] if self.scope["method"] != "HEAD" else b""
-        if len(body) < _JOINED_BYTES:
-            self.transport.write(head + body)
-        else:
-            self.transport.writelines((head, body))  # one writev, without copying megabytes
-        self.response_started = self.response_complete = True
-        self.waiting_for_100_continue = False
-        self.message_event.set()
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
+
+class Application(Protocol):
+    """What an `HttpServer` serves."""
+
+    def open(self, connection: Connection, head: Head) -> Exchange:
+        """The exchange of a request whose head has been read. Never waits.
+
+        Raises: HttpParserInvalidURLError if its target has no path."""

@@ -1,4 +1,4 @@
-"""The public door: raw ASGI, no framework on the way of an invocation.
+"""The public door: no framework on the way of an invocation.
 
     POST|GET /run/<name>   bytes in, JSON out; GET or an empty body is the event {}
     GET /healthz  /status  /metrics
@@ -13,25 +13,23 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-import uuid
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
 
 from sockd.config import HttpConfig
 from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
 from sockd.http.answers import Answer, failure, json_answer, success
-from sockd.http.exchange import WHOLE
+from sockd.http.connection import Connection
+from sockd.http.exchange import Exchange
+from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, host_check
+from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.worker_api import WorkerApi
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
 _RUN = b"/run/"
-_PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
+_RUN_TARGET = re.compile(rb"/run/([A-Za-z0-9_-]{1,64})(?:\?.*)?")
+_PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
 
 class NoSuchPage(SockdError):
@@ -52,16 +50,12 @@ class MethodNotAllowed(SockdError):
         self.allow = allow
 
 
-class ClientGone(Exception):
-    """The client closed its connection before its request was whole; there is nobody to answer."""
-
-
 class Front:
-    """The ASGI application of the public port, on an `HttpServer`: it answers by that server's message WHOLE."""
+    """The application of the public port."""
 
     def __init__(self, worker: WorkerApi, config: HttpConfig) -> None:
-        self._worker = worker
-        self._max_payload_bytes = config.max_payload_bytes
+        self.worker = worker
+        self.max_payload_bytes = config.max_payload_bytes
         self._host_allowed = host_check(config.listen)
         self._pages: dict[bytes, Callable[[], Answer]] = {
             b"/healthz": self._healthz,
@@ -71,117 +65,122 @@ class Front:
         self.refused: dict[str, int] = {}
         """Requests answered here without reaching the worker, by error type."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrived_ns = time.monotonic_ns()
-        request_id = uuid.uuid4()
-        try:
-            content_length = self._check_headers(scope)
-            path: bytes = scope["raw_path"]
-            if path.startswith(_RUN):
-                name = self._function_name(scope["method"], path)
-                payload = await read_body(receive, self._max_payload_bytes, content_length)
-                answer = await run(self._worker, name, payload, request_id, arrived_ns)
-            else:
-                answer = self._page(scope["method"], path)
-        except ClientGone:
-            return
-        except SockdError as error:
-            answer = self._refuse(error, str(request_id))
-        except Exception as error:
-            answer = failure(error, str(request_id))
-        status, headers, body = answer
-        await send({"type": WHOLE, "status": status, "headers": headers, "body": body})
+    def open(self, connection: Connection, head: Head) -> Exchange:
+        return FrontExchange(connection, head, self)
 
-    def _check_headers(self, scope: Scope) -> int:
-        """The declared length of the body, 0 if there is none. Raises: BadRequest, ForbiddenHost."""
+    def check(self, head: Head) -> None:
+        """Raises: BadRequest, ForbiddenHost, RequestTooLarge."""
         host: bytes | None = None
-        content_length = 0
-        for name, value in scope["headers"]:
+        for name, value in head.headers:
             if name == b"host":
                 if host is not None:
                     raise BadRequest("more than one Host header")
                 host = value
             elif name == b"content-length":
-                content_length = int(value)  # digits only: the parser has refused everything else
+                length = int(value)  # digits only: the parser has refused everything else
+                if length > self.max_payload_bytes:
+                    raise RequestTooLarge(f"the payload has {length} bytes; the limit is {self.max_payload_bytes}")
         if host is None:
-            if scope["http_version"] != "1.0":
+            if head.version != "1.0":
                 raise BadRequest("a Host header is needed, as in HTTP/1.1")
         elif not self._host_allowed(host):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
-        return content_length
 
-    def _function_name(self, method: str, path: bytes) -> str:
-        # The raw path, so that nothing is decoded before it is judged: %2e, %2f and %00 are simply not in a name.
-        name = path[len(_RUN) :]
-        if not FUNCTION_NAME.fullmatch(name):
-            raise BadRequest("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, and nothing follows it in the path")
-        if method not in ("POST", "GET"):
-            raise MethodNotAllowed(method, "GET, POST")
-        return name.decode()
-
-    def _page(self, method: str, path: bytes) -> Answer:
+    def route(self, head: Head) -> str | Callable[[], Answer]:
+        """A function's name, or a page. Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
+        called = _RUN_TARGET.fullmatch(head.target)
+        if called and head.method in (b"POST", b"GET"):
+            return called[1].decode()
+        path, _ = head.path_and_query()
+        if path.startswith(_RUN):
+            # The raw path, so that nothing is decoded before it is judged: %2e, %2f and %00 are simply not in a name.
+            name = path[len(_RUN) :]
+            if not FUNCTION_NAME.fullmatch(name):
+                raise BadRequest("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, and nothing follows it in the path")
+            if head.method not in (b"POST", b"GET"):
+                raise MethodNotAllowed(head.method.decode(), "GET, POST")
+            return name.decode()
         page = self._pages.get(path)
         if page is None:
             raise NoSuchPage("no such page; a function is at /run/<name>")
-        if method != "GET":
-            raise MethodNotAllowed(method, "GET")
-        return page()
+        if head.method != b"GET":
+            raise MethodNotAllowed(head.method.decode(), "GET")
+        return page
 
     def _healthz(self) -> Answer:
-        if self._worker.draining:
+        if self.worker.draining:
             return json_answer({"status": "draining"}, 503)
         return json_answer({"status": "ok"})
 
     def _metrics(self) -> Answer:
-        body = self._worker.metrics()
-        return Answer(200, [(b"content-type", _PROMETHEUS), (b"content-length", b"%d" % len(body))], body)
+        return Answer(200, _PROMETHEUS, self.worker.metrics())
 
-    def _refuse(self, error: SockdError, request_id: str) -> Answer:
+    def refuse(self, error: SockdError, request_id: str) -> Answer:
+        """The answer to a request that the worker will not see."""
         self.refused[error.error_type] = self.refused.get(error.error_type, 0) + 1
         answer = failure(error, request_id)
         if isinstance(error, MethodNotAllowed):
-            answer.headers.append((b"allow", error.allow.encode()))
+            return answer._replace(fields=f"{answer.fields}allow: {error.allow}\r\n")
         return answer
 
 
-async def run(worker: WorkerApi, name: str, payload: bytes, request_id: uuid.UUID, arrived_ns: int) -> Answer:
+class FrontExchange(Exchange):
+    """One request to the front: judged by its head, then run as soon as it is whole."""
+
+    _body: bytes | bytearray = b""
+    _target: str | Callable[[], Answer] | SockdError
+
+    def __init__(self, connection: Connection, head: Head, front: Front) -> None:
+        super().__init__(connection, head)
+        self._arrived_ns = time.monotonic_ns()
+        self._front = front
+        try:
+            front.check(head)
+            self._aim(front.route(head))
+        except SockdError as error:
+            self._aim(error)
+
+    def _aim(self, target: str | Callable[[], Answer] | SockdError) -> None:
+        self._target = target
+        if not isinstance(target, str):
+            self.ready = self.ignores_body = True
+
+    def on_body(self, data: bytes) -> None:
+        if len(self._body) + len(data) > self._front.max_payload_bytes:
+            self._body = b""
+            self._aim(RequestTooLarge(f"the payload has more than {self._front.max_payload_bytes} bytes, the limit"))
+            return
+        if not self._body:
+            self._body = data
+            return
+        if isinstance(self._body, bytes):
+            self._body = bytearray(self._body)
+        self._body += data
+
+    async def run(self) -> None:
+        target = self._target
+        if isinstance(target, str):
+            self.answer(await run(self._front.worker, target, bytes(self._body), new_request_id(), self._arrived_ns))
+            return
+        request_id = request_id_text(new_request_id())
+        if isinstance(target, SockdError):
+            self.answer(self._front.refuse(target, request_id))
+            return
+        try:
+            self.answer(target())
+        except Exception as error:
+            self.answer(failure(error, request_id))
+
+
+async def run(worker: WorkerApi, name: str, payload: bytes, request_id: bytes, arrived_ns: int) -> Answer:
     """Invoke a function and put whatever happens into an answer."""
-    text_id = str(request_id)
+    text_id = request_id_text(request_id)
     try:
-        return success(
-            await worker.invoke(name, payload or b"{}", request_id=request_id, arrived_ns=arrived_ns), text_id
-        )
+        invocation = await worker.invoke(name, payload or b"{}", request_id=request_id, arrived_ns=arrived_ns)
+        return success(invocation, text_id)
     except asyncio.CancelledError:
         # Only the server cancels, when its drain is over, and it waits for nothing but the end of this task: better an
         # answer than a connection that closes without one.
         return failure(Draining("the worker stopped before the function had answered"), text_id)
     except Exception as error:
         return failure(error, text_id)
-
-
-async def read_body(receive: Receive, limit_bytes: int, content_length: int) -> bytes:
-    """The whole body.
-
-    Args:
-        content_length: as declared, 0 if not; a body declared too large is refused before any of it is read.
-    Raises: RequestTooLarge, ClientGone."""
-    if content_length > limit_bytes:
-        raise RequestTooLarge(f"the payload has {content_length} bytes; the limit is {limit_bytes}")
-    message = await receive()
-    if message["type"] == "http.request" and not message["more_body"]:
-        body: bytes = message["body"]
-    else:
-        body = await _read_chunks(receive, message, limit_bytes)
-    if len(body) > limit_bytes:
-        raise RequestTooLarge(f"the payload has more than {limit_bytes} bytes, the limit")
-    return body
-
-
-async def _read_chunks(receive: Receive, message: MutableMapping[str, Any], limit_bytes: int) -> bytes:
-    body = bytearray()
-    while message["type"] == "http.request":
-        body += message["body"]
-        if not message["more_body"] or len(body) > limit_bytes:
-            return bytes(body)
-        message = await receive()
-    raise ClientGone

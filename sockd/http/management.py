@@ -19,7 +19,6 @@ import asyncio
 import contextlib
 import tempfile
 import time
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -33,11 +32,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sockd.config import Config
-from sockd.errors import BadArchive, BadRequest, RequestTooLarge
+from sockd.errors import BadRequest
 from sockd.http.answers import Answer, error_body, failure, json_answer
-from sockd.http.connection import ConnectionLimits
-from sockd.http.front import FUNCTION_NAME, ClientGone, NoSuchPage, read_body, run
+from sockd.http.asgi import AsgiApplication
+from sockd.http.front import FUNCTION_NAME, NoSuchPage, run
+from sockd.http.limits import ConnectionLimits
+from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.streams import Lines, Work
+from sockd.http.uploads import read_body, store
 from sockd.http.worker_api import Progress, WorkerApi
 from sockd.telemetry import LogRecord
 
@@ -46,13 +48,13 @@ OVERRIDES_HEADER: Final = "x-sockd-overrides"
 LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, half_close=False)
 """For the server of this door: uploads take their time, and a client that leaves must be noticed."""
 Handler = Callable[[Request], Awaitable[ASGIApp]]
-_WRITE_BYTES = 1 << 20
+_MAX_REQUIREMENTS_BYTES = 1 << 20
 _MAX_LOG_RECORDS = 10_000
 _encode = msgspec.json.encode
 
 
 class Management:
-    """The ASGI application of the Unix socket; `app` is what a server is given."""
+    """The application of the Unix socket; `app` is what a server is given."""
 
     def __init__(self, worker: WorkerApi, config: Config, tmp: Path) -> None:
         """Args: tmp: a directory for uploads, on the disk of the state directory."""
@@ -72,10 +74,8 @@ class Management:
             ("POST", "/packages", self._add_packages),
             ("DELETE", "/packages/{key}", self._remove_package),
         ]
-        self.app = Starlette(
-            routes=[Route(path, _typed(handler), methods=[method]) for method, path, handler in handlers],
-            exception_handlers={HTTPException: _on_http_exception},
-        )
+        routes = [Route(path, _typed(handler), methods=[method]) for method, path, handler in handlers]
+        self.app = AsgiApplication(Starlette(routes=routes, exception_handlers={HTTPException: _on_http_exception}))
 
     async def _list(self, request: Request) -> Response:
         return _respond(json_answer(self._worker.functions()))
@@ -93,7 +93,7 @@ class Management:
         overrides = _overrides(request)
         with contextlib.ExitStack() as stack:
             archive = stack.enter_context(tempfile.NamedTemporaryFile(dir=self._tmp, suffix=".zip"))
-            await _store(request, archive, self._config.code.max_zip_bytes)
+            await store(request, archive, self._config.code.max_zip_bytes)
             owned = stack.pop_all()
 
         async def deploy(progress: Progress) -> object:
@@ -113,9 +113,8 @@ class Management:
 
     async def _invoke(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
-        declared = int(request.headers.get("content-length", "0"))
-        payload = await read_body(request.receive, self._config.http.max_payload_bytes, declared)
-        return _respond(await run(self._worker, _name(request), payload, uuid.uuid4(), arrived_ns))
+        payload = await read_body(request, self._config.http.max_payload_bytes)
+        return _respond(await run(self._worker, _name(request), payload, new_request_id(), arrived_ns))
 
     async def _status(self, request: Request) -> Response:
         return _respond(json_answer(self._worker.status()))
@@ -127,8 +126,7 @@ class Management:
         return _respond(json_answer(self._worker.packages()))
 
     async def _add_packages(self, request: Request) -> ASGIApp:
-        declared = int(request.headers.get("content-length", "0"))
-        body = await read_body(request.receive, 1 << 20, declared)
+        body = await read_body(request, _MAX_REQUIREMENTS_BYTES)
         try:
             requirements = body.decode()
         except UnicodeDecodeError:
@@ -168,26 +166,6 @@ def _limit(text: str) -> int:
     return int(text)
 
 
-async def _store(request: Request, archive: Any, limit_bytes: int) -> None:
-    """Write the body to a file, a megabyte at a time and beside the loop: a disk may stall for as long as it likes."""
-    too_large = RequestTooLarge(f"the zip has more than {limit_bytes} bytes (code.max_zip_bytes)")
-    if int(request.headers.get("content-length", "0")) > limit_bytes:
-        raise too_large
-    total, pending = 0, bytearray()
-    async for chunk in request.stream():
-        total += len(chunk)
-        if total > limit_bytes:
-            raise too_large
-        pending += chunk
-        if len(pending) >= _WRITE_BYTES:
-            await asyncio.to_thread(archive.write, pending)
-            pending = bytearray()
-    if not total:
-        raise BadArchive("the body is empty; send a zip")
-    await asyncio.to_thread(archive.write, pending)
-    await asyncio.to_thread(archive.flush)
-
-
 async def _follow(worker: WorkerApi, name: str, request_id: str | None, limit: int) -> AsyncGenerator[bytes]:
     """What there is, then what comes; nothing between the two is lost or told twice."""
     coming = aiter(worker.follow_logs(name))
@@ -221,9 +199,8 @@ def _log_fields(record: LogRecord) -> dict[str, object]:
 
 
 def _respond(answer: Answer) -> Response:
-    response = Response(answer.body, answer.status)
-    response.raw_headers = list(answer.headers)
-    return response
+    fields = dict(line.split(": ", 1) for line in answer.fields.splitlines())
+    return Response(answer.body, answer.status, fields)
 
 
 def _typed(handler: Handler) -> Handler:
@@ -232,15 +209,15 @@ def _typed(handler: Handler) -> Handler:
     async def wrapped(request: Request) -> ASGIApp:
         try:
             return await handler(request)
-        except (ClientDisconnect, ClientGone):
+        except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception as error:
-            return _respond(failure(error, str(uuid.uuid4())))
+            return _respond(failure(error, request_id_text(new_request_id())))
 
     return wrapped
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    body = error_body(NoSuchPage(error.detail), str(uuid.uuid4()))
+    body = error_body(NoSuchPage(error.detail), request_id_text(new_request_id()))
     return Response(body, error.status_code, error.headers, "application/json")

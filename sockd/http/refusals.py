@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import NamedTuple
 
 import msgspec
 
 
-def refusal(status: int, error_type: str, message: str) -> tuple[str, bytes]:
-    """A whole response, ready to be written before the connection closes; and the name that it is counted under."""
+class Refusal(NamedTuple):
+    """One reason."""
+
+    error_type: str
+    """What it is counted under."""
+    response: bytes
+
+
+def refusal(status: int, error_type: str, message: str) -> Refusal:
+    """A refusal, ready to be written before the connection closes."""
     body = msgspec.json.encode({"errorType": error_type, "errorMessage": message, "requestId": ""})
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n{'retry-after: 1' + chr(13) + chr(10) if status == 503 else ''}"
         "connection: close\r\n\r\n"
     )
-    return error_type, head.encode() + body
+    return Refusal(error_type, head.encode() + body)
 
 
 MALFORMED = refusal(400, "InvalidRequestContentException", "this is not an HTTP/1.1 request that has one meaning")
 HEAD_TOO_LARGE = refusal(431, "RequestHeaderFieldsTooLarge", "the request line and headers are too large")
+BODY_TOO_LARGE = refusal(413, "RequestTooLargeException", "the body goes on and on after it was refused")
 TOO_SLOW = refusal(408, "RequestTimeout", "the request did not arrive in time")
 TOO_MANY = refusal(503, "ServiceUnavailableException", "too many connections (http.max_connections)")

@@ -1,8 +1,6 @@
-"""The HTTP server: uvicorn's protocol on our sockets, in our loop.
+"""The HTTP server: sockets, the connections accepted from them, a clock for both, and the drain.
 
-uvicorn.Server itself is not used. It takes the process's signals, wakes up ten times a second all its life and polls
-its connections in the end; the daemon owns its signals and waits for events. What is left of that class is here:
-listeners, the Date header, and the drain.
+One timer, once a second, writes the Date header and looks at all deadlines. Signals are the daemon's.
 
 Owns its sockets, from construction on, and the connections accepted from them. The file of a Unix socket stays: clients
 are refused just as clearly, and the next owner replaces it (`bind_unix`), as it must after a crash.
@@ -13,24 +11,24 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from email.utils import formatdate
-from typing import Any
 
-from uvicorn.config import Config
-
-from sockd.http.connection import Connection, ConnectionLimits, Connections
+from sockd.http.connection import Connection
+from sockd.http.exchange import Application, Exchange
+from sockd.http.limits import ConnectionLimits
 
 BACKLOG = 2048
 
 
 class HttpServer:
-    """One ASGI application on one or more bound sockets."""
+    """One application on one or more bound sockets."""
 
     def __init__(
         self,
-        app: Any,
+        app: Application,
         sockets: Sequence[socket.socket],
         *,
         limits: ConnectionLimits | None = None,
@@ -39,21 +37,19 @@ class HttpServer:
         """Args: sockets: bound, not listening (`sockd.http.sockets`)."""
         self._sockets = list(sockets)
         self.addresses = [sock.getsockname() for sock in sockets]
-        self._config = Config(
-            app,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=keep_alive_s,
-        )
-        self._limits = limits or ConnectionLimits()
+        self.app = app
+        self.limits = limits or ConnectionLimits()
+        self.keep_alive_s = keep_alive_s
+        self.date_line = ""
+        self.running: set[Exchange] = set()
+        """Those that are being answered; a function whose client has gone is among them, its connection is not."""
+        self.refused: Counter[str] = Counter()
+        """Requests refused before the application saw them, by error type."""
+        self._connections: set[Connection] = set()
+        self._closing = False
+        self._none_left = asyncio.Event()
         self._servers: list[asyncio.AbstractServer] = []
-        self._date_timer: asyncio.TimerHandle | None = None
+        self._ticking: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
@@ -64,31 +60,36 @@ class HttpServer:
     @property
     def connections(self) -> int:
         """Open connections now."""
-        return len(self._state.connections)
-
-    @property
-    def refused(self) -> dict[str, int]:
-        """Requests refused before the application saw them, by error type."""
-        return dict(self._state.refused)
+        return len(self._connections)
 
     async def start(self) -> None:
         """Listen; on return the kernel accepts connections."""
         loop = asyncio.get_running_loop()
-        self._config.load()
-        self._state = Connections(self._limits)
         self._tick()
         for sock in self._sockets:
             create = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
-            self._servers.append(await create(self._accepted, sock=sock, backlog=BACKLOG))
-
-    def _accepted(self) -> Connection:
-        return Connection(self._config, self._state, asyncio.get_running_loop())
+            self._servers.append(await create(lambda: Connection(self), sock=sock, backlog=BACKLOG))
 
     def _tick(self) -> None:
         """An origin server with a clock must send Date (RFC 9110, 6.6.1); once a second is its resolution."""
+        loop = asyncio.get_running_loop()
         now = time.time()
-        self._state.default_headers = [(b"date", formatdate(now, usegmt=True).encode())]
-        self._date_timer = asyncio.get_running_loop().call_later(1.0 - now % 1.0, self._tick)
+        self.date_line = f"date: {formatdate(now, usegmt=True)}\r\n"
+        self._ticking = loop.call_later(1.0 - now % 1.0, self._tick)
+        now_s = loop.time()
+        for connection in [late for late in self._connections if late.deadline_s < now_s]:
+            connection.give_up()
+
+    def admit(self, connection: Connection) -> bool:
+        """Take a new connection into account; False if it is to be turned away."""
+        self._connections.add(connection)
+        return len(self._connections) <= self.limits.connections and not self._closing
+
+    def forget(self, connection: Connection) -> None:
+        """It is closed."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._none_left.set()
 
     async def aclose(self, drain_s: float) -> None:
         """Stop accepting, close idle connections, let requests finish for `drain_s`, then cancel what is left.
@@ -102,23 +103,23 @@ class HttpServer:
         if not self._servers:
             return
         self._servers.clear()
-        state = self._state
-        state.closing = True
-        for connection in list(state.connections):
-            connection.shutdown()
+        self._closing = True
+        for connection in list(self._connections):
+            connection.close()
         await self._drained(drain_s)
-        for task in list(state.tasks):
+        tasks = [exchange.task for exchange in self.running if exchange.task is not None]
+        for task in tasks:
             task.cancel()
-        if state.tasks:
-            await asyncio.wait(state.tasks, timeout=1.0)
-        for connection in list(state.connections):
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        for connection in list(self._connections):
             connection.transport.abort()
         await self._drained(1.0)
-        if self._date_timer is not None:
-            self._date_timer.cancel()
+        if self._ticking is not None:
+            self._ticking.cancel()
 
     async def _drained(self, timeout_s: float) -> None:
-        self._state.none_left.clear()
-        if self._state.connections:
+        self._none_left.clear()
+        if self._connections:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._state.none_left.wait(), timeout_s)
+                await asyncio.wait_for(self._none_left.wait(), timeout_s)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
@@ -15,6 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from sockd.http.answers import failure
+from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.worker_api import Progress
 
 
@@ -60,7 +60,7 @@ class Work:
                 result = await self._work(lambda text: put(msgspec.json.encode({"progress": text}) + b"\n"))
             put(msgspec.json.encode({"result": result}) + b"\n")
         except Exception as error:
-            answer = failure(error, str(uuid.uuid4()))
+            answer = failure(error, request_id_text(new_request_id()))
             put(b'{"status":%d,"error":%s}\n' % (answer.status, answer.body))
         finally:
             put(None)

@@ -6,7 +6,6 @@ the invocation in an attribute `invocation: Invocation | None`, from which the d
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
@@ -49,11 +48,12 @@ class WorkerApi(Protocol):
     def draining(self) -> bool:
         """True from the moment that no new request is taken."""
 
-    async def invoke(self, name: str, payload: bytes, *, request_id: uuid.UUID, arrived_ns: int) -> Invocation:
+    async def invoke(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Invocation:
         """Run a function once.
 
         Args:
             payload: the event, JSON that nobody here has looked at.
+            request_id: 16 bytes, a UUID.
             arrived_ns: when the request's head was read, CLOCK_MONOTONIC.
         Raises: SockdError."""
 

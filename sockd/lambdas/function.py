@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from dataclasses import dataclass
 
 import msgspec
@@ -74,7 +73,7 @@ class Function:
         self._own_budget = MemoryBudget(0)
         self._reserve(version)
 
-    async def invoke(self, request_id: uuid.UUID, event: bytes, arrived_ns: int) -> Outcome:
+    async def invoke(self, request_id: bytes, event: bytes, arrived_ns: int) -> Outcome:
         """One request. Raises: TooManyRequests, Draining, NoCapacity, SandboxFailed; the handler's errors are in the reply."""
         if not self.admission.try_enter():
             await self.admission.wait()
@@ -86,7 +85,7 @@ class Function:
             self.admission.leave()
             raise
         try:
-            reply = await leased.sandbox.request(request_id.bytes, event)
+            reply = await leased.sandbox.request(request_id, event)
         finally:
             # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
             self._loop.call_soon(self._put_back, leased, version)

@@ -7,7 +7,6 @@ A function's name says what it does: `echo`, `raises`, `slow`, `oom`, and so on.
 from __future__ import annotations
 
 import asyncio
-import uuid
 import zipfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -69,7 +68,7 @@ class FakeWorker:
         self.deployed: dict[str, tuple[list[str], dict[str, Any]]] = {}
         self.upload: Path | None = None
 
-    async def invoke(self, name: str, payload: bytes, *, request_id: uuid.UUID, arrived_ns: int) -> Invocation:
+    async def invoke(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Invocation:
         self.function(name)
         self.invoked.append((name, payload))
         if name in ERRORS:

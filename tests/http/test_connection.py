@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from sockd.config import HttpConfig
-from sockd.http.connection import ConnectionLimits
 from sockd.http.front import Front
+from sockd.http.limits import ConnectionLimits
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp
 from tests.http.fake_worker import FakeWorker
@@ -212,7 +212,7 @@ async def test_an_answer_is_one_write(serve: Serve) -> None:
     writes: list[int] = []
     async with raw(server.port) as client:
         await client.ask(get("/healthz"))
-        (connection,) = server._state.connections
+        (connection,) = server._connections
 
         class Counted:
             def __init__(self, transport: asyncio.Transport) -> None:
@@ -240,7 +240,7 @@ async def test_small_answers_do_not_wait_for_acknowledgements(serve: Serve) -> N
     server = await serve()
     async with raw(server.port) as client:
         await client.ask(get("/healthz"))
-        (connection,) = server._state.connections
+        (connection,) = server._connections
         sock = connection.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000

@@ -1,0 +1,54 @@
+"""The head of a request: its first line and its headers, as they came.
+
+Owns nothing. What must have one meaning only (lengths, chunks, folded lines) the parser has seen to.
+"""
+
+from __future__ import annotations
+
+import httptools
+
+Headers = list[tuple[bytes, bytes]]
+"""Names in lower case."""
+
+
+class Head:
+    """A head that has been read to its end."""
+
+    __slots__ = ("headers", "method", "target", "version")
+
+    def __init__(self, method: bytes, target: bytes, version: str, headers: Headers) -> None:
+        self.method = method
+        self.target = target
+        self.version = version
+        """`1.1` or `1.0`."""
+        self.headers = headers
+
+    def path_and_query(self) -> tuple[bytes, bytes]:
+        """The target apart, undecoded. Raises: HttpParserInvalidURLError."""
+        target = self.target
+        if target.startswith(b"/"):
+            path, _, query = target.partition(b"?")
+            return path, query
+        url = httptools.parse_url(target)  # http://host/path, the form for proxies, which servers must take, too
+        return url.path or b"", url.query or b""
+
+    def expects_continue(self) -> bool:
+        """Whether the client waits to be asked for its body."""
+        return self.version == "1.1" and any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
+        )
+
+    def size_bytes(self) -> int:
+        """The length of all lines, but for a few characters of the first."""
+        return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def without_upgrade(self) -> bytes:
+        """The same request, asking for no other protocol."""
+        lines = [b"%s %s HTTP/%s" % (self.method, self.target, self.version.encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = [token.strip().lower() for token in value.split(b",")]
+                value = b", ".join(token for token in tokens if token in (b"close", b"keep-alive"))
+            if name not in (b"upgrade", b"http2-settings"):
+                lines.append(name + b": " + value)
+        return b"\r\n".join(lines) + b"\r\n\r\n"

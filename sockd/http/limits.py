@@ -1,0 +1,23 @@
+"""What one connection may take, and how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Durations are kept to about a second: they are looked at once in each."""
+
+    connections: int = 4096
+    head_bytes: int = 32 * 1024
+    """The request line and the headers."""
+    head_s: float = 10.0
+    """From the first byte of a request, or from the connection's start, to the last of its head."""
+    body_s: float = 60.0
+    """From the head's end to the body's."""
+    discard_bytes: int = 64 << 20
+    """Of a body that was refused: read and dropped, so that a client which sends before it reads gets its answer."""
+    half_close: bool = True
+    """A client that shuts its sending half down still gets its answer. Off where an answer may take for ever and only
+    the end of file tells that nobody reads it."""
