@@ -1,0 +1,50 @@
+"""The worker's start on hosts that refuse it something."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sockd.errors import NoCapacity, SandboxFailed
+from sockd.worker import try_sandbox
+
+pytestmark = pytest.mark.anyio
+
+
+class FakeTree:
+    """A root Zygote that answers a fork in one way."""
+
+    root = SimpleNamespace(zygote=None)
+
+    def __init__(self, outcome: Exception | None) -> None:
+        self._outcome = outcome
+        self.destroyed = 0
+
+    async def fork_spare(self, zygote: Any) -> Any:
+        if self._outcome is not None:
+            raise self._outcome
+        return self
+
+    def destroy(self) -> None:
+        self.destroyed += 1
+
+
+async def test_a_host_that_lets_us_make_a_sandbox_keeps_none_of_it() -> None:
+    tree: Any = FakeTree(None)
+    await try_sandbox(tree)
+    assert tree.destroyed == 1
+
+
+@pytest.mark.parametrize("error", [SandboxFailed("clone: Permission denied"), OSError(1, "clone"), TimeoutError()])
+async def test_a_host_that_refuses_a_sandbox_is_told_of_at_the_start(error: Exception) -> None:
+    tree: Any = FakeTree(error)
+    with pytest.raises(SandboxFailed, match="sockd doctor") as caught:
+        await try_sandbox(tree)
+    assert caught.value.__cause__ is error
+
+
+async def test_a_worker_with_little_memory_starts_all_the_same() -> None:
+    tree: Any = FakeTree(NoCapacity("no memory for a spare"))
+    await try_sandbox(tree)
