@@ -8,6 +8,7 @@ lock, and everything else went with the process.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -144,6 +145,7 @@ async def serve(config: Config) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
         preloading = asyncio.create_task(worker.preload())
+        settle_collector()
         print(f"sockd is listening on {daemon.url}", flush=True)
         notify("READY=1")
         status = await stopped
@@ -156,6 +158,13 @@ async def serve(config: Config) -> int:
         for server in servers:
             await server.aclose(config.http.drain_s)
     return status
+
+
+def settle_collector() -> None:
+    """Leave what is there for good out of the garbage collector's passes, and make those rarer: they take the loop."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 async def _open_doors(daemon: Daemon, config: Config, state: StateDir, stack: AsyncExitStack) -> list[HttpServer]:

@@ -160,8 +160,13 @@ class Cgroup:
         except TimeoutError as error:
             raise TimeoutError(f"cgroup {self.name}: still populated after {deadline_s} s by {self.pids()}") from error
 
+    @property
+    def has_leftover(self) -> bool:
+        """Whether so much charge is left in an empty cgroup that `scrub` must take it back, which blocks for some ms."""
+        return self._memory.usage_bytes() > LEFTOVER_BYTES
+
     def scrub(self) -> bool:
-        """Make an empty cgroup as good as new: limits, peak, counters, leftover charge (blocking: up to some ms).
+        """Make an empty cgroup as good as new: limits, peak, counters (30 us), and leftover charge, if it `has_leftover`.
 
         Returns: False when it should be removed instead. Page cache that its processes read first stays charged to it;
         taking that back would throw out of memory what the next sandbox is about to read, while removing the cgroup
@@ -170,11 +175,11 @@ class Cgroup:
         self.set_memory(None)
         self.set_pids(None)
         self.set_cpus(None)
-        if self._memory.usage_bytes() > LEFTOVER_BYTES:
+        if self.has_leftover:
             if self._memory.cache_bytes() > LEFTOVER_BYTES:
                 return False
             self._memory.reclaim()
-            if self._memory.usage_bytes() > LEFTOVER_BYTES:
+            if self.has_leftover:
                 return False
         self._memory.reset_peak()
         self._oom_kills_before = self._memory.oom_kills()

@@ -132,8 +132,7 @@ class CgroupPool:
             if on_empty is not None:
                 on_empty()
             try:
-                async with self._slow:
-                    clean = await asyncio.to_thread(cgroup.scrub)
+                clean = await self._scrub(cgroup)
             except OSError:
                 _log.exception("cgroup %s cannot be used again", cgroup.name)
         if clean and not self._closed and len(self._idle) < self._size:
@@ -141,6 +140,12 @@ class CgroupPool:
             self._idle.append(cgroup)
         else:
             await self._remove(cgroup)
+
+    async def _scrub(self, cgroup: Cgroup) -> bool:
+        if not cgroup.has_leftover:
+            return cgroup.scrub()  # quicker than handing it to a thread
+        async with self._slow:
+            return await asyncio.to_thread(cgroup.scrub)
 
     async def _emptied(self, cgroup: Cgroup) -> bool:
         """Wait for the last process however long it takes, or until one deadline after the pool was closed."""
