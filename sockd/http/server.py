@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from email.utils import formatdate
+from typing import Any
 
 from sockd.http.connection import Connection
 from sockd.http.exchange import Application, Exchange
@@ -67,8 +69,13 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         self._tick()
         for sock in self._sockets:
-            create = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
-            self._servers.append(await create(lambda: Connection(self), sock=sock, backlog=BACKLOG))
+            create: Any = loop.create_server
+            options: dict[str, Any] = {}
+            if sock.family == socket.AF_UNIX:
+                create = loop.create_unix_server
+                # From 3.13 on, loops look for the file, by the name that it was bound by, to remove it at the end.
+                options = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+            self._servers.append(await create(lambda: Connection(self), sock=sock, backlog=BACKLOG, **options))
 
     def _tick(self) -> None:
         """An origin server with a clock must send Date (RFC 9110, 6.6.1); once a second is its resolution."""
