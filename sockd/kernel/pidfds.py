@@ -5,6 +5,7 @@ Owns nothing; the caller owns the fd.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import struct
@@ -68,3 +69,17 @@ def private_bytes(pidfd: int) -> int:
     with open(f"/proc/{pid(pidfd)}/smaps_rollup") as file:
         fields = {line.split()[0]: line.split()[1] for line in file.readlines()[1:]}
     return (int(fields["Private_Clean:"]) + int(fields["Private_Dirty:"])) * 1024
+
+
+async def wait_exited(pidfd: int, deadline_s: float) -> None:
+    """Wait until a process has exited, or the deadline: a pidfd is readable from then on (pidfd_open(2))."""
+    loop = asyncio.get_running_loop()
+    exited = loop.create_future()
+    loop.add_reader(pidfd, lambda: None if exited.done() else exited.set_result(None))
+    try:
+        async with asyncio.timeout(deadline_s):
+            await exited
+    except TimeoutError:
+        return
+    finally:
+        loop.remove_reader(pidfd)

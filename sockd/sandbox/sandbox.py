@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import socket
 from collections.abc import Callable
@@ -23,7 +22,6 @@ from sockd.errors import (
     InitFailed,
     InvalidEvent,
     OutOfMemory,
-    ResponseTooLarge,
     SandboxDied,
     SandboxFailed,
     SockdError,
@@ -34,6 +32,7 @@ from sockd.kernel.cgroups import Cgroup
 from sockd.sandbox.assembly import Assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.channel import Channel
+from sockd.sandbox.claims import read_failure, read_imports
 from sockd.sandbox.lifecycle import State, Step, advance
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.output import Output
@@ -323,7 +322,7 @@ class Sandbox:
         if error is not None:
             self._finish(SandboxDied(f"the sandbox broke its protocol: {error}"))
         else:
-            await wait_exited(self._pidfd, EXIT_GRACE_S)
+            await pidfds.wait_exited(self._pidfd, EXIT_GRACE_S)
             if self.state is not State.DEAD:
                 self._finish(self._cause_of_death())
         self.destroy()
@@ -377,40 +376,3 @@ def apply_limits(cgroup: Cgroup, limits: Limits) -> None:
     cgroup.set_memory(limits.memory_bytes)
     cgroup.set_pids(limits.pids)
     cgroup.set_cpus(limits.cpus)
-
-
-def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
-    """FAILED's body as an error; it comes from user code, so whatever is not as it should be is shown as text."""
-    try:
-        failure = json.loads(body)
-        error_type, message = str(failure["errorType"]), str(failure["errorMessage"])
-        stack = [str(line) for line in failure["stackTrace"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return SandboxFailed(body.decode(errors="replace")[:1000])
-    if error_type == "InvalidRequestContentException":
-        return InvalidEvent(message)
-    if error_type == "Function.ResponseSizeTooLarge":
-        return ResponseTooLarge(error_type, message)
-    return kind(error_type, message, stack)
-
-
-def read_imports(body: bytes) -> list[tuple[str, str, float]]:
-    """MODULES' body, checked: it comes from user code. Raises: ProtocolError."""
-    try:
-        return [(str(key), str(module), float(seconds)) for key, module, seconds in json.loads(body)]
-    except (ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise protocol.ProtocolError(f"MODULES is not a list of triples: {error}") from None
-
-
-async def wait_exited(pidfd: int, deadline_s: float) -> None:
-    """Wait until a process has exited, or the deadline: a pidfd is readable from then on (pidfd_open(2))."""
-    loop = asyncio.get_running_loop()
-    exited = loop.create_future()
-    loop.add_reader(pidfd, lambda: None if exited.done() else exited.set_result(None))
-    try:
-        async with asyncio.timeout(deadline_s):
-            await exited
-    except TimeoutError:
-        return
-    finally:
-        loop.remove_reader(pidfd)

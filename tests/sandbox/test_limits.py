@@ -12,8 +12,8 @@ import pytest
 
 from sockd.errors import OutOfMemory, ResponseTooLarge, SandboxDied, TimedOut
 from sockd.kernel.mounts import owned
+from sockd.kernel.pidfds import wait_exited
 from sockd.sandbox.output import PIPE_BYTES
-from sockd.sandbox.sandbox import wait_exited
 from tests.support.house import MAX_ANSWER_BYTES, MB, House
 
 pytestmark = pytest.mark.root

@@ -17,8 +17,8 @@ import pytest
 from sockd.errors import NoCapacity, OutOfMemory
 from sockd.kernel import pidfds
 from sockd.kernel.mounts import owned
+from sockd.kernel.pidfds import wait_exited
 from sockd.sandbox.control import ZygoteGone, ZygoteRefused
-from sockd.sandbox.sandbox import wait_exited
 from sockd.sandbox.uids import CHILDREN
 from sockd.sandbox.zygote import MAX_TASKS, Zygote
 from tests.support.house import MB, House, namespaces_of, status_of, tells_exit_status, uids_in_use
