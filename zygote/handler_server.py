@@ -87,21 +87,24 @@ def extend_path(function: dict) -> None:
 
 
 def answer_requests(channel: Channel, handler: entry.Handler, max_bytes: int, timer: ImportTimer) -> None:
-    """INVOKE after INVOKE until the daemon closes the channel. What the first one imported is told once, after its answer."""
+    """INVOKE after INVOKE until the daemon closes the channel. What the first one imported is told once, in one write with
+    its answer: told later, a sandbox that is evicted at once would never tell."""
     first = True
     while (frame := channel.receive()) is not None:
         kind, number, body = frame
         if kind != INVOKE:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} instead of INVOKE")
-        answer(channel, handler, number, body, max_bytes)
+        reply = answer(handler, number, body, max_bytes)
         if first:
             first = False
             timer.stop()
-            channel.send(MODULES, number, json.dumps(imported(timer.seconds)).encode())
+            modules = json.dumps(imported(timer.seconds)).encode()
+            reply = protocol.encode_frame(MODULES, number, modules) + reply
+        channel.send_frames(reply)
 
 
-def answer(channel: Channel, handler: entry.Handler, number: int, body: bytes, max_bytes: int) -> None:
-    """One request: call the handler, flush what it printed, send RESULT or FAILED."""
+def answer(handler: entry.Handler, number: int, body: bytes, max_bytes: int) -> bytes:
+    """One request: call the handler, flush what it printed; RESULT or FAILED, encoded."""
     request, timeout_ns = INVOCATION.unpack_from(body)
     started = time.monotonic_ns()
     kind = RESULT
@@ -115,7 +118,7 @@ def answer(channel: Channel, handler: entry.Handler, number: int, body: bytes, m
         kind, result = FAILED, entry.describe(error)
     ended = time.monotonic_ns()
     flush()
-    channel.send(kind, number, TIMES.pack(started, ended), result)
+    return protocol.encode_frame(kind, number, TIMES.pack(started, ended), result)
 
 
 def too_large(max_bytes: int) -> bytes:
@@ -165,7 +168,11 @@ class Channel:
 
     def send(self, kind: int, number: int, *parts: bytes) -> None:
         """One frame, whole. Raises: OSError."""
-        self._socket.sendall(protocol.encode_frame(kind, number, *parts))
+        self.send_frames(protocol.encode_frame(kind, number, *parts))
+
+    def send_frames(self, frames: bytes) -> None:
+        """Frames that are encoded already. Raises: OSError."""
+        self._socket.sendall(frames)
 
     def close(self) -> None:
         self._socket.close()

@@ -23,8 +23,8 @@ Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header an
       │◄──────────────── READY | FAILED
       │ INVOKE  request uuid, timeout, event bytes
       ├───────────────────────────────────────►│ call the handler
+      │◄──────────────── MODULES                  (once, before the first answer: what the function imported)
       │◄──────────────── RESULT | FAILED
-      │◄──────────────── MODULES                  (once, after the first answer: what the function imported)
 
 INIT and INVOKE may be queued before the sandbox exists. Anything out of order, of an unknown type or over its limit is a
 ProtocolError, after which the peer is destroyed: there is no resynchronising with untrusted code.

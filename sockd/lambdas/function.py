@@ -142,7 +142,6 @@ class Function:
             reservation = await self._caches.budget.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
         started = await self._caches.tree.start(version.zygote_keys, version.program, reservation)
         sandbox = started.sandbox
-        sandbox.on_imports = lambda sandbox: self._learn(version, started.node, sandbox)
         try:
             sandbox.become(version.program)
         except OSError as error:
@@ -166,11 +165,11 @@ class Function:
         elif sandbox.state is State.IDLE:
             self._caches.handlers.keep(sandbox, version.program)
         if leased.node is not None:
-            self._caches.nursery.consider(version.zygote_keys)
+            nursery = self._caches.nursery
+            if sandbox.imports is not None:
+                nursery.observe(version.id, version.zygote_keys, leased.node, sandbox.imports)
+            nursery.consider(version.zygote_keys)
             self._caches.tree.refill(leased.node)
-
-    def _learn(self, version: Version, node: ZygoteNode, sandbox: Sandbox) -> None:
-        self._caches.nursery.observe(version.id, version.zygote_keys, node, sandbox.imports or ())
 
     # -- memory of its own
 

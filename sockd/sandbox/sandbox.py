@@ -103,9 +103,7 @@ class Sandbox:
     program: Program | None = None
     imports: list[tuple[str, str, float]] | None = None
     """What the function imported after the fork: (package directory, module, own seconds), in the order the imports
-    began; known after the first answer."""
-    on_imports: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
-    """Called once when `imports` is known."""
+    began; known with the first answer."""
     init_started_ns: int = 0
     """When it was ready to be a function (CLOCK_MONOTONIC), as it says itself."""
     init_ns: int = 0
@@ -289,7 +287,6 @@ class Sandbox:
         exchange = self._exchange
         if kind == protocol.MODULES and self.imports is None:
             self.imports = read_imports(body)
-            self.on_imports(self)
             return
         if kind == protocol.FAILED and self.state is State.STARTING and self._is_priming():
             self._finish(read_failure(body[protocol.TIMES.size :], InitFailed))
