@@ -40,7 +40,7 @@ def measure(run: Run) -> Result:
         measure_memory(crowded, "noop", "no-op, forked from the root Zygote", count, result)
         measure_crowd(run, crowded, empty, count, result)
     with tempfile.TemporaryDirectory() as scratch_name:
-        for package in run.pick(("numpy", "pandas", "pandas"), ("requests",)):
+        for package in run.pick(("numpy", "pandas"), ("requests",)):
             measure_import_cache(run, package, Path(scratch_name), result)
     result.aim(
         "memory per idle no-op sandbox, MB",
