@@ -52,7 +52,7 @@ class SandboxConfig(Slice, frozen=True):
     """Sandboxes: how much of the host they may take, and how they are made ready."""
 
     memory_mb: int | None = None
-    """Bytes of the host given to sandboxes and Zygotes, in MB; None is three quarters of its memory."""
+    """Memory of the host given to sandboxes and spares, in MB; None is three quarters of it. Zygotes have their own limit."""
     cgroup_pool: int = 16
     favordynmods: Literal["auto", "on", "off"] = "auto"
     roots: Literal["auto", "late", "early"] = "auto"

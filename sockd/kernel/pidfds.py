@@ -13,7 +13,6 @@ import struct
 _PIDFD_GET_PID_NAMESPACE = 0xFF06
 """_IO(0xFF, 6) of linux/pidfd.h: an fd of the process's active pid namespace (since Linux 6.11)."""
 _INFO = struct.Struct("<QQ11Ii")
-_PIDFD_INFO_CGROUPID = 1 << 2
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
 """_IOWR(0xFF, 11, struct pidfd_info) (since Linux 6.13; exit status since 6.15)."""
