@@ -1,0 +1,1 @@
+"""The link between a function and its initscript."""

@@ -1,0 +1,89 @@
+"""The app link, sans-IO: the datagrams between the initscript engine and the function that its script works for.
+
+SOCK_SEQPACKET, one datagram a message: a JSON object, a newline, and a payload that is not looked into; at most one file
+descriptor beside it. Both ends import this file; it needs only the standard library.
+
+    engine                                   app
+      │ sent       {id, rpc}                       an RPC is on its way; whoever wants that reply waits for it
+      ├───────────────────────────────────────►│
+      │ message    {id, rpc|null, status, segment, offset, length[, size]} [the segment's fd, when it is its first message]
+      ├───────────────────────────────────────►│ map the segment read-only, keep the message until it is asked for
+      │ failed     {id, rpc, reason}               that reply will not come
+      ├───────────────────────────────────────►│
+      │ connection {id, addr, kind, tls_server_name|null} [socket]
+      ├───────────────────────────────────────►│
+      │ end        {outcome, status}               nothing more will come
+      ├───────────────────────────────────────►│
+      │◄──────────────── message    {id} + payload, at most MAX_PAYLOAD
+      │◄──────────────── connection {id, addr} [socket]
+      │◄──────────────── read       {rpc, served, start_ns, end_ns}      what was read, and from where; for the trace
+
+Nothing is acknowledged. The end of the socket means what `end` means. An id is an unsigned 64-bit number; a guest that
+counts in signed ones may send those: they are made unsigned here.
+"""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_DATAGRAM = 64 * 1024
+"""Bytes; a longer datagram is refused before it is sent."""
+MAX_PAYLOAD = 32 * 1024
+"""Bytes of payload beside a message to the script."""
+ID_MASK = (1 << 64) - 1
+
+FIELDS: dict[str, dict[str, type]] = {
+    "message": {"id": int},
+    "connection": {"id": int, "addr": str},
+    "failed": {"id": int, "rpc": list, "reason": str},
+    "sent": {"id": int, "rpc": list},
+    "end": {"outcome": str, "status": int},
+    "read": {"rpc": list, "served": str, "start_ns": int, "end_ns": int},
+}
+"""What a message of each kind always has, in either direction."""
+REGION_FIELDS = {"status": int, "segment": int, "offset": int, "length": int}
+"""What a `message` has besides when it comes from the engine."""
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+
+
+class WireError(Exception):
+    """The peer sent, or we were about to send, something that the app link does not contain."""
+
+
+def encode(message: dict[str, Any], payload: bytes = b"") -> bytes:
+    """One message as one datagram. Raises: WireError when it is over MAX_DATAGRAM."""
+    data = b"%b\n%b" % (_encode(message).encode(), payload)
+    if len(data) > MAX_DATAGRAM:
+        raise WireError(f"{message['op']} of {len(data)} bytes, limit {MAX_DATAGRAM}")
+    return data
+
+
+def decode(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The message in a datagram, and its payload.
+
+    Raises: WireError, unless it is a JSON object of a known `op` with the fields that `FIELDS` names for it."""
+    text, newline, payload = data.partition(b"\n")
+    try:
+        message = _decode(str(text, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"not JSON: {error}") from None
+    fields = FIELDS.get(str(message.get("op"))) if isinstance(message, dict) and newline else None
+    if fields is None:
+        raise WireError(f"no message of the app link: {data[:80]!r}")
+    require(message, fields)
+    if "id" in fields:
+        message["id"] &= ID_MASK
+    return message, payload
+
+
+def require(message: dict[str, Any], fields: dict[str, type]) -> None:
+    """Raises: WireError, unless `message` has these fields, each of exactly this type."""
+    for name, kind in fields.items():
+        if type(message.get(name)) is not kind:
+            raise WireError(f"{message['op']} without {name} as {kind.__name__}")
