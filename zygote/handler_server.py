@@ -6,13 +6,14 @@ checks frame types, lengths and request numbers, and destroys a sandbox whose ch
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import socket
 import sys
 import time
 
-from zygote import confinement, entry, protocol
+from zygote import confinement, entry, initscript_link, protocol, storage_finder
 from zygote.import_timer import ImportTimer
 from zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
 
@@ -21,11 +22,14 @@ MAX_FRAME_BYTES = 1 << 30
 """The daemon limits payloads; this only stops a corrupted header."""
 READ_BYTES = 1 << 16
 """Under malloc's mmap threshold: a larger buffer would be mapped and unmapped for each request."""
+ANCILLARY_BYTES = socket.CMSG_SPACE(4 * 4)
+"""Room for more descriptors than there may be, so that they are seen; the kernel closes what does not fit in."""
 
 
 def serve(channel: Channel) -> int:
     """Run this sandbox to its end; returns the exit status."""
     timer = ImportTimer()
+    link = channel.receive_first()
     frame = channel.receive()
     if frame is None:
         return 0
@@ -34,21 +38,27 @@ def serve(channel: Channel) -> int:
         raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} before INIT")
     function = json.loads(body)
     timer.start()
-    handler = initialize(channel, number, function)
+    handler = initialize(channel, number, function, link)
     if handler is None:
         return 1
-    answer_requests(channel, handler, function["max_answer_bytes"], timer)
+    answer_requests(channel, handler, function["max_answer_bytes"], timer, link)
     return 0
 
 
-def initialize(channel: Channel, number: int, function: dict) -> entry.Handler | None:
-    """Become the function in `function` (INIT's JSON): environment, paths, limits, handler. Answers READY or FAILED."""
+def initialize(channel: Channel, number: int, function: dict, link: int | None = None) -> entry.Handler | None:
+    """Become the function in `function` (INIT's JSON): environment, paths, limits, handler. Answers READY or FAILED.
+
+    Args: link: the function's end of the link to its initscript, if it has one."""
     started = time.monotonic_ns()
     try:
         confinement.limit_open_files(function["open_files"])
         os.chdir(function["code"])
         set_environment(function["env"])
+        if link is not None:
+            initscript_link.offer(link)
         extend_path(function)
+        if function.get("storage") == "sockd":
+            storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
         handler = entry.Handler(function)
     except SystemExit:
         raise
@@ -86,9 +96,11 @@ def extend_path(function: dict) -> None:
         tempfile.tempdir = None  # type: ignore[attr-defined]  # the Zygote's own scratch is not in this root
 
 
-def answer_requests(channel: Channel, handler: entry.Handler, max_bytes: int, timer: ImportTimer) -> None:
+def answer_requests(
+    channel: Channel, handler: entry.Handler, max_bytes: int, timer: ImportTimer, link: int | None = None
+) -> None:
     """INVOKE after INVOKE until the daemon closes the channel. What the first one imported is told once, in one write with
-    its answer: told later, a sandbox that is evicted at once would never tell."""
+    its answer: told later, a sandbox that is evicted at once would never tell. Then the initscript's work is done."""
     first = True
     while (frame := channel.receive()) is not None:
         kind, number, body = frame
@@ -101,6 +113,9 @@ def answer_requests(channel: Channel, handler: entry.Handler, max_bytes: int, ti
             modules = json.dumps(imported(timer.seconds)).encode()
             reply = protocol.encode_frame(MODULES, number, modules) + reply
         channel.send_frames(reply)
+        if link is not None:
+            initscript_link.withdraw(link)
+            link = None
 
 
 def answer(handler: entry.Handler, number: int, body: bytes, max_bytes: int) -> bytes:
@@ -155,6 +170,18 @@ class Channel:
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
         self._decoder = protocol.FrameDecoder(MAX_FRAME_BYTES)
+
+    def receive_first(self) -> int | None:
+        """Wait for the first bytes; the descriptor that came with them, if one did. `receive` gives their frame.
+
+        Raises: ProtocolError for more than one descriptor; OSError."""
+        rights = array.array("i")
+        data, ancillary, _, _ = self._socket.recvmsg(READ_BYTES, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                rights.frombytes(payload[: len(payload) // 4 * 4])
+        self._decoder.feed(data)
+        return initscript_link.only_one(rights)
 
     def receive(self) -> tuple[int, int, bytes] | None:
         """The next frame, or None when the daemon has closed the channel. Raises: ProtocolError, OSError."""

@@ -18,7 +18,7 @@ Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header an
 
     daemon                                   handler sandbox
       │◄──────────────── PRIMED                   (confined, warm, waiting; a spare stays here)
-      │ INIT    JSON `Init`; the code is mounted by now
+      │ INIT    JSON `Init`; the code is mounted by now [the link to its initscript, if it has one]
       ├───────────────────────────────────────►│ sys.path, environment, import the handler
       │◄──────────────── READY | FAILED
       │ INVOKE  request uuid, timeout, event bytes

@@ -25,6 +25,7 @@ INIT = json.dumps(
         "code": "/var/task",
         "paths": [],
         "pth": [],
+        "storage": "own",
         "env": {"AWS_LAMBDA_FUNCTION_NAME": "rehearsal", "_HANDLER": "rehearsal:handler"},
         "memory_mb": 128,
         "open_files": 1 << 30,  # as many as there may be: lowering could not be taken back

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import json
 import socket
 import subprocess
@@ -49,7 +50,11 @@ class Server:
     def send_raw(self, data: bytes) -> None:
         self._ours.sendall(data)
 
-    def init(self, source: str, **changes: Any) -> None:
+    def send_with(self, fds: list[int], kind: int, number: int, *parts: bytes) -> None:
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+        self._ours.sendmsg([protocol.encode_frame(kind, number, *parts)], [rights])
+
+    def init(self, source: str, *fds: int, **changes: Any) -> None:
         (self.code / "f.py").write_text(source)
         function = {
             "name": "f",
@@ -62,10 +67,15 @@ class Server:
             "env": {"OWN": "1"},
             "paths": [],
             "pth": [],
+            "storage": "own",
             "max_answer_bytes": MAX_ANSWER_BYTES,
             **changes,
         }
-        self.send(INIT, 3, json.dumps(function).encode())
+        body = json.dumps(function).encode()
+        if fds:
+            self.send_with(list(fds), INIT, 3, body)
+        else:
+            self.send(INIT, 3, body)
 
     def invoke(self, number: int, event: object = None) -> None:
         self.send(INVOKE, number, INVOCATION.pack(bytes(range(16)), 10**9), json.dumps(event).encode())
@@ -267,3 +277,117 @@ def test_odd_modules_do_not_end_it(server: Server, oddity: str) -> None:
     assert server.answer(1) == "one"
     server.invoke(2, "two")
     assert server.answer(2) == "two"
+
+
+LINKED = """
+import fcntl, os, sys
+fd = int(os.environ["SOCKD_INITSCRIPT_FD"])
+closes_on_exec = fcntl.fcntl(fd, fcntl.F_GETFD)
+def handler(event):
+    os.write(fd, event.encode())
+    return closes_on_exec
+"""
+VARIABLE = "import os\ndef handler(event): return os.environ.get('SOCKD_INITSCRIPT_FD')\n"
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a link: the engine's, and what is passed on."""
+    engine, app = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    engine.settimeout(10)
+    with engine, app:
+        yield engine, app
+
+
+def test_a_function_finds_its_link_and_keeps_it_for_one_request(
+    server: Server, link: tuple[socket.socket, socket.socket]
+) -> None:
+    engine, app = link
+    server.init(LINKED, app.fileno())
+    app.close()
+    server.expect(READY, 3)
+    server.invoke(1, "hello")
+    assert server.answer(1) == 1
+    assert engine.recv(100) == b"hello"
+    assert engine.recv(100) == b""  # closed, though the sandbox lives
+    server.invoke(2, "again")
+    assert server.answer(2, FAILED)["errorType"] == "OSError"
+
+
+def test_the_link_is_gone_even_if_the_first_answer_is_an_error(
+    server: Server, link: tuple[socket.socket, socket.socket]
+) -> None:
+    engine, app = link
+    server.init("import os\ndef handler(event): return {}[os.environ.get('SOCKD_INITSCRIPT_FD')]\n", app.fileno())
+    app.close()
+    server.invoke(1)
+    server.expect(READY, 3)
+    assert server.answer(1, FAILED)["errorMessage"].strip("'").isdigit()
+    assert engine.recv(100) == b""
+    server.invoke(2)
+    assert server.answer(2, FAILED)["errorMessage"] == "None"
+
+
+def test_without_a_link_there_is_no_variable(server: Server) -> None:
+    server.init(VARIABLE)
+    server.invoke(1)
+    server.expect(READY, 3)
+    assert server.answer(1) is None
+
+
+def test_the_library_that_took_the_link_lets_go_of_it(
+    server: Server, link: tuple[socket.socket, socket.socket]
+) -> None:
+    (server.code / "sockd_initscript.py").write_text("def expire(): print('expired')\n")
+    server.init("import sockd_initscript\ndef handler(event): print('called')\n", link[1].fileno())
+    server.invoke(1)
+    server.invoke(2)
+    server.expect(READY, 3)
+    server.answer(1)
+    server.answer(2)
+    assert server.end() == (0, b"called\nexpired\ncalled\n")
+
+
+@pytest.mark.parametrize(
+    "oddity", ["os.close(int(os.environ['SOCKD_INITSCRIPT_FD']))", "sys.modules['sockd_initscript'] = 5"]
+)
+def test_a_function_that_meddles_with_its_link_is_answered_all_the_same(
+    server: Server, link: tuple[socket.socket, socket.socket], oddity: str
+) -> None:
+    server.init(f"import os, sys\n{oddity}\ndef handler(event): return event\n", link[1].fileno())
+    server.invoke(1, "one")
+    server.invoke(2, "two")
+    server.expect(READY, 3)
+    assert server.answer(1) == "one"
+    assert server.answer(2) == "two"
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_more_than_one_descriptor_beside_init_ends_it(
+    server: Server, link: tuple[socket.socket, socket.socket], count: int
+) -> None:
+    engine, app = link
+    server.init(ECHO, *[app.fileno()] * count)
+    app.close()
+    assert server.receive() is None
+    assert server.end()[0] == 1
+    assert engine.recv(100) == b""
+
+
+def test_the_storage_library_is_ours_when_the_function_says_so(server: Server) -> None:
+    package = server.code / "function"
+    package.mkdir()
+    (package / "storage.py").write_text("raise AssertionError\n")
+    (package / "function.py").write_text("from . import storage\ndef handler(event): return storage.__file__\n")
+    server.init("", handler="function.function:handler", storage="sockd")
+    server.invoke(1)
+    server.expect(READY, 3)
+    assert server.answer(1) == str(REPOSITORY / "storage_lib" / "storage.py")
+
+
+def test_and_the_packages_own_when_it_does_not(server: Server) -> None:
+    (server.code / "storage.py").write_text("OWN = 1\n")
+    server.init("import storage\ndef handler(event): return storage.OWN\n")
+    server.invoke(1)
+    server.expect(READY, 3)
+    assert server.answer(1) == 1

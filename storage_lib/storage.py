@@ -1,0 +1,1 @@
+"""SeBS's storage API, over the link to an initscript and S3."""
