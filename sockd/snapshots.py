@@ -52,7 +52,7 @@ def tree_snapshot(worker: Worker) -> Tree:
         inherited = node.parent.packages if node.parent else frozenset()
         return {
             "packages": sorted(requirement(worker, key) for key in node.packages - inherited),
-            "modules": node.modules,
+            "modules": len(node.modules),
             "unique_memory_bytes": node.unique_bytes,
             "rate": node.rate.at(now_s),
             "spares": len(node.spares),

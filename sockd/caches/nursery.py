@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from sockd.caches import eviction, selection
 from sockd.caches.distribution import SANDBOX_STORE
@@ -30,6 +31,8 @@ BYTES_PER_IMPORT_SECOND = 250 << 20
 TOP_DEMANDS = 128
 POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
@@ -46,6 +49,7 @@ class Nursery:
         self._limits = selection.TreeLimits(max_nodes=config.max_nodes, max_depth=config.max_depth)
         self._costs: dict[str, selection.PackageCost] | None = None
         self._waiting: dict[frozenset[str], None] = {}
+        self._stale: dict[ZygoteNode, None] = {}
         self._wake = asyncio.Event()
         self._random = random.Random()
         self._task = asyncio.get_running_loop().create_task(self._grow(), name="nursery")
@@ -66,6 +70,10 @@ class Nursery:
         self._costs = None
         if seen:
             self.consider(closure)
+        node.late_seconds += sum(entry.seconds for entry in seen if entry.key in node.packages)
+        if self._config.enabled and eviction.worth_refreshing(node.late_seconds, node.import_seconds):
+            self._stale[node] = None
+            self._wake.set()
 
     def forget(self, key: str) -> None:
         """A distribution was removed from the install cache: forget it, and every Zygote that holds it."""
@@ -93,11 +101,12 @@ class Nursery:
     async def _grow(self) -> None:
         while True:
             await self._wake.wait()
-            while self._waiting:
-                closure = next(iter(self._waiting))
-                del self._waiting[closure]
+            while self._waiting or self._stale:
                 try:
-                    await self._grow_for(closure)
+                    if self._waiting:
+                        await self._grow_for(_take_first(self._waiting))
+                    else:
+                        await self._refresh(_take_first(self._stale))
                 except Exception:
                     _log.exception("a Zygote could not be made")
             self._wake.clear()
@@ -115,6 +124,25 @@ class Nursery:
             _log.warning("a Zygote for %s cannot be made: %s", sorted(plan.packages), error)
         except (SandboxFailed, OSError, TimeoutError) as error:
             await self._blame(parent, plan, error)
+        self.save()
+
+    async def _refresh(self, node: ZygoteNode) -> None:
+        """Make a node anew with what its users were seen importing since; the old one serves until then, or stays."""
+        node.late_seconds = 0.0
+        parent = node.parent
+        missing = set(self.profile.modules_for(node.packages)) - node.modules
+        if parent is None or node not in self._tree.nodes or not missing:
+            return
+        added = node.packages - parent.packages
+        rate = node.rate.at(time.monotonic())
+        plan = selection.NewNode(
+            parent.id, node.packages, added, node.seconds_saved, rate, benefit=0.0, bytes=node.unique_bytes
+        )
+        try:
+            self._tree.replace(node, await self._provision(parent, plan))
+        except (SockdError, OSError, TimeoutError) as error:
+            _log.warning("%s stays as it is, without %s: %s", node.id, ", ".join(sorted(missing)), error or "timeout")
+            self.profile.failed(node.packages, missing)
         self.save()
 
     def _plan(self, closure: frozenset[str]) -> selection.NewNode | None:
@@ -164,7 +192,8 @@ class Nursery:
             imported = await self._import(zygote, plan, modules)
             self._check(imported, parent, plan.added)
             self.profile.failed(plan.packages, imported.failed)
-            node = ZygoteNode(zygote, plan.packages, parent, len(modules), seconds_saved=plan.seconds_saved)
+            node = ZygoteNode(zygote, plan.packages, parent, frozenset(modules), seconds_saved=plan.seconds_saved)
+            node.import_seconds = imported.seconds
             node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
             node.unique_bytes = await asyncio.to_thread(pidfds.private_bytes, zygote.pidfd)
             await self._try_canary(node)
@@ -229,6 +258,13 @@ class Nursery:
         """The new distributions, those with the shortest imports first: dependencies before what depends on them."""
         costs = self._package_costs()
         return sorted(plan.added, key=lambda key: (costs[key].seconds if key in costs else 0.0, key))
+
+
+def _take_first(queue: dict[T, None]) -> T:
+    """The item that waits longest, taken out."""
+    item = next(iter(queue))
+    del queue[item]
+    return item
 
 
 def package_paths(keys: Iterable[str]) -> list[str]:

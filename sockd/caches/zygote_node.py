@@ -24,8 +24,12 @@ class ZygoteNode:
     zygote: Zygote
     packages: frozenset[str]
     parent: ZygoteNode | None
-    modules: int = 0
-    """Modules that it pre-imported itself, on top of its parent's."""
+    modules: frozenset[str] = frozenset()
+    """Modules that it was told to import; its parent had some of them."""
+    import_seconds: float = 0.0
+    """What importing them took."""
+    late_seconds: float = 0.0
+    """What functions spent since on importing more of its packages, after the fork."""
     unique_bytes: int = 0
     seconds_saved: float = 0.0
     """Import time that a start from it is saved, against a start from the node it was forked from."""

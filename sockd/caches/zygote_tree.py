@@ -176,6 +176,15 @@ class ZygoteTree:
         """A provisioned node serves from now on."""
         self.nodes.append(node)
 
+    def replace(self, old: ZygoteNode, new: ZygoteNode) -> None:
+        """A provisioned node with the same packages serves instead of an old one, whose use it goes on counting."""
+        new.hits, new.last_used_s, new.rate, new.lately = old.hits, old.last_used_s, old.rate, old.lately
+        self.nodes.append(new)
+        for other in self.nodes:
+            if other.parent is old:
+                other.parent = new
+        self.remove(old)
+
     async def spawn(self, parent: ZygoteNode) -> Zygote:
         """A new child Zygote of a node, not in the tree yet. Raises: SandboxFailed, NoCapacity, OSError."""
         limit_bytes = self._config.memory_mb << 20

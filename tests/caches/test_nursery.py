@@ -98,6 +98,10 @@ class Tree:
     def add(self, node: ZygoteNode) -> None:
         self.nodes.append(node)
 
+    def replace(self, old: ZygoteNode, new: ZygoteNode) -> None:
+        self.nodes.append(new)
+        self.remove(old)
+
     def remove(self, node: ZygoteNode) -> None:
         self.nodes.remove(node)
         node.close()
@@ -123,7 +127,7 @@ async def nursery_of(tree: Tree, path: Path, **config: Any) -> AsyncIterator[Nur
 async def settled(nursery: Nursery) -> None:
     """Until the nursery has nothing more to do: its one task waits for the next closure."""
     async with asyncio.timeout(5):
-        while nursery._waiting or nursery._wake.is_set():
+        while nursery._waiting or nursery._stale or nursery._wake.is_set():
             await asyncio.sleep(0)
 
 
@@ -139,9 +143,35 @@ async def test_what_a_function_imported_becomes_a_node_with_its_modules(tmp_path
         assert tree.packages() == [set(), {A, B}]
         assert tree.imports == [([f"/packages/{A}", f"/packages/{B}"], ["a", "b"])]
         node = tree.nodes[1]
-        assert node.modules == 2 and len(node.spares) == 1 and node.unique_bytes > 0
+        assert node.modules == {"a", "b"} and len(node.spares) == 1 and node.unique_bytes > 0
         await observed(nursery, tree, A, B, function="g")
         assert len(tree.imports) == 1  # the same closure is served
+
+
+async def test_a_node_is_made_anew_when_its_users_keep_importing_more_of_its_packages(tmp_path: Path) -> None:
+    tree = Tree()
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, A)
+        old = tree.nodes[1]
+        for seconds in (0.009, 0.009):  # a tenth of the 0.1 s that its import took is 0.01
+            assert tree.nodes[1] is old
+            nursery.observe("f", frozenset({A}), old, [(A, "a.late", seconds)])
+            await settled(nursery)
+        assert tree.packages() == [set(), {A}]
+        assert tree.nodes[1] is not old and tree.nodes[1].modules == {"a", "a.late"}
+
+
+async def test_a_node_that_cannot_be_made_anew_stays_and_is_left_alone(tmp_path: Path) -> None:
+    tree = Tree()
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, A)
+        old = tree.nodes[1]
+        tree.harms["a.late"] = 1
+        for _ in range(3):
+            nursery.observe("f", frozenset({A}), old, [(A, "a.late", 0.1)])
+            await settled(nursery)
+        assert tree.nodes[1] is old and not nursery.refused.keys
+        assert [modules for _, modules in tree.imports] == [["a"], ["a", "a.late"]]  # tried once
 
 
 async def test_a_function_without_packages_or_without_imports_makes_no_node(tmp_path: Path) -> None:
