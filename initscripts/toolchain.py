@@ -6,11 +6,13 @@ of a megabyte, nothing that is only there for a debugger. Runs on a developer's 
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -121,16 +123,17 @@ def find_rust() -> Toolchain:
     cargo, rustc = (shutil.which(os.environ.get(name.upper(), name)) for name in ("cargo", "rustc"))
     if not cargo or not rustc:
         raise NoToolchain("cargo and rustc are not installed", fix=f"curl https://sh.rustup.rs | sh; {fix}")
-    command = (cargo, "build", "--release", "--offline", "--target", RUST_TARGET)
+    command = (cargo, "build", "--release", "--target", RUST_TARGET)
     # Less than the default megabyte of stack, which alone would be 16 pages.
     environment = {"RUSTFLAGS": f"-C link-arg=-zstack-size={2 * STACK_BYTES}"}
     libraries = Path(_said([rustc, "--print", "target-libdir", "--target", RUST_TARGET]))
     if any(libraries.glob("libcore-*.rlib")):
-        return Toolchain("cargo", "rust", command, environment)
+        return Toolchain("cargo", "rust", (*command, "--offline"), environment)
     sources = Path(_said([rustc, "--print", "sysroot"]), "lib/rustlib/src/rust/library")
     if not (sources / "core/src/lib.rs").is_file():
         raise NoToolchain(f"rustc has neither the target {RUST_TARGET} nor the sources to build it", fix=fix)
-    # The flag is an unstable one, which a stable cargo takes only as part of Rust's own build; Debian's are built so.
+    # An unstable flag, which a stable cargo takes only as Rust's own build does. It looks at more of Rust's sources than
+    # it builds, and those name packages that it may have to fetch.
     environment |= {"RUSTC_BOOTSTRAP": "1", "__CARGO_TESTS_ONLY_SRC_ROOT": str(sources)}
     linker = _rust_linker(rustc)
     if linker:
@@ -147,44 +150,45 @@ def build(source: Path, output: Path) -> Built:
         raise BuildFailed(f"{source} is not there")
     toolchain = find(language)
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="sockd-initscript-") as directory:
-        compile_one = _build_c if language == "c" else _build_rust
-        made = compile_one(toolchain, source.resolve(), Path(directory))
-        size_bytes = made.stat().st_size
-        # Beside the output first, so that nobody ever finds half of it.
-        beside = output.with_name(f".{output.name}.{os.getpid()}")
-        shutil.copyfile(made, beside)
+    # Beside the output first, so that nobody ever finds half of it there.
+    beside = output.with_name(f".{output.name}.{os.getpid()}")
+    compile_to = _build_c if language == "c" else _build_rust
+    try:
+        compile_to(beside, toolchain, source.resolve())
+        size_bytes = beside.stat().st_size
         os.replace(beside, output)
+    finally:
+        beside.unlink(missing_ok=True)
     return Built(output, size_bytes, toolchain.name, time.monotonic() - begun)
 
 
-def _build_c(toolchain: Toolchain, source: Path, directory: Path) -> Path:
-    made = directory / "module.wasm"
-    _run([*toolchain.command, "-I", str(SDK / "c"), "-o", str(made), str(source)], toolchain, source)
-    return made
+def _build_c(output: Path, toolchain: Toolchain, source: Path) -> None:
+    _run([*toolchain.command, "-I", str(SDK / "c"), "-o", str(output.absolute()), str(source)], toolchain, source)
 
 
-def _build_rust(toolchain: Toolchain, source: Path, directory: Path) -> Path:
-    if source.is_dir():
-        manifest = source / "Cargo.toml"
-    else:
-        manifest = directory / "Cargo.toml"
-        manifest.write_text(_RUST_MANIFEST.format(source=_toml(source), sdk=_toml(SDK / "rust")))
-    # Kept, as it holds Rust's own libraries for the target; cargo itself locks it.
+def _build_rust(output: Path, toolchain: Toolchain, source: Path) -> None:
+    # Kept between builds, as it holds Rust's own libraries for the target, which are built only once.
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "sockd", "initscripts-rust")
-    command = [*toolchain.command, "--manifest-path", str(manifest), "--target-dir", str(cache), "--message-format=json"]
-    said = _run(command, toolchain, source)
-    made = [line for line in said.splitlines() if '"compiler-artifact"' in line and '.wasm"' in line]
-    if not made:
-        raise BuildFailed(f"{source.name} makes no module: its crate-type must be cdylib")
-    return _artifact(made[-1])
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "lock", "w") as lock:
+        # cargo puts every module under one name, so another build may not begin before this one's is taken away.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        manifest = source / "Cargo.toml" if source.is_dir() else _crate_of(source, cache)
+        command = [*toolchain.command, "--manifest-path", str(manifest), "--target-dir", str(cache / "target")]
+        said = _run([*command, "--message-format=json"], toolchain, source)
+        made = [line for line in said.splitlines() if '"compiler-artifact"' in line and '.wasm"' in line]
+        if not made:
+            raise BuildFailed(f"{source.name} makes no module: its crate-type must be cdylib")
+        shutil.copyfile(next(name for name in json.loads(made[-1])["filenames"] if name.endswith(".wasm")), output)
 
 
-def _artifact(line: str) -> Path:
-    """The module that a message of cargo's names."""
-    import json
-
-    return next(Path(name) for name in json.loads(line)["filenames"] if name.endswith(".wasm"))
+def _crate_of(source: Path, cache: Path) -> Path:
+    """The manifest of a crate around one source file; the same for the same file, so that cargo knows it again."""
+    crate = cache / "crates" / hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
+    crate.mkdir(parents=True, exist_ok=True)
+    manifest = crate / "Cargo.toml"
+    manifest.write_text(_RUST_MANIFEST.format(source=_toml(source), sdk=_toml(SDK / "rust")))
+    return manifest
 
 
 def _run(command: list[str], toolchain: Toolchain, source: Path) -> str:
