@@ -1,0 +1,31 @@
+"""The RPC stacks: what initscripts speak with, on the engine's one event loop.
+
+    dialer        address → connection                    policy      which addresses a function may reach
+    s3, s3_object, ranges                                 aws         endpoints and signatures
+    aws_json      SQS, DynamoDB                           http        requests as the guest words them
+    http_client   an origin: kept connections, retries    http_stream one connection; http_head, http_body
+    grpc_channel  unary calls                             tcp         anything else
+    pool          idle connections of all runs            relay       TLS connections given to apps
+
+Replies are received straight into the run's region where their length is known beforehand. A peer is hostile until its
+bytes say otherwise, and a guest always.
+"""
+
+from initscripts.rpc.base import Connection, Reply, RpcFailed, RpcTiming
+from initscripts.rpc.dialer import Dialer
+from initscripts.rpc.limits import RpcLimits
+from initscripts.rpc.policy import EndpointPolicy
+from initscripts.rpc.pool import ConnectionPool
+from initscripts.rpc.preload import preload
+
+__all__ = [
+    "Connection",
+    "ConnectionPool",
+    "Dialer",
+    "EndpointPolicy",
+    "Reply",
+    "RpcFailed",
+    "RpcLimits",
+    "RpcTiming",
+    "preload",
+]

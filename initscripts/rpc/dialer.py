@@ -1,0 +1,96 @@
+"""Addresses to connections: one per function, with its environment and its policy.
+
+Owns which scheme is spoken by what. The connections it makes are their callers'.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from initscripts.rpc.addresses import Origin, parse_ip, parse_origin
+from initscripts.rpc.aws import AwsService, tenant
+from initscripts.rpc.aws_json import AwsJsonConnection
+from initscripts.rpc.base import Connection, malformed, unsupported
+from initscripts.rpc.grpc_channel import GrpcConnection
+from initscripts.rpc.http import HttpConnection
+from initscripts.rpc.http_client import HttpClient
+from initscripts.rpc.policy import EndpointPolicy
+from initscripts.rpc.pool import ConnectionPool, Place
+from initscripts.rpc.s3 import S3Connection
+from initscripts.rpc.tcp import TcpConnection
+
+_SIGNED = "signed"
+"""The tenant of connections whose requests each carry their own signature."""
+
+
+class Dialer:
+    """What the initscripts of one function connect with. Used on the engine's loop."""
+
+    def __init__(self, env: Mapping[str, str], policy: EndpointPolicy, pool: ConnectionPool) -> None:
+        self._env = env
+        self._policy = policy
+        self._pool = pool
+        self._tenant = tenant(env)
+        self._services: dict[str, AwsService] = {}
+
+    def connect(self, address: str) -> Connection:
+        """A connection that is established in the background, unless one is kept. The first RPC hears of it if that
+        fails. Raises: RpcFailed (denied, malformed) at once."""
+        if address in ("s3:", "sqs:", "dynamodb:"):
+            service = self._service(address[:-1])
+            client = self._client(service.origin, _SIGNED)
+            client.dial_ahead()
+            return self._aws(address, service, client)
+        origin = self._checked(parse_origin(address))
+        if origin.scheme in ("http", "https"):
+            client = self._client(origin, self._tenant)
+            client.dial_ahead()
+            return HttpConnection(address, client)
+        if origin.scheme == "grpc":
+            return GrpcConnection(address, Place(self._tenant, origin), self._policy, self._pool)
+        if origin.scheme == "tcp":
+            return TcpConnection.dialling(address, origin, self._policy, self._pool.limits)
+        raise malformed(f"{address!r} has none of the schemes s3, sqs, dynamodb, http, https, grpc, tcp")
+
+    def adopt(self, sock: socket.socket, address: str) -> Connection:
+        """Go on with a TCP connection that an app made, idle, plain, and to where the function may connect. Takes the socket
+        over unless this raises: RpcFailed (denied, malformed, unsupported)."""
+        if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
+            raise unsupported("only a TCP connection can be adopted")
+        try:
+            peer = sock.getpeername()
+        except OSError as error:
+            raise malformed(f"a socket that is not connected: {error}") from error
+        ip = parse_ip(peer[0])
+        assert ip is not None
+        service = self._service(address[:-1]) if address in ("s3:", "sqs:", "dynamodb:") else None
+        origin = service.origin if service else parse_origin(address)
+        self._policy.check(origin.host, ip, peer[1])
+        if origin.scheme == "tcp":
+            return TcpConnection.adopting(address, sock, self._pool.limits)
+        if origin.scheme != "http":
+            raise unsupported(f"connections to {address} cannot be adopted")
+        sock.setblocking(False)
+        client = self._client(origin, self._tenant)
+        client.adopt(sock, ip)
+        return self._aws(address, service, client) if service else HttpConnection(address, client)
+
+    def _aws(self, address: str, service: AwsService, client: HttpClient) -> Connection:
+        if service.name == "s3":
+            return S3Connection(address, service, client, self._pool.limits)
+        return AwsJsonConnection(address, service, client)
+
+    def _client(self, origin: Origin, tenant: str) -> HttpClient:
+        return HttpClient(origin, self._policy, self._pool, tenant=tenant)
+
+    def _service(self, name: str) -> AwsService:
+        service = self._services.get(name)
+        if service is None:
+            service = self._services[name] = AwsService(name, self._env)
+        self._checked(service.origin)
+        return service
+
+    def _checked(self, origin: Origin) -> Origin:
+        self._policy.check_name(origin.host, origin.port)
+        return origin

@@ -1,0 +1,158 @@
+"""An origin as one function uses it: idle connections first, a new one otherwise, and one more try where that is safe.
+
+A kept connection may have been closed by its server while the request was on its way. If so, nothing of a reply has
+come, and a request that may be repeated is sent once more, on a new connection.
+Owns the connection that it dials ahead, and those that an app gave it. Knows nothing of what requests mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import socket
+from typing import Literal
+
+from initscripts.rpc.addresses import IpAddress, Origin
+from initscripts.rpc.base import RpcFailed, RpcTiming, busy, monotonic_ns
+from initscripts.rpc.dialing import connect, within
+from initscripts.rpc.http_head import Head
+from initscripts.rpc.http_stream import Exchange, HttpStream, Sink
+from initscripts.rpc.policy import EndpointPolicy
+from initscripts.rpc.pool import ConnectionPool, Place
+from initscripts.rpc.relay import relay
+
+_ADOPTIONS = itertools.count(1)
+
+
+class HttpClient:
+    """One per connection of a guest."""
+
+    def __init__(self, origin: Origin, policy: EndpointPolicy, pool: ConnectionPool, *, tenant: str) -> None:
+        self._place = Place(tenant, origin)
+        self._adopted = False
+        self._policy = policy
+        self._pool = pool
+        self._ahead: asyncio.Task[HttpStream] | None = None
+        self._under_way = 0
+
+    @property
+    def origin(self) -> Origin:
+        return self._place.origin
+
+    def dial_ahead(self) -> None:
+        """Have a connection soon, if none is idle. Its failure is told to the request that would have used it."""
+        stream = self._pool.take(self._place, self._policy)
+        if stream is not None:
+            self._pool.put(self._place, stream)
+        else:
+            self._ahead = asyncio.get_running_loop().create_task(self._dial())
+            self._ahead.add_done_callback(_retrieve)
+
+    def adopt(self, sock: socket.socket, ip: IpAddress) -> None:
+        """Use this connection first; it is not kept for others. Takes the socket over."""
+        self._place = Place(f"adopted {next(_ADOPTIONS)}", self.origin)
+        self._adopted = True
+        self._ahead = asyncio.get_running_loop().create_task(self._wrap(sock, ip))
+        self._ahead.add_done_callback(_retrieve)
+
+    async def fetch(
+        self,
+        request: bytes,
+        sink: Sink,
+        timing: RpcTiming,
+        *,
+        repeatable: bool = True,
+        bodiless: bool = False,
+    ) -> Head:
+        """Send a request and receive its reply. If a connection is idle, the request has been written when this first
+        waits. Raises: RpcFailed, whatever a sink raises; the connection is closed then, as when it is cancelled."""
+        self._under_way += 1
+        try:
+            stream = self._pool.take(self._place, self._policy)
+            kept = stream is not None and stream.requests > 0
+            if stream is None:
+                stream = await self._new()
+            while True:
+                exchange = Exchange(request, sink, bodiless=bodiless)
+                timing.connection = "kept" if kept else "new"
+                stream.start(exchange)
+                timing.sent_ns = exchange.sent_ns
+                try:
+                    head = await exchange.done
+                except RpcFailed as failure:
+                    timing.first_byte_ns = exchange.first_byte_ns
+                    stale = kept and failure.errno == errno.ECONNRESET and not exchange.first_byte_ns
+                    if not (stale and repeatable):
+                        raise
+                    kept, stream = False, await self._dial()
+                except BaseException:
+                    stream.abort()
+                    raise
+                else:
+                    timing.first_byte_ns, timing.done_ns = exchange.first_byte_ns, monotonic_ns()
+                    timing.bytes = exchange.body_bytes
+                    return head
+        finally:
+            self._under_way -= 1
+
+    async def detach(self) -> tuple[socket.socket, Literal["tcp", "relay"]]:
+        """See Connection.detach."""
+        if self._under_way:
+            raise busy(f"{self._under_way} requests to {self.origin.authority} are under way")
+        stream = self._pool.take(self._place, self._policy) or await self._new()
+        if not self.origin.tls:
+            return stream.release_socket(), "tcp"
+        if self._pool.relay_count >= self._pool.limits.relays:
+            stream.close()
+            raise busy("too many TLS connections are relayed to apps")
+        return await relay(stream, self._pool), "relay"
+
+    def close(self) -> None:
+        """A connection that was dialled ahead and never used is kept for others."""
+        ahead, self._ahead = self._ahead, None
+        if self._adopted:
+            self._pool.discard(self._place)
+        if ahead is None:
+            return
+        if ahead.done() and not ahead.cancelled() and ahead.exception() is None:
+            if self._adopted:
+                ahead.result().close()
+            else:
+                self._pool.put(self._place, ahead.result())
+        ahead.cancel()
+
+    async def _new(self) -> HttpStream:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            stream = await ahead
+            if stream.is_fresh():
+                return stream
+            stream.abort()
+        return await self._dial()
+
+    async def _dial(self) -> HttpStream:
+        async with within(self._pool.limits.connect_s, self.origin.authority):
+            sock, ip = await connect(self.origin, self._policy)
+            return await self._wrap(sock, ip)
+
+    async def _wrap(self, sock: socket.socket, ip: IpAddress) -> HttpStream:
+        stream = HttpStream(ip, self._pool.limits)
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: stream,
+                sock=sock,
+                ssl=self._pool.tls if self.origin.tls else None,
+                server_hostname=self.origin.host if self.origin.tls else None,
+            )
+        except BaseException:
+            sock.close()
+            raise
+        self._pool.track(self._place, stream)
+        return stream
+
+
+def _retrieve(task: asyncio.Task[HttpStream]) -> None:
+    """So that asyncio does not complain of a failure that no request came to hear of."""
+    if not task.cancelled():
+        task.exception()

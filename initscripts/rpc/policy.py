@@ -1,0 +1,109 @@
+"""Which addresses a function's initscripts may connect to.
+
+Asked twice: with the name when a guest connects, and with each address that the name stands for at the moment when the
+connection is made to that very address, so a name that changes its address in between gains nothing. Owns the rules.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from initscripts.rpc.addresses import IpAddress, parse_ip
+from initscripts.rpc.base import RpcFailed, denied
+
+_ENTRY = re.compile(
+    r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?|(?P<bare_v6>[0-9A-Fa-f:./]+)"
+)
+_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9._-]+")
+# The metadata services of clouds hand out credentials of the machine; this one is not link-local.
+_METADATA = ipaddress.ip_address("fd00:ec2::254")
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class _Entry(NamedTuple):
+    """One of what is allowed: a name, a name's suffix ('.example.org'), or a network; any port if 0."""
+
+    name: str
+    network: _Network | None
+    port: int
+
+
+class EndpointPolicy:
+    """The rules of one function."""
+
+    def __init__(self, allowed: Sequence[str] | None = None, denied_ports: Sequence[int] = ()) -> None:
+        """`allowed`: None is everything but link-local and multicast addresses; [] is nothing; entries are "host",
+        "host:port", "*.suffix", "10.0.0.0/8:9000", "[::1]:80". `denied_ports`: the daemon's own; denied on every address of
+        this host, whatever is allowed. Raises: ValueError for an entry that is none of these."""
+        self._allowed = None if allowed is None else [_parse(entry) for entry in allowed]
+        self._denied_ports = frozenset(denied_ports)
+
+    def check_name(self, host: str, port: int) -> None:
+        """Before anything is resolved: refuse what no address could allow. Raises: RpcFailed (denied)."""
+        ip = parse_ip(host)
+        if ip is not None:
+            self.check(host, ip, port)
+        elif self._allowed is not None and not any(
+            entry.port in (0, port) and (entry.network is not None or _is_named(entry.name, host))
+            for entry in self._allowed
+        ):
+            raise denied(f"{host}:{port} is not an allowed endpoint")
+
+    def check(self, host: str, ip: IpAddress | str, port: int) -> None:
+        """May a connection that was asked for by the name `host` be made to this address? Raises: RpcFailed (denied)."""
+        address = parse_ip(str(ip))
+        if address is None or address.is_link_local or address.is_multicast or address == _METADATA:
+            raise denied(f"{host}:{port} is at {ip}, which no initscript may reach")
+        if self._allowed is not None and not any(_permits(entry, host, address, port) for entry in self._allowed):
+            raise denied(f"{host}:{port} at {ip} is not an allowed endpoint")
+        if port in self._denied_ports and _is_local(address):
+            raise denied(f"{host}:{port} is a port of this worker's own")
+
+    def allows(self, host: str, ip: IpAddress | str, port: int) -> bool:
+        """`check` as a question."""
+        try:
+            self.check(host, ip, port)
+        except RpcFailed:
+            return False
+        return True
+
+
+def _parse(entry: str) -> _Entry:
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
+        raise ValueError(f"{entry!r} is not an endpoint: host, host:port, *.suffix or network/bits, with :port or not")
+    host = match["v6"] or match["host"] or match["bare_v6"]
+    port = int(match["port"] or 0)
+    if port > 65535:
+        raise ValueError(f"{entry!r} has no valid port")
+    try:
+        return _Entry("", ipaddress.ip_network(host, strict=False), port)
+    except ValueError:
+        if not _NAME.fullmatch(host):
+            raise ValueError(f"{entry!r} is neither a name nor a network") from None
+    return _Entry(host.removeprefix("*").lower().rstrip("."), None, port)
+
+
+def _is_named(name: str, host: str) -> bool:
+    return host.endswith(name) and host != name if name.startswith(".") else host == name
+
+
+def _permits(entry: _Entry, host: str, address: IpAddress, port: int) -> bool:
+    if entry.port not in (0, port):
+        return False
+    return _is_named(entry.name, host) if entry.network is None else address in entry.network
+
+
+def _is_local(address: IpAddress) -> bool:
+    """Does the kernel take connections to it for its own? It alone knows, and says so by letting a socket be bound."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True

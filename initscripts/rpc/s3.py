@@ -1,0 +1,126 @@
+"""`s3:`: GetObject, HeadObject and ListObjectsV2 of the function's S3, path style; parameters are JSON.
+
+Errors of S3 are replies: their status and XML. A HEAD has no body, so its reply's is made here: the headers, as a JSON
+object with names in lower case. Owns what requests look like.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Literal, NoReturn, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from initscripts.region import Region
+from initscripts.rpc.aws import AwsService
+from initscripts.rpc.base import Body, Connection, Reply, RpcTiming, malformed
+from initscripts.rpc.http import BodySink
+from initscripts.rpc.http_client import HttpClient
+from initscripts.rpc.limits import RpcLimits
+from initscripts.rpc.s3_object import ObjectChanged, ObjectRead
+
+_RANGE = re.compile(r"bytes=(?:\d{1,15}-\d{0,15}|-\d{1,15})")
+
+
+class _Object(msgspec.Struct, forbid_unknown_fields=True):
+    bucket: str
+    key: str
+    range: str | None = None
+
+
+class _Listing(msgspec.Struct, forbid_unknown_fields=True):
+    bucket: str
+    prefix: str = ""
+    continuation: str | None = None
+
+
+_T = TypeVar("_T", _Object, _Listing)
+
+
+class S3Connection(Connection):
+    """A function's S3."""
+
+    def __init__(self, address: str, service: AwsService, client: HttpClient, limits: RpcLimits) -> None:
+        super().__init__(address)
+        self._service = service
+        self._client = client
+        self._limits = limits
+
+    async def call(self, method: str, body: Body, region: Region, timing: RpcTiming) -> Reply:
+        if method == "GetObject":
+            asked = _decode(body, _Object)
+            if asked.range is None:
+                return await self._get_whole(_object_path(asked), region, timing)
+            return await self._ask("GET", _object_path(asked), {"range": asked.range}, region, timing)
+        if method == "HeadObject":
+            asked = _decode(body, _Object)
+            fields = {} if asked.range is None else {"range": asked.range}
+            return await self._ask("HEAD", _object_path(asked), fields, region, timing)
+        if method == "ListObjectsV2":
+            return await self._ask("GET", _listing_target(_decode(body, _Listing)), {}, region, timing)
+        _refuse(method)
+
+    def descriptor(self, method: str, body: Body) -> list[str]:
+        if method in ("GetObject", "HeadObject"):
+            asked = _decode(body, _Object)
+            return [f"s3.{method}", asked.bucket, asked.key, *filter(None, (asked.range,))]
+        if method == "ListObjectsV2":
+            listing = _decode(body, _Listing)
+            return [f"s3.{method}", listing.bucket, listing.prefix, *filter(None, (listing.continuation,))]
+        _refuse(method)
+
+    async def detach(self) -> tuple[socket.socket, Literal["tcp", "relay"]]:
+        return await self._client.detach()
+
+    def close(self) -> None:
+        self._client.close()
+
+    async def _get_whole(self, path: str, region: Region, timing: RpcTiming) -> Reply:
+        def make_head(fields: dict[str, str]) -> bytes:
+            return self._service.head("GET", path, fields)
+
+        try:
+            return await ObjectRead(self._client, make_head, region, self._limits).run(timing)
+        except ObjectChanged:
+            return await ObjectRead(self._client, make_head, region, self._limits).run(timing)
+
+    async def _ask(self, verb: str, target: str, fields: dict[str, str], region: Region, timing: RpcTiming) -> Reply:
+        sink = BodySink(region)
+        with sink.landing as landing:
+            request = self._service.head(verb, target, fields)
+            head = await self._client.fetch(request, sink, timing, bodiless=verb == "HEAD")
+            if verb == "HEAD":
+                headers = msgspec.json.encode(head.headers)
+                landing.allocate(len(headers))[:] = headers
+        return Reply(head.status, landing.buffer)
+
+
+def _decode(body: Body, kind: type[_T]) -> _T:
+    try:
+        asked = msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise malformed(f"parameters: {error}") from error
+    if not asked.bucket or "/" in asked.bucket:
+        raise malformed(f"{asked.bucket!r} is not a bucket")
+    if isinstance(asked, _Object) and (not asked.key or not _RANGE.fullmatch(asked.range or "bytes=0-")):
+        raise malformed(f"{asked.key!r} is not a key, or {asked.range!r} not a range")
+    return asked
+
+
+def _object_path(asked: _Object) -> str:
+    return f"/{quote(asked.bucket, safe='')}/{quote(asked.key, safe='/~')}"
+
+
+def _listing_target(asked: _Listing) -> str:
+    query = {"list-type": "2", "prefix": asked.prefix}
+    if asked.continuation is not None:
+        query["continuation-token"] = asked.continuation
+    # Sorted, as the signature needs them.
+    pairs = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(query.items()))
+    return f"/{quote(asked.bucket, safe='')}?{pairs}"
+
+
+def _refuse(method: str) -> NoReturn:
+    raise malformed(f"{method[:80]!r} is none of GetObject, HeadObject, ListObjectsV2")
