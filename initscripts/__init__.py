@@ -1,0 +1,13 @@
+"""The initscript engine: WebAssembly guests that fetch a function's inputs while its sandbox is still being set up.
+
+One unprivileged process beside the worker (`python -m initscripts`): an asyncio loop that owns connections, app links and
+the lives of runs, and a thread for each guest that runs. A guest calls the host functions of `abi.py`; replies are received
+into shared memory that the function maps read-only. Nothing here is needed for a function to run: whatever fails is an
+outcome in a report, and the function reads from the network.
+
+    wire        daemon ↔ engine                        app_link    engine ↔ the function's sandbox
+    engine      definitions, runs, admission           run         one run, from start to report
+    modules     wasm → checked, compiled, in memory    guest       one guest in its thread; threads: those
+    calls       the host functions                     rpcs, messages, handles, guest_memory: what they act on
+    region      shared memory                          rpc/        the RPC stacks
+"""

@@ -1,0 +1,176 @@
+"""The engine process: `python -m initscripts <control fd> <limits as JSON>`.
+
+Owns: the loop, the control wire, and the fds that come over it until somebody else does. It needs /dev/shm, /proc/self/fd
+and the network, no file and no privilege. It says `ready` when nothing is left to import, serves until the wire ends, and
+dies with its parent. Raises for a broken wire: the daemon starts another engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+from collections import deque
+
+import uvloop
+
+from initscripts import wire
+from initscripts.engine import Definition, Engine, set_switch_interval
+from initscripts.errors import WireError
+from initscripts.limits import EngineLimits, parse_limits
+from initscripts.modules import WASMTIME_VERSION
+from initscripts.report import RunReport
+from initscripts.run import RunRequest
+
+SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
+_DATAGRAMS_A_TURN = 16
+_PR_SET_PDEATHSIG = 1
+
+
+class Server:
+    """The wire's end: carries out what the daemon says, and tells it what comes of it."""
+
+    def __init__(self, sock: socket.socket, engine_limits: EngineLimits) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[bytes] = deque()
+        """Reports that the socket has no room for; at most one a run, and runs are bounded by the daemon's starts."""
+        self._end: asyncio.Future[None] = self._loop.create_future()
+        self._engine = Engine(engine_limits, on_abort=self._tell_abort)
+
+    async def serve(self) -> None:
+        """Until the wire ends. Raises WireError."""
+        async with self._engine:
+            self._tell(wire.encode(wire.Ready(wasmtime=WASMTIME_VERSION)))
+            self._loop.add_reader(self._sock.fileno(), self._read)
+            try:
+                await self._end
+            finally:
+                self._loop.remove_reader(self._sock.fileno())
+                self._loop.remove_writer(self._sock.fileno())
+
+    def _read(self) -> None:
+        for _ in range(_DATAGRAMS_A_TURN):
+            try:
+                data, fds = wire.receive(self._sock)
+            except BlockingIOError:
+                return
+            except (OSError, WireError) as error:
+                self._finish(error)
+                return
+            if not data and not fds:
+                self._finish(None)
+                return
+            try:
+                message, payload = wire.decode_to_engine(data, len(fds))
+            except WireError as error:
+                wire.close_all(fds)
+                self._finish(error)
+                return
+            self._carry_out(message, payload, fds)
+
+    def _carry_out(self, message: wire.ToEngine, payload: bytes, fds: list[int]) -> None:
+        match message:
+            case wire.Start():
+                self._start(message, payload, fds)
+            case wire.Define():
+                self._define(message, fds)
+            case wire.Forget():
+                self._engine.forget(message.id)
+            case wire.Cancel():
+                self._engine.cancel(message.run)
+
+    def _start(self, message: wire.Start, payload: bytes, fds: list[int]) -> None:
+        request = RunRequest(
+            id=message.run,
+            function=message.function,
+            input=fds[1] if len(fds) > 1 else payload,
+            app=socket.socket(fileno=fds[0]),
+            arrived_ns=message.arrived_ns,
+            request=message.request,
+        )
+        self._engine.start(request).done.add_done_callback(self._tell_done)
+
+    def _define(self, message: wire.Define, fds: list[int]) -> None:
+        values = {name: getattr(message, name) for name in ("id", "name", "env", "budget", "static_args")}
+        try:
+            self._engine.define(Definition(module=fds[0] if fds else None, **values))
+        except ValueError as error:  # its runs say that it is not defined
+            print(f"initscript of {message.name!r}: {error}", file=sys.stderr)
+
+    def _tell_done(self, done: asyncio.Future[RunReport]) -> None:
+        self._tell(wire.encode_done(done.result()))
+
+    def _tell_abort(self, run: int, status: int, message: str) -> None:
+        self._tell(wire.encode(wire.Abort(run=run, status=status, message=message)))
+
+    def _tell(self, data: bytes) -> None:
+        self._waiting.append(data)
+        if len(self._waiting) == 1:
+            self._write()
+
+    def _write(self) -> None:
+        while self._waiting:
+            try:
+                wire.send(self._sock, self._waiting[0])
+            except BlockingIOError:
+                self._loop.add_writer(self._sock.fileno(), self._write)
+                return
+            except OSError:  # the daemon is gone; the reader notices, too
+                self._waiting.clear()
+                break
+            self._waiting.popleft()
+        self._loop.remove_writer(self._sock.fileno())
+
+    def _finish(self, error: Exception | None) -> None:
+        if self._end.done():
+            return
+        self._loop.remove_reader(self._sock.fileno())
+        if error is None:
+            self._end.set_result(None)
+        else:
+            self._end.set_exception(error)
+
+
+def die_with_parent() -> None:
+    """SIGKILL for this process when its parent's thread ends (prctl(2)); at once, if it has ended already."""
+    parent = os.getppid()
+    # SAFETY: prctl takes longs; no pointer is passed.
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl: PR_SET_PDEATHSIG")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+async def serve(sock: socket.socket, engine_limits: EngineLimits) -> None:
+    """Serve the control wire until it ends."""
+    await Server(sock, engine_limits).serve()
+
+
+def main(arguments: list[str]) -> int:
+    """Run the engine; returns the exit status."""
+    die_with_parent()
+    fd, text = arguments
+    sock = socket.socket(fileno=int(fd))
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+    engine_limits = parse_limits(text)
+    set_switch_interval()
+    preload()
+    # What is here now stays: a collection need not look at it again.
+    gc.collect()
+    gc.freeze()
+    uvloop.run(serve(sock, engine_limits), debug=engine_limits.debug)
+    return 0
+
+
+def preload() -> None:
+    """Import what libraries import when they are first used, and read what they read."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,265 @@
+"""One run: a guest, its region, its RPCs and the link to the app, from `start` to the report.
+
+Owns all of them; each is given back by the time that `done` has a result. Everything here is the loop's, but for
+`_guest_thread` and the two methods of `Ending`.
+
+    started ─ guest runs ──────────── guest ended ─ messages flushed ─ region unmapped ─┐
+       │         │ app gone, cancel,                                                    ├─ app gone or cancelled ─ done
+       │         ╰ deadline: stopped, then as above                                     │
+       ╰ record-only: no guest, the link only ─────────────────────────────────────────╯
+
+A guest's end does not end the run: the app reports what it reads until it hangs up, and those reads are in the report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from initscripts.app_link import AppLink
+from initscripts.calls import Calls, Input, socket_of
+from initscripts.guest import Guest, Machine, Verdict
+from initscripts.limits import Budget
+from initscripts.messages import Inbox, Outbox
+from initscripts.modules import ModuleFile
+from initscripts.region import Region
+from initscripts.report import AppRead, Outcome, RpcRecord, RunReport
+from initscripts.rpcs import Connector, Rpcs
+from initscripts.signals import LoopCalls, Waiting
+from storage_lib.sockd_initscript.wire import WireError
+
+READS_LIMIT = 10_000
+
+
+class RunRequest(msgspec.Struct, kw_only=True):
+    """What starts a run."""
+
+    id: int
+    function: int
+    """The id of its Definition."""
+    input: bytes | int
+    """The event; an fd of a memfd that is the run's to close."""
+    app: socket.socket
+    """The engine's end of the app link; the run's to close."""
+    arrived_ns: int = 0
+    request: str = ""
+    """The invocation's id, for people."""
+
+
+class Run:
+    """One run; made by `Engine.start`."""
+
+    def __init__(self, request: RunRequest, budget: Budget, calls: LoopCalls, static_args: bytes | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self.id = request.id
+        self.done: asyncio.Future[RunReport] = loop.create_future()
+        self.region = Region(budget.region_bytes)
+        self.verdict = Verdict()
+        self._request = request
+        self._budget = budget
+        self._calls = calls
+        self._waiting = Waiting()
+        self._link = AppLink(request.app, calls, self)
+        self._inbox = Inbox(self._waiting)
+        self._outbox = Outbox(budget, self._link)
+        self._input = Input(request.input)
+        self._given = self._input if static_args is None else Input(static_args)
+        self._rpcs: Rpcs | None = None
+        self._host: Calls | None = None
+        self._guest: Guest | None = None
+        self._machine: Machine | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._on_abort: Callable[[Run], None] | None = None
+        self._on_guest_end: Callable[[], None] | None = None
+        self._reads: list[AppRead] = []
+        self._reads_are_cut = False
+        self._is_released = False
+        self._tidying: asyncio.Task[None] | None = None
+        self._rpc_records: list[RpcRecord] = []
+        self._started_ns = 0
+        self._ended_ns = 0
+
+    @property
+    def is_lingering(self) -> bool:
+        """Whether all that it waits for is the app's last word."""
+        return self._guest is None and self._is_released
+
+    def begin_record(self) -> None:
+        """There is no guest: only hear what the app reads."""
+        self.verdict.set("record")
+        self._link.open()
+
+    def refuse(self, outcome: Outcome, message: str) -> None:
+        """There will be no guest: tell the app and be done."""
+        self.verdict.set(outcome, message=message)
+        self._ended_ns = time.monotonic_ns()
+        self._link.open()
+        self._say_end()
+        self._link.close()
+        self._finish()
+
+    def begin(
+        self,
+        machine: Machine,
+        module: ModuleFile,
+        dialer: Connector,
+        *,
+        on_abort: Callable[[Run], None],
+        on_guest_end: Callable[[], None],
+    ) -> Callable[[], None]:
+        """The guest's life, for a thread to run."""
+        self._machine = machine
+        self._on_abort = on_abort
+        self._on_guest_end = on_guest_end
+        self._rpcs = Rpcs(dialer, self.region, self._budget, self._link, self._calls, self._waiting)
+        self._host = Calls(self._given, self.region, self._rpcs, self._outbox, self._inbox, self)
+        self._guest = Guest(machine, module, self._budget, self._host, self.verdict)
+        return self._guest_thread
+
+    def watch(self) -> None:
+        """What else a run with a guest needs, and what its thread need not wait for: the app link and the deadline."""
+        self._link.open()
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(self._budget.deadline_s, self._stop, "deadline", "over its deadline")
+
+    def cancel(self) -> None:
+        """End it now, whatever it does; the report follows."""
+        self._link.close()
+        if self._guest is not None:
+            self._stop("cancelled", "by the daemon")
+        else:
+            self._finish()
+
+    # -- Ending, in the guest's thread
+
+    def guest_exits(self, status: int) -> None:
+        """See calls.Ending."""
+        self.verdict.set("exit", status)
+
+    def guest_aborts(self, status: int, message: str) -> None:
+        """See calls.Ending. The daemon is told before the guest has ended: nothing else of the launch is of use."""
+        if self.verdict.set("abort", status, message):
+            assert self._on_abort is not None
+            self._calls.post(self._on_abort, self)
+
+    # -- AppEvents
+
+    def app_said(self, message: dict[str, Any], payload: bytes, fd: int | None) -> None:
+        """See app_link.AppEvents."""
+        if message["op"] == "connection" and fd is not None:
+            self._app_gives_connection(message, fd)
+            return
+        if fd is not None:
+            os.close(fd)
+        match message["op"]:
+            case "message":
+                self._inbox.put_message(message["id"], payload)
+            case "read":
+                self._app_read(message)
+            case op:
+                raise WireError(f"the app sent {op!r}")
+
+    def app_gone(self) -> None:
+        """See app_link.AppEvents."""
+        self._inbox.app_gone()
+        if self._guest is not None:
+            self._stop("cancelled", "the app has gone")
+        else:
+            self._finish()
+
+    # --
+
+    def _app_gives_connection(self, message: dict[str, Any], fd: int) -> None:
+        sock = socket_of(fd)
+        if sock is None:
+            return
+        if self._guest is None:
+            sock.close()
+            return
+        try:
+            self._inbox.put_connection(message["id"], sock, message["addr"])
+        except WireError:
+            sock.close()
+            raise
+
+    def _app_read(self, message: dict[str, Any]) -> None:
+        if len(self._reads) >= READS_LIMIT:
+            self._reads_are_cut = True
+            return
+        try:
+            self._reads.append(msgspec.convert(message, AppRead))
+        except msgspec.ValidationError as error:
+            raise WireError(str(error)) from error
+
+    def _stop(self, outcome: Outcome, message: str) -> None:
+        """Make the guest's thread come back, wherever it is."""
+        assert self._machine is not None and self._rpcs is not None
+        self.verdict.set(outcome, message=message)
+        self._waiting.stop()
+        self._rpcs.stop()
+        self._machine.interrupt()
+
+    def _guest_thread(self) -> None:
+        assert self._guest is not None
+        self._guest.run()
+        self._calls.post(self._guest_ended)
+
+    def _guest_ended(self) -> None:
+        assert self._guest is not None and self._rpcs is not None and self._on_guest_end is not None
+        guest, self._guest = self._guest, None
+        self._started_ns, self._ended_ns = guest.started_ns, guest.ended_ns
+        self._on_guest_end()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._waiting.stop()
+        self._rpcs.stop()
+        self._inbox.close()
+        self._input.close()
+        self._say_end()
+        self._tidying = asyncio.get_running_loop().create_task(self._tidy(self._rpcs))
+
+    async def _tidy(self, rpcs: Rpcs) -> None:
+        """The transports let go; then, as soon as the app has been sent everything, the memory does."""
+        await rpcs.close()
+        self._rpc_records = rpcs.records()
+        self._is_released = True
+        if self._link.is_closed:
+            self._finish()
+        else:
+            self._link.when_sent(self.region.close)
+
+    def _say_end(self) -> None:
+        assert self.verdict.outcome is not None
+        self._link.send({"op": "end", "outcome": self.verdict.outcome, "status": self.verdict.status})
+
+    def _finish(self) -> None:
+        """The guest is over and the app is gone."""
+        if self.done.done() or not (self._is_released or self._rpcs is None):
+            return
+        self.region.close()
+        self._input.close()
+        self.done.set_result(self._report())
+
+    def _report(self) -> RunReport:
+        assert self.verdict.outcome is not None
+        return RunReport(
+            run=self.id,
+            outcome=self.verdict.outcome,
+            status=self.verdict.status,
+            message=self.verdict.message,
+            arrived_ns=self._request.arrived_ns,
+            started_ns=self._started_ns,
+            ended_ns=self._ended_ns or time.monotonic_ns(),
+            region_bytes=self.region.charged_bytes,
+            rpcs=self._rpc_records,
+            messages=self._outbox.records(),
+            reads=self._reads,
+            log="" if self._host is None else self._host.log_text,
+            cut=self._reads_are_cut,
+        )
