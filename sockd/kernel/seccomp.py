@@ -1,6 +1,6 @@
 """Seccomp: which system calls sandboxed code may make, compiled to classic BPF.
 
-Owns the two policies (handler, Zygote) and a compiler for them; installs nothing. The bytes it makes are `struct
+Owns the policies (handler, Zygote, engine) and a compiler for them; installs nothing. The bytes it makes are `struct
 sock_filter`s for prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER). Knows nothing of sandboxes; it imports no library because
 libseccomp builds a filter in 440 us and reports its own failures badly.
 
@@ -45,6 +45,7 @@ RET = 0x06
 # Offsets in struct seccomp_data; arguments are little-endian u64s, so the low word comes first.
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 
+CLONE_THREAD = 0x00010000
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
@@ -302,6 +303,21 @@ _ZYGOTE_CALLS = frozenset(
 
 _ZYGOTE_CHECKS = {"clone": Check(0, mask=CLONE_NEWNS | CLONE_NEWCGROUP, one_of=(0,))}
 
+# The engine is threads of one process: it starts no other, and nobody's files have owners or links for it to change.
+_ENGINE_CALLS = _HANDLER_CALLS - frozenset(
+    """
+    fork vfork chown fchown lchown fchownat link linkat symlink symlinkat mkdir mkdirat rmdir rename renameat renameat2
+    setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat remap_file_pages
+    process_madvise mlockall personality shmget shmat shmctl shmdt semget semop semctl semtimedop msgget msgsnd msgrcv
+    msgctl mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr capset
+    """.split()
+)
+
+_ENGINE_CHECKS = {
+    **{name: check for name, check in _HANDLER_CHECKS.items() if name not in ("mknodat", "personality")},
+    "clone": Check(0, mask=CLONE_THREAD | SANDBOX_NAMESPACES | CLONE_NEWNS | CLONE_NEWCGROUP, one_of=(CLONE_THREAD,)),
+}
+
 # BPF cannot follow clone3's pointer to its flags. glibc takes ENOSYS for an old kernel and uses clone instead.
 _ABSENT = ("clone3",)
 
@@ -321,6 +337,14 @@ def zygote_filter() -> bytes:
     """The filter of a Zygote: the handler's, and what it takes to make and confine a child."""
     _require_x86_64(platform.machine())
     return compile_filter(_HANDLER_CALLS | _ZYGOTE_CALLS, checks=_HANDLER_CHECKS | _ZYGOTE_CHECKS, absent=_ABSENT)
+
+
+@functools.cache
+def engine_filter() -> bytes:
+    """The filter of the initscript engine and of the compiler: a handler's, but for whatever makes a process, a
+    directory or a System V object. What wasmtime needs is in it: executable memory, memfds, signal stacks, threads."""
+    _require_x86_64(platform.machine())
+    return compile_filter(_ENGINE_CALLS, checks=_ENGINE_CHECKS, absent=_ABSENT)
 
 
 def _require_x86_64(machine: str) -> None:

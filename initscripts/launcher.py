@@ -1,0 +1,103 @@
+"""The launcher: how the engine, and the compiler before it, get rid of all that they do not need. Exec'd as root.
+
+    python -m initscripts.launcher <Confinement as JSON>
+
+The launcher joins the cgroup, makes the namespaces and pivot_roots onto a tree that holds nothing of the host; its one
+child, pid 1 of a pid namespace, mounts its /proc, becomes its uid, drops every capability, takes the filter and execs
+the command. Both die with the daemon. Standard input and output are as the daemon gave them; of the other descriptors
+those that are named are kept, and no more. The exit status is the command's, as a shell would tell it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from typing import Any
+
+from sockd.kernel import syscalls
+from sockd.kernel.syscalls import MountFlag
+from zygote import linux
+
+NAMESPACES = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
+PROC_OPTIONS = "hidepid=invisible,subset=pid"
+"""Nothing but the process itself: no other's files, no /proc/sys, no kernel symbols (proc(5))."""
+
+
+def main(text: str) -> int:
+    """Confine and run; returns the exit status."""
+    confinement = json.loads(text)
+    die_with_parent()
+    for fd in confinement["procs"]:
+        os.write(fd, b"0")
+    namespaces = NAMESPACES | (0 if confinement["network"] == "host" else syscalls.CLONE_NEWNET)
+    syscalls.unshare(namespaces)
+    enter(confinement["root"], confinement["scratch"])
+    child = os.fork()  # noqa: TID251  SAFETY: this process is single-threaded and was exec'd for this
+    if child == 0:
+        try:
+            become(confinement)
+        except BaseException as error:
+            os.write(2, f"the process could not be confined: {error}\n".encode())
+        finally:
+            os._exit(127)
+    for fd in confinement["keep"]:
+        os.close(fd)
+    linux.drop_bounding_set()
+    linux.NO_CAPABILITIES.apply()  # all that is left to do is to wait, and to be killed
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if code >= 0 else 128 - code
+
+
+def die_with_parent() -> None:
+    """SIGKILL for this process when its parent's thread ends (prctl(2)); a change of ids clears it again."""
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def enter(root: str, scratch_fd: int) -> None:
+    """pivot_root onto the tree, in a mount namespace of our own, and let go of the host's (pivot_root(2), NOTES)."""
+    syscalls.mount("none", "/", None, MountFlag.REC | MountFlag.PRIVATE)
+    os.chdir(root)  # noqa: TID251  a process of its own
+    syscalls.pivot_root(".", ".")
+    syscalls.umount(".")
+    os.chdir("/")  # noqa: TID251
+    syscalls.move_mount(scratch_fd, syscalls.AT_FDCWD, "/tmp")
+
+
+def become(confinement: dict[str, Any]) -> None:
+    """Everything between fork and exec. Returns only by raising."""
+    flags = MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC
+    syscalls.mount("proc", "/proc", "proc", flags, PROC_OPTIONS)
+    # A core pattern that starts with `|` ignores 0 and honours 1 (core(5)), and no dump is that small.
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
+    for name, most in confinement["limits"].items():
+        limit(getattr(resource, name), most)
+    linux.drop_bounding_set()
+    linux.lock_securebits()
+    uid = confinement["uid"]
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    linux.NO_CAPABILITIES.apply()
+    die_with_parent()
+    syscalls.close_on_exec_from(3)
+    for fd in confinement["keep"]:
+        os.set_inheritable(fd, True)
+    linux.set_no_new_privs()
+    linux.SeccompFilter(bytes.fromhex(confinement["filter"])).install()
+    command = confinement["command"]
+    os.execve(command[0], command, confinement["env"])
+
+
+def limit(which: int, most: int) -> None:
+    """A resource limit for good, no higher than what we are held to ourselves."""
+    hard = resource.getrlimit(which)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(which, (most, most))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
