@@ -47,8 +47,10 @@ LINKS = {
     "etc/mtab": "/proc/self/mounts",
 }
 DIRECTORIES = ("dev", "etc", "opt/sockd/zygote", "packages", "proc", "run", "tmp", "var/task")
-"""/var/task: the function's code; /packages: the install cache; /opt/sockd: the Zygote's own code."""
+"""/var/task: the function's code; /packages: the install cache; /opt/sockd: the Zygote's own code, and the storage
+library that functions may ask for."""
 CODE, PACKAGES, TMP, PROC, ZYGOTE = "var/task", "packages", "tmp", "proc", "opt/sockd/zygote"
+STORAGE = "opt/sockd/storage_lib"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ def interpreter() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
-def plan(packages: Path) -> tuple[Bind, ...]:
-    """The binds of the default base, outermost first. Pure but for looking at which host directories exist."""
+def software() -> tuple[Bind, ...]:
+    """The host's own software and the interpreter, outermost first. Pure but for looking at which directories exist."""
     binds = [Bind("/usr", "usr")]
     for name in ("lib", "lib32", "lib64", "libx32", "bin", "sbin"):
         if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"):
@@ -73,8 +75,14 @@ def plan(packages: Path) -> tuple[Bind, ...]:
     prefix = os.path.realpath(sys.base_prefix)
     if not Path(prefix).is_relative_to("/usr"):
         binds.append(Bind(prefix, prefix.lstrip("/")))
+    return tuple(binds)
+
+
+def plan(packages: Path) -> tuple[Bind, ...]:
+    """The binds of the default base."""
     zygote = Path(__file__).resolve().parents[2] / "zygote"
-    return (*binds, Bind(str(packages), PACKAGES), Bind(str(zygote), ZYGOTE))
+    storage = zygote.parent / "storage_lib"
+    return (*software(), Bind(str(packages), PACKAGES), Bind(str(zygote), ZYGOTE), Bind(str(storage), STORAGE))
 
 
 class Base:

@@ -6,6 +6,7 @@ and a cold start makes one. Knows frames, not what they mean.
 
 from __future__ import annotations
 
+import array
 import asyncio
 import socket
 from collections.abc import Callable
@@ -45,6 +46,19 @@ class Channel:
             self._unsent += data
             return
         self._push(data)
+
+    def send_first(self, kind: int, number: int, body: bytes, fd: int) -> None:
+        """Send the first frame, with a copy of a descriptor beside it; the caller keeps its own.
+
+        Raises: OSError: the kernel has no room for it, or for as much as its first bytes."""
+        data = protocol.encode_frame(kind, number, body)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (fd,)))]
+        try:
+            sent = self._sock.sendmsg([data], rights)
+        except ConnectionError:
+            return  # the reader sees the end
+        if sent < len(data):
+            self._push(data[sent:])
 
     def close(self) -> None:
         """Close the socket without telling `on_end`; safe to call twice."""

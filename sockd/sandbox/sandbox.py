@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -54,6 +55,24 @@ ANSWERED = (FunctionFailed, InvalidEvent)
 _numbers = itertools.count(1)
 
 
+class Companion(Protocol):
+    """What works beside a sandbox's start and holds memory for it: the run of an initscript."""
+
+    @property
+    def link_fd(self) -> int:
+        """The descriptor that goes to the function beside INIT."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What of the memory budget it holds."""
+
+    def sandbox_ended(self) -> None:
+        """The sandbox was killed: nobody needs it any more."""
+
+    def sandbox_gone(self) -> None:
+        """The sandbox's last process is gone, and with it whoever had its memory mapped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The pools that sandboxes are made from, and the limits of their wires."""
@@ -72,6 +91,8 @@ class Reply(msgspec.Struct):
     error: SockdError | None = None
     """What went wrong instead: the handler's own error, or what became of the sandbox."""
     exec_ns: int = 0
+    exec_started_ns: int = 0
+    """When the handler was called (CLOCK_MONOTONIC), as the sandbox says itself."""
     log: bytes = b""
     log_dropped: int = 0
 
@@ -109,6 +130,7 @@ class Sandbox:
     init_ns: int = 0
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
     """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
+    companion: Companion | None = None
     _pidfd: int = -1
     _channel: Channel | None = None
     _exchange: _Exchange | None = None
@@ -175,10 +197,16 @@ class Sandbox:
                 await self._primed
             self.state = State.PRIMED
 
-    def become(self, program: Program) -> None:
+    def become(self, program: Program, companion: Companion | None = None, init: bytes = b"") -> None:
         """Start being a function: its code, its limits, its INIT. Without waiting: the first `request` follows at once.
 
-        The reservation must be the program's already. Raises: OSError, when a mount or a limit fails."""
+        The reservation must be the program's already.
+
+        Args:
+            companion: what works beside this start; it is told of the sandbox's end from now on, also after a failure.
+            init: INIT's JSON, if it is not the program's.
+        Raises: OSError, when a mount or a limit fails."""
+        self.companion = companion
         if self.state is State.PRIMED:
             self.state = advance(self.state, Step.BECOME)
             apply_limits(self.cgroup, program.limits)
@@ -188,7 +216,11 @@ class Sandbox:
         self.program = program
         self._output.limit_bytes = program.log_bytes
         self._root.mount_code(program)
-        self._send(protocol.INIT, 0, program.init)
+        if companion is None:
+            self._send(protocol.INIT, 0, init or program.init)
+        else:
+            assert self._channel is not None
+            self._channel.send_first(protocol.INIT, 0, init or program.init, companion.link_fd)
 
     async def request(self, request_id: bytes, event: bytes) -> Reply:
         """One request to the function; the first one also waits for its init.
@@ -247,8 +279,9 @@ class Sandbox:
 
     @property
     def reserved_bytes(self) -> int:
-        """What of the memory budget it holds."""
-        return self._reservation.size
+        """What of the memory budget it holds, and what works beside it for it."""
+        beside = self.companion.reserved_bytes if self.companion is not None else 0
+        return self._reservation.size + beside
 
     def adopt(self, reservation: Reservation) -> None:
         """Take over the reservation of the function that a spare is to become, and give back its own."""
@@ -259,6 +292,13 @@ class Sandbox:
         """What its cgroup is charged for."""
         return self.cgroup.memory_bytes()
 
+    def end(self, error: SockdError) -> None:
+        """Destroy it in the middle of its request, which is answered with this error; without one, nothing happens."""
+        exchange = self._exchange
+        if exchange is not None and not exchange.reply.done():
+            self._finish(error)
+            self.destroy()
+
     def destroy(self) -> None:
         """Kill it and give everything back: at once what is only ours, and when its last process is gone its cgroup,
         its uid and its memory. Safe to call at any time, and again."""
@@ -267,6 +307,8 @@ class Sandbox:
         self.state = advance(self.state, Step.DESTROY)
         with ExitStack() as every:  # goes on after an error and raises the last
             every.callback(self.on_death, self)
+            if self.companion is not None:
+                every.callback(self.companion.sandbox_ended)
             every.callback(self._finish, SandboxDied("the sandbox was destroyed"))
             every.callback(self._parts.cgroups.give_back, self.cgroup, self._after_last_process)
             every.callback(self._close_root)
@@ -304,7 +346,7 @@ class Sandbox:
         if kind == protocol.FAILED and (number == exchange.number or self.state is State.STARTING):
             self._finish(read_failure(body, InitFailed if self.state is State.STARTING else FunctionFailed))
         elif kind == protocol.RESULT and number == exchange.number and self.state is State.BUSY:
-            self._finish(None, body, max(0, ended - started))
+            self._finish(None, body, max(0, ended - started), started)
         else:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} instead of {exchange.number}")
 
@@ -342,11 +384,11 @@ class Sandbox:
         self.cgroup.kill_nowait()
         self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds"))
 
-    def _finish(self, error: SockdError | None, body: bytes = b"", exec_ns: int = 0) -> None:
+    def _finish(self, error: SockdError | None, body: bytes = b"", exec_ns: int = 0, exec_started_ns: int = 0) -> None:
         """Answer whoever waits, once; the first outcome counts."""
         exchange = self._exchange
         if exchange is not None and not exchange.reply.done():
-            exchange.reply.set_result(Reply(body, error, exec_ns, *self._output.take()))
+            exchange.reply.set_result(Reply(body, error, exec_ns, exec_started_ns, *self._output.take()))
         if self._primed is not None and self._is_priming():
             self._primed.set_exception(SandboxFailed(f"a spare ended before it was ready: {error}"))
 
@@ -357,6 +399,8 @@ class Sandbox:
     def _after_last_process(self) -> None:
         self.zygote.give_back_uid(self.uid)
         self._reservation.close()
+        if self.companion is not None:
+            self.companion.sandbox_gone()
 
     def _close_root(self) -> None:
         # The last close of a detached tree waits for an RCU grace period: 200 us that nobody here needs to wait for.
