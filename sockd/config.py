@@ -98,6 +98,29 @@ class CodeConfig(Slice, frozen=True):
     keep_versions: int = 5
 
 
+class InitscriptsConfig(Slice, frozen=True):
+    """The initscript engine: one process for the worker, and the compiler of what is deployed for it."""
+
+    enabled: bool = True
+    """False: nothing is prefetched, and a deploy that brings an initscript is refused."""
+    memory_mb: int | None = None
+    """Memory of the engine, all regions included; None is 256 MB and whatever functions reserve of sandbox.memory_mb."""
+    runs: int = 64
+    """Most at a time; a cold start beyond is one without an initscript."""
+    uid: int | None = None
+    """The engine's own; None is the one below sandbox.base_uid, and the compiler's is the one below the engine's."""
+    max_module_kb: int = 1024
+    compile_deadline_s: float = 60.0
+    compile_memory_mb: int = 1024
+
+
+class TraceConfig(Slice, frozen=True):
+    """What is remembered of single invocations, for `sockd trace`."""
+
+    keep: int = 1000
+    """How many; 0 remembers none."""
+
+
 class Config(Slice, frozen=True):
     """Everything. `Config.load` is the only place that reads a file."""
 
@@ -108,6 +131,8 @@ class Config(Slice, frozen=True):
     zygote: ZygoteConfig = ZygoteConfig()
     packages: PackageConfig = PackageConfig()
     code: CodeConfig = CodeConfig()
+    initscripts: InitscriptsConfig = InitscriptsConfig()
+    traces: TraceConfig = TraceConfig()
 
     @classmethod
     def load(cls, path: Path | None, **overrides: str) -> Config:

@@ -144,6 +144,7 @@ async def serve(config: Config) -> int:
         servers = await _open_doors(daemon, config, state, stack)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
+        worker.open_engine([servers[0].port])
         preloading = asyncio.create_task(worker.preload())
         settle_collector()
         print(f"sockd is listening on {daemon.url}", flush=True)

@@ -1,11 +1,12 @@
 """Every error that sockd raises on purpose, as one tree.
 
     SockdError 500
-     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadConfig, InvalidEvent
+     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadConfig, InvalidEvent
      ├─ NoSuchFunction 404
      ├─ RequestTooLarge 413
      ├─ TooManyRequests 429
      ├─ FunctionFailed 500                the handler ran and raised
+     │   ├─ LaunchAborted                 the initscript decided that nothing is to be run
      │   ├─ InitFailed                    importing the handler raised
      │   └─ ResponseTooLarge
      ├─ SandboxDied 502 ── OutOfMemory    the process is gone
@@ -57,6 +58,12 @@ class BadFunctionConfig(BadRequest):
     """`sockd.toml` or the entry point of a function is wrong."""
 
 
+class BadInitscript(BadRequest):
+    """An initscript that can never run: malformed, too large, an unknown import; or this worker has no engine."""
+
+    error_type = "InvalidInitscriptException"
+
+
 class BadConfig(BadRequest):
     """The daemon's own configuration is wrong; it does not start."""
 
@@ -103,6 +110,15 @@ class FunctionFailed(SockdError):
 
 class InitFailed(FunctionFailed):
     """The handler's module could not be imported, or the entry point is not in it."""
+
+
+class LaunchAborted(FunctionFailed):
+    """The function's initscript called the launch off; `exit_status` is its own. The handler did not answer."""
+
+    def __init__(self, exit_status: int, message: str) -> None:
+        text = f"the initscript aborted the launch with status {exit_status}" + (f": {message}" if message else "")
+        super().__init__("Initscript.LaunchAborted", text)
+        self.exit_status = exit_status
 
 
 class ResponseTooLarge(FunctionFailed):

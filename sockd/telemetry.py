@@ -80,6 +80,10 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     network: str
     packages: list[str]
     """Its closure, as `name==version`, sorted."""
+    storage: str = "own"
+    """Whose storage library it imports."""
+    initscript: str = ""
+    """Digest of its initscript's module; empty: it has none."""
     code_bytes: int
     created_at: float
     """Unix time of the first deploy."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import msgspec
 
+from initscripts import process as engine
+from initscripts.client import EngineClient, EngineSettings
+from initscripts.limits import EngineLimits
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.install_cache import InstallCache
 from sockd.caches.nursery import Nursery
@@ -25,9 +28,11 @@ from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.lambdas.code_store import CodeStore
 from sockd.lambdas.function import Caches
 from sockd.lambdas.functions import Functions
+from sockd.lambdas.initscript_store import InitscriptStore
+from sockd.lambdas.initscripts import Initscripts
 from sockd.lambdas.registry import Registry
 from sockd.sandbox.assembly import Assembly, open_assembly
-from sockd.sandbox.base import Base, plan
+from sockd.sandbox.base import Base, Bind, interpreter, plan, software
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.farm import Farm, farm_path
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
@@ -39,6 +44,9 @@ KILL_DEADLINE_S = 10.0
 HOUSEKEEPING_S = 5.0
 PRESSURE = 0.05
 """Below this free share of the memory budget no spares are kept."""
+
+ENGINE_MEMORY_BYTES = 256 * MB
+"""What the initscript engine needs for itself, regions and linear memories not counted: those are in the budget."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +66,7 @@ class Worker:
     nursery: Nursery
     handlers: HandlerCache
     functions: Functions
+    initscripts: Initscripts
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -97,13 +106,21 @@ class Worker:
         stack.push_async_callback(nursery.aclose)
         handlers = HandlerCache(config.sandbox, budget)
         stack.callback(handlers.close)
-        functions = _functions(config, state, packages, Caches(handlers, tree, nursery, budget), stack)
+        initscripts = _initscripts(config, state, cgroups, budget, stack)
+        caches = Caches(handlers, tree, nursery, budget, initscripts)
+        functions = _functions(config, state, packages, caches, stack)
         worker = cls(
-            config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers, functions
+            *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
+            *(functions, initscripts),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
         return worker
+
+    def open_engine(self, ports: Sequence[int]) -> None:
+        """Let the initscript engine start when it is needed. Args: ports: the daemon's own, which no script may reach."""
+        limits = EngineLimits(runs=self.config.initscripts.runs, denied_ports=list(ports))
+        self.initscripts.client.open(limits)
 
     async def preload(self) -> None:
         """Install the packages that the configuration names; a failure is logged, and nothing else."""
@@ -144,6 +161,27 @@ def _functions(
     stack.callback(functions.close)
     functions.load()
     return functions
+
+
+def _initscripts(
+    config: Config, state: StateDir, cgroups: CgroupPool, budget: MemoryBudget, stack: AsyncExitStack
+) -> Initscripts:
+    """The store of initscripts and the client of their engine, which stand on a tree of their own. Nothing is started."""
+    settings = config.initscripts
+    root = state.path / "engine"
+    places = engine.software()
+    if settings.enabled and not engine.missing():
+        binds = [Bind(source, target) for source, target in places]
+        stack.callback(Base.build(root, (*software(), *binds)).close)
+    ground = engine.Ground(root, interpreter(), engine.import_paths(places), cgroups.take, cgroups.give_back)
+    uid = settings.uid if settings.uid is not None else config.sandbox.base_uid - 1
+    memory_bytes = settings.memory_mb * MB if settings.memory_mb is not None else ENGINE_MEMORY_BYTES + budget.total
+    engine_settings = EngineSettings(uid, memory_bytes, memory_bytes, settings.runs)
+    store = InitscriptStore(state.path / "initscripts", state.path / "tmp", ground, settings, compiler_uid=uid - 1)
+    store.recover()
+    initscripts = Initscripts(settings, EngineClient(ground, engine_settings), store, budget)
+    stack.push_async_callback(initscripts.close)
+    return initscripts
 
 
 async def try_sandbox(tree: ZygoteTree) -> None:

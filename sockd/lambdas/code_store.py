@@ -142,21 +142,27 @@ def read_text(directory: Path, name: str, max_bytes: int) -> str | None:
     """The text of a regular file in a code tree, None when it is not there.
 
     Raises: BadArchive when it is something else, longer than max_bytes, or not UTF-8."""
+    if not os.path.lexists(directory / name):
+        return None
+    data = read_bytes(directory, name, max_bytes)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadArchive(f"{name} is not UTF-8: byte {error.start}") from None
+
+
+def read_bytes(directory: Path, name: str, max_bytes: int) -> bytes:
+    """The content of a regular file in a code tree. Raises: BadArchive when it is not there, something else, or longer."""
     try:
         with open(directory / name, "rb", opener=_open_warily) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise BadArchive(f"{name} is not a file")
             data = file.read(max_bytes + 1)
-    except FileNotFoundError:
-        return None
     except OSError as error:
         raise BadArchive(f"{name} cannot be read: {os.strerror(error.errno or 0)}") from None
     if len(data) > max_bytes:
         raise BadArchive(f"{name} is longer than {max_bytes} bytes")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadArchive(f"{name} is not UTF-8: byte {error.start}") from None
+    return data
 
 
 def _open_warily(path: str, flags: int) -> int:

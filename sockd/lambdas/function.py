@@ -7,6 +7,7 @@ version that was current when it was admitted; sandboxes of a version that is no
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from dataclasses import dataclass
 
@@ -18,9 +19,11 @@ from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.errors import NoCapacity, SandboxFailed
 from sockd.lambdas.admission import Admission
+from sockd.lambdas.initscripts import Beside, Initscript, Initscripts
 from sockd.lambdas.version import Version
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.sandbox.program import Program
 from sockd.sandbox.sandbox import Reply, Sandbox
 from sockd.telemetry import Invocation, Origin, Times
 
@@ -33,6 +36,7 @@ class Caches:
     tree: ZygoteTree
     nursery: Nursery
     budget: MemoryBudget
+    initscripts: Initscripts | None = None
 
 
 class Leased(msgspec.Struct):
@@ -44,6 +48,11 @@ class Leased(msgspec.Struct):
     ready_ns: int = 0
     """When the daemon had done its part; a new sandbox itself is ready later, and says when."""
     node: ZygoteNode | None = None
+    reserved_ns: int = 0
+    """When a new sandbox had its memory, and when it had been forked."""
+    forked_ns: int = 0
+    beside: Beside | None = None
+    """The run of its initscript."""
 
     def setup_ns(self) -> int:
         """From asking for a sandbox to one that is confined and may become the function."""
@@ -59,6 +68,8 @@ class Outcome(msgspec.Struct):
 
     invocation: Invocation
     reply: Reply
+    leased: Leased
+    answered_ns: int
 
 
 class Function:
@@ -72,27 +83,42 @@ class Function:
         self._reserved: Reservation | None = None
         self._own_budget = MemoryBudget(0)
         self._reserve(version)
+        self._adopt(version)
 
-    async def invoke(self, request_id: bytes, event: bytes, arrived_ns: int) -> Outcome:
-        """One request. Raises: TooManyRequests, Draining, NoCapacity, SandboxFailed; the handler's errors are in the reply."""
+    async def invoke(
+        self, request_id: bytes, event: bytes, arrived_ns: int, recorder: Initscript | None = None
+    ) -> Outcome:
+        """One request.
+
+        Args:
+            recorder: makes it a recording: in a new sandbox with our storage library, which does not outlive it.
+        Raises: TooManyRequests, Draining, NoCapacity, SandboxFailed; the handler's errors are in the reply."""
         if not self.admission.try_enter():
             await self.admission.wait()
         admitted_ns = time.monotonic_ns()
         version = self.version
         try:
-            leased = await self._lease(version)
+            if recorder is None:
+                leased = await self._lease(version, request_id, event, arrived_ns)
+            else:
+                leased = await self._start(version, recorder, request_id, event, arrived_ns)
         except BaseException:
             self.admission.leave()
             raise
         try:
-            reply = await leased.sandbox.request(request_id, event)
+            if leased.beside is None:
+                reply = await leased.sandbox.request(request_id, event)
+            else:
+                reply = await self._first_request(leased.sandbox, leased.beside, request_id, event)
         finally:
+            if recorder is not None:
+                leased.sandbox.destroy()
             # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
             self._loop.call_soon(self._put_back, leased, version)
         times = Times(admitted_ns - arrived_ns, leased.setup_ns(), leased.init_ns(), reply.exec_ns)
         node = ",".join(sorted(leased.node.packages)) if leased.node else ""
         invocation = Invocation(reply.body, leased.origin, leased.sandbox.id, version.number, node, times)
-        return Outcome(invocation, reply)
+        return Outcome(invocation, reply, leased, time.monotonic_ns())
 
     def switch(self, version: Version) -> None:
         """Make another version current: the next request gets it; those under way end on the old one.
@@ -104,25 +130,36 @@ class Function:
         except NoCapacity:
             self._reserve(self.version)
             raise
+        self._adopt(version)
         old, self.version = self.version, version
         self.admission.resize(version.config.concurrency, version.config.queue_depth)
         self._caches.handlers.drop(old.program)
-        old.close()
+        self._let_go(old)
 
     def close(self) -> None:
         """Forget the function: waiters are served, later requests are not."""
         self.admission.close()
         self._release_reserved()
         self._caches.handlers.drop(self.version.program)
-        self.version.close()
+        self._let_go(self.version)
+
+    def _adopt(self, version: Version) -> None:
+        """Have a version's initscript ready for its cold starts."""
+        if version.initscript is not None and self._caches.initscripts is not None:
+            self._caches.initscripts.adopt(version.initscript)
+
+    def _let_go(self, version: Version) -> None:
+        if version.initscript is not None and self._caches.initscripts is not None:
+            self._caches.initscripts.release(version.initscript)
+        version.close()
 
     # -- sandboxes
 
-    async def _lease(self, version: Version) -> Leased:
+    async def _lease(self, version: Version, request_id: bytes, event: bytes, arrived_ns: int) -> Leased:
         """An idle sandbox of this version, or a new one."""
         sandbox = self._caches.handlers.lease(version.program)
         if sandbox is None:
-            return await self._start(version)
+            return await self._start(version, version.initscript, request_id, event, arrived_ns)
         if sandbox.state is State.IDLE:
             return Leased(sandbox, "warm")
         started_ns = time.monotonic_ns()
@@ -133,22 +170,50 @@ class Function:
             raise
         return Leased(sandbox, "paused", started_ns, time.monotonic_ns())
 
-    async def _start(self, version: Version) -> Leased:
-        """A cold start: memory, a child of the best Zygote, the function's code."""
+    async def _start(
+        self, version: Version, script: Initscript | None, request_id: bytes, event: bytes, arrived_ns: int
+    ) -> Leased:
+        """A cold start: the initscript, and while it runs memory, a child of the best Zygote, the function's code."""
+        beside = None
+        if script is not None and self._caches.initscripts is not None:
+            # Before anything that waits: what it fetches is on its way while all of the following is done.
+            beside = self._caches.initscripts.start(script, request_id, event, arrived_ns)
         started_ns = time.monotonic_ns()
         limits = version.program.limits
-        reservation = self._own_budget.reserve_nowait(limits.memory_bytes)
-        if reservation is None:
-            reservation = await self._caches.budget.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
-        started = await self._caches.tree.start(version.zygote_keys, version.program, reservation)
+        try:
+            reservation = self._own_budget.reserve_nowait(limits.memory_bytes)
+            if reservation is None:
+                deadline_s = version.config.timeout_s
+                reservation = await self._caches.budget.reserve(limits.memory_bytes, deadline_s=deadline_s)
+            reserved_ns = time.monotonic_ns()
+            started = await self._caches.tree.start(version.zygote_keys, version.program, reservation)
+        except BaseException:
+            if beside is not None:
+                beside.give_up()
+            raise
+        forked_ns = time.monotonic_ns()
         sandbox = started.sandbox
         try:
-            sandbox.become(version.program)
+            if beside is None:
+                sandbox.become(version.program)
+            else:
+                become_beside(sandbox, version.program, beside, is_recording=script is not version.initscript)
         except OSError as error:
             sandbox.destroy()
             raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
         origin: Origin = "spare" if started.from_spare else "zygote"
-        return Leased(sandbox, origin, started_ns, time.monotonic_ns(), started.node)
+        ready_ns = time.monotonic_ns()
+        return Leased(sandbox, origin, started_ns, ready_ns, started.node, reserved_ns, forked_ns, beside)
+
+    async def _first_request(self, sandbox: Sandbox, beside: Beside, request_id: bytes, event: bytes) -> Reply:
+        """The one request that an initscript works for; it may have called that off."""
+        aborted = beside.aborted()
+        if aborted is not None:
+            return Reply(error=aborted)
+        try:
+            return await sandbox.request(request_id, event)
+        finally:
+            beside.answered()
 
     def _put_back(self, leased: Leased, version: Version) -> None:
         """Keep or destroy a sandbox whose request is over, then let the next request in."""
@@ -189,3 +254,20 @@ class Function:
             self._reserved.close()
             self._reserved = None
             self._own_budget = MemoryBudget(0)
+
+
+def become_beside(sandbox: Sandbox, program: Program, beside: Beside, *, is_recording: bool) -> None:
+    """`become` with a run beside it, unless the run has called the launch off already: then the sandbox is destroyed.
+
+    Raises: OSError, as `become`."""
+    if beside.aborted() is not None:
+        sandbox.destroy()
+        beside.give_up()
+        return
+    sandbox.become(program, beside, recording_init(program.init) if is_recording else b"")
+    beside.watch(sandbox)
+
+
+def recording_init(init: bytes) -> bytes:
+    """An INIT message with our storage library in it, which tells what is read."""
+    return json.dumps(json.loads(init) | {"storage": "sockd"}, separators=(",", ":")).encode()

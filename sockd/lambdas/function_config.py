@@ -9,12 +9,13 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from sockd.config import FunctionDefaults
-from sockd.errors import BadFunctionConfig
+from sockd.errors import BadArchive, BadFunctionConfig
+from sockd.lambdas.archive import checked_path
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -35,6 +36,19 @@ BOUNDS: dict[str, tuple[float, float]] = {
 """Least and most of each number. AWS: memory 128-10240 MB (a no-op here lives in 32), timeout 1-900 s, concurrency 1000
 an account, /tmp 512-10240 MB, 1024 open files and 1024 processes. cpus: the least that a cgroup's quota can say."""
 
+INITSCRIPT_BOUNDS: dict[str, tuple[float, float]] = {
+    "deadline_s": (0.001, 900),
+    "memory_mb": (1, 1024),
+    "region_mb": (1, 10240),
+    "rpcs": (1, 10_000),
+    "connections": (1, 1000),
+    "messages": (0, 10_000),
+}
+"""Likewise, of the table [initscript]."""
+ARGS_BYTES = 32 * 1024
+ENDPOINT = re.compile(r"[A-Za-z0-9*._/:\[\]-]{1,300}")
+MAX_ENDPOINTS = 100
+
 ENV_BYTES = 4096
 """AWS: 4 KB, names and values together."""
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -45,6 +59,42 @@ RESERVED_ENV_PREFIX = "AWS_LAMBDA_"
 """Set by us. AWS reserves its credentials and region too; here nobody else would set them, so the function may."""
 
 
+class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the initscript of a function is given, and what one run of it may use."""
+
+    wasm: str | None = None
+    """The module, a file of the code; None: it is uploaded beside the code."""
+    args: str | None = None
+    """What the script reads as its input; None: the event."""
+    deadline_s: float = 10.0
+    memory_mb: int = 16
+    """Linear memory."""
+    region_mb: int = 256
+    """Shared memory for what it fetches."""
+    rpcs: int = 1000
+    connections: int = 64
+    messages: int = 1000
+    endpoints: list[str] | None = None
+    """Where it may connect to: host, host:port, *.suffix, or a network. None: anywhere but link-local addresses and the
+    daemon's own ports; for a function without network: nowhere."""
+
+    def check(self) -> None:
+        """Raises BadFunctionConfig for the first value out of its bounds."""
+        _check_bounds(self, INITSCRIPT_BOUNDS, "initscript.")
+        if self.args is not None and (not _is_unicode(self.args) or len(self.args.encode()) > ARGS_BYTES):
+            raise BadFunctionConfig(f"initscript.args: must be text of at most {ARGS_BYTES} bytes")
+        if self.wasm is not None:
+            try:
+                checked_path(self.wasm)
+            except (BadArchive, UnicodeEncodeError):
+                raise BadFunctionConfig(f"initscript.wasm = {self.wasm[:80]!r}: must be a file of the code") from None
+        if self.endpoints is not None and len(self.endpoints) > MAX_ENDPOINTS:
+            raise BadFunctionConfig(f"initscript.endpoints: at most {MAX_ENDPOINTS}")
+        for endpoint in self.endpoints or ():
+            if not ENDPOINT.fullmatch(endpoint):
+                raise BadFunctionConfig(f"initscript.endpoints: {endpoint[:80]!r} is not host, host:port or a network")
+
+
 class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of one version of a function."""
 
@@ -53,6 +103,10 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     reserved_memory_mb: int = 0
     """Memory that only this function's sandboxes may use, taken from the worker's budget while it is deployed."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
+    storage: Literal["own", "sockd"] = "own"
+    """Whose `storage` and `nosql` modules the function imports: its package's own, or the library of ours that takes
+    what an initscript has fetched."""
+    initscript: InitscriptConfig | None = None
 
     @classmethod
     def from_toml(
@@ -70,9 +124,9 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise BadFunctionConfig(f"sockd.toml: {error}") from None
         table |= {key: value for key, value in (overrides or {}).items() if value is not None}
-        for key in table:
-            if key not in cls.__struct_fields__:
-                raise BadFunctionConfig(_unknown_key(key, cls.__struct_fields__))
+        _check_keys(table, cls.__struct_fields__)
+        if isinstance(table.get("initscript"), dict):
+            _check_keys(table["initscript"], InitscriptConfig.__struct_fields__, "initscript.")
         try:
             config = msgspec.convert(msgspec.structs.asdict(defaults) | table, cls)
         except msgspec.ValidationError as error:
@@ -91,16 +145,15 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
 
     def check(self) -> None:
         """Raises BadFunctionConfig for the first value out of its bounds."""
-        for key, (least, most) in BOUNDS.items():
-            value = getattr(self, key)
-            if not least <= value <= most:  # written so that NaN, which TOML knows, is out of bounds
-                raise BadFunctionConfig(f"{key} = {value}: must be between {least:g} and {most:g}")
+        _check_bounds(self, BOUNDS)
         if self.reserved_memory_mb > self.memory_mb * self.concurrency:
             raise BadFunctionConfig(
                 f"reserved_memory_mb = {self.reserved_memory_mb}: more than the function can use, "
                 f"which is memory_mb x concurrency = {self.memory_mb * self.concurrency}"
             )
         check_env(self.env)
+        if self.initscript is not None:
+            self.initscript.check()
 
 
 def check_name(name: str) -> str:
@@ -125,6 +178,13 @@ def check_env(env: dict[str, str]) -> None:
         raise BadFunctionConfig(f"env has {size} bytes, names and values together; the limit is {ENV_BYTES}")
 
 
+def _check_bounds(config: msgspec.Struct, bounds: dict[str, tuple[float, float]], prefix: str = "") -> None:
+    for key, (least, most) in bounds.items():
+        value = getattr(config, key)
+        if not least <= value <= most:  # written so that NaN, which TOML knows, is out of bounds
+            raise BadFunctionConfig(f"{prefix}{key} = {value}: must be between {least:g} and {most:g}")
+
+
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
@@ -133,10 +193,16 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _unknown_key(key: str, known: tuple[str, ...]) -> str:
+def _check_keys(table: dict[str, Any], known: tuple[str, ...], prefix: str = "") -> None:
+    for key in table:
+        if key not in known:
+            raise BadFunctionConfig(_unknown_key(prefix, key, known))
+
+
+def _unknown_key(prefix: str, key: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(sorted(known))}"
-    return f"unknown key {key[:80]!r}; {hint}"
+    hint = f"did you mean {prefix + near[0]!r}?" if near else f"the keys are {', '.join(sorted(known))}"
+    return f"unknown key {prefix + key[:80]!r}; {hint}"
 
 
 def _words(error: msgspec.ValidationError) -> str:

@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.config import Config
-from sockd.errors import NoCapacity, NoSuchFunction
-from sockd.lambdas.code_store import CodeStore, CodeVersion
+from sockd.errors import BadInitscript, NoCapacity, NoSuchFunction
+from sockd.lambdas.code_store import CodeStore, CodeVersion, read_bytes
 from sockd.lambdas.entrypoint import entry_point
-from sockd.lambdas.function import Caches, Function
-from sockd.lambdas.function_config import FunctionConfig, check_name
+from sockd.lambdas.function import Caches, Function, Outcome
+from sockd.lambdas.function_config import FunctionConfig, InitscriptConfig, check_name
+from sockd.lambdas.initscripts import Initscripts
 from sockd.lambdas.registry import FunctionRecord, Registry
 from sockd.lambdas.version import Version
 
 REMOVE_DRAIN_S = 30.0
 """How long a removed function's last requests may keep its code on the disk."""
+
+RECORD_DEADLINE_S = 10.0
+"""How long after the answer of a recording its report may take."""
 
 Progress = Callable[[str], None]
 
@@ -41,12 +48,15 @@ class Functions:
         self._code = code
         self._packages = packages
         self._caches = caches
+        self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
         self._live: dict[str, Function] = {}
         self._unready: dict[str, FunctionRecord] = {}
         """Functions of an earlier daemon whose packages are not all there; they are installed when first asked for."""
         self._publishing = asyncio.Lock()
         self._held: list[str] = []
         """Code digests of deploys under way and of removed functions that still run: not garbage yet."""
+        self._held_initscripts: list[str] = []
+        """Likewise, of initscripts."""
         self._deploying: list[tuple[str, Closure]] = []
         """Who uses which packages, before the registry says so."""
 
@@ -54,6 +64,7 @@ class Functions:
         """Make the recorded functions live, and delete code that a killed daemon had not recorded yet. Blocks, shortly:
         nothing is started for a function."""
         self._code.gc(self._registry.digests())
+        self._collect_initscripts()
         for record in self._registry.list():
             try:
                 self._live[record.name] = Function(self._version(record), self._caches)
@@ -84,14 +95,63 @@ class Functions:
         """The current version of every live function, by name."""
         return [self._live[name].version for name in sorted(self._live)]
 
-    async def deploy(self, name: str, zip_path: Path, overrides: dict[str, Any], progress: Progress) -> Version:
-        """Publish a version and switch to it. Raises: BadArchive, BadFunctionConfig, PackagesFailed, NoCapacity."""
+    async def deploy(
+        self, name: str, zip_path: Path, overrides: dict[str, Any], progress: Progress, wasm: bytes | None = None
+    ) -> Version:
+        """Publish a version and switch to it.
+
+        Args: wasm: its initscript, uploaded beside the code.
+        Raises: BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity."""
         check_name(name)
         try:
             async with self._publish(zip_path) as code:
-                return await self._deploy(name, code, overrides, progress)
+                return await self._deploy(name, code, overrides, progress, wasm)
         finally:
             await self._collect_code()
+
+    async def deploy_initscript(self, name: str, wasm: bytes, progress: Progress) -> Version:
+        """Give a function another initscript, its code and settings unchanged: a new version.
+
+        Raises: NoSuchFunction, BadInitscript, NoCapacity."""
+        self.current(name)
+        try:
+            async with self._compiled(wasm, progress) as digest:
+                record = self.current(name).record
+                config = FunctionConfig.from_json(record.config)
+                if config.initscript is None or config.initscript.wasm is not None:
+                    settings = msgspec.structs.replace(config.initscript or InitscriptConfig(), wasm=None)
+                    config = msgspec.structs.replace(config, initscript=settings)
+                put = self._registry.put(
+                    name,
+                    digest=record.digest,
+                    code_bytes=record.code_bytes,
+                    handler=record.handler,
+                    config=config.to_json(),
+                    closure=record.closure,
+                    initscript=digest,
+                )
+                return self._switch(self._version(put))
+        finally:
+            await self._collect_code()
+
+    async def record(self, name: str, request_id: bytes, event: bytes, arrived_ns: int) -> Outcome:
+        """Run a function once in a new sandbox that is listened to; the outcome's run has the reads in its report.
+
+        Raises: as `Function.invoke`; NoSuchFunction; BadInitscript, when there is no engine to listen."""
+        function = await self.get(name)
+        if self._initscripts is None:
+            raise BadInitscript("this worker has no initscripts")
+        script = await self._initscripts.recorder(name, function.version.config)
+        try:
+            outcome = await function.invoke(request_id, event, arrived_ns, script)
+            beside = outcome.leased.beside
+            if beside is None:
+                raise BadInitscript("the initscript engine is busy; record again")
+            async with asyncio.timeout(RECORD_DEADLINE_S):
+                await beside.run.done
+            return outcome
+        finally:
+            self._initscripts.release(script)
 
     async def remove(self, name: str) -> None:
         """Forget a function; its requests under way end first. Raises: NoSuchFunction."""
@@ -158,20 +218,60 @@ class Functions:
         finally:
             self._held.remove(code.digest)
 
-    async def _deploy(self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress) -> Version:
+    async def _deploy(
+        self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
+    ) -> Version:
         config = FunctionConfig.from_toml(code.settings(), self._config.function, overrides)
         handler = entry_point(code.path, config.handler)
         closure = await self._install(name, code.requirements(), progress)
         self._check_reserve(name, config)
-        record = self._registry.put(
-            name,
-            digest=code.digest,
-            code_bytes=code.size_bytes,
-            handler=handler,
-            config=config.to_json(),
-            closure=closure.to_json().decode(),
-        )
-        return self._switch(self._version(record))
+        async with self._initscript(name, code, config, progress, wasm) as initscript:
+            record = self._registry.put(
+                name,
+                digest=code.digest,
+                code_bytes=code.size_bytes,
+                handler=handler,
+                config=config.to_json(),
+                closure=closure.to_json().decode(),
+                initscript=initscript,
+            )
+            return self._switch(self._version(record))
+
+    @contextlib.asynccontextmanager
+    async def _initscript(
+        self, name: str, code: CodeVersion, config: FunctionConfig, progress: Progress, wasm: bytes | None
+    ) -> AsyncIterator[str]:
+        """The digest of a deploy's initscript, empty without one: the uploaded module, or that of the code, or else the
+        one that was uploaded before for a function whose settings still speak of one."""
+        settings = config.initscript
+        if wasm is None and settings is None:
+            yield ""
+            return
+        if wasm is None and settings is not None and settings.wasm is None:
+            current = self._live[name].version.record if name in self._live else None
+            if current is None or not current.initscript:
+                raise BadInitscript("[initscript] names no wasm, and none was uploaded: sockd deploy --initscript FILE")
+            yield current.initscript
+            return
+        if wasm is None:
+            assert settings is not None and settings.wasm is not None
+            wasm = read_bytes(code.path, settings.wasm, self._config.initscripts.max_module_kb * 1024)
+        async with self._compiled(wasm, progress) as digest:
+            yield digest
+
+    @contextlib.asynccontextmanager
+    async def _compiled(self, wasm: bytes, progress: Progress) -> AsyncIterator[str]:
+        """A module, compiled and kept, that is not garbage until the block ends; its digest."""
+        if self._initscripts is None:
+            raise BadInitscript("this worker has no initscripts")
+        progress("compiling the initscript")
+        digest = hashlib.sha256(wasm).hexdigest()
+        self._held_initscripts.append(digest)
+        try:
+            await self._initscripts.publish(wasm)
+            yield digest
+        finally:
+            self._held_initscripts.remove(digest)
 
     async def _install(self, name: str, requirements: str | None, progress: Progress) -> Closure:
         closure = Closure()
@@ -209,3 +309,8 @@ class Functions:
         """Delete code that no remembered version and no deploy under way needs."""
         async with self._publishing:
             await in_thread(self._code.gc, self._registry.digests() | set(self._held))
+        self._collect_initscripts()
+
+    def _collect_initscripts(self) -> None:
+        if self._initscripts is not None:
+            self._initscripts.store.gc(self._registry.initscripts() | set(self._held_initscripts))

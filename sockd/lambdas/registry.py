@@ -1,7 +1,7 @@
 """The registry: which functions exist, and which version of each is the current one.
 
     functions   name → number of the current version, when it came to be, when it last changed
-    versions    (name, number) → code digest, entry point, settings, packages; the newest few of each function
+    versions    (name, number) → code digest, entry point, settings, packages, initscript; the newest few of each function
 
 Owns one SQLite file. Called straight on the event loop: a read or a write costs tens of µs and does not wait for the
 disk, but for a checkpoint every thousand pages (WAL with synchronous=NORMAL: a killed daemon loses nothing; a power cut
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sockd.errors import NoCapacity, NoSuchFunction, SockdError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SCHEMA = """
 CREATE TABLE functions (
     name TEXT PRIMARY KEY,
@@ -39,14 +39,21 @@ CREATE TABLE versions (
     config TEXT NOT NULL,
     closure TEXT NOT NULL,
     published_at REAL NOT NULL,
+    initscript TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (name, version)
 ) WITHOUT ROWID;
 """
+MIGRATION = "ALTER TABLE versions ADD COLUMN initscript TEXT NOT NULL DEFAULT '';"
+"""What makes schema 2 of schema 1, the only older one."""
 SELECT = """
-SELECT name, version, digest, code_bytes, handler, config, closure, published_at, created_at, updated_at
+SELECT name, version, digest, code_bytes, handler, config, closure, initscript, published_at, created_at, updated_at
 FROM functions JOIN versions USING (name{current})
 """
 CURRENT = SELECT.format(current=", version")
+INSERT = """
+INSERT INTO versions (name, version, digest, code_bytes, handler, config, closure, initscript, published_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
 EVERY = SELECT.format(current="").replace("name, version,", "name, versions.version,")
 
 
@@ -69,6 +76,8 @@ class FunctionRecord:
     """JSON of a FunctionConfig."""
     closure: str
     """JSON of a Closure."""
+    initscript: str
+    """Digest of its WebAssembly module; empty: it has none."""
     published_at: float
     """Unix time of this version."""
     created_at: float
@@ -111,18 +120,18 @@ class Registry:
         self._database.close()
 
     def put(
-        self, name: str, *, digest: str, code_bytes: int, handler: str, config: str, closure: str
+        self, name: str, *, digest: str, code_bytes: int, handler: str, config: str, closure: str, initscript: str = ""
     ) -> FunctionRecord:
         """Makes this the current version of a function, at once and for all readers; forgets the oldest ones.
 
         Deploying what is current already changes nothing and returns the current record.
 
         Raises: NoCapacity when the disk is full."""
-        content = (digest, code_bytes, handler, config, closure)
+        content = (digest, code_bytes, handler, config, closure, initscript)
         now = time.time()
         with self._transaction():
             old = self._current(name)
-            if old and (old.digest, old.code_bytes, old.handler, old.config, old.closure) == content:
+            if old and (old.digest, old.code_bytes, old.handler, old.config, old.closure, old.initscript) == content:
                 return old
             version = old.version + 1 if old else 1
             created_at = old.created_at if old else now
@@ -132,7 +141,7 @@ class Registry:
                 "ON CONFLICT (name) DO UPDATE SET version = excluded.version, updated_at = excluded.updated_at",
                 (name, version, created_at, now),
             )
-            run("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (name, version, *content, now))
+            run(INSERT, (name, version, *content, now))
             run("DELETE FROM versions WHERE name = ? AND version <= ?", (name, version - self._keep_versions))
         return FunctionRecord(name, version, *content, published_at=now, created_at=created_at, updated_at=now)
 
@@ -164,6 +173,10 @@ class Registry:
     def digests(self) -> set[str]:
         """The code that any remembered version needs; the rest may go."""
         return {digest for (digest,) in self._database.execute("SELECT DISTINCT digest FROM versions")}
+
+    def initscripts(self) -> set[str]:
+        """The WebAssembly modules that any remembered version needs."""
+        return {digest for (digest,) in self._database.execute("SELECT DISTINCT initscript FROM versions") if digest}
 
     def closures(self) -> set[str]:
         """The packages, as JSON, that any remembered version needs."""
@@ -206,6 +219,8 @@ def _prepare(database: sqlite3.Connection, file_name: str) -> None:
         if database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
             raise BadRegistry(f"{file_name} is a database of something else: use another state directory")
         database.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    elif found < SCHEMA_VERSION:
+        database.executescript(f"BEGIN IMMEDIATE; {MIGRATION} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
 
 
 def _damaged(file_name: str, words: str) -> BadRegistry:

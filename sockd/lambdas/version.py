@@ -13,6 +13,7 @@ from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.lambdas.code_store import SANDBOX_PATH
 from sockd.lambdas.function_config import FunctionConfig
+from sockd.lambdas.initscripts import Initscript
 from sockd.lambdas.registry import FunctionRecord
 from sockd.sandbox.program import Limits, Program
 from sockd.telemetry import FunctionInfo
@@ -34,6 +35,7 @@ class Version:
         self.zygote_keys = closure.keys if config.network == "host" else frozenset()
         self.number = str(record.version)
         self.program = program
+        self.initscript = Initscript.of(record.name, record.initscript, config) if record.initscript else None
         self.id = f"{record.name}@{record.digest[:12]}"
 
     @classmethod
@@ -65,6 +67,8 @@ class Version:
             concurrency=config.concurrency,
             network=config.network,
             packages=[f"{each.name}=={each.version}" for each in self.closure.distributions],
+            storage=config.storage,
+            initscript=record.initscript,
             code_bytes=record.code_bytes,
             created_at=record.created_at,
             updated_at=record.updated_at,
@@ -108,6 +112,7 @@ def init_message(
         "env": environment(record, config, packages.bin_paths(closure)),
         "memory_mb": config.memory_mb,
         "open_files": config.open_files,
+        "storage": config.storage,
         "max_answer_bytes": max_answer_bytes,
     }
     return json.dumps(message, separators=(",", ":")).encode()
