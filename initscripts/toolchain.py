@@ -145,9 +145,9 @@ def build(source: Path, output: Path) -> Built:
     """Compile one source file, or a Rust crate, to a module.
 
     Raises: NoToolchain, BuildFailed; then `output` is as it was before."""
-    language = language_of(source)
     if not source.exists():
         raise BuildFailed(f"{source} is not there")
+    language = language_of(source)
     toolchain = find(language)
     begun = time.monotonic()
     # Beside the output first, so that nobody ever finds half of it there.

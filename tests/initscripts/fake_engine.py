@@ -7,9 +7,11 @@ refuse but for what a test sets: that is the engine's own tests' affair.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 import wasmtime
@@ -53,14 +55,14 @@ class FakeEngine:
 
     def run(self, wasm: bytes) -> FakeEngine:
         """Run it to its end; a trap is a wasmtime.Trap."""
-        engine = wasmtime.Engine()
-        linker = wasmtime.Linker(engine)
+        module = _compiled(wasm)
+        linker = wasmtime.Linker(module.engine)
         for name in abi.FUNCTIONS:
             linker.define_func(
                 abi.IMPORT_MODULE, name, modules.signature(name), getattr(self, f"_{name}"), access_caller=True
             )
-        store = wasmtime.Store(engine)
-        instance = linker.instantiate(store, wasmtime.Module(engine, wasm))
+        store = wasmtime.Store(module.engine)
+        instance = linker.instantiate(store, module.module)
         boot = instance.exports(store)["boot"]
         assert isinstance(boot, wasmtime.Func)
         self.outcome = "exit"
@@ -92,7 +94,9 @@ class FakeEngine:
             return -errno.EDQUOT
         if not self._waited:
             self.sent_before_waiting += 1
-        self._answer(rpc, self.addresses[conn], _read(caller, method, method_len).decode(), _read(caller, body, body_len))
+        self._answer(
+            rpc, self.addresses[conn], _read(caller, method, method_len).decode(), _read(caller, body, body_len)
+        )
         return 0
 
     def _send_rpc_buf(self, *_: object) -> int:
@@ -179,6 +183,19 @@ class FakeEngine:
         behind = first + len(shown)
         token = f"<NextContinuationToken>{behind}</NextContinuationToken>" if behind < len(keys) else ""
         return f"<ListBucketResult><Prefix>{escape(prefix)}</Prefix>{token}{contents}</ListBucketResult>".encode()
+
+
+class _Module(NamedTuple):
+    engine: wasmtime.Engine
+    module: wasmtime.Module
+
+
+@functools.cache
+def _compiled(wasm: bytes) -> _Module:
+    config = wasmtime.Config()
+    config.memory_init_cow = False  # or each module would keep a memfd
+    engine = wasmtime.Engine(config)
+    return _Module(engine, wasmtime.Module(engine, wasm))
 
 
 def listed(objects: Objects, bucket: str, prefix: str) -> list[str]:

@@ -47,7 +47,7 @@ def test_a_script_in_rust_is_as_good(name: str, suffix: str) -> None:
     [
         ("210-0-input", "a.jpg", "210-0-input/a.jpg"),
         ("210-0-input/", "a+b%2Bc.jpg", "210-0-input/a b+c.jpg"),
-        ("", "höhe \"x\"\n.jpg", "höhe \"x\"\n.jpg"),
+        ("", 'höhe "x"\n.jpg', 'höhe "x"\n.jpg'),
     ],
 )
 def test_thumbnailer_reads_the_object_that_the_function_will(prefix: str, key: str, read: str, suffix: str) -> None:
@@ -91,7 +91,10 @@ def test_compression_reads_a_directory_page_by_page() -> None:
     objects = {("bench", key): key.encode() for key in keys} | {("bench", "in/other"): b"no"}
     given = event({"bucket": {"bucket": "bench", "input": "in"}, "object": {"key": "acmart"}})
     run = FakeEngine(objects, given).run(example("compression"))
-    assert run.reads() == [["s3.ListObjectsV2", "bench", "in/acmart"], *(["s3.GetObject", "bench", key] for key in keys)]
+    assert run.reads() == [
+        ["s3.ListObjectsV2", "bench", "in/acmart"],
+        *(["s3.GetObject", "bench", key] for key in keys),
+    ]
     assert [run.messages[number][2].decode() for number in range(1, 5)] == keys
 
     paged = FakeEngine(objects, given, page_keys=3).run(example("compression"))

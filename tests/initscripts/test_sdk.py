@@ -1,0 +1,224 @@
+"""The SDKs: they declare the engine's ABI as it is, and their helpers agree with Python on any text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from initscripts import abi, toolchain
+from tests.initscripts.builds import build_text
+from tests.initscripts.fake_engine import FakeEngine
+
+HEADER = (toolchain.SDK / "c/sockd_init.h").read_text()
+CRATE = toolchain.SDK / "rust"
+RUST = (CRATE / "src/sys.rs").read_text()
+
+# The input is a path, a zero byte and a text. The text is put at the end of the memory: whoever reads on, traps.
+PROBE_C = """
+#include "sockd_s3.h"
+
+static void answer(int64_t id, sockd_str text) {
+    if (text.ptr) sockd_send_bytes(id, text.ptr, text.len);
+}
+
+SOCKD_EXPORT void boot(void) {
+    sockd_str input = sockd_input(), text, rest, one;
+    uint32_t path = 0;
+    while (input.ptr[path]) path++;
+    __builtin_wasm_memory_grow(0, 8);
+    text.len = input.len - path - 1;
+    char *end = (char *)(__builtin_wasm_memory_size(0) << 16), *copy = end - text.len;
+    for (uint32_t i = 0; i < text.len; i++) copy[i] = input.ptr[path + 1 + i];
+    text.ptr = copy;
+
+    answer(0, sockd_json_find(text, input.ptr));
+    answer(1, sockd_json_string(text, input.ptr));
+    sockd_builder b = {0};
+    int64_t number = sockd_json_int(text, input.ptr, -1);
+    if (number >= 0) sockd_put_int(&b, (uint64_t)number);
+    answer(2, sockd_built(&b));
+    answer(3, sockd_unquote_plus(text));
+    sockd_builder quoted = {0};
+    sockd_put_json(&quoted, text);
+    answer(4, sockd_built(&quoted));
+    rest = text;
+    for (int64_t i = 0; sockd_xml_next(&rest, SOCKD_STR("Key"), &one); i++) answer(100 + i, one);
+    rest = sockd_json_find(text, input.ptr);
+    for (int64_t i = 0; sockd_json_next(&rest, &one); i++) answer(1000 + i, one);
+}
+"""
+PROBE_RUST = """
+#![no_std]
+extern crate alloc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use sockd_initscript::{boot, input, put_json, s3, sys, unquote_plus, Json, Text};
+
+boot!(run);
+
+fn answer(id: i64, text: &Text) {
+    if let Some(bytes) = &text.0 {
+        unsafe { sys::send_bytes(id, bytes.as_ptr(), bytes.len() as u32) };
+    }
+}
+
+fn run() {
+    let input = input().0;
+    let end = input.iter().position(|&byte| byte == 0).unwrap();
+    let path = String::from_utf8(input[..end].to_vec()).unwrap();
+    let text = &input[end + 1..];
+    let json = Json(Some(text));
+    let found = json.find(&path);
+    answer(0, &Text(found.0.map(|value| value.to_vec())));
+    answer(1, &json.string(&path));
+    let mut number = json.int(&path, -1);
+    let mut digits = Vec::new();
+    if number >= 0 {
+        while digits.is_empty() || number > 0 {
+            digits.insert(0, b'0' + (number % 10) as u8);
+            number /= 10;
+        }
+    }
+    answer(2, &Text(Some(digits)));
+    answer(3, &unquote_plus(&Text(Some(text.to_vec()))));
+    let mut quoted = Vec::new();
+    put_json(&mut quoted, text);
+    answer(4, &Text(Some(quoted)));
+    let mut rest = text;
+    let mut id = 100;
+    while let Some(one) = s3::xml_next(&mut rest, "Key") {
+        answer(id, &one);
+        id += 1;
+    }
+    for (id, one) in (1000..).zip(found.elements()) {
+        answer(id, &Text(one.0.map(|value| value.to_vec())));
+    }
+}
+"""
+PROBES = {"c": PROBE_C, "rust": PROBE_RUST}
+FOUND, STRING, NUMBER, UNQUOTED, QUOTED, KEYS, ELEMENTS = 0, 1, 2, 3, 4, 100, 1000
+
+characters = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False) | characters,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(characters, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.fixture(scope="module", params=["c", "rust"])
+def probe(request: pytest.FixtureRequest) -> bytes:
+    return build_text(PROBES[request.param], request.param)
+
+
+def probed(probe: bytes, text: bytes, path: str = "") -> dict[int, bytes]:
+    run = FakeEngine({}, path.encode() + b"\0" + text).run(probe)
+    return {number: message[2] for number, message in run.messages.items()}
+
+
+def paths(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Every value in a value, by its path."""
+    found = [(prefix, value)] if prefix else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in items:
+        part = str(name).replace("\\", "\\\\").replace(".", "\\.")
+        # A path cannot end with an empty name, nor hold the byte that ends it.
+        if part and "\0" not in part:
+            found += paths(inner, f"{prefix}.{part}" if prefix else part)
+    return found
+
+
+def test_the_header_declares_the_abi_as_it_is() -> None:
+    kinds = {"int32_t": "i", "uint32_t": "i", "int64_t": "I"}
+    declared = {}
+    text = re.sub(r"/\*.*?\*/", "", HEADER, flags=re.DOTALL)
+    for name, result, parameters in re.findall(
+        r'SOCKD_IMPORT\("(\w+)"\)\s*([\w ]+?) sockd_\w+\((.*?)\);', text, re.DOTALL
+    ):
+        types = [] if parameters == "void" else [re.sub(r"\s*\w+$", "", part.strip()) for part in parameters.split(",")]
+        declared[name] = ("".join(kinds.get(kind, "i") for kind in types), "" if "void" in result else kinds[result])
+    assert declared == dict(abi.FUNCTIONS)
+
+
+def test_the_crate_declares_the_abi_as_it_is() -> None:
+    kinds = {"i32": "i", "u32": "i", "i64": "I", "!": ""}
+    declared = {}
+    for name, parameters, result in re.findall(
+        r"^    fn (\w+)\((.*?)\)\s*(?:-> (\S+))?", RUST, re.MULTILINE | re.DOTALL
+    ):
+        types = [part.split(": ")[1] for part in parameters.split(", ") if part]
+        result = result.rstrip(";")
+        declared[name] = ("".join(kinds.get(kind, "i") for kind in types), kinds[result] if result else "")
+    assert declared == dict(abi.FUNCTIONS)
+
+
+@given(value=st.dictionaries(characters, values, max_size=5) | st.lists(values, max_size=5), data=st.data())
+def test_fields_are_what_python_finds(probe: bytes, value: object, data: st.DataObject) -> None:
+    ascii_only, indent = data.draw(st.booleans()), data.draw(st.sampled_from([None, 1]))
+    found = paths(value)
+    if not found:
+        return
+    path, inner = data.draw(st.sampled_from(found))
+    answers = probed(probe, json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode(), path)
+    assert json.loads(answers[FOUND]) == inner
+    if isinstance(inner, str):
+        assert answers[STRING].decode() == inner
+    elif isinstance(inner, (int, float)) and not isinstance(inner, bool):
+        assert answers[STRING] == answers[FOUND]
+    else:
+        assert STRING not in answers
+    if type(inner) is int and 0 <= inner < 10**18:
+        assert int(answers[NUMBER]) == inner
+    if isinstance(inner, list):
+        assert [json.loads(answers[ELEMENTS + number]) for number in range(len(inner))] == inner
+        assert ELEMENTS + len(inner) not in answers
+
+
+@given(text=st.binary(max_size=60) | st.text('{}[]",:\\u0d8aé1 ', max_size=40).map(str.encode))
+def test_no_text_is_read_past_its_end(probe: bytes, text: bytes) -> None:
+    for path in ("", "a", "0", "a.0.b"):
+        probed(probe, text, path)
+
+
+def test_what_a_field_lacks_is_lacking(probe: bytes) -> None:
+    text = json.dumps({"a": {"b": [1, "x"]}, "": 0}).encode()
+    for path in ("c", "a.c", "a.b.2", "a.b.x", "a.b.1.x", "a.b.99999999999"):
+        assert FOUND not in probed(probe, text, path), path
+    assert probed(probe, b'{"a": 1, "a": 2}', "a")[FOUND] == b"2"
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("%+4aF"), max_size=30))
+def test_unquoting_and_quoting_are_pythons(probe: bytes, text: str) -> None:
+    answers = probed(probe, text.encode())
+    assert answers[UNQUOTED].decode(errors="replace") == urllib.parse.unquote_plus(text)
+    assert json.loads(answers[QUOTED]) == text
+
+
+@given(
+    keys=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12), max_size=4)
+)
+def test_keys_of_a_list_are_decoded(probe: bytes, keys: list[str]) -> None:
+    names = {"&": "&amp;", "<": "&lt;", '"': "&quot;", "\r": "&#13;", "\x01": "&#x1;", "😀": "&#x1F600;", "'": "&apos;"}
+    escaped = ["".join(names.get(character, character) for character in key) for key in keys]
+    page = "<A><Keys>no</Keys>" + "".join(f"<Key>{key}</Key>" for key in escaped) + "<Key>cut"
+    answers = probed(probe, page.encode())
+    assert [answers[number].decode() for number in sorted(answers) if KEYS <= number < ELEMENTS] == keys
+
+
+def test_the_crates_own_tests_pass(tmp_path: Path) -> None:
+    if not shutil.which("cargo"):
+        pytest.skip("cargo is not installed")
+    # A copy: cargo writes a lock file beside the manifest.
+    crate = shutil.copytree(CRATE, tmp_path / "crate")
+    command = ["cargo", "test", "--offline", "--quiet", "--manifest-path", str(crate / "Cargo.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
