@@ -8,5 +8,6 @@ SOCKD_EXPORT void boot(void) {
     int32_t s3 = sockd_open(SOCKD_STR("s3:"));
 
     sockd_s3_list(s3, 0, bucket, prefix, SOCKD_NONE);
-    sockd_pass_all(s3, 1, sockd_s3_get_listed(s3, 0, bucket, prefix));
+    sockd_listed gets = sockd_s3_get_listed(s3, 0, bucket, prefix);
+    sockd_pass_all(s3, gets.first, gets.end);
 }

@@ -12,8 +12,8 @@
  * -SOCKD_EFAULT, a handle or connection that was never given out is -SOCKD_EBADF; neither ends the run.
  *
  * Naming: the storage library numbers the function's storage reads 0, 1, 2, ... in the order of its calls, and looks for
- * a message with that number. Use the number as rpc_id and as msg_id. A directory is one LIST and then one read for each
- * of its keys, in the order of the list. A message is used only when bucket and key are those that were asked for, too.
+ * a message with that number. Use the number as rpc_id and as msg_id. A directory is one LIST (one for each page, if there
+ * are more), and then one read for each of its keys, in the order of the list. A message is used only when bucket and key are those that were asked for, too.
  *
  * The rest is in sockd_text.h (strings, JSON, XML) and sockd_s3.h (requests in one line); neither is needed. */
 

@@ -119,20 +119,37 @@ SOCKD_FN int sockd_xml_next(sockd_str *rest, sockd_str name, sockd_str *text) {
     return 0;
 }
 
-/* The rest of a directory, whose LIST was sent as `index`: wait for it, pass it on and send a GET of each listed key as
- * index + 1, index + 2, ..., page by page. Answers the index behind the last one sent; the replies are for the caller
- * to pass on. The GETs of a page are under way while the next page is asked for. */
-SOCKD_FN int64_t sockd_s3_get_listed(int32_t s3, int64_t index, sockd_str bucket, sockd_str prefix) {
-    for (;;) {
-        sockd_reply reply;
-        if (sockd_pass_reply(s3, index++, &reply) || reply.status != 200) return index;
-        sockd_str page = sockd_read(reply), rest = page, key, continuation;
-        while (sockd_xml_next(&rest, SOCKD_STR("Key"), &key))
-            if (sockd_s3_get(s3, index++, bucket, key) == -SOCKD_EDQUOT) return index;
-        rest = page;
-        if (!sockd_xml_next(&rest, SOCKD_STR("NextContinuationToken"), &continuation)) return index;
-        if (sockd_s3_list(s3, index, bucket, prefix, continuation)) return index;
-    }
+/* The rest of a directory, whose LIST was sent as `index`: wait for it, pass it on, and likewise all further pages, as
+ * index + 1, ...; then send a GET of each listed key under the numbers behind those. Answers the GETs' numbers, from
+ * `first` up to but without `end`; their replies are for the caller to pass on. */
+typedef struct sockd_listed {
+    int64_t first, end;
+} sockd_listed;
+
+SOCKD_FN sockd_listed sockd_s3_get_listed(int32_t s3, int64_t index, sockd_str bucket, sockd_str prefix) {
+    struct page {
+        sockd_str text;
+        struct page *next;
+    } *first = 0, **last = &first;
+    sockd_str continuation, key;
+    sockd_reply reply;
+    int whole;
+    do {
+        if (sockd_pass_reply(s3, index++, &reply) || reply.status != 200) break;
+        struct page *page = sockd_alloc(sizeof *page);
+        if (!page) break;
+        *page = (struct page){sockd_read(reply), 0};
+        *last = page;
+        last = &page->next;
+        sockd_str rest = page->text;
+        whole = !sockd_xml_next(&rest, SOCKD_STR("NextContinuationToken"), &continuation);
+    } while (!whole && !sockd_s3_list(s3, index, bucket, prefix, continuation));
+
+    sockd_listed gets = {index, index};
+    for (; first; first = first->next)
+        while (sockd_xml_next(&first->text, SOCKD_STR("Key"), &key))
+            if (sockd_s3_get(s3, gets.end++, bucket, key) == -SOCKD_EDQUOT) return gets;
+    return gets;
 }
 
 #endif

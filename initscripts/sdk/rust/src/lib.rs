@@ -2,7 +2,8 @@
 //!
 //! An initscript can only make a start faster: what it did not send, sent wrongly or too late, the function fetches from
 //! the network. The storage library numbers the function's storage reads 0, 1, 2, ... in the order of its calls and looks
-//! for a message with that number; use it as the `index` here. A directory is one LIST and one read for each of its keys.
+//! for a message with that number; use it as the `index` here. A directory is one LIST (one for each page, if there are
+//! more), and then one read for each of its keys, in the order of the list.
 //!
 //! `sys` declares the engine's functions; everything else is a small helper on top. See the README for a whole script.
 

@@ -3,6 +3,7 @@
 use crate::text::{put_code, put_json, text, Text};
 use crate::{Connection, EDQUOT};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// GET of an object as the function's storage read `index`. Answers 0 or -errno.
 pub fn get(s3: Connection, index: i64, bucket: &Text, key: &Text) -> i32 {
@@ -24,28 +25,35 @@ pub fn list(s3: Connection, index: i64, bucket: &Text, prefix: &Text) -> i32 {
     s3.send(index, "ListObjectsV2", &body(&[("bucket", bucket), ("prefix", prefix)]))
 }
 
-/// The rest of a directory, whose LIST was sent as `index`: wait for it, pass it on and send a GET of each listed key as
-/// index + 1, index + 2, ..., page by page. Answers the index behind the last one sent; the replies are for the caller to
-/// pass on. The GETs of a page are under way while the next page is asked for.
-pub fn get_listed(s3: Connection, mut index: i64, bucket: &Text, prefix: &Text) -> i64 {
+/// The rest of a directory, whose LIST was sent as `index`: wait for it, pass it on, and likewise all further pages, as
+/// index + 1, ...; then send a GET of each listed key under the numbers behind those. Answers the GETs' numbers; their
+/// replies are for the caller to pass on.
+pub fn get_listed(s3: Connection, mut index: i64, bucket: &Text, prefix: &Text) -> Range<i64> {
+    let mut pages = Vec::new();
     loop {
         let reply = s3.pass(index);
         index += 1;
-        let Some(page) = reply.ok().filter(|reply| reply.status == 200).and_then(crate::read) else { return index };
-        let mut rest = page.as_slice();
-        while let Some(key) = xml_next(&mut rest, "Key") {
-            let sent = get(s3, index, bucket, &key);
-            index += 1;
-            if sent == -EDQUOT {
-                return index;
-            }
-        }
-        let Some(token) = xml_next(&mut page.as_slice(), "NextContinuationToken") else { return index };
-        let next = body(&[("bucket", bucket), ("prefix", prefix), ("continuation", &token)]);
+        let Some(page) = reply.ok().filter(|reply| reply.status == 200).and_then(crate::read) else { break };
+        let continuation = xml_next(&mut page.as_slice(), "NextContinuationToken");
+        pages.push(page);
+        let Some(continuation) = continuation else { break };
+        let next = body(&[("bucket", bucket), ("prefix", prefix), ("continuation", &continuation)]);
         if s3.send(index, "ListObjectsV2", &next) != 0 {
-            return index;
+            break;
         }
     }
+    let mut gets = index..index;
+    for page in &pages {
+        let mut rest = page.as_slice();
+        while let Some(key) = xml_next(&mut rest, "Key") {
+            let sent = get(s3, gets.end, bucket, &key);
+            gets.end += 1;
+            if sent == -EDQUOT {
+                return gets;
+            }
+        }
+    }
+    gets
 }
 
 /// Take the text of the next element of this name off an XML text, entities decoded.
