@@ -19,6 +19,7 @@ COMMANDS = {
     "status": ("sockd.cli.status", "Show what the worker is doing."),
     "tree": ("sockd.cli.tree", "Show the Zygote tree."),
     "packages": ("sockd.cli.packages", "List, add and remove installed packages."),
+    "sebs": ("sockd.cli.sebs", "Run SeBS, the serverless benchmark suite."),
     "bench": ("sockd.cli.bench", "Run a benchmark."),
 }
 """Where each command is, and its line in the help: so that the help of all imports none."""

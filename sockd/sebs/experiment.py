@@ -1,0 +1,182 @@
+"""SeBS's experiments: cold, warm, burst, sequential; several variants of one bench in turns, so that noise hits them alike.
+
+    cold         batches of `concurrency` invocations, each batch from fresh sandboxes; answers that were warm are put aside
+    burst        the same, and every answer counts
+    warm         batches of `concurrency` invocations; answers that were cold are put aside
+    sequential   one after the other, after one that is not counted
+
+As in SeBS the first batch is dropped; unlike SeBS nothing sleeps between batches. A fresh sandbox comes from a worker that
+keeps none, or from a new version of the function: SeBS's own way on AWS, where it changes a variable, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Any
+
+from sockd.sebs.errors import InvocationFailed, NotPossible
+from sockd.sebs.invocation import Sample, invoke
+from sockd.sebs.target import Target
+
+COLD_VARIABLE = "cold_start"
+"""The wrapper tells its value as `cold_start_var`, as SeBS's does."""
+MOST_FAILURES = 3
+"""Of one variant; then the experiment ends, where SeBS would go on for ever."""
+MOST_BATCHES = 3
+"""Times as many batches as the repetitions need: a worker that never answers as wanted ends the experiment."""
+LEARNING_BATCHES = 6
+
+
+class Kind(Enum):
+    """The experiments."""
+
+    COLD = "cold"
+    WARM = "warm"
+    BURST = "burst"
+    SEQUENTIAL = "sequential"
+
+    @property
+    def fresh(self) -> bool:
+        """Whether each batch starts from fresh sandboxes."""
+        return self in (Kind.COLD, Kind.BURST)
+
+
+@dataclass(slots=True)
+class Variant:
+    """One deployed function: a bench with one arm."""
+
+    name: str
+    """The function's."""
+    target: Target
+    archive: bytes
+    env: dict[str, str]
+    overrides: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, Any] = field(default_factory=dict)
+    """For the last columns of the results."""
+    packages: frozenset[str] = frozenset()
+    """Distributions that a Zygote may learn."""
+    versions: int = 0
+
+    def deploy(self) -> None:
+        """A version that differs from those before. Raises: cli.output.Failure."""
+        self.versions += 1
+        env = {**self.env, COLD_VARIABLE: f"{time.time_ns():x}-{self.versions}"}
+        self.target.deploy(self.name, self.archive, {**self.overrides, "env": env})
+
+    def make_fresh(self) -> None:
+        """See to it that no sandbox of it can answer the next request."""
+        if not self.target.always_cold:
+            self.deploy()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an experiment made of one variant."""
+
+    variant: Variant
+    kind: Kind
+    samples: list[Sample] = field(default_factory=list)
+    incorrect: list[Sample] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    begin_s: float = 0.0
+    end_s: float = 0.0
+
+    @property
+    def cold_count(self) -> int:
+        return sum(sample.cold for sample in self.samples)
+
+
+Check = Callable[[Sample], None]
+
+
+def run(
+    kind: Kind,
+    variants: Sequence[Variant],
+    event: dict[str, Any],
+    check: Check,
+    *,
+    repetitions: int,
+    concurrency: int = 1,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Outcome]:
+    """Run one experiment with variants that are deployed.
+
+    Args:
+        check: raises WrongAnswer for an answer that is not right; called off the clock.
+        repetitions: samples wanted of each variant; the last batch may bring more.
+    Raises: InvocationFailed after too many failures, NotPossible when answers are never as the experiment wants them,
+        WrongAnswer."""
+    concurrency = 1 if kind is Kind.SEQUENTIAL else concurrency
+    outcomes = [Outcome(variant, kind, begin_s=time.time()) for variant in variants]
+    random = Random(0)
+    with ThreadPoolExecutor(concurrency) as pool:
+
+        def batch(outcome: Outcome) -> list[Sample]:
+            if kind.fresh:
+                outcome.variant.make_fresh()
+            futures = [
+                pool.submit(invoke, outcome.variant.target.url, outcome.variant.name, event) for _ in range(concurrency)
+            ]
+            return [sample for future in futures for sample in _answer(future.result, outcome, check)]
+
+        for outcome in outcomes:
+            for number in range(LEARNING_BATCHES):
+                batch(outcome)
+                if number and _is_learned(outcome.variant):
+                    break
+        for round_ in range(MOST_BATCHES * repetitions):
+            left = [outcome for outcome in outcomes if len(outcome.samples) < repetitions]
+            if not left:
+                break
+            random.shuffle(left)
+            for outcome in left:
+                _sort_out(outcome, batch(outcome))
+            say(f"{kind.value}: round {round_ + 1}, {min(len(o.samples) for o in outcomes)} of {repetitions} samples")
+    for outcome in outcomes:
+        outcome.end_s = time.time()
+        if len(outcome.samples) < repetitions:
+            raise NotPossible(
+                f"{outcome.variant.name}: {len(outcome.incorrect)} answers were "
+                f"{'warm' if kind is Kind.COLD else 'cold'} in the experiment {kind.value}"
+            )
+    return outcomes
+
+
+def _answer(result: Callable[[], Sample], outcome: Outcome, check: Check) -> list[Sample]:
+    """The sample of a finished invocation, checked, or none for a failed one. Raises: InvocationFailed, WrongAnswer."""
+    try:
+        sample = result()
+    except InvocationFailed as error:
+        outcome.failures.append(error.message)
+        if len(outcome.failures) >= MOST_FAILURES:
+            raise
+        return []
+    check(sample)
+    sample.variant = outcome.variant.labels
+    return [sample]
+
+
+def _sort_out(outcome: Outcome, samples: list[Sample]) -> None:
+    """Keep the samples that the experiment is about."""
+    for sample in samples:
+        wrong = {Kind.COLD: not sample.cold, Kind.WARM: sample.cold, Kind.SEQUENTIAL: sample.cold}
+        (outcome.incorrect if wrong.get(outcome.kind, False) else outcome.samples).append(sample)
+        trace = outcome.variant.target.trace(sample.request_id) if sample.cold else None
+        if trace is not None:
+            sample.spawned_ns = spawned_ns(trace)
+
+
+def spawned_ns(trace: dict[str, Any]) -> int | None:
+    """When the worker began with an invocation: the start of its earliest span."""
+    starts = [span["start_ns"] for span in trace.get("spans", ()) if span.get("track") == "daemon"]
+    return min(starts, default=None)
+
+
+def _is_learned(variant: Variant) -> bool:
+    """Whether a Zygote holds one of the variant's packages, or none ever will."""
+    return not variant.packages or bool(variant.packages & variant.target.zygote_packages())

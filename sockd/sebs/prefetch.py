@@ -1,0 +1,31 @@
+"""Initscripts for benches: the project's examples, compiled from source once and kept in the cache."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from initscripts import toolchain
+from sockd.sebs.benches import Bench
+from sockd.sebs.errors import NotPossible
+
+
+def initscript(bench: Bench, cache: Path) -> bytes | None:
+    """The module that issues a bench's reads; None for a bench that reads nothing. Raises: NotPossible."""
+    if bench.initscript is None:
+        return None
+    source = toolchain.EXAMPLES / bench.initscript / f"{bench.initscript}.c"
+    sources = [source, *sorted((toolchain.SDK / "c").glob("*.h"))]
+    digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    module = cache / "initscripts" / f"{bench.initscript}-{digest}.wasm"
+    if not module.is_file():
+        module.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            toolchain.build(source, module)
+        except toolchain.NoToolchain as error:
+            raise NotPossible(
+                f"the initscript of {bench.id} cannot be compiled: {error.message}", fix=error.fix
+            ) from None
+        except toolchain.BuildFailed as error:
+            raise NotPossible(f"the initscript of {bench.id} cannot be compiled: {error} {error.output}") from None
+    return module.read_bytes()
