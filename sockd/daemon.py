@@ -14,11 +14,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from initscripts.report import AppRead
 from sockd.config import Config
 from sockd.errors import Draining, SandboxFailed, SockdError
 from sockd.http.front import Front
@@ -29,7 +32,10 @@ from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp, bind_unix
 from sockd.http.worker_api import Progress, Tree
+from sockd.lambdas.function import Outcome
 from sockd.lambdas.logs import LogBook
+from sockd.lambdas.trace_spans import describe, summary
+from sockd.lambdas.traces import Traces
 from sockd.notify import notify
 from sockd.snapshots import package_rows, status, tree_snapshot, watch
 from sockd.state_dir import StateDir
@@ -45,6 +51,7 @@ class Daemon:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._logs = LogBook()
+        self._traces = Traces(worker.config.traces.keep)
         self._metrics = Metrics()
         self._started_s = time.time()
         self.draining = False
@@ -56,8 +63,33 @@ class Daemon:
         if self.draining:
             raise Draining("the worker is shutting down")
         function = await self._worker.functions.get(name)
+        return await self._account(name, request_id, arrived_ns, function.invoke(request_id, payload, arrived_ns))
+
+    async def record(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> dict[str, Any]:
+        """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""
+        if self.draining:
+            raise Draining("the worker is shutting down")
+        reads: list[AppRead] = []
+
+        async def run() -> Outcome:
+            outcome, report = await self._worker.functions.record(name, request_id, payload, arrived_ns)
+            reads.extend(report.reads)
+            return outcome
+
+        invocation = await self._account(name, request_id, arrived_ns, run())
+        return {
+            "request_id": request_id_text(request_id),
+            "event": msgspec.Raw(payload),
+            "answer": msgspec.Raw(invocation.body),
+            "reads": reads,
+        }
+
+    async def _account(
+        self, name: str, request_id: bytes, arrived_ns: int, running: Coroutine[None, None, Outcome]
+    ) -> Invocation:
+        """Wait for one invocation and note what there is to note of it: its numbers, its log, its trace."""
         try:
-            outcome = await function.invoke(request_id, payload, arrived_ns)
+            outcome = await running
         except SockdError as error:
             self._metrics.observe_error(name, error)
             raise
@@ -66,6 +98,7 @@ class Daemon:
             self._metrics.observe_error(name, error)
             raise SandboxFailed(f"a sandbox could not be made: {error.strerror}") from error
         reply = outcome.reply
+        self._traces.add(name, request_id, arrived_ns, outcome)
         if reply.log or reply.log_dropped:
             self._logs.append(name, LogRecord(request_id_text(request_id), time.time(), reply.log, reply.log_dropped))
         if reply.error is not None:
@@ -75,9 +108,22 @@ class Daemon:
         self._metrics.observe(name, outcome.invocation)
         return outcome.invocation
 
-    async def deploy(self, name: str, zip_path: Path, *, overrides: dict[str, Any], progress: Progress) -> FunctionInfo:
+    async def deploy(
+        self,
+        name: str,
+        zip_path: Path,
+        *,
+        overrides: dict[str, Any],
+        progress: Progress,
+        initscript: bytes | None = None,
+    ) -> FunctionInfo:
         """Publish a version and switch to it."""
-        version = await self._worker.functions.deploy(name, zip_path, overrides, progress)
+        version = await self._worker.functions.deploy(name, zip_path, overrides, progress, initscript)
+        return version.info()
+
+    async def deploy_initscript(self, name: str, initscript: bytes, progress: Progress) -> FunctionInfo:
+        """Give a function another initscript."""
+        version = await self._worker.functions.deploy_initscript(name, initscript, progress)
         return version.info()
 
     async def remove(self, name: str) -> None:
@@ -121,6 +167,12 @@ class Daemon:
     async def remove_package(self, key: str) -> None:
         await self._worker.packages.remove(key, users=self._worker.functions.users)
         self._worker.nursery.forget(key)
+
+    def traces(self, limit: int) -> list[dict[str, Any]]:
+        return [summary(trace) for trace in self._traces.last(limit)]
+
+    def trace(self, request_id: str) -> dict[str, Any]:
+        return describe(self._traces.get(request_id))
 
     def metrics(self) -> bytes:
         return self._metrics.render()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from initscripts.process import missing
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.http.metrics import Metrics
 from sockd.http.worker_api import Tree, TreeNode
@@ -30,7 +31,28 @@ def status(worker: Worker) -> dict[str, Any]:
         "evictions": worker.handlers.evictions,
         "cgroups": {"kind": worker.hierarchies.kind, **_fields(worker.cgroups.snapshot())},
         "policy": worker.config.zygote.policy,
+        "initscripts": engine_state(worker),
         "roots": {"made": worker.assembly.kind, "spares": worker.tree.most_spares},
+    }
+
+
+def engine_state(worker: Worker) -> dict[str, Any]:
+    """The initscript engine."""
+    client = worker.initscripts.client
+    lacking = missing()
+    why = client.why_down
+    if not worker.config.initscripts.enabled:
+        why = "switched off (initscripts.enabled)"
+    elif lacking:
+        why = f"{', '.join(lacking)} not installed"
+    return {
+        "engine": "ready" if client.serving else why,
+        "restarts": max(client.starts - 1, 0),
+        "functions": client.defined,
+        "running": client.running,
+        "memory_bytes": client.memory_bytes(),
+        "runs": dict(client.outcomes),
+        "prefetched_bytes": client.prefetched_bytes,
     }
 
 
@@ -102,6 +124,10 @@ def watch(metrics: Metrics, worker: Worker) -> None:
     metrics.gauge("memory_reserved_bytes", "Memory given to sandboxes.", lambda: budget.used)
     metrics.gauge("memory_total_bytes", "Memory that may be given to sandboxes.", lambda: budget.total)
     metrics.counter("handler_cache_evictions", "Idle sandboxes evicted.", lambda: worker.handlers.evictions)
+    engine = worker.initscripts.client
+    metrics.counter("initscript_runs", "Runs by how they ended.", lambda: engine.outcomes, label="outcome")
+    metrics.counter("initscript_prefetched_bytes", "Bytes fetched by initscripts.", lambda: engine.prefetched_bytes)
+    metrics.counter("initscript_engine_starts", "Starts of the initscript engine.", lambda: engine.starts)
     metrics.counter("cgroup_pool_misses", "Cgroups made on the critical path.", lambda: pool.snapshot().missed)
 
 

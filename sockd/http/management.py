@@ -5,9 +5,12 @@
     GET    /functions/{name}               DELETE /packages/{key}
     DELETE /functions/{name}
     GET    /functions/{name}/logs?limit=&request_id=&follow=1
-    POST   /functions/{name}/invoke
+    POST   /functions/{name}/invoke       POST   /functions/{name}/record
+    PUT    /functions/{name}/initscript   a WebAssembly module
+    GET    /traces?limit=                 GET    /traces/{request id}
 
-What takes long (PUT, POST /packages) answers 200 and streams lines of JSON: {"progress": ...} as it goes, then one
+A PUT of a function may bring its initscript, too: before the zip, as many bytes as the header x-sockd-initscript-bytes
+says. What takes long (PUT, POST /packages) answers 200 and streams lines of JSON: {"progress": ...} as it goes, then one
 {"result": ...} or {"error": {...}}. Closing the connection before that cancels the work.
 
 Owns the temporary file of an upload. Knows nothing of functions.
@@ -32,7 +35,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sockd.config import Config
-from sockd.errors import BadRequest
+from sockd.errors import BadInitscript, BadRequest
 from sockd.http.answers import Answer, error_body, failure, json_answer
 from sockd.http.asgi import AsgiApplication
 from sockd.http.front import FUNCTION_NAME, NoSuchPage, run
@@ -45,6 +48,8 @@ from sockd.telemetry import LogRecord
 
 OVERRIDES_HEADER: Final = "x-sockd-overrides"
 """A JSON object of `sockd.toml` keys, ASCII, that win over those of the archive."""
+INITSCRIPT_HEADER: Final = "x-sockd-initscript-bytes"
+"""How many bytes of the body, before the zip, are a WebAssembly module."""
 LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, half_close=False)
 """For the server of this door: uploads take their time, and a client that leaves must be noticed."""
 Handler = Callable[[Request], Awaitable[ASGIApp]]
@@ -68,6 +73,10 @@ class Management:
             ("DELETE", "/functions/{name}", self._remove),
             ("GET", "/functions/{name}/logs", self._logs),
             ("POST", "/functions/{name}/invoke", self._invoke),
+            ("PUT", "/functions/{name}/initscript", self._deploy_initscript),
+            ("POST", "/functions/{name}/record", self._record),
+            ("GET", "/traces", self._traces),
+            ("GET", "/traces/{request_id}", self._trace),
             ("GET", "/status", self._status),
             ("GET", "/tree", self._tree),
             ("GET", "/packages", self._packages),
@@ -93,13 +102,47 @@ class Management:
         overrides = _overrides(request)
         with contextlib.ExitStack() as stack:
             archive = stack.enter_context(tempfile.NamedTemporaryFile(dir=self._tmp, suffix=".zip"))
-            await store(request, archive, self._config.code.max_zip_bytes)
+            limit = self._config.code.max_zip_bytes
+            initscript = await store(request, archive, limit, prefix_bytes=self._initscript_bytes(request))
             owned = stack.pop_all()
 
         async def deploy(progress: Progress) -> object:
-            return await self._worker.deploy(name, Path(archive.name), overrides=overrides, progress=progress)
+            return await self._worker.deploy(
+                name, Path(archive.name), overrides=overrides, progress=progress, initscript=initscript or None
+            )
 
         return Work(deploy, owned)
+
+    def _initscript_bytes(self, request: Request) -> int:
+        """How much of a body is an initscript. Raises: BadRequest, BadInitscript."""
+        text = request.headers.get(INITSCRIPT_HEADER, "0")
+        if not text.isascii() or not text.isdigit() or len(text) > 12:
+            raise BadRequest(f"{INITSCRIPT_HEADER} must be a number")
+        limit = self._config.initscripts.max_module_kb * 1024
+        if int(text) > limit:
+            raise BadInitscript(f"the initscript has {int(text)} bytes; the limit is {limit}")
+        return int(text)
+
+    async def _deploy_initscript(self, request: Request) -> ASGIApp:
+        name = _name(request)
+        wasm = await read_body(request, self._config.initscripts.max_module_kb * 1024)
+
+        async def deploy(progress: Progress) -> object:
+            return await self._worker.deploy_initscript(name, wasm, progress)
+
+        return Work(deploy, contextlib.ExitStack())
+
+    async def _record(self, request: Request) -> Response:
+        arrived_ns = time.monotonic_ns()
+        name, payload = _name(request), await read_body(request, self._config.http.max_payload_bytes)
+        recorded = await self._worker.record(name, payload or b"{}", request_id=new_request_id(), arrived_ns=arrived_ns)
+        return _respond(json_answer(recorded))
+
+    async def _traces(self, request: Request) -> Response:
+        return _respond(json_answer(self._worker.traces(_limit(request.query_params.get("limit", "20")))))
+
+    async def _trace(self, request: Request) -> Response:
+        return _respond(json_answer(self._worker.trace(request.path_params["request_id"])))
 
     async def _logs(self, request: Request) -> Response:
         name, query = _name(request), request.query_params

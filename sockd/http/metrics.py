@@ -20,6 +20,7 @@ from sockd.telemetry import Invocation
 OUTCOMES: dict[type[BaseException], str] = {
     errors.FunctionFailed: "error",
     errors.InitFailed: "init_error",
+    errors.LaunchAborted: "launch_aborted",
     errors.ResponseTooLarge: "response_too_large",
     errors.SandboxDied: "crash",
     errors.OutOfMemory: "out_of_memory",

@@ -21,12 +21,18 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     return b"".join([chunk async for chunk in _chunks(request, limit_bytes)])
 
 
-async def store(request: Request, archive: Any, limit_bytes: int) -> None:
-    """Write the body to a file, a megabyte at a time and beside the loop: a disk may stall for as long as it likes."""
-    empty, pending = True, bytearray()
-    async for chunk in _chunks(request, limit_bytes):
+async def store(request: Request, archive: Any, limit_bytes: int, *, prefix_bytes: int = 0) -> bytes:
+    """Write the body to a file, a megabyte at a time and beside the loop: a disk may stall for as long as it likes.
+
+    Args: prefix_bytes: so many bytes come first and do not belong to the file; they are returned."""
+    empty, pending, prefix = True, bytearray(), bytearray()
+    async for chunk in _chunks(request, limit_bytes + prefix_bytes):
+        wanted = prefix_bytes - len(prefix)
+        prefix += chunk[:wanted]
+        if len(chunk) <= wanted:
+            continue
         empty = False
-        pending += chunk
+        pending += chunk[wanted:]
         if len(pending) >= _WRITE_BYTES:
             await asyncio.to_thread(archive.write, pending)
             pending = bytearray()
@@ -34,6 +40,7 @@ async def store(request: Request, archive: Any, limit_bytes: int) -> None:
         raise BadArchive("the body is empty; send a zip")
     await asyncio.to_thread(archive.write, pending)
     await asyncio.to_thread(archive.flush)
+    return bytes(prefix)
 
 
 async def _chunks(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:

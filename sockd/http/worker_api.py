@@ -57,13 +57,30 @@ class WorkerApi(Protocol):
             arrived_ns: when the request's head was read, CLOCK_MONOTONIC.
         Raises: SockdError."""
 
-    async def deploy(self, name: str, zip_path: Path, *, overrides: dict[str, Any], progress: Progress) -> FunctionInfo:
+    async def record(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Mapping[str, Any]:
+        """Run a function once in a new sandbox and tell what it read: `request_id`, `event`, `answer`, `reads`.
+
+        Raises: SockdError, as `invoke`; BadInitscript, when this worker cannot listen."""
+
+    async def deploy(
+        self,
+        name: str,
+        zip_path: Path,
+        *,
+        overrides: dict[str, Any],
+        progress: Progress,
+        initscript: bytes | None = None,
+    ) -> FunctionInfo:
         """Publish a version and switch to it; cancelling it leaves the current version in place.
 
         Args:
             zip_path: stays the caller's, who removes it afterwards.
             overrides: keys of `sockd.toml` that win over the file's.
-        Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
+            initscript: a WebAssembly module beside the code.
+        Raises: BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed."""
+
+    async def deploy_initscript(self, name: str, initscript: bytes, progress: Progress) -> FunctionInfo:
+        """Give a function another initscript, all else unchanged. Raises: NoSuchFunction, BadInitscript."""
 
     async def remove(self, name: str) -> None:
         """Forget a function. Raises: NoSuchFunction."""
@@ -94,6 +111,12 @@ class WorkerApi(Protocol):
 
     async def remove_package(self, key: str) -> None:
         """Delete one distribution. Raises: SockdError: 404 if there is none, 400 if it is in use."""
+
+    def traces(self, limit: int) -> list[dict[str, Any]]:
+        """The last invocations, newest first, without their spans."""
+
+    def trace(self, request_id: str) -> dict[str, Any]:
+        """One invocation with its spans, by its id or a beginning of it. Raises: SockdError 404."""
 
     def metrics(self) -> bytes:
         """Prometheus text."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from initscripts.report import RunReport
 from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
@@ -134,8 +135,8 @@ class Functions:
         finally:
             await self._collect_code()
 
-    async def record(self, name: str, request_id: bytes, event: bytes, arrived_ns: int) -> Outcome:
-        """Run a function once in a new sandbox that is listened to; the outcome's run has the reads in its report.
+    async def record(self, name: str, request_id: bytes, event: bytes, arrived_ns: int) -> tuple[Outcome, RunReport]:
+        """Run a function once in a new sandbox that is listened to; the report has its reads.
 
         Raises: as `Function.invoke`; NoSuchFunction; BadInitscript, when there is no engine to listen."""
         function = await self.get(name)
@@ -149,7 +150,10 @@ class Functions:
                 raise BadInitscript("the initscript engine is busy; record again")
             async with asyncio.timeout(RECORD_DEADLINE_S):
                 await beside.run.done
-            return outcome
+            report = beside.run.report()
+            if report is None:
+                raise BadInitscript("the initscript engine died; record again")
+            return outcome, report
         finally:
             self._initscripts.release(script)
 

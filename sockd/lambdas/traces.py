@@ -1,0 +1,106 @@
+"""Traces: what is remembered of the last invocations, bounded by number.
+
+Owns the ring. For a request it costs one object of numbers that were taken anyhow; no answer and no event is kept. What
+people see of a trace is made when they ask (`trace_spans`). An initscript's report, which comes after the answer, is
+found in its run; only the newest few hundred are kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from initscripts.client import Run
+from sockd.errors import SockdError
+from sockd.lambdas.function import Outcome
+from sockd.telemetry import Invocation, Times
+
+MAX_REPORTS = 256
+"""Each has up to 128 KB."""
+
+
+class NoSuchTrace(SockdError):
+    """The invocation is unknown, or too long ago."""
+
+    status = 404
+    error_type = "ResourceNotFoundException"
+
+
+class Trace(msgspec.Struct):
+    """One invocation in moments of CLOCK_MONOTONIC, in ns; 0 is a moment that did not come."""
+
+    request_id: bytes
+    function: str
+    version: str
+    origin: str
+    sandbox_id: str
+    node: str
+    times: Times
+    arrived_ns: int
+    answered_ns: int
+    started_ns: int
+    """A sandbox was asked for; then it had its memory, its process, its code."""
+    reserved_ns: int
+    forked_ns: int
+    ready_ns: int
+    init_started_ns: int
+    """The sandbox's own words, as the next."""
+    exec_started_ns: int
+    error_type: str
+    run: Run | None
+    """Of its initscript."""
+
+
+class Traces:
+    """The last `keep` invocations."""
+
+    def __init__(self, keep: int) -> None:
+        self._ring: deque[Trace] = deque(maxlen=keep)
+        self._with_runs: deque[Trace] = deque()
+
+    def add(self, name: str, request_id: bytes, arrived_ns: int, outcome: Outcome) -> None:
+        """Remember one that has been answered."""
+        self._ring.append(trace_of(name, request_id, arrived_ns, outcome))
+        if outcome.leased.beside is not None:
+            self._with_runs.append(self._ring[-1])
+            if len(self._with_runs) > MAX_REPORTS:
+                self._with_runs.popleft().run = None
+
+    def get(self, request_id: str) -> Trace:
+        """By the text of its request id, or a beginning of it that no other has. Raises: NoSuchTrace."""
+        wanted = request_id.replace("-", "").lower()
+        found = [trace for trace in self._ring if trace.request_id.hex().startswith(wanted)] if wanted else []
+        if len(found) != 1:
+            known = f"{len(found)} invocations begin so" if found else f"the last {len(self._ring)} are remembered"
+            raise NoSuchTrace(f"no invocation {request_id[:80]!r}: {known}")
+        return found[0]
+
+    def last(self, limit: int) -> list[Trace]:
+        """The newest, newest first."""
+        return list(reversed(self._ring))[:limit]
+
+
+def trace_of(name: str, request_id: bytes, arrived_ns: int, outcome: Outcome) -> Trace:
+    """What is worth remembering of an outcome: nothing that keeps its sandbox, its answer or its event alive."""
+    invocation: Invocation = outcome.invocation
+    leased, error = outcome.leased, outcome.reply.error
+    return Trace(
+        request_id,
+        name,
+        invocation.version,
+        invocation.origin,
+        invocation.sandbox_id,
+        invocation.node,
+        invocation.times,
+        arrived_ns,
+        outcome.answered_ns,
+        leased.started_ns,
+        leased.reserved_ns,
+        leased.forked_ns,
+        leased.ready_ns,
+        leased.sandbox.init_started_ns if leased.node is not None else 0,
+        outcome.reply.exec_started_ns,
+        error.error_type if error is not None else "",
+        leased.beside.run if leased.beside is not None else None,
+    )
