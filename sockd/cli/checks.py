@@ -12,10 +12,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import uv
 
+from initscripts.process import missing
 from sockd.errors import SandboxFailed
 from sockd.kernel import favordynmods
 from sockd.kernel.cgroups import Hierarchies
@@ -189,10 +191,20 @@ def packages() -> Check:
         binary = uv.find_uv_bin()
     except FileNotFoundError:
         return Check("uv", False, "not found", f"{sys.executable} -m pip install uv")
-    version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
-    fine = version.returncode == 0
-    found = f"{version.stdout.strip() or version.stderr.strip()} at {binary}"
+    told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
+    fine = told.returncode == 0
+    found = f"{told.stdout.strip() or told.stderr.strip()} at {binary}"
     return Check("uv", fine, found, "" if fine else f"{sys.executable} -m pip install --force-reinstall uv")
+
+
+def initscripts() -> Check:
+    """What the initscript engine is made of; the worker runs without it."""
+    lacking = missing()
+    if lacking:
+        fix = f"{sys.executable} -m pip install 'sockd[initscripts]'"
+        return Check("initscripts", None, f"switched off: {', '.join(lacking)} not installed", fix)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("wasmtime", "botocore", "grpcio"))
+    return Check("initscripts", True, versions)
 
 
 def disk(state_dir: Path) -> Check:

@@ -23,16 +23,33 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Longest time of one request.")
 @click.option("--concurrency", type=int, help="Most requests at once.")
 @click.option("--network", type=click.Choice(["host", "none"]), help="What the function can reach.")
+@click.option("--storage", type=click.Choice(["own", "sockd"]), help="Whose storage library it imports.")
+@click.option(
+    "--initscript",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A WebAssembly module that fetches its inputs while it starts.",
+)
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="An environment variable; may be repeated.")
 @state_dir_option
 @json_option
 def deploy(
-    source: Path, name: str | None, env: tuple[str, ...], state_dir: Path, as_json: bool, **options: Any
+    source: Path,
+    name: str | None,
+    env: tuple[str, ...],
+    initscript: Path | None,
+    state_dir: Path,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Publish a directory or zip as a function.
 
     SOURCE holds the code and, if need be, requirements.txt and sockd.toml; options win over sockd.toml. A running
-    function switches to the new version without losing a request."""
+    function switches to the new version without losing a request. A SOURCE that ends in .wasm is an initscript: the
+    function --name gets it, its code and settings stay."""
+    if source.suffix == ".wasm":
+        _deploy_initscript(source, name, Management(state_dir), as_json)
+        return
     name = name or _default_name(source)
     overrides = {key: value for key, value in options.items() if value is not None}
     if env:
@@ -40,8 +57,11 @@ def deploy(
     management = Management(state_dir)
     # ASCII: a header carries no other letters. An absent header is an empty set of overrides.
     headers = {"x-sockd-overrides": json.dumps(overrides)} if overrides else {}
+    wasm = _read(initscript) if initscript is not None else b""
+    if wasm:
+        headers["x-sockd-initscript-bytes"] = str(len(wasm))
     with progress(f"packing {source}") as show:
-        body = _packed(source)
+        body = wasm + _packed(source)
         show(f"sending {len(body)} bytes")
         function = _result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
     url = f"{management.get('status').get('url', DEFAULT_URL)}/run/{name}"
@@ -51,9 +71,32 @@ def deploy(
     packages = function["packages"]
     click.echo(
         f"{name}: version {function['version_number']} ({function['version'][:12]}), handler {function['handler']}, "
-        f"{len(packages)} package{'' if len(packages) == 1 else 's'}"
+        f"{len(packages)} package{'' if len(packages) == 1 else 's'}{_initscript_words(function)}"
     )
     click.echo(f"  {url}\n  curl -d '{{}}' {url}\n  sockd invoke {name} -d '{{}}'")
+
+
+def _deploy_initscript(source: Path, name: str | None, management: Management, as_json: bool) -> None:
+    if name is None:
+        fix = f"sockd deploy {source} --name FUNCTION"
+        raise Failure("an initscript is deployed for a function", why="which one?", fix=fix, exit_code=USAGE)
+    with progress(f"sending {source}") as show:
+        function = _result(management.lines("PUT", "functions", name, "initscript", body=_read(source)), show)
+    if as_json:
+        print_json(function)
+    else:
+        click.echo(f"{name}: version {function['version_number']}{_initscript_words(function)}")
+
+
+def _initscript_words(function: dict[str, Any]) -> str:
+    return f", initscript {function['initscript'][:12]}" if function.get("initscript") else ""
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Failure(f"{path} cannot be read", why=str(error)) from None
 
 
 def _result(lines: Any, show: Any) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
         look.open_files,
         look.core_dumps,
         look.packages,
+        look.initscripts,
         lambda: look.disk(state_dir),
         look.memory,
     ]

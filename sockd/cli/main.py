@@ -18,6 +18,7 @@ COMMANDS = {
     "logs": ("sockd.cli.logs", "Show what a function has printed."),
     "status": ("sockd.cli.status", "Show what the worker is doing."),
     "tree": ("sockd.cli.tree", "Show the Zygote tree."),
+    "trace": ("sockd.cli.trace", "Show where the time of an invocation went."),
     "packages": ("sockd.cli.packages", "List, add and remove installed packages."),
     "sebs": ("sockd.cli.sebs", "Run SeBS, the serverless benchmark suite."),
     "bench": ("sockd.cli.bench", "Run a benchmark."),

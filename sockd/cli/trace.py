@@ -1,0 +1,90 @@
+"""`sockd trace`: the last invocations, or where the time of one of them went."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.cli.client import Management, state_dir_option
+from sockd.cli.output import NOT_FOUND, Failure, json_option, print_json, print_table, say
+from sockd.cli.waterfall import chrome, draw, ms, words
+
+PLAIN_WIDTH = 120
+
+
+@click.command()
+@click.argument("request_id", metavar="[ID]", required=False)
+@click.option("--chrome", "chrome_file", type=click.Path(dir_okay=False, path_type=Path), help="Write a Chrome trace.")
+@click.option("--limit", default=20, show_default=True, help="How many to list.")
+@state_dir_option
+@json_option
+def trace(request_id: str | None, chrome_file: Path | None, limit: int, state_dir: Path, as_json: bool) -> None:
+    """Show where the time of an invocation went.
+
+    ID is its x-amzn-RequestId, or a beginning of it, or `last`; without one the last invocations are listed. The file of
+    --chrome opens in chrome://tracing or ui.perfetto.dev."""
+    management = Management(state_dir)
+    if request_id is None and chrome_file is None:
+        show_list(management.get("traces", query={"limit": str(limit)}), as_json)
+        return
+    if request_id in (None, "last"):
+        request_id = last_id(management)
+    assert request_id is not None
+    shown = management.get("traces", request_id)
+    if chrome_file is not None:
+        chrome_file.write_text(json.dumps(chrome(shown), indent=1))
+        say(f"written: {chrome_file}")
+    if as_json:
+        print_json(shown)
+    elif chrome_file is None or sys.stdout.isatty():
+        show(shown)
+
+
+def show(trace: dict[str, Any]) -> None:
+    """The waterfall, and what it means."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console()
+        for row in draw(trace, console.width):
+            console.print(Text(row.text, style=row.style), overflow="crop", no_wrap=True)
+    else:
+        for row in draw(trace, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns):
+            click.echo(row.text)
+    click.echo()
+    for line in words(trace):
+        click.echo(line)
+
+
+def show_list(traces: list[dict[str, Any]], as_json: bool) -> None:
+    """A line for each."""
+    if as_json:
+        print_json(traces)
+        return
+    rows = [
+        (
+            each["request_id"],
+            each["function"],
+            each["origin"],
+            f"{ms(each['answered_ns'] - each['arrived_ns'])} ms",
+            each["initscript"] or "",
+            each["outcome"],
+        )
+        for each in traces
+    ]
+    print_table(("request id", "function", "origin", "took", "initscript", "outcome"), rows)
+
+
+def last_id(management: Management) -> str:
+    """Of the newest invocation. Raises: Failure."""
+    newest = management.get("traces", query={"limit": "1"})
+    if not newest:
+        raise Failure("nothing was invoked yet", fix="sockd invoke NAME", exit_code=NOT_FOUND)
+    request_id: str = newest[0]["request_id"]
+    return request_id
