@@ -32,9 +32,9 @@ def cold_config(*, spares: int | None = None, **sections: dict[str, Any]) -> Con
 class ColdFunction:
     """A function of one worker, invoked cold over one kept connection."""
 
-    def __init__(self, worker: Worker, name: str) -> None:
+    def __init__(self, worker: Worker, name: str, body: bytes = b"{}") -> None:
         self._client = Client(worker.host, worker.port)
-        self._request = request(name)
+        self._request = request(name, body)
         self._address = (worker.host, worker.port)
         self.phases: dict[str, list[float]] = defaultdict(list)
         """ms in each phase of `Server-Timing`, and "http": what the client saw beyond them."""

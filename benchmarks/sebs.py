@@ -1,0 +1,143 @@
+"""`sebs`: what initscripts save the functions of SeBS, from the start of the sandbox to the first line that works on data.
+
+Three arms in turns: SeBS's own storage wrapper on boto3, our storage library, and our library with an initscript. Each
+from a Zygote and as a fresh interpreter, with S3 at the distance of the initscript paper (25 ms to the first byte, 60 MB/s
+on a connection) and on loopback. The functions are the suite's own, unmodified; `sockd sebs run` runs them and checks
+every answer.
+"""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.harness import Run, main
+from benchmarks.results import Result, median
+from benchmarks.worker import REPOSITORY, WorkerFailed, sockd
+
+READERS = ("210.thumbnailer", "220.video-processing", "311.compression", "504.dna-visualisation")
+"""Benches that fetch inputs and need nothing that a package index lacks."""
+TORCH = "411.image-recognition"
+IMGREC = "imgrec"
+PURE = ("110.dynamic-html", "501.graph-pagerank", "502.graph-mst", "503.graph-bfs")
+ARMS = ("own", "shim", "initscript")
+
+
+class Cell(NamedTuple):
+    """One case of the table."""
+
+    bench: str
+    arm: str
+    start: str
+    """From where the sandbox was started: zygote or fresh."""
+    network: str
+    """How far S3 is: paper or loopback."""
+
+    def __str__(self) -> str:
+        return f"{self.bench}, {self.arm}, {self.start}, {self.network}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run of `sockd sebs run`."""
+
+    start: str
+    network: str
+    benches: tuple[str, ...]
+    repetitions: int
+
+    def command(self, out: Path) -> list[str]:
+        options = ["--benches", ",".join(self.benches), "--repetitions", str(self.repetitions), "--out", str(out)]
+        options += [word for arm in ARMS for word in ("--arm", arm)]
+        options += ["--no-zygotes"] if self.start == "fresh" else []
+        options += ["--paper"] if self.network == "paper" else []
+        return [*sockd(), "sebs", "run", *options]
+
+
+def measure(run: Run) -> Result:
+    result = Result("sebs")
+    samples: dict[Cell, list[float]] = defaultdict(list)
+    reads: dict[Cell, list[float]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, plan in enumerate(plans(run, result)):
+            run.say(f"{', '.join(plan.benches)}: {plan.start}, {plan.network}")
+            execute(plan, Path(scratch) / str(number), samples, reads)
+    for cell, starts in samples.items():
+        result.add(str(cell), "start latency", "ms", starts)
+        result.add(str(cell), "of it reading", "ms", reads[cell])
+    judge({cell: median(starts) for cell, starts in samples.items()}, result)
+    return result
+
+
+def plans(run: Run, result: Result) -> Iterable[Plan]:
+    """What is run, and a note for what is not."""
+    if run.quick:
+        yield Plan("zygote", "paper", ("210.thumbnailer", IMGREC), 8)
+        result.notes.append("quick: two functions, from a Zygote, S3 at the paper's distance")
+        return
+    benches: tuple[str, ...] = (*READERS, IMGREC)
+    if Path("/usr/lib/python3/dist-packages/torch").is_dir():
+        benches = (*READERS, TORCH, IMGREC)
+    else:
+        result.notes.append(f"{TORCH}: not measured, Debian's python3-torch is not installed")
+    for network in ("paper", "loopback"):
+        for start in ("zygote", "fresh"):
+            yield Plan(start, network, benches, 15)
+    yield Plan("zygote", "loopback", PURE, 40)
+
+
+def execute(plan: Plan, out: Path, samples: dict[Cell, list[float]], reads: dict[Cell, list[float]]) -> None:
+    """Run a plan and add its samples, in ms. Raises WorkerFailed with the command's own words."""
+    done = subprocess.run(plan.command(out), capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    if done.returncode:
+        raise WorkerFailed(f"sockd sebs run: {done.stderr.strip()}")
+    with (out / "result.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            arm = "initscript" if row["initscript"] == "on" else row["arm"]
+            cell = Cell(row["benchmark"], arm, row["start"], plan.network)
+            samples[cell].append(int(row["start_latency"]) / 1000)
+            reads[cell].append(int(row["read_time"]) / 1000)
+
+
+def judge(p50: dict[Cell, float], result: Result) -> None:
+    """The aims, and the speed-ups of each function."""
+
+    def ratio(bench: str, start: str, network: str, arm: str = "shim") -> float | None:
+        slow, fast = (p50.get(Cell(bench, name, start, network)) for name in (arm, "initscript"))
+        return slow / fast if slow and fast else None
+
+    benches = sorted({cell.bench for cell in p50})
+    for start, network in sorted({(cell.start, cell.network) for cell in p50}):
+        found = {bench: ratio(bench, start, network) for bench in benches}
+        over_own = {bench: ratio(bench, start, network, "own") for bench in benches}
+        for bench, value in found.items():
+            if value:
+                own = over_own[bench]
+                against = f", over SeBS's own storage {own:.2f}x" if own else ""
+                result.notes.append(f"{bench}, {start}, {network}: over our storage {value:.2f}x{against}")
+        readers = [value for bench, value in found.items() if value and bench in (*READERS, TORCH)]
+        if readers and network == "paper":
+            least = ">= 1.48" if start == "zygote" else ">= 1.67"
+            result.aim(f"functions that fetch, {start}: initscript over none, mean", mean(readers), least)
+        if (value := found.get(IMGREC)) and network == "paper":
+            result.aim(f"imgrec, {start}: initscript over none", value, ">= 1.81")
+    slowdowns = [1 / value for bench in PURE if (value := ratio(bench, "zygote", "loopback"))]
+    if slowdowns:
+        result.aim(
+            "functions that fetch nothing: time with an initscript over without, worst", max(slowdowns), "<= 1.03"
+        )
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+if __name__ == "__main__":
+    sys.exit(main("sebs", measure, "What initscripts save the functions of SeBS."))
