@@ -19,19 +19,24 @@ if TYPE_CHECKING:
 EXPERIMENTS = ("cold", "warm", "burst", "sequential")
 ARMS = {"own": ("own", False), "shim": ("shim", False), "initscript": ("shim", True)}
 PAPER_FIRST_BYTE_MS, PAPER_BYTES_PER_S = 25.0, 60e6
-HEADINGS = (
-    "bench",
-    "size",
-    "experiment",
-    "arm",
-    "initscript",
-    "n",
-    "start p50",
-    "p95",
-    "client p50",
-    "p95",
-    "read p50",
-)
+COLUMNS = {
+    "benchmark": "bench",
+    "size": "size",
+    "experiment": "experiment",
+    "arm": "arm",
+    "initscript": "initscript",
+    "n": "n",
+    "start_mean_ms": "start mean",
+    "start_p50_ms": "p50",
+    "start_p95_ms": "p95",
+    "client_p50_ms": "client p50",
+    "client_p95_ms": "p95",
+    "read_p50_ms": "read p50",
+    "hidden_p50_ms": "hidden p50",
+    "read_bytes": "bytes",
+}
+"""Of the table at the end: a row's keys in JSON, and their headings. Times are ms; start is the start latency, read what the
+function waited for its reads, hidden what was fetched while it did not wait."""
 
 cache_option = click.option(
     "--cache", type=click.Path(file_okay=False, path_type=Path), help="Where the suite and its inputs are kept."
@@ -190,9 +195,9 @@ def _measure(names: list[str], input_size: str, experiments: tuple[str, ...], op
     reports.write_csv(out / "result.csv", outcomes)
     rows = [_row(outcome) for outcome in outcomes]
     if options["as_json"]:
-        print_json([dict(zip(_KEYS, row, strict=True)) for row in rows])
+        print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
     else:
-        print_table(HEADINGS, [tuple(_cell(value) for value in row) for row in rows])
+        print_table(tuple(COLUMNS.values()), [tuple(_cell(value) for value in row) for row in rows])
     return outcomes
 
 
@@ -243,37 +248,29 @@ def _write(out: Path, outcomes: list[Outcome]) -> None:
         reports.write_csv(directory / "result.csv", group)
 
 
-_KEYS = (
-    "bench",
-    "size",
-    "experiment",
-    "arm",
-    "initscript",
-    "n",
-    "start_p50_ms",
-    "start_p95_ms",
-    "client_p50_ms",
-    "client_p95_ms",
-    "read_p50_ms",
-)
-
-
 def _row(outcome: Outcome) -> tuple[str | int | float, ...]:
     from sockd.sebs.statistics import percentile
 
     labels, samples = outcome.variant.labels, outcome.samples
-    starts = [sample.start_us / 1000 for sample in samples]
-    clients = [sample.client_us / 1000 for sample in samples]
-    reads = [sum(read["end_ns"] - read["start_ns"] for read in sample.times["reads"]) / 1e6 for sample in samples]
+    starts, clients, reads, hidden = (
+        [value / 1000 for value in values]
+        for values in (
+            [sample.start_us for sample in samples],
+            [sample.client_us for sample in samples],
+            [sample.read_us for sample in samples],
+            [sample.hidden_us for sample in samples],
+        )
+    )
     return (
-        labels["benchmark"],
-        labels["size"],
+        *(labels[name] for name in ("benchmark", "size")),
         outcome.kind.value,
-        labels["arm"],
-        labels["initscript"],
+        *(labels[name] for name in ("arm", "initscript")),
         len(samples),
+        sum(starts) / len(starts),
         *(percentile(values, share) for values in (starts, clients) for share in (0.5, 0.95)),
         percentile(reads, 0.5),
+        percentile(hidden, 0.5),
+        samples[0].read_bytes,
     )
 
 

@@ -139,6 +139,7 @@ def run(
             say(f"{kind.value}: round {round_ + 1}, {min(len(o.samples) for o in outcomes)} of {repetitions} samples")
     for outcome in outcomes:
         outcome.end_s = time.time()
+        _add_traces(outcome)
         if len(outcome.samples) < repetitions:
             raise NotPossible(
                 f"{outcome.variant.name}: {len(outcome.incorrect)} answers were "
@@ -166,15 +167,13 @@ def _sort_out(outcome: Outcome, samples: list[Sample]) -> None:
     for sample in samples:
         wrong = {Kind.COLD: not sample.cold, Kind.WARM: sample.cold, Kind.SEQUENTIAL: sample.cold}
         (outcome.incorrect if wrong.get(outcome.kind, False) else outcome.samples).append(sample)
-        trace = outcome.variant.target.trace(sample.request_id) if sample.cold else None
-        if trace is not None:
-            sample.spawned_ns = spawned_ns(trace)
 
 
-def spawned_ns(trace: dict[str, Any]) -> int | None:
-    """When the worker began with an invocation: the start of its earliest span."""
-    starts = [span["start_ns"] for span in trace.get("spans", ()) if span.get("track") == "daemon"]
-    return min(starts, default=None)
+def _add_traces(outcome: Outcome) -> None:
+    """What the worker remembers of cold starts; at the end, when the engine has told of its runs, too."""
+    for sample in outcome.samples:
+        if sample.cold:
+            sample.trace = outcome.variant.target.trace(sample.request_id)
 
 
 def _is_learned(variant: Variant) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -41,9 +41,14 @@ class Input:
     """Table, and the names of its partition and sort keys."""
     is_stand_in: bool = False
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.objects.values())
+    def bytes_of(self, read: Mapping[str, Any]) -> int:
+        """How much a read of the wrapper's brought."""
+        if read["call"] != "download_directory":
+            return self._size(read["key"])
+        return sum(self._size(key) for key in self.objects if key.startswith(read["key"]))
+
+    def _size(self, key: str) -> int:
+        return self.objects[key].stat().st_size if key in self.objects else 0
 
 
 def prepare(bench: Bench, size: str, suite: Suite, *, cache: Path, data: Path | None = None) -> Input:

@@ -33,8 +33,10 @@ class Sample:
     """From the connection's start, as curl's STARTTRANSFER_TIME."""
     variant: dict[str, Any] = field(default_factory=dict)
     """What it was a sample of, for the last columns of the results."""
-    spawned_ns: int | None = None
-    """When the worker began to make the sandbox, if its trace says so."""
+    trace: dict[str, Any] | None = None
+    """What the worker remembers of a cold start."""
+    read_bytes: int = 0
+    """Of all objects that the function read."""
 
     @property
     def cold(self) -> bool:
@@ -62,8 +64,26 @@ class Sample:
 
     @property
     def start_us(self) -> float:
-        """Start latency: from the start of the sandbox (without a trace: the request) to the first line that works on data."""
-        return float(self.times["init_done_ns"] - (self.spawned_ns or self.sent_ns)) / 1000
+        """Start latency: from the request's arrival at the worker, when the sandbox is begun, to the first line that works
+        on data. Without a trace, from the request's first byte."""
+        begun_ns = self.trace["arrived_ns"] if self.trace else self.sent_ns
+        return float(self.times["init_done_ns"] - begun_ns) / 1000
+
+    @property
+    def read_us(self) -> float:
+        """How long the function waited for its reads."""
+        return float(sum(read["end_ns"] - read["start_ns"] for read in self.times["reads"])) / 1000
+
+    @property
+    def hidden_us(self) -> float:
+        """How long something was being fetched while the function did not wait for it."""
+        return float(self.trace["hidden_ns"]) / 1000 if self.trace else 0.0
+
+    @property
+    def prefetched_reads(self) -> int:
+        """Reads, of objects and lists, that were served from the shared region."""
+        spans = self.trace["spans"] if self.trace else ()
+        return sum(span["track"] == "reads" and span["detail"] == "region" for span in spans)
 
     @property
     def phases_ms(self) -> dict[str, float]:

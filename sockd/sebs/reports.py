@@ -41,6 +41,10 @@ OUR_COLUMNS = (
     "import_time",
     "read_time",
     "reads",
+    "read_bytes",
+    "hidden_time",
+    "prefetched_reads",
+    "initscript_outcome",
     "request_id",
 )
 """Ours. start: zygote or fresh, as the worker was asked; origin: what the sandbox was forked from; times in microseconds."""
@@ -101,8 +105,12 @@ def _row(kind: str, sample: Sample) -> list[Any]:
         round(sample.start_us),
         round(sample.phases_ms.get("setup", 0.0) * 1000),
         (times["imported_ns"] - times["entered_ns"]) // 1000,
-        sum(read["end_ns"] - read["start_ns"] for read in times["reads"]) // 1000,
+        round(sample.read_us),
         len(times["reads"]),
+        sample.read_bytes,
+        round(sample.hidden_us),
+        sample.prefetched_reads,
+        (sample.trace or {}).get("initscript") or "",
         sample.request_id,
     ]
 

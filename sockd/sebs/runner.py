@@ -197,7 +197,12 @@ class Runner:
 
         known = self.python <= KNOWN_UP_TO
         check = Check(bench, size, inputs, self.store.take, published, served=served, known=known)
-        return lambda sample: check(sample.result)
+
+        def checked(sample: Sample) -> None:
+            check(sample.result)
+            sample.read_bytes = sum(map(inputs.bytes_of, sample.times["reads"]))
+
+        return checked
 
     @contextlib.contextmanager
     def _deployed(
@@ -242,4 +247,7 @@ class Runner:
 
 def is_torch_of_system(options: Options) -> bool:
     """Whether 411 takes torch from Debian's packages, and not from a package index."""
-    return options.torch == "system" or (options.torch == "auto" and (SYSTEM_PACKAGES / "torch").is_dir())
+    built_for_us = f"_C.cpython-{sys.version_info.major}{sys.version_info.minor}-*.so"
+    return options.torch == "system" or (
+        options.torch == "auto" and any((SYSTEM_PACKAGES / "torch").glob(built_for_us))
+    )
