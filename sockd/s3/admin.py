@@ -1,6 +1,7 @@
 """The way to the faults and the request log: /-/, on the port of the S3, with a token. JSON in, JSON out.
 
     GET    /-/requests      the log, oldest first         DELETE /-/requests      forget it
+    GET    /-/requests/N    the same, as soon as it has N
     GET    /-/faults        the rules                     DELETE /-/faults        remove them all
     POST   /-/faults        add a rule, as its fields     DELETE /-/faults/ID     remove one
 
@@ -45,6 +46,8 @@ class Admin:
         match (head.method, name, rest):
             case ("GET", "requests", ""):
                 return _json([asdict(record) for record in self._log.records()])
+            case ("GET", "requests", number) if number.isascii() and number.isdigit():
+                return _json([asdict(record) for record in self._log.records(at_least=int(number))])
             case ("DELETE", "requests", ""):
                 self._log.clear()
             case ("GET", "faults", ""):

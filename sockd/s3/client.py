@@ -118,9 +118,12 @@ class Client:
     def remove_faults(self) -> None:
         self._admin("DELETE", "faults")
 
-    def requests(self) -> Records:
-        """The request log, oldest first."""
-        found: Records = json.loads(self._admin("GET", "requests"))
+    def requests(self, *, at_least: int = 0) -> Records:
+        """The request log, in the order in which they came; of those under way `end_ns` is 0.
+
+        Args:
+            at_least: wait until there are so many (the server gives up after 10 s)."""
+        found: Records = json.loads(self._admin("GET", f"requests/{at_least}"))
         return found
 
     def forget_requests(self) -> None:

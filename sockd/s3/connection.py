@@ -60,7 +60,7 @@ class Connection:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", IDLE_S, 0))
         self._wire = Wire(connection)
-        self._sender = Sender(connection, house.stopping)
+        self._sender = Sender(connection, house.log, house.stopping)
 
     def serve(self) -> None:
         """Until the connection ends."""
@@ -86,11 +86,12 @@ class Connection:
         record = Record(
             head.method, head.path, head.query, head.headers.get("range"), self._number, self._wire.arrived_ns
         )
+        self._house.log.begin(record)
         try:
             return self._exchange(head, body, record)
         finally:
             record.end_ns = time.monotonic_ns()
-            self._house.log.add(record)
+            self._house.log.end(record)
 
     def _exchange(self, head: Head, body: Source, record: Record) -> bool:
         request_id = f"{self._number:08X}{self._requests:08X}"

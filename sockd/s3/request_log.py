@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import IO
 
 KEPT = 10_000
+BEGIN_DEADLINE_S = 10.0
+FINISH_DEADLINE_S = 1.0
+"""For a client that has stopped reading just before the end."""
 
 
 @dataclass(slots=True)
@@ -44,27 +47,45 @@ class Record:
 
 
 class RequestLog:
-    """The last KEPT requests that have ended, oldest first.
+    """The last KEPT requests, in the order in which they came; of those under way `end_ns` is 0.
 
     Args:
-        file: gets a line of JSON for each of them, if given."""
+        file: gets a line of JSON for each of them when it has ended, if given."""
 
     def __init__(self, file: IO[str] | None = None) -> None:
         self._records: deque[Record] = deque(maxlen=KEPT)
+        self._finishing: set[int] = set()
         self._file = file
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
 
-    def add(self, record: Record) -> None:
-        with self._lock:
+    def begin(self, record: Record) -> None:
+        with self._changed:
             self._records.append(record)
+            self._changed.notify_all()
+
+    def finishing(self, record: Record) -> None:
+        """The last bytes of the answer are about to be sent: the client may soon ask what became of the request."""
+        with self._changed:
+            self._finishing.add(id(record))
+
+    def end(self, record: Record) -> None:
+        with self._changed:
+            self._finishing.discard(id(record))
+            self._changed.notify_all()
             if self._file:
                 self._file.write(json.dumps(asdict(record)) + "\n")
                 self._file.flush()
 
-    def records(self) -> list[Record]:
-        with self._lock:
-            return list(self._records)
+    def records(self, *, at_least: int = 0) -> list[Record]:
+        """Copies. Of a request whose answer the caller has read, the end is known.
+
+        Args:
+            at_least: wait until as many have begun, but for no more than BEGIN_DEADLINE_S."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._records) >= at_least, BEGIN_DEADLINE_S)
+            self._changed.wait_for(lambda: not self._finishing, FINISH_DEADLINE_S)
+            return [replace(record) for record in self._records]
 
     def clear(self) -> None:
-        with self._lock:
+        with self._changed:
             self._records.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import threading
@@ -10,7 +11,7 @@ import time
 
 from sockd.s3.answer import Answer, FileSlice
 from sockd.s3.faults import Rule
-from sockd.s3.request_log import Record
+from sockd.s3.request_log import Record, RequestLog
 
 SENDFILE_BYTES = 8 << 20
 SMALL_BYTES = 64 << 10
@@ -26,9 +27,12 @@ class Sender:
     Args:
         stopping: set when the server ends; cuts waits short."""
 
-    def __init__(self, connection: socket.socket, stopping: threading.Event) -> None:
+    def __init__(self, connection: socket.socket, log: RequestLog, stopping: threading.Event) -> None:
         self._socket = connection
+        self._log = log
         self._stopping = stopping
+        self._hangup = select.poll()
+        self._hangup.register(connection, select.POLLRDHUP)
 
     def send(self, answer: Answer, rule: Rule | None, record: Record, more: list[tuple[str, str]]) -> bool:
         """Send all of it that the rule lets through.
@@ -46,9 +50,12 @@ class Sender:
         record.first_byte_ns = time.monotonic_ns()
         head = answer.head(announced, more)
         if rule and rule.bandwidth_bytes_s:
+            if not length:
+                self._log.finishing(record)
             self._socket.sendall(head)
             self._send_paced(answer, length, rule.bandwidth_bytes_s, record)
         else:
+            self._log.finishing(record)
             self._send_at_once(head, answer, length, record)
         if rule and rule.closes:
             if rule.reset:
@@ -77,6 +84,8 @@ class Sender:
         while sent < length:
             count = min(piece, length - sent)
             self._wait_until(begun + (sent + count) / bytes_s)
+            if sent + count == length:
+                self._log.finishing(record)
             if isinstance(answer.body, FileSlice):
                 self._send_file(answer.body, sent, count, record)
             else:
@@ -94,6 +103,10 @@ class Sender:
             record.bytes += sent
 
     def _wait_until(self, when_s: float) -> None:
-        while (left_s := when_s - time.monotonic()) > 0:
-            if self._stopping.wait(left_s):
-                raise ConnectionAbortedError("the server ends")
+        """Raises ConnectionAbortedError as soon as the client has gone, or the server ends."""
+        whole_ms = int((when_s - time.monotonic()) * 1000)
+        if whole_ms > 0 and self._hangup.poll(whole_ms):  # the server cuts connections when it ends
+            raise ConnectionAbortedError("the client has gone")
+        left_s = when_s - time.monotonic()
+        if left_s > 0:
+            self._stopping.wait(left_s)

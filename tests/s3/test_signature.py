@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth, SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.utils import percent_encode, percent_encode_sequence
 from botocore.credentials import Credentials as BotoCredentials
+from botocore.utils import percent_encode, percent_encode_sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
