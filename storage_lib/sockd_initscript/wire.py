@@ -28,6 +28,7 @@ import json
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 MAX_DATAGRAM = 64 * 1024
@@ -82,7 +83,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], bytes]:
     return message, payload
 
 
-def require(message: dict[str, Any], fields: dict[str, type]) -> None:
+def require(message: dict[str, Any], fields: Mapping[str, type]) -> None:
     """Raises: WireError, unless `message` has these fields, each of exactly this type."""
     for name, kind in fields.items():
         if type(message.get(name)) is not kind:
