@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections import deque
 
@@ -24,6 +25,7 @@ from initscripts.errors import WireError
 from initscripts.limits import EngineLimits, parse_limits
 from initscripts.modules import WASMTIME_VERSION
 from initscripts.report import RunReport
+from initscripts.rpc import preload
 from initscripts.run import RunRequest
 
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
@@ -34,13 +36,13 @@ _PR_SET_PDEATHSIG = 1
 class Server:
     """The wire's end: carries out what the daemon says, and tells it what comes of it."""
 
-    def __init__(self, sock: socket.socket, engine_limits: EngineLimits) -> None:
+    def __init__(self, sock: socket.socket, engine_limits: EngineLimits, tls: ssl.SSLContext) -> None:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[bytes] = deque()
         """Reports that the socket has no room for; at most one a run, and runs are bounded by the daemon's starts."""
         self._end: asyncio.Future[None] = self._loop.create_future()
-        self._engine = Engine(engine_limits, on_abort=self._tell_abort)
+        self._engine = Engine(engine_limits, on_abort=self._tell_abort, tls=tls)
 
     async def serve(self) -> None:
         """Until the wire ends. Raises WireError."""
@@ -147,8 +149,12 @@ def die_with_parent() -> None:
 
 
 async def serve(sock: socket.socket, engine_limits: EngineLimits) -> None:
-    """Serve the control wire until it ends."""
-    await Server(sock, engine_limits).serve()
+    """Serve the control wire until it ends, once nothing is left to load."""
+    server = Server(sock, engine_limits, await preload())
+    # What is here now stays: a collection need not look at it again.
+    gc.collect()
+    gc.freeze()
+    await server.serve()
 
 
 def main(arguments: list[str]) -> int:
@@ -160,16 +166,8 @@ def main(arguments: list[str]) -> int:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     engine_limits = parse_limits(text)
     set_switch_interval()
-    preload()
-    # What is here now stays: a collection need not look at it again.
-    gc.collect()
-    gc.freeze()
     uvloop.run(serve(sock, engine_limits), debug=engine_limits.debug)
     return 0
-
-
-def preload() -> None:
-    """Import what libraries import when they are first used, and read what they read."""
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ other threads are the guests'. Everything that can go wrong with a run is an out
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -19,10 +20,7 @@ import msgspec
 from initscripts.guest import Machine
 from initscripts.limits import Budget, EngineLimits
 from initscripts.modules import ModuleFile
-from initscripts.rpc.dialer import Dialer
-from initscripts.rpc.limits import RpcLimits
-from initscripts.rpc.policy import EndpointPolicy
-from initscripts.rpc.pool import ConnectionPool
+from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits
 from initscripts.rpcs import Connector
 from initscripts.run import Run, RunRequest
 from initscripts.signals import LoopCalls
@@ -61,7 +59,8 @@ class Engine:
 
     Args:
         on_abort: called on the loop when a guest aborts the launch, before its run is over: run id, status, message.
-        dialer: makes what connects a function's guests; the RPC stacks' own by default."""
+        dialer: makes what connects a function's guests; the RPC stacks' own by default.
+        tls: for all connections; by default what the system trusts, read at the first."""
 
     def __init__(
         self,
@@ -69,10 +68,12 @@ class Engine:
         *,
         on_abort: Callable[[int, int, str], None] | None = None,
         dialer: Callable[[Definition], Connector] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.limits = limits
         self._on_abort = on_abort
         self._make_dialer = dialer or self._dial
+        self._tls = tls
         self._machine = Machine()
         self._functions: dict[int, _Function] = {}
         self._loaded: OrderedDict[int, ModuleFile] = OrderedDict()
@@ -86,7 +87,9 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._calls = LoopCalls(self._loop)
         self._threads = GuestThreads(self.limits.runs, self.limits.ready_threads)
-        self._pool = ConnectionPool(RpcLimits(idle=self.limits.idle_connections, idle_s=self.limits.idle_s))
+        self._pool = ConnectionPool(
+            RpcLimits(idle=self.limits.idle_connections, idle_s=self.limits.idle_s), tls=self._tls
+        )
         return self
 
     async def __aexit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:

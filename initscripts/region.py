@@ -61,7 +61,7 @@ class Segment:
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         if first < self.size:
             self._map.madvise(mmap.MADV_REMOVE, first, self.size - first)
-        return max(self.size - first, 0)
+        return max(-(-self.size // mmap.PAGESIZE) * mmap.PAGESIZE - first, 0)
 
     def close(self) -> None:
         """Unmap, as soon as nobody looks at a buffer any more."""
@@ -102,7 +102,7 @@ class Region:
     """A run's segments, up to a limit."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
+        self._limit = limit_bytes // mmap.PAGESIZE * mmap.PAGESIZE
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
         self._shared: Segment | None = None
