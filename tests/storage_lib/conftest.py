@@ -66,7 +66,7 @@ class S3:
         self.client.put("bkt", key, data)
 
     def read(self, key: str) -> bytes:
-        return self.client.get("bkt", key).body
+        return self.client.get("bkt", key)
 
     def requests(self, method: str) -> list[dict[str, Any]]:
         """What was asked of this kind, as far as it has ended."""

@@ -20,15 +20,15 @@ from tests.storage_lib.engine_end import EngineEnd
 class InThread:
     """A call in a thread of its own; `result` waits for it, and raises what it raised."""
 
-    def __init__(self, function: Callable[[], Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._outcome: list[Any] = []
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, args=(function,))
+        self._thread = threading.Thread(target=self._run, args=(function, arguments))
         self._thread.start()
 
-    def _run(self, function: Callable[[], Any]) -> None:
+    def _run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         try:
-            self._outcome.append(function())
+            self._outcome.append(function(*arguments))
         except Exception as error:
             self._error = error
 
@@ -53,15 +53,15 @@ def test_messages_are_found_by_number_and_as_often_as_asked(engine: EngineEnd, l
 
 
 def test_a_wait_ends_with_the_message(engine: EngineEnd, link: Link) -> None:
-    waiting = [InThread(lambda number=number: bytes(link.recv_msg(number, 10).view)) for number in range(20)]
+    waiting = [InThread(link.recv_msg, number, 10) for number in range(20)]
     for number in reversed(range(20)):
         engine.message(number, b"%d" % number)
-    assert [thread.result() for thread in waiting] == [b"%d" % number for number in range(20)]
+    assert [bytes(thread.result().view) for thread in waiting] == [b"%d" % number for number in range(20)]
 
 
 def test_waits_end_with_the_script(engine: EngineEnd, link: Link) -> None:
     engine.message(0, b"sent before")
-    waiting = [InThread(lambda number=number: link.recv_msg(number)) for number in (1, 2, 3)]
+    waiting = [InThread(link.recv_msg, number) for number in (1, 2, 3)]
     engine.end("trap", 7)
     for thread in waiting:
         with pytest.raises(NoMessage, match="the initscript has ended: trap 7"):
@@ -70,7 +70,7 @@ def test_waits_end_with_the_script(engine: EngineEnd, link: Link) -> None:
 
 
 def test_waits_end_when_the_engine_dies(engine: EngineEnd, link: Link) -> None:
-    waiting = [InThread(lambda number=number: link.recv_msg(number)) for number in (1, 2)]
+    waiting = [InThread(link.recv_msg, number) for number in (1, 2)]
     engine.close()
     for thread in waiting:
         with pytest.raises(NoMessage, match="the engine is gone"):
@@ -78,7 +78,7 @@ def test_waits_end_when_the_engine_dies(engine: EngineEnd, link: Link) -> None:
 
 
 def test_waits_end_when_the_link_is_closed(link: Link) -> None:
-    waiting = [InThread(lambda number=number: link.recv_msg(number)) for number in (1, 2)]
+    waiting = [InThread(link.recv_msg, number) for number in (1, 2)]
     link.close()
     for thread in waiting:
         with pytest.raises(NoMessage, match="the link"):
@@ -86,7 +86,7 @@ def test_waits_end_when_the_link_is_closed(link: Link) -> None:
 
 
 def test_waits_end_in_time(link: Link) -> None:
-    waiting = [InThread(lambda number=number: link.recv_msg(number, 0.05)) for number in (1, 2)]
+    waiting = [InThread(link.recv_msg, number, 0.05) for number in (1, 2)]
     for thread in waiting:
         with pytest.raises(NoMessage, match="nothing came within"):
             thread.result()
@@ -225,5 +225,6 @@ def test_two_links_are_two(tmp_path: Path) -> None:
     for number, engine in enumerate(engines):
         engine.message(0, b"%d" % number * 300_000, own=True)
     assert [bytes(link.recv_msg(0, 10).view[:1]) for link in links] == [b"0", b"1"]
-    for end in (*links, *engines):
-        end.close()
+    for link, engine in zip(links, engines, strict=True):
+        link.close()
+        engine.close()
