@@ -30,13 +30,13 @@ from demo.checks import (
     check_report,
     check_thumbnail,
 )
-from demo.s3 import S3, embedded_s3
+from sockd.s3.client import Client as S3
+from sockd.s3.process import S3Process, ServerFailed
 
 PHASES = ("queue", "setup", "init", "exec")
 WARM_REQUESTS = 20
 FIRST, LATER = "cold, nothing learned", "cold, Zygotes ready"
 STARTED = time.monotonic()
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ def main() -> int:
     """Run the demonstration. Returns the exit status."""
     try:
         with tempfile.TemporaryDirectory(prefix="sockd-demo-") as scratch:
-            say("starting an S3 (moto) and a worker")
-            with embedded_s3() as s3, worker() as house:
-                shown = show(house, s3, Path(scratch))
-    except (WrongAnswer, BadAnswer, WorkerFailed, TimeoutError) as error:
+            say("starting an S3 and a worker")
+            with S3Process(access_key="demo") as server, server.client() as s3, worker() as house:
+                shown = show(house, s3, Path(scratch), server.env())
+    except (WrongAnswer, BadAnswer, WorkerFailed, ServerFailed, TimeoutError) as error:
         print("demo failed:", error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
     explain(shown)
@@ -84,12 +84,15 @@ def demos(s3: S3) -> list[Demo]:
     ]
 
 
-def show(house: Worker, s3: S3, scratch: Path) -> list[Shown]:
-    """Deploy and invoke everything, and print tables as they become known. Raises WrongAnswer."""
+def show(house: Worker, s3: S3, scratch: Path, variables: dict[str, str]) -> list[Shown]:
+    """Deploy and invoke everything, and print tables as they become known. Raises WrongAnswer.
+
+    Args:
+        variables: with which a function finds S3."""
     s3.make_bucket(BUCKET)
     s3.put(BUCKET, PICTURE, Path(__file__).with_name("picture.jpg").read_bytes())
     functions = demos(s3)
-    directories = {demo.name: prepare(demo, s3, scratch) for demo in functions}
+    directories = {demo.name: prepare(demo, scratch, variables) for demo in functions}
     deploys = {}
     for demo in functions:
         say(f"deploying {demo.name} ({', '.join(demo.packages) or 'no packages'})")
@@ -117,12 +120,11 @@ def show(house: Worker, s3: S3, scratch: Path) -> list[Shown]:
     return shown
 
 
-def prepare(demo: Demo, s3: S3, scratch: Path) -> Path:
+def prepare(demo: Demo, scratch: Path, variables: dict[str, str]) -> Path:
     """A copy of the function's directory that knows where S3 is."""
     directory = scratch / demo.name
     shutil.copytree(FUNCTIONS / demo.name, directory)
     if demo.name == "thumbnailer":
-        variables = {"S3_ENDPOINT": s3.endpoint, **CREDENTIALS}
         with (directory / "sockd.toml").open("a") as settings:
             settings.write("\n[env]\n" + "".join(f'{key} = "{value}"\n' for key, value in variables.items()))
     return directory

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -150,6 +151,9 @@ class Client:
         return self._exchange(method, f"/-/{path}", {"Authorization": f"Bearer {self._admin_token}"}, body).body
 
     def _exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        kept = self._connection.sock
+        if kept and select.select([kept], [], [], 0)[0]:
+            self._connection.close()  # the server has: nothing else can come between two requests
         try:
             self._connection.request(method, target, body or None, dict(headers))
             response = self._connection.getresponse()

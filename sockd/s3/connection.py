@@ -48,7 +48,7 @@ class House:
 
 
 class Connection:
-    """Owns the socket."""
+    """Serves one socket, which stays its caller's."""
 
     def __init__(self, house: House, connection: socket.socket, number: int) -> None:
         self._house = house
@@ -64,14 +64,13 @@ class Connection:
 
     def serve(self) -> None:
         """Until the connection ends."""
-        with self._socket:
-            try:
-                while self._serve_one():
-                    pass
-            except BadRequest:
-                self._send_bad_request()
-            except OSError:
-                pass  # the client is gone, or was silent for too long
+        try:
+            while self._serve_one():
+                pass
+        except BadRequest:
+            self._send_bad_request()
+        except OSError:
+            pass  # the client is gone, or was silent for too long
 
     def _serve_one(self) -> bool:
         """Whether there may be another request. Raises BadRequest, OSError."""

@@ -7,14 +7,18 @@ get all that the machine has, and one gets its first byte without a trip through
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
+import time
 
 from sockd.s3.connection import Connection, House
 
 BACKLOG = 1024
 MAX_CONNECTIONS = 512
 """More wait in the listener's queue."""
+STOP_DEADLINE_S = 2.0
+"""For threads that are in the middle of something when the server ends."""
 
 
 class Server:
@@ -27,8 +31,8 @@ class Server:
         self._house = house
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=BACKLOG)
-        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._open: set[socket.socket] = set()
+        self._places = threading.Semaphore(MAX_CONNECTIONS)
+        self._open: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
 
     @property
@@ -37,38 +41,46 @@ class Server:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def serve(self) -> None:
-        """Until `stop`. Raises OSError when the listener fails otherwise."""
-        number = 0
-        while not self._house.stopping.is_set():
-            self._places.acquire()
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                self._places.release()
+        """Until `stop`; then cut the connections, and let their threads write what became of them. Raises OSError."""
+        try:
+            for number in itertools.count(1):
+                self._places.acquire()
                 if self._house.stopping.is_set():
                     return
+                client, _ = self._listener.accept()
+                thread = threading.Thread(target=self._serve_client, args=(client, number), daemon=True)
+                with self._lock:
+                    self._open[client] = thread
+                thread.start()
+        except OSError:
+            if not self._house.stopping.is_set():
                 raise
-            number += 1
-            with self._lock:
-                self._open.add(client)
-            threading.Thread(target=self._serve_client, args=(client, number), daemon=True).start()
+        finally:
+            self._listener.close()
+            self._cut()
 
     def stop(self) -> None:
-        """Take no more connections and cut those that there are."""
+        """Make `serve` return. Takes no lock that it may have: a signal's handler calls this in its thread."""
         self._house.stopping.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        self._listener.close()
+        self._places.release()
+
+    def _cut(self) -> None:
         with self._lock:
-            for client in self._open:
+            clients = dict(self._open)
+            for client in clients:
                 with contextlib.suppress(OSError):
                     client.shutdown(socket.SHUT_RDWR)
+        deadline_s = time.monotonic() + STOP_DEADLINE_S
+        for thread in clients.values():
+            thread.join(max(deadline_s - time.monotonic(), 0))
 
     def _serve_client(self, client: socket.socket, number: int) -> None:
         try:
             Connection(self._house, client, number).serve()
         finally:
             with self._lock:
-                self._open.discard(client)
-            client.close()
+                self._open.pop(client, None)
+                client.close()
             self._places.release()

@@ -51,6 +51,31 @@ def test_it_keeps_objects_and_a_log_where_it_is_told_to(tmp_path: Path) -> None:
     assert [json.loads(line)["status"] for line in log.read_text().splitlines()] == [200, 200]
 
 
+def test_a_client_survives_the_server(tmp_path: Path) -> None:
+    with S3Process(tmp_path, secret_key="secret") as s3:
+        client = s3.client()
+        client.make_bucket("bucket")
+        port = s3.url.rpartition(":")[2]
+    with pytest.raises(OSError):
+        list(client.list("bucket"))
+    command = [
+        sys.executable,
+        "-m",
+        "sockd.s3",
+        str(tmp_path),
+        "--secret-key",
+        "secret",
+        "--port",
+        port,
+        "--die-on-eof",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process, client:
+        assert process.stdin and process.stdout
+        process.stdout.readline()
+        assert list(client.list("bucket")) == []
+        process.stdin.close()
+
+
 def test_it_ends_with_sigterm_and_says_its_made_up_secret(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "sockd.s3", str(tmp_path / "objects")],

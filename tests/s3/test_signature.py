@@ -178,15 +178,13 @@ def ours(method: str, path: str, query: str, credentials: Credentials = OURS) ->
     return SignedRequest(method, path, query, {name.lower(): value for name, value in headers.items()})
 
 
-@given(st.text(), st.dictionaries(st.text(min_size=1), st.text(), max_size=3))
+# No surrogates, which UTF-8 has not; and no names that a signature uses.
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+NAMES = TEXT.filter(lambda name: name and not name.startswith(("X-Amz-", "AWSAccessKeyId")))
+
+
+@given(TEXT, st.dictionaries(NAMES, TEXT, max_size=3))
 def test_any_key_and_query_that_botocore_signs_is_verified(key: str, parameters: dict[str, str]) -> None:
-    key, parameters = (
-        key.encode(errors="ignore").decode(),
-        {
-            name.encode(errors="ignore").decode() or "x": value.encode(errors="ignore").decode()
-            for name, value in parameters.items()
-        },
-    )
     url = f"http://h:1/bucket/{percent_encode(key, safe='/~')}"
     url += f"?{percent_encode_sequence(parameters)}" if parameters else ""
     assert Verifier(OURS, service="s3").verify(by_botocore(S3SigV4Auth, url))
