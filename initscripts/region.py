@@ -3,8 +3,8 @@
 Owns: the segments' mappings and the fds for the app that nobody has taken yet. A segment is created exclusively, opened
 once more read-only for the app, and loses its name before anything is written to it: from then on it can only be reached
 by those fds. The app cannot write to it, nor truncate it under us (which would be a SIGBUS here); its mode keeps an app of
-another uid from opening it anew through /proc. A segment is never used again by another run. The memory is gone when the
-last mapping and fd are, ours and the app's.
+another uid from opening it for writing through /proc. A segment is never used again by another run. The memory is gone
+when the last mapping and fd are, ours and the app's.
 
 Any thread may allocate.
 """
@@ -41,6 +41,7 @@ class Segment:
                 self._app_fd = int(posix_ipc.SharedMemory(name, read_only=True).fd)
             finally:
                 posix_ipc.unlink_shared_memory(name)
+            os.fchmod(memory.fd, 0o404)  # now that it has no name: a child of the app may read it through /proc
             self._map = mmap.mmap(memory.fd, size)
         except BaseException:
             self._close_fd()
