@@ -130,6 +130,8 @@ class AppLink:
                 data, beside, flags, _ = self._sock.recvmsg(wire.MAX_DATAGRAM, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # it closed without reading all (unix(7)); what it said is there still
+                continue
             except OSError:
                 data, beside, flags = b"", [], 0
             fds = _received(beside)

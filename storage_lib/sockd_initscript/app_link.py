@@ -224,6 +224,8 @@ class Link:
             data, ancillary, flags, _ = self._sock.recvmsg(wire.MAX_DATAGRAM, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return False
+        except ConnectionResetError:  # the engine closed without reading all (unix(7)); what it sent is there still
+            return self._receive()
         except OSError as error:
             data, ancillary, flags = b"", [], 0
             reason = f"the link to the engine: {error.strerror}"

@@ -55,7 +55,7 @@ def served(daemon: RunningDaemon, answer: Any) -> list[str]:
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_child_process_reads_what_was_fetched(daemon: RunningDaemon, server: S3Process, linked: bool) -> None:
     env = {**server.env(), "PATH": "/usr/bin:/bin", **({"SOCKD_STORAGE_LINK": "1"} if linked else {})}
-    files = {**reading(CHILD), "init.wasm": fetching("large")}
+    files: dict[str, str | bytes] = {**reading(CHILD), "init.wasm": fetching("large")}
     name = f"child-{linked}".lower()
     daemon.deploy(name, files, initscript={"wasm": "init.wasm"}, storage="sockd", env=env, timeout_s=15)
     for _ in range(2):  # the second request has no initscript, and no link
@@ -67,7 +67,7 @@ def test_a_child_process_reads_what_was_fetched(daemon: RunningDaemon, server: S
 
 
 def test_a_package_that_has_its_own_storage_gets_ours(daemon: RunningDaemon, server: S3Process) -> None:
-    files = {**reading(""), **SEBS, "init.wasm": fetching("large")}
+    files: dict[str, str | bytes] = {**reading(""), **SEBS, "init.wasm": fetching("large")}
     daemon.deploy(
         "sebs",
         files,

@@ -77,6 +77,16 @@ def test_waits_end_when_the_engine_dies(engine: EngineEnd, link: Link) -> None:
             thread.result()
 
 
+def test_what_an_engine_sent_that_has_heard_nothing_is_there(engine: EngineEnd, link: Link) -> None:
+    link.report_read(["s3.GetObject", "b", "k"], "network", 1, 2)
+    for number in range(3):
+        engine.message(number, b"%d" % number)
+    engine.close()  # with our report unread: to us that is a reset
+    assert [bytes(link.recv_msg(number, 10).view) for number in range(3)] == [b"0", b"1", b"2"]
+    with pytest.raises(NoMessage, match="the engine is gone"):
+        link.recv_msg(3)
+
+
 def test_waits_end_when_the_link_is_closed(link: Link) -> None:
     waiting = [InThread(link.recv_msg, number) for number in (1, 2)]
     link.close()
