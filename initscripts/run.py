@@ -94,6 +94,7 @@ class Run:
         """There is no guest: only hear what the app reads."""
         self.verdict.set("record")
         self._link.open()
+        self._say_end()  # or the app would give a script a moment to begin
 
     def refuse(self, outcome: Outcome, message: str) -> None:
         """There will be no guest: tell the app and be done."""
