@@ -122,7 +122,7 @@ SOCKD_IMPORT("input_len") int32_t sockd_input_len(void);
 /* Copy up to n bytes of the input, from offset off. Answers how many. */
 SOCKD_IMPORT("input_read") int32_t sockd_input_read(int32_t off, void *dst, uint32_t n);
 
-/* A line for the trace, of 16 KiB together. level: 0 debug, 1 info, 2 warning, 3 error. */
+/* A line for the trace, of 16 KiB together. level: 0 error, 1 warning, 2 info, 3 debug. */
 SOCKD_IMPORT("log") void sockd_log(int32_t level, const char *text, uint32_t len);
 
 /* Nanoseconds of a clock that only goes forward; the clock of the trace. */

@@ -60,6 +60,13 @@ SOCKD_FN int32_t sockd_s3_list(int32_t s3, int64_t index, sockd_str bucket, sock
     return sockd_send(s3, index, SOCKD_STR("ListObjectsV2"), body);
 }
 
+/* Wait for the reply of an RPC that has another number than the read, and pass it on as that read. */
+SOCKD_FN int32_t sockd_pass_as(int32_t conn, int64_t rpc_id, int64_t index) {
+    sockd_reply reply;
+    int32_t failed = sockd_recv_rpc_reply(conn, rpc_id, &reply);
+    return failed ? failed : sockd_send_msg(index, reply.handle, 0, (int64_t)reply.len);
+}
+
 /* Wait for a reply and pass it on; `reply` is filled in for whoever wants to look at it. Answers 0 or -errno. */
 SOCKD_FN int32_t sockd_pass_reply(int32_t conn, int64_t index, sockd_reply *reply) {
     int32_t failed = sockd_recv_rpc_reply(conn, index, reply);

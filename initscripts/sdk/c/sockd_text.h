@@ -130,6 +130,13 @@ SOCKD_FN sockd_str sockd_concat_all(const sockd_str *parts, uint32_t count) {
 #define sockd_concat(...) \
     sockd_concat_all((sockd_str[]){__VA_ARGS__}, sizeof((sockd_str[]){__VA_ARGS__}) / sizeof(sockd_str))
 
+/* A string as JSON has it, by itself. */
+SOCKD_FN sockd_str sockd_quoted(sockd_str text) {
+    sockd_builder b = {0};
+    sockd_put_json(&b, text);
+    return sockd_built(&b);
+}
+
 /* What os.path.join(a, b) gives: one "/" between them, and b alone if it begins with one. */
 SOCKD_FN sockd_str sockd_join(sockd_str a, sockd_str b) {
     if (!a.ptr || !b.ptr) return SOCKD_NONE;

@@ -23,7 +23,7 @@ use core::ops::Range;
 
 pub use json::Json;
 pub use sys::Reply;
-pub use text::{concat, join, put_json, text, unquote_plus, Text};
+pub use text::{concat, join, put_json, quoted, text, unquote_plus, Text};
 
 /// Over the budget of RPCs or messages.
 pub const EDQUOT: i32 = 122;
@@ -118,7 +118,12 @@ impl Connection {
 
     /// Wait for a reply and pass it on to the function. Fails with -errno.
     pub fn pass(self, index: i64) -> Result<Reply, i32> {
-        let reply = self.receive(index)?;
+        self.pass_as(index, index)
+    }
+
+    /// The same for an RPC that has another number than the read.
+    pub fn pass_as(self, rpc_id: i64, index: i64) -> Result<Reply, i32> {
+        let reply = self.receive(rpc_id)?;
         // SAFETY: no pointers.
         match unsafe { sys::send_msg(index, reply.handle, 0, reply.len as i64) } {
             0 => Ok(reply),
@@ -134,7 +139,7 @@ impl Connection {
     }
 }
 
-/// A line for the trace. level: 0 debug, 1 info, 2 warning, 3 error.
+/// A line for the trace. level: 0 error, 1 warning, 2 info, 3 debug.
 pub fn log(level: i32, line: &str) {
     // SAFETY: pointer and length are the string's.
     unsafe { sys::log(level, line.as_ptr(), line.len() as u32) }

@@ -91,7 +91,7 @@ imports! {
     /// Copy up to n bytes of the input, from offset off. Answers how many.
     fn input_read(off: i32, dst: *mut u8, n: u32) -> i32 = -95;
 
-    /// A line for the trace, of 16 KiB together. level: 0 debug, 1 info, 2 warning, 3 error.
+    /// A line for the trace, of 16 KiB together. level: 0 error, 1 warning, 2 info, 3 debug.
     fn log(level: i32, text: *const u8, len: u32);
 
     /// Nanoseconds of a clock that only goes forward; the clock of the trace.

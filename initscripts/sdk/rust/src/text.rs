@@ -68,6 +68,15 @@ pub fn put_json(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
+/// A string as JSON has it, by itself.
+pub fn quoted(plain: &Text) -> Text {
+    Text(plain.0.as_ref().map(|bytes| {
+        let mut written = Vec::with_capacity(bytes.len() + 2);
+        put_json(&mut written, bytes);
+        written
+    }))
+}
+
 /// The value of a hexadecimal digit; 16 for anything else.
 pub(crate) fn hex(digit: u8) -> u32 {
     match digit {
