@@ -224,6 +224,8 @@ class Function:
 
     def _dispose(self, leased: Leased, version: Version) -> None:
         sandbox = leased.sandbox
+        if leased.beside is not None:
+            leased.beside.finish()
         if version is not self.version or self.admission.closed:
             sandbox.destroy()
             version.program.close()  # its start may have opened the code again

@@ -106,8 +106,11 @@ class Beside:
         self.run.close_link()
 
     def answered(self) -> None:
-        """The first answer is out: nobody needs what is still to come, and the script has no say any more."""
+        """The first answer is there: the script has no say any more."""
         self._sandbox = None
+
+    def finish(self) -> None:
+        """The first answer is out: nobody needs what is still to come."""
         self.run.cancel()
 
     def give_up(self) -> None:
