@@ -42,6 +42,9 @@ from sockd.state_dir import StateDir
 from sockd.telemetry import FunctionInfo, Invocation, LogRecord
 from sockd.worker import Worker
 
+REPORT_DEADLINE_S = 1.0
+"""How long somebody who asks for a trace waits for its initscript's report, which comes after the answer."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -171,8 +174,11 @@ class Daemon:
     def traces(self, limit: int) -> list[dict[str, Any]]:
         return [summary(trace) for trace in self._traces.last(limit)]
 
-    def trace(self, request_id: str) -> dict[str, Any]:
-        return describe(self._traces.get(request_id))
+    async def trace(self, request_id: str) -> dict[str, Any]:
+        trace = self._traces.get(request_id)
+        if trace.run is not None:
+            await asyncio.wait([trace.run.done], timeout=REPORT_DEADLINE_S)
+        return describe(trace)
 
     def metrics(self) -> bytes:
         return self._metrics.render()

@@ -142,7 +142,7 @@ class Management:
         return _respond(json_answer(self._worker.traces(_limit(request.query_params.get("limit", "20")))))
 
     async def _trace(self, request: Request) -> Response:
-        return _respond(json_answer(self._worker.trace(request.path_params["request_id"])))
+        return _respond(json_answer(await self._worker.trace(request.path_params["request_id"])))
 
     async def _logs(self, request: Request) -> Response:
         name, query = _name(request), request.query_params

@@ -115,8 +115,10 @@ class WorkerApi(Protocol):
     def traces(self, limit: int) -> list[dict[str, Any]]:
         """The last invocations, newest first, without their spans."""
 
-    def trace(self, request_id: str) -> dict[str, Any]:
-        """One invocation with its spans, by its id or a beginning of it. Raises: SockdError 404."""
+    async def trace(self, request_id: str) -> dict[str, Any]:
+        """One invocation with its spans, by its id or a beginning of it; an initscript's report is waited for, shortly.
+
+        Raises: SockdError 404."""
 
     def metrics(self) -> bytes:
         """Prometheus text."""

@@ -61,9 +61,12 @@ class Traces:
 
     def add(self, name: str, request_id: bytes, arrived_ns: int, outcome: Outcome) -> None:
         """Remember one that has been answered."""
-        self._ring.append(trace_of(name, request_id, arrived_ns, outcome))
-        if outcome.leased.beside is not None:
-            self._with_runs.append(self._ring[-1])
+        if not self._ring.maxlen:
+            return
+        trace = trace_of(name, request_id, arrived_ns, outcome)
+        self._ring.append(trace)
+        if trace.run is not None:
+            self._with_runs.append(trace)
             if len(self._with_runs) > MAX_REPORTS:
                 self._with_runs.popleft().run = None
 

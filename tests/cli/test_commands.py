@@ -103,7 +103,7 @@ def function_dir(tmp_path: Path) -> Path:
 def test_help_names_every_command_and_imports_none(run: Run) -> None:
     done = run("--help")
     assert done.returncode == 0
-    for command in ("up", "doctor", "deploy", "invoke", "ls", "rm", "logs", "status", "tree", "packages", "bench"):
+    for command in ("up", "doctor", "deploy", "invoke", "ls", "rm", "logs", "status", "tree", "trace", "packages", "bench"):
         assert f"\n  {command} " in done.stdout
     code = "import sys\nfrom sockd.cli.main import cli\ntry: cli(['--help'])\nexcept SystemExit: print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)

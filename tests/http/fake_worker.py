@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sockd import errors
 from sockd.http.worker_api import Progress, Tree, TreeNode, WorkerApi
 from sockd.telemetry import FunctionInfo, Invocation, LogRecord, Times
@@ -51,6 +53,31 @@ ERRORS: dict[str, Callable[[], errors.SockdError]] = {
 }
 
 
+MS = 1_000_000
+TRACE: dict[str, Any] = {
+    **{"request_id": "0a1b2c3d-0000-4000-8000-000000000000", "function": "imgrec", "version": "3", "origin": "zygote"},
+    **{"sandbox": "sandbox-7", "node": "", "outcome": "ok", "initscript": "exit", "log": "", "cut": False},
+    **{"arrived_ns": 1000 * MS, "answered_ns": 1400 * MS, "fetched_ns": 300 * MS, "hidden_ns": 270 * MS},
+    "spans": [
+        {"track": track, "name": name, "start_ns": start * MS, "end_ns": end * MS, "detail": detail}
+        for track, name, start, end, detail in (
+            ("daemon", "queue", 1000, 1000, ""),
+            ("daemon", "fork", 1000, 1002, "root Zygote"),
+            ("sandbox", "setup", 1000, 1005, ""),
+            ("sandbox", "init", 1005, 1350, ""),
+            ("sandbox", "exec", 1350, 1399, ""),
+            ("initscript", "boot", 1001, 1301, "exit 0"),
+            ("initscript", "message 0", 1301, 1301, "13000000 bytes"),
+            ("rpc", "s3.GetObject data model", 1001, 1301, "200, 13000000 bytes, new connection, 4 parts"),
+            ("rpc", "s3.GetObject data image", 1001, 1101, "200, 5000000 bytes, kept connection"),
+            ("reads", "s3.GetObject data model", 1271, 1301, "region"),
+        )
+    ],
+    "critical": [{"name": "setup", "ns": 5 * MS}, {"name": "init", "ns": 345 * MS}, {"name": "exec", "ns": 49 * MS}],
+}
+"""What the worker says of one invocation: see `sockd.lambdas.trace_spans`."""
+
+
 class FakeWorker:
     """Functions by name, answered at once; counts what it was asked."""
 
@@ -67,6 +94,7 @@ class FakeWorker:
         self.records: asyncio.Queue[LogRecord] = asyncio.Queue()
         self.deployed: dict[str, tuple[list[str], dict[str, Any]]] = {}
         self.upload: Path | None = None
+        self.initscripts: dict[str, bytes | None] = {}
 
     async def invoke(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Invocation:
         self.function(name)
@@ -84,8 +112,22 @@ class FakeWorker:
         self.finished.set()
         return invocation(payload)
 
-    async def deploy(self, name: str, zip_path: Path, *, overrides: dict[str, Any], progress: Progress) -> FunctionInfo:
+    async def record(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> dict[str, Any]:
+        answer = await self.invoke(name, payload, request_id=request_id, arrived_ns=arrived_ns)
+        read = {"rpc": ["s3.GetObject", "b", "k"], "served": "network", "start_ns": 1, "end_ns": 2}
+        return {"request_id": request_id.hex(), "event": payload, "answer": answer.body, "reads": [read]}
+
+    async def deploy(
+        self,
+        name: str,
+        zip_path: Path,
+        *,
+        overrides: dict[str, Any],
+        progress: Progress,
+        initscript: bytes | None = None,
+    ) -> FunctionInfo:
         self.upload = zip_path
+        self.initscripts[name] = initscript
         progress("reading the archive")
         try:
             with zipfile.ZipFile(zip_path) as archive:
@@ -101,6 +143,14 @@ class FakeWorker:
                 raise
         self.names.add(name)
         return info(name)
+
+    async def deploy_initscript(self, name: str, initscript: bytes, progress: Progress) -> FunctionInfo:
+        self.function(name)
+        progress("compiling the initscript")
+        if not initscript.startswith(b"\0asm"):
+            raise errors.BadInitscript("the initscript cannot run: not a WebAssembly binary")
+        self.initscripts[name] = initscript
+        return msgspec.structs.replace(info(name), initscript="cd" * 32)
 
     async def remove(self, name: str) -> None:
         self.function(name)
@@ -157,6 +207,14 @@ class FakeWorker:
     async def remove_package(self, key: str) -> None:
         if key != "numpy-2.3.0-abc":
             raise errors.BadRequest(f"{key} is not installed")
+
+    def traces(self, limit: int) -> list[dict[str, Any]]:
+        return [{key: value for key, value in TRACE.items() if key not in ("spans", "critical")}][:limit]
+
+    async def trace(self, request_id: str) -> dict[str, Any]:
+        if not str(TRACE["request_id"]).startswith(request_id):
+            raise errors.NoSuchFunction(f"no invocation {request_id!r}")
+        return TRACE
 
     def metrics(self) -> bytes:
         return b"# TYPE x counter\nx_total 1\n"
