@@ -1,19 +1,21 @@
-"""Answers on their way out: zero-copy from files, and as slow or as wrong as a rule asks."""
+"""Answers on their way out: from files without a detour, and as slow or as wrong as a rule asks."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 
 from sockd.s3.answer import Answer, FileSlice
 from sockd.s3.faults import Rule
 from sockd.s3.request_log import Record, RequestLog
 
-SENDFILE_BYTES = 8 << 20
+MAP_BYTES = 64 << 20
 SMALL_BYTES = 64 << 10
 """Of a file: read and sent with the head, in one system call and one packet."""
 PACE_S = 0.002
@@ -65,42 +67,35 @@ class Sender:
 
     def _send_at_once(self, head: bytes, answer: Answer, length: int, record: Record) -> None:
         body = answer.body
-        if isinstance(body, FileSlice):
-            if length > SMALL_BYTES:
-                self._socket.send(head, socket.MSG_MORE)
-                self._send_file(body, 0, length, record)
-                return
-            data = os.pread(body.fd, length, body.offset) if length else b""
-        else:
-            data = body[:length]
-        self._socket.sendall(head + data)
-        record.bytes += len(data)
+        if length <= SMALL_BYTES:
+            data = body[:length] if isinstance(body, bytes) else os.pread(body.fd, length, body.offset)
+            self._socket.sendall(head + data)
+            record.bytes += len(data)
+            return
+        self._socket.send(head, socket.MSG_MORE)
+        for block in _blocks(body, length):
+            self._send(block, record)
 
     def _send_paced(self, answer: Answer, length: int, bytes_s: float, record: Record) -> None:
         """Every byte leaves when a line of this bandwidth would have brought it."""
-        piece = max(int(bytes_s * PACE_S), 1)
+        size = max(int(bytes_s * PACE_S), 1)
         begun = time.monotonic()
         sent = 0
-        while sent < length:
-            count = min(piece, length - sent)
-            self._wait_until(begun + (sent + count) / bytes_s)
-            if sent + count == length:
-                self._log.finishing(record)
-            if isinstance(answer.body, FileSlice):
-                self._send_file(answer.body, sent, count, record)
-            else:
-                self._socket.sendall(answer.body[sent : sent + count])
-                record.bytes += count
-            sent += count
+        for block in _blocks(answer.body, length):
+            for start in range(0, len(block), size):
+                piece = block[start : start + size]
+                sent += len(piece)
+                self._wait_until(begun + sent / bytes_s)
+                if sent == length:
+                    self._log.finishing(record)
+                self._send(piece, record)
 
-    def _send_file(self, body: FileSlice, start: int, count: int, record: Record) -> None:
-        offset, end = body.offset + start, body.offset + start + count
-        while offset < end:
-            sent = os.sendfile(self._socket.fileno(), body.fd, offset, min(end - offset, SENDFILE_BYTES))
-            if not sent:
-                raise OSError(f"the file ended {end - offset} bytes early")
-            offset += sent
-            record.bytes += sent
+    def _send(self, data: memoryview, record: Record) -> None:
+        start = 0
+        while start < len(data):
+            count = self._socket.send(data[start:])
+            start += count
+            record.bytes += count
 
     def _wait_until(self, when_s: float) -> None:
         """Raises ConnectionAbortedError as soon as the client has gone, or the server ends."""
@@ -110,3 +105,19 @@ class Sender:
         left_s = when_s - time.monotonic()
         if left_s > 0:
             self._stopping.wait(left_s)
+
+
+def _blocks(body: bytes | FileSlice, length: int) -> Iterator[memoryview]:
+    """The first bytes of a body, of a file as mappings, which end with their last view.
+
+    Not sendfile: on loopback its packets are small (16 pages each), and 13 MB took 5.5 ms instead of 3.5."""
+    if isinstance(body, bytes):
+        yield memoryview(body)[:length]
+        return
+    start, end = body.offset, body.offset + length
+    while start < end:
+        base = start - start % mmap.ALLOCATIONGRANULARITY
+        stop = min(end, base + MAP_BYTES)
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        yield memoryview(mmap.mmap(body.fd, stop - base, flags=flags, prot=mmap.PROT_READ, offset=base))[start - base :]
+        start = stop

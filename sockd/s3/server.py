@@ -1,6 +1,6 @@
 """The listener: takes connections and gives each a thread.
 
-Threads, because a body is one system call that runs for milliseconds without the interpreter's lock: eight clients at once
+Threads, because sending a body is a system call that runs for milliseconds without the interpreter's lock: eight clients at once
 get all that the machine has, and one gets its first byte without a trip through an event loop.
 """
 
