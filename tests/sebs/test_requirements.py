@@ -1,0 +1,37 @@
+"""What a bench asks of the package index."""
+
+from __future__ import annotations
+
+import pytest
+
+from sockd.sebs.benches import find
+from sockd.sebs.requirements import BOTO3, by_name, requirements
+from sockd.sebs.suite import Suite
+
+
+@pytest.mark.parametrize(
+    ("python", "wanted"),
+    [
+        ((3, 9), "pillow==9.0.0"),
+        ((3, 11), "pillow>=9.0.0"),  # the file is for an older one, and its wheel may not be for this one
+        ((3, 12), "pillow==10.3.0"),
+        ((3, 13), "pillow>=10.3.0"),
+    ],
+)
+def test_the_python_in_use_decides(suite: Suite, python: tuple[int, int], wanted: str) -> None:
+    assert requirements(find("210"), suite, python) == [wanted, BOTO3]
+
+
+def test_a_bench_without_files_and_storage_asks_for_nothing(suite: Suite) -> None:
+    assert requirements(find("010"), suite, (3, 12)) == []
+
+
+def test_our_own_bench_needs_no_suite() -> None:
+    lines = requirements(find("imgrec"), None, (3, 13))
+    assert any(line.startswith("onnxruntime>=") for line in lines)
+
+
+def test_the_url_of_a_wheel_becomes_its_name_and_version() -> None:
+    url = "https://download.pytorch.org/whl/cpu/torch-2.0.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
+    assert by_name(url) == "torch==2.0.0+cpu"
+    assert by_name("numpy==1.24.0") == "numpy==1.24.0"
