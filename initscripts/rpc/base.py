@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from initscripts.errors import RegionFull
-from initscripts.region import Buffer, Region
+from initscripts.region import OWN_SEGMENT_BYTES, Buffer, Region
 
 monotonic_ns = time.monotonic_ns
 Body = bytes | bytearray | memoryview
@@ -150,7 +150,7 @@ class Landing:
             data = self._first
         end = self._used + len(data)
         if self.buffer is None or end > self.buffer.length:
-            self._move(2 * max(end, _COLLECTED_BYTES))
+            self._move(max(2 * end, OWN_SEGMENT_BYTES))  # a segment of its own, so it can be given back
         assert self.buffer is not None
         self.buffer.view[self._used : end] = data
         self._used, self._first = end, bytearray()

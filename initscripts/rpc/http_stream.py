@@ -98,6 +98,8 @@ class HttpStream(asyncio.BufferedProtocol):
         """Idle, open, and nothing waits to be read from it, not even its end."""
         if self.closed or self._exchange is not None or self.transport.is_closing():
             return False
+        if self.transport.get_extra_info("ssl_object") is not None:
+            return True  # a server's session tickets wait there, too
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN | select.POLLRDHUP)
         return not poll.poll(0)
@@ -123,6 +125,10 @@ class HttpStream(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Nothing more will be sent."""
         self.transport.close()
+
+    def lose(self) -> None:
+        """End it now; an exchange under way fails."""
+        self._fail(reset("the connection was closed here"))
 
     def abort(self) -> None:
         """End it now. Nothing more is written to any sink; an exchange under way is never done."""

@@ -24,7 +24,7 @@ class RpcLimits:
     head_bytes: int = 32 * 1024
     first_range_bytes: int = 2 << 20
     """What is asked first of an object of unknown size; objects up to this need one request."""
-    part_bytes: int = 1 << 20
+    part_bytes: int = 512 * 1024
     """The least that is worth another request."""
     parts: int = 8
     """Requests for one object at once."""

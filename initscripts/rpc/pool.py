@@ -149,7 +149,7 @@ class ConnectionPool:
         if self._timer is not None:
             self._timer.cancel()
         for stream in tuple(self._open):
-            stream.abort()
+            stream.lose()
         for transport in tuple(self._relays):
             transport.abort()
         self._idle.clear()

@@ -1,0 +1,135 @@
+"""Servers that do not do as they should: each gives a typed failure, gives the region back, and spoils no later call."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from initscripts.region import Region
+from initscripts.rpc import ConnectionPool, Dialer, RpcLimits
+from tests.initscripts.rpc.asking import ask, content, failing
+from tests.initscripts.rpc.peer import Request, peer
+
+pytestmark = pytest.mark.anyio
+OK = b"HTTP/1.1 200 OK\r\n"
+LENGTH = b"content-length: 1000000\r\n"
+
+
+@pytest.fixture
+def limits() -> RpcLimits:
+    return RpcLimits(connect_s=0.3, silence_s=0.1)
+
+
+CASES = {
+    "endless headers": (OK + b"x: y\r\n" * 20_000, False, "protocol", errno.EPROTO),
+    "an endless header": (OK + b"x: " + b"y" * 100_000, False, "protocol", errno.EPROTO),
+    "no line ends": (b"HTTP/1.1 200 OK\n\nbody", False, "timeout", errno.ETIMEDOUT),
+    "a negative length": (OK + b"content-length: -5\r\n\r\n", False, "protocol", errno.EPROTO),
+    "a length beyond numbers": (OK + b"content-length: " + b"9" * 30 + b"\r\n\r\n", False, "protocol", errno.EPROTO),
+    "a length beyond the region": (OK + b"content-length: 999999999999\r\n\r\n", False, "region_full", errno.ENOSPC),
+    "two lengths": (OK + LENGTH + b"content-length: 5\r\n\r\nhello", False, "protocol", errno.EPROTO),
+    "a body that is too short": (OK + LENGTH + b"\r\n" + b"x" * 500_000, True, "reset", errno.ECONNRESET),
+    "a body that is too long": (OK + b"content-length: 5\r\n\r\nhello, world", False, "protocol", errno.EPROTO),
+    "an end behind the head": (OK + LENGTH + b"\r\n", True, "reset", errno.ECONNRESET),
+    "an end within the head": (OK + b"content-le", True, "reset", errno.ECONNRESET),
+    "an end without a word": (b"", True, "reset", errno.ECONNRESET),
+    "silence": (b"", False, "timeout", errno.ETIMEDOUT),
+    "silence within the body": (OK + LENGTH + b"\r\nxxx", False, "timeout", errno.ETIMEDOUT),
+    "another protocol": (b"SSH-2.0-OpenSSH_9.9\r\n\r\n", False, "protocol", errno.EPROTO),
+    "an upgrade": (b"HTTP/1.1 101 Switching\r\n\r\n", False, "protocol", errno.EPROTO),
+    "nothing but interim replies": (b"HTTP/1.1 100 Go\r\n\r\n" * 100, False, "protocol", errno.EPROTO),
+    "a chunk that is none": (OK + b"transfer-encoding: chunked\r\n\r\nnot hex\r\n", False, "protocol", errno.EPROTO),
+    "a huge chunk": (OK + b"transfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n", False, "protocol", errno.EPROTO),
+    "a chunk that ends early": (OK + b"transfer-encoding: chunked\r\n\r\nff\r\nabc", True, "reset", errno.ECONNRESET),
+    "a second reply behind chunks": (
+        OK + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n" + OK + b"content-length: 0\r\n\r\n",
+        False,
+        "protocol",
+        errno.EPROTO,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_each_is_a_typed_failure(dialer: Dialer, region: Region, pool: ConnectionPool, case: str) -> None:
+    data, ends, reason, number = CASES[case]
+
+    async def answer(request: Request) -> None:
+        if request.line.startswith("GET /good"):
+            request.answer(b"good")
+            return
+        request.send(data)
+        if ends:
+            request.hang_up()
+
+    async with peer(answer) as server:
+        connection = dialer.connect(server.url)
+        async with failing(reason, number):
+            await ask(connection, region, "GET /bad")
+        assert region.charged_bytes == 0
+        assert pool.idle_count == 0
+        assert content(await ask(connection, region, "GET /good")) == b"good"
+
+
+async def test_a_slow_drip_ends_with_the_run(dialer: Dialer, region: Region, limits: RpcLimits) -> None:
+    async def answer(request: Request) -> None:
+        request.send(OK + LENGTH + b"\r\n")
+        gone = asyncio.ensure_future(request.reader.read(1))
+        while not gone.done():
+            request.send(b".")
+            await asyncio.wait([gone], timeout=limits.silence_s / 4)
+
+    async with peer(answer) as server:
+        connection = dialer.connect(server.url)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(4 * limits.silence_s):  # as a run's deadline cancels its calls
+                await ask(connection, region, "GET /")
+        assert region.charged_bytes == 0
+
+
+async def test_bytes_that_nobody_asked_for_are_no_reply(dialer: Dialer, region: Region, pool: ConnectionPool) -> None:
+    body = b"x" * 1_000_000
+    more = asyncio.Event()
+
+    async def answer(request: Request) -> None:
+        request.answer(body)
+        if request.line.startswith("GET /1"):
+            await request.writer.drain()
+            await more.wait()
+            request.answer(b"poison")
+
+    async with peer(answer) as server:
+        connection = dialer.connect(server.url)
+        assert content(await ask(connection, region, "GET /1")) == body
+        assert pool.idle_count == 1
+        more.set()
+        await server.ended.get()
+        assert pool.idle_count == 0
+        assert content(await ask(connection, region, "GET /2")) == body
+        assert server.connections == 2
+
+
+async def test_a_port_where_nobody_listens(dialer: Dialer, region: Region) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        connection = dialer.connect(f"http://127.0.0.1:{bound.getsockname()[1]}")
+        async with failing("refused", errno.ECONNREFUSED):
+            await ask(connection, region, "GET /")
+
+
+async def test_a_host_that_does_not_answer(dialer: Dialer, region: Region) -> None:
+    with socket.socket() as listener, socket.socket() as first:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        first.connect(listener.getsockname())  # the queue of connections is full now, and the next one's SYN is dropped
+        connection = dialer.connect(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        async with failing("timeout", errno.ETIMEDOUT):
+            await ask(connection, region, "GET /")
+
+
+async def test_a_name_that_is_none(dialer: Dialer, region: Region) -> None:
+    async with failing("unresolved", errno.ECONNREFUSED):
+        await ask(dialer.connect("http://a..b:80"), region, "GET /")

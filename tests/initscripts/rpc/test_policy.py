@@ -1,0 +1,169 @@
+"""Where functions may connect to: the rules, and that a connection cannot get around them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from initscripts.region import Region
+from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed
+from tests.initscripts.rpc.asking import ask, content, failing
+from tests.initscripts.rpc.peer import Request, peer
+
+LINK_LOCAL = ["169.254.169.254", "169.254.0.1", "::ffff:169.254.169.254", "fe80::1", "fe80::1%lo", "fd00:ec2::254"]
+MULTICAST = ["224.0.0.1", "239.1.2.3", "ff02::1"]
+
+
+def own_addresses() -> list[str]:
+    """Ways to say this host, among them the address that it has towards others."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+            outward = [probe.getsockname()[0]]
+        except OSError:  # no network but loopback
+            outward = []
+    mapped = [f"::ffff:{address}" for address in outward]
+    return ["127.0.0.1", "127.9.8.7", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1", "::ffff:0.0.0.0", *outward, *mapped]
+
+
+@pytest.mark.parametrize("ip", LINK_LOCAL + MULTICAST)
+@pytest.mark.parametrize("allowed", [None, ["0.0.0.0/0", "::/0", "169.254.169.254", "name"]])
+def test_some_addresses_are_nobodys(ip: str, allowed: list[str] | None) -> None:
+    assert not EndpointPolicy(allowed).allows("name", ip, 80)
+
+
+@pytest.mark.parametrize("ip", ["127.0.0.1", "10.1.2.3", "192.0.2.7", "::1", "2001:db8::1", "::ffff:10.0.0.1"])
+def test_by_default_all_others_are_everybodys(ip: str) -> None:
+    assert EndpointPolicy().allows("name", ip, 80)
+    assert not EndpointPolicy([]).allows("name", ip, 80)
+
+
+@pytest.mark.parametrize("ip", own_addresses())
+def test_the_daemons_ports_are_denied_on_each_address_of_this_host(ip: str) -> None:
+    for allowed in (None, ["0.0.0.0/0", "::/0", "name"]):
+        policy = EndpointPolicy(allowed, denied_ports=[8080])
+        assert not policy.allows("name", ip, 8080)
+        assert policy.allows("name", ip, 8081)
+
+
+def test_others_may_have_ports_of_the_same_number() -> None:
+    assert EndpointPolicy(denied_ports=[443]).allows("name", "198.51.100.7", 443)
+
+
+@pytest.mark.parametrize(
+    ("entry", "host", "ip", "port", "expected"),
+    [
+        ("s3.example", "s3.example", "10.0.0.1", 80, True),
+        ("S3.Example.", "s3.example", "10.0.0.1", 80, True),
+        ("s3.example", "x.s3.example", "10.0.0.1", 80, False),
+        ("s3.example:443", "s3.example", "10.0.0.1", 443, True),
+        ("s3.example:443", "s3.example", "10.0.0.1", 80, False),
+        ("*.example", "s3.example", "10.0.0.1", 80, True),
+        ("*.example", "a.b.example", "10.0.0.1", 80, True),
+        ("*.example", "example", "10.0.0.1", 80, False),
+        ("*.example", "badexample", "10.0.0.1", 80, False),
+        ("*.example:80", "s3.example", "10.0.0.1", 81, False),
+        ("10.0.0.0/8", "whatever", "10.200.0.1", 5, True),
+        ("10.0.0.0/8", "whatever", "11.0.0.1", 5, False),
+        ("10.0.0.0/8:9000", "whatever", "10.0.0.1", 9000, True),
+        ("10.0.0.0/8:9000", "whatever", "10.0.0.1", 9001, False),
+        ("10.0.0.1", "10.0.0.1", "10.0.0.1", 1, True),
+        ("10.0.0.1", "::ffff:10.0.0.1", "::ffff:10.0.0.1", 1, True),
+        ("[::1]:80", "::1", "::1", 80, True),
+        ("[::1]:80", "::1", "::1", 81, False),
+        ("2001:db8::/32", "whatever", "2001:db8::7", 1, True),
+        ("[2001:db8::/32]:7", "whatever", "2001:db8::7", 8, False),
+    ],
+)
+def test_entries(entry: str, host: str, ip: str, port: int, expected: bool) -> None:
+    assert EndpointPolicy([entry]).allows(host, ip, port) is expected
+
+
+@pytest.mark.parametrize("entry", ["", "http://x", "a b", "x:99999", "x:y", "10.0.0.0/99", "*", "*.*.x", "a@b", "x/y"])
+def test_entries_that_are_none(entry: str) -> None:
+    with pytest.raises(ValueError):
+        EndpointPolicy([entry])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "address",
+    ["http://[::ffff:169.254.169.254]", "https://169.254.169.254", "tcp://[fe80::1]:80", "grpc://224.0.0.1:1"],
+)
+async def test_what_no_name_hides_is_refused_at_once(dialer: Dialer, address: str) -> None:
+    with pytest.raises(RpcFailed) as failure:
+        dialer.connect(address)
+    assert (failure.value.reason, failure.value.errno) == ("denied", errno.EACCES)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("allowed", [[], ["other.example"], ["localhost:1"]])
+async def test_a_name_that_no_rule_could_allow_is_refused_at_once(pool: ConnectionPool, allowed: list[str]) -> None:
+    dialer = Dialer({"AWS_ENDPOINT_URL": "http://localhost:9000"}, EndpointPolicy(allowed), pool)
+    for address in ("http://localhost:9000", "tcp://localhost:9000", "grpc://localhost:9000", "s3:", "sqs:"):
+        with pytest.raises(RpcFailed) as failure:
+            dialer.connect(address)
+        assert failure.value.reason == "denied"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "address",
+    [
+        *"s3 s3:/ s3://bucket http:// http://a:b@c http://a/b http://a:0 http://a:65536 tcp://a ftp://a:1".split(),
+        *"http://[::1 http://[::g] http://ä grpc://a http://a?b HTTP://a".split(),
+        *("", "http://a b", "http://a\r\n"),
+    ],
+)
+async def test_addresses_that_are_none(dialer: Dialer, address: str) -> None:
+    with pytest.raises(RpcFailed) as failure:
+        dialer.connect(address)
+    assert (failure.value.reason, failure.value.errno) == ("malformed", errno.EINVAL)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("scheme", ["http", "tcp", "grpc"])
+async def test_a_name_for_a_denied_address_is_found_out(pool: ConnectionPool, region: Region, scheme: str) -> None:
+    async with peer(_welcome) as server:
+        methods = {"http": "GET /", "tcp": "line", "grpc": "/a/b"}
+        for policy in (EndpointPolicy(denied_ports=[server.port]), EndpointPolicy(["10.0.0.0/8"])):
+            connection = Dialer({}, policy, pool).connect(f"{scheme}://localhost:{server.port}")
+            async with failing("denied", errno.EACCES):
+                await ask(connection, region, methods[scheme])
+            connection.close()
+        assert server.connections == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])  # uvloop's methods cannot be replaced
+async def test_the_address_that_was_judged_is_the_one_connected_to(
+    pool: ConnectionPool, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A name server of the attacker's: a harmless address first, this host afterwards. Asked once, it gains nothing.
+    answers = iter([["127.0.0.2", "127.0.0.1"], ["127.0.0.1"]])
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in next(answers)]
+
+    async with peer(_welcome, host="127.0.0.2") as server:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+        policy = EndpointPolicy(["127.0.0.2"])
+        connection = Dialer({}, policy, pool).connect(f"http://rebound.example:{server.port}")
+        assert content(await ask(connection, region, "GET /")) == b"welcome"
+        assert server.requests[0].headers["host"] == f"rebound.example:{server.port}"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("host", ["[::1]", "127.77.0.1"])
+async def test_addresses_of_loopback_beyond_the_usual_one(dialer: Dialer, region: Region, host: str) -> None:
+    async with peer(_welcome, host=host.strip("[]")) as server:
+        connection = dialer.connect(f"http://{host}:{server.port}")
+        assert content(await ask(connection, region, "GET /")) == b"welcome"
+        assert server.requests[0].headers["host"] == f"{host}:{server.port}"
+
+
+async def _welcome(request: Request) -> None:
+    request.answer(b"welcome")
