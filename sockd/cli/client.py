@@ -70,9 +70,9 @@ class Management:
         """GET, as parsed JSON. Raises: Failure."""
         return self.call("GET", *path, query=query)
 
-    def call(self, method: str, *path: str, query: Query = NO_QUERY) -> Any:
-        """Any method without a body, as parsed JSON. Raises: Failure."""
-        reply = self.exchange(method, *path, query=query)
+    def call(self, method: str, *path: str, body: bytes | None = None, query: Query = NO_QUERY) -> Any:
+        """Any method, as parsed JSON. Raises: Failure."""
+        reply = self.exchange(method, *path, body=body, query=query)
         if reply.status != 200:
             raise self.failure(reply.status, _error(reply.body), path)
         return json.loads(reply.body)

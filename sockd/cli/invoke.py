@@ -27,7 +27,7 @@ def invoke(ctx: click.Context, name: str, data: str, url: str | None, state_dir:
     """Run a function once and print what it answers.
 
     Goes to --url; or, where only --state-dir is given, to the worker that has that directory."""
-    payload = _payload(data)
+    payload = payload_of(data)
     given = ctx.get_parameter_source("state_dir") is not ParameterSource.DEFAULT
     begun = time.perf_counter()
     if url is None and given:
@@ -48,7 +48,8 @@ def invoke(ctx: click.Context, name: str, data: str, url: str | None, state_dir:
         sys.exit(exit_code_of(reply.status))
 
 
-def _payload(data: str) -> bytes:
+def payload_of(data: str) -> bytes:
+    """What -d says: the text itself, a file's content, or the standard input's. Raises: Failure."""
     if data == "-":
         return sys.stdin.buffer.read()
     if not data.startswith("@"):

@@ -19,6 +19,7 @@ COMMANDS = {
     "status": ("sockd.cli.status", "Show what the worker is doing."),
     "tree": ("sockd.cli.tree", "Show the Zygote tree."),
     "trace": ("sockd.cli.trace", "Show where the time of an invocation went."),
+    "initscript": ("sockd.cli.initscript", "Build, check, try and record initscripts."),
     "packages": ("sockd.cli.packages", "List, add and remove installed packages."),
     "sebs": ("sockd.cli.sebs", "Run SeBS, the serverless benchmark suite."),
     "bench": ("sockd.cli.bench", "Run a benchmark."),
