@@ -5,8 +5,9 @@
     warm         batches of `concurrency` invocations; answers that were cold are put aside
     sequential   one after the other, after one that is not counted
 
-As in SeBS the first batch is dropped; unlike SeBS nothing sleeps between batches. A fresh sandbox comes from a worker that
-keeps none, or from a new version of the function: SeBS's own way on AWS, where it changes a variable, too.
+As in SeBS the first batches are not counted: here, those until Zygotes hold the packages. Unlike in SeBS nothing sleeps
+between batches. A fresh sandbox comes from a worker that keeps none, or from a new version of the function: SeBS's own way
+on AWS, where it changes a variable, too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ MOST_FAILURES = 3
 """Of one variant; then the experiment ends, where SeBS would go on for ever."""
 MOST_BATCHES = 3
 """Times as many batches as the repetitions need: a worker that never answers as wanted ends the experiment."""
-LEARNING_BATCHES = 6
+LEARNING_S = 8.0
+"""Longest wait for Zygotes that hold a variant's packages; those of some packages never come."""
 
 
 class Kind(Enum):
@@ -125,10 +127,11 @@ def run(
             return [sample for future in futures for sample in _answer(future.result, outcome, check)]
 
         for outcome in outcomes:
-            for number in range(LEARNING_BATCHES):
+            batch(outcome)
+            batch(outcome)
+            ends = time.monotonic() + LEARNING_S
+            while not _is_learned(outcome.variant) and time.monotonic() < ends:
                 batch(outcome)
-                if number and _is_learned(outcome.variant):
-                    break
         for round_ in range(MOST_BATCHES * repetitions):
             left = [outcome for outcome in outcomes if len(outcome.samples) < repetitions]
             if not left:
@@ -177,5 +180,5 @@ def _add_traces(outcome: Outcome) -> None:
 
 
 def _is_learned(variant: Variant) -> bool:
-    """Whether a Zygote holds one of the variant's packages, or none ever will."""
-    return not variant.packages or bool(variant.packages & variant.target.zygote_packages())
+    """Whether Zygotes hold all of the variant's packages."""
+    return not variant.packages or variant.packages <= variant.target.zygote_packages()

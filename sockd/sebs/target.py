@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from packaging.utils import canonicalize_name
+
 from sockd.cli.client import Management
 from sockd.config import MB, CodeConfig
 from sockd.lambdas.packing import pack
@@ -61,12 +63,12 @@ class Target:
         self.management.exchange("DELETE", "functions", name)
 
     def zygote_packages(self) -> set[str]:
-        """Names of the packages that some Zygote holds now."""
+        """Normalized names of the packages that some Zygote holds now."""
         found: set[str] = set()
         nodes = [self.management.get("tree")["root"]]
         while nodes:
             if (node := nodes.pop()) is not None:
-                found.update(package.partition("==")[0] for package in node["packages"])
+                found.update(canonicalize_name(package.partition("==")[0]) for package in node["packages"])
                 nodes.extend(node.get("children", ()))
         return found
 
