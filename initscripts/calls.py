@@ -70,7 +70,7 @@ class Calls:
         self._memory: GuestMemory | None = None
 
     def use_memory(self, memory: GuestMemory | None) -> None:
-        """The guest's memory is there, or gone again: none, while a module's own start function runs."""
+        """The guest's memory is there, or gone again."""
         self._memory = memory
 
     @property

@@ -7,17 +7,18 @@ other threads are the guests'. Everything that can go wrong with a run is an out
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from initscripts.guest import Machine
+from initscripts.guest import Machine, Mould
 from initscripts.limits import Budget, EngineLimits
 from initscripts.modules import ModuleFile
 from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits
@@ -25,6 +26,9 @@ from initscripts.rpcs import Connector
 from initscripts.run import Run, RunRequest
 from initscripts.signals import LoopCalls
 from initscripts.threads import GuestThreads
+
+AHEAD = 4
+"""Connections that are made before a guest asks for them, because the one before did."""
 
 
 class Definition(msgspec.Struct, kw_only=True):
@@ -44,14 +48,19 @@ class Definition(msgspec.Struct, kw_only=True):
 class _Function:
     """A definition at work."""
 
-    def __init__(self, definition: Definition, dialer: Connector) -> None:
+    def __init__(self, definition: Definition, dialer: Connector, machine: Machine) -> None:
         self.definition = definition
         self.dialer = dialer
-        self.module = None if definition.module is None else ModuleFile(definition.module)
+        self.mould: Mould | None = None
+        """None: runs are record-only."""
+        if definition.module is not None:
+            self.mould = Mould(machine, ModuleFile(definition.module), definition.budget)
+        self.addresses: Sequence[str] = ()
+        """What its last guest connected to first."""
 
     def close(self) -> None:
-        if self.module is not None:
-            self.module.close()
+        if self.mould is not None:
+            self.mould.close()
 
 
 class Engine:
@@ -76,7 +85,7 @@ class Engine:
         self._tls = tls
         self._machine = Machine()
         self._functions: dict[int, _Function] = {}
-        self._loaded: OrderedDict[int, ModuleFile] = OrderedDict()
+        self._loaded: OrderedDict[int, Mould] = OrderedDict()
         """By function, least recently used first."""
         self._runs: dict[int, Run] = {}
         self._threads: GuestThreads | None = None
@@ -118,7 +127,7 @@ class Engine:
             if isinstance(definition.module, int):
                 ModuleFile(definition.module).close()
             raise ValueError(f"more than {self.limits.functions} functions")
-        self._functions[definition.id] = _Function(definition, self._make_dialer(definition))
+        self._functions[definition.id] = _Function(definition, self._make_dialer(definition), self._machine)
 
     def forget(self, function: int) -> None:
         """Know it no longer; its runs go on. An unknown one is nothing."""
@@ -147,23 +156,22 @@ class Engine:
             run.refuse("bad_module", f"function {request.function} is not defined")
         elif not has_place:
             run.refuse("busy", f"{len(self._runs) - 1} app links are open")
-        elif function.module is None:
+        elif function.mould is None:
             run.begin_record()
         elif self._threads.is_full:
             run.refuse("busy", f"{self._threads.busy} initscripts are running")
         else:
-            self._threads.give(
-                run.begin(
-                    self._machine,
-                    function.module,
-                    function.dialer,
-                    on_abort=self._abort,
-                    on_guest_end=self._threads.done,
-                )
+            guest = run.begin(
+                function.mould,
+                function.dialer,
+                function.addresses,
+                on_abort=self._abort,
+                on_guest_end=functools.partial(self._guest_ended, function),
             )
+            self._threads.give(guest)
             # The guest is on its way. The rest can happen while its thread wakes up, or later.
             run.watch()
-            self._loop.call_soon(self._look_ahead, request.function, function.module)
+            self._loop.call_soon(self._look_ahead, request.function, function.mould)
         return run
 
     def cancel(self, run_id: int) -> None:
@@ -182,14 +190,19 @@ class Engine:
         oldest.cancel()
         return True
 
-    def _look_ahead(self, function: int, module: ModuleFile) -> None:
+    def _look_ahead(self, function: int, mould: Mould) -> None:
         """What the next run will be glad of: a thread that is ready; and memory for the modules in use."""
         assert self._threads is not None
         self._threads.prepare()
-        self._loaded[function] = module
+        self._loaded[function] = mould
         self._loaded.move_to_end(function)
         while len(self._loaded) > self.limits.modules:
             self._loaded.popitem(last=False)[1].unload()
+
+    def _guest_ended(self, function: _Function, addresses: Sequence[str]) -> None:
+        assert self._threads is not None
+        self._threads.done()
+        function.addresses = addresses[:AHEAD]
 
     def _abort(self, run: Run) -> None:
         if self._on_abort is not None:

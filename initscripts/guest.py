@@ -1,4 +1,4 @@
-"""A guest: one module's instance and its Store, made, run and gone again in one thread.
+"""A guest: one module's instance and its Store, entered once, in a thread that it has to itself.
 
 How it ended is read from the run's own state (`Verdict`), never from what was raised: wasmtime-py hands exceptions of host
 functions around in a global of its module, so with several threads a guest may be unwound by another's (hazard 1).
@@ -14,6 +14,7 @@ import ctypes
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -76,13 +77,76 @@ class Machine:
         self.engine.increment_epoch()
 
 
+class Instance:
+    """A module's instance in a Store of its own. Nothing of the guest has run yet: modules have no start function.
+
+    Whichever thread has it may enter it, one at a time. Raises wasmtime.WasmtimeError or Trap (a data segment that is out of
+    bounds)."""
+
+    def __init__(self, machine: Machine, loaded: LoadedModule, budget: Budget) -> None:
+        self.store = wasmtime.Store(machine.engine)
+        self.store.set_limits(
+            memory_size=budget.memory_bytes, table_elements=TABLE_ELEMENTS, instances=1, tables=16, memories=1
+        )
+        # SAFETY: the signature is the binding's own; the function lives as long as this module, longer than any store.
+        c.wasmtime_store_epoch_deadline_callback(self.store.ptr(), _AT_EPOCH, None, _NO_FINALIZER)
+        exports = loaded.pre.instantiate(self.store).exports(self.store)
+        self.memory = GuestMemory(self.store, exports[abi.EXPORTED_MEMORY])  # type: ignore[arg-type]
+        self._entry = exports[abi.EXPORTED_ENTRY]
+
+    def enter(self) -> None:
+        """Call the guest's entry. Raises whatever unwinds it."""
+        self._entry(self.store)  # type: ignore[operator]
+
+    def close(self) -> None:
+        """Free the memory."""
+        self.store.close()
+
+
+class Mould:
+    """What a function's guests are made of: its module, and an instance ahead, since making one takes as long as all else
+    until it runs. An instance is used once."""
+
+    def __init__(self, machine: Machine, module: ModuleFile, budget: Budget) -> None:
+        self.machine = machine
+        self.budget = budget
+        self._module = module
+        self._spare: deque[Instance] = deque(maxlen=1)  # whose append and pop are atomic
+        self._is_closed = False
+
+    def take(self) -> Instance:
+        """An instance, the caller's to close. Raises BadModule, and what Instance raises."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return Instance(self.machine, self._module.load(self.machine.linker), self.budget)
+
+    def memory_bytes(self) -> int:
+        """What an instance begins with. Raises BadModule."""
+        return self._module.load(self.machine.linker).memory_bytes
+
+    def prepare(self) -> None:
+        """Make the instance for the next guest, in the thread of one that has ended well."""
+        if not self._spare and self._module.is_loaded and not self._is_closed:
+            self._spare.append(self.take())
+
+    def unload(self) -> None:
+        """Free the memory; a guest that is to be loads the module again."""
+        self._module.unload()
+        self._spare.clear()
+
+    def close(self) -> None:
+        """No more guests; those that run go on."""
+        self._is_closed = True
+        self._spare.clear()
+        self._module.close()
+
+
 class Guest:
     """One guest; `run` is called in the thread that it is to have."""
 
-    def __init__(self, machine: Machine, module: ModuleFile, budget: Budget, calls: Calls, verdict: Verdict) -> None:
-        self._machine = machine
-        self._module = module
-        self._budget = budget
+    def __init__(self, mould: Mould, calls: Calls, verdict: Verdict) -> None:
+        self._mould = mould
         self._calls = calls
         self.verdict = verdict
         self.started_ns = 0
@@ -92,17 +156,16 @@ class Guest:
         """Load, instantiate, enter, and be over, with a verdict. Raises nothing."""
         _this_thread.guest = self
         try:
-            loaded = self._module.load(self._machine.linker)
-            if loaded.memory_bytes > self._budget.memory_bytes:
-                self.verdict.set("memory", message=f"the module begins with {loaded.memory_bytes} bytes of memory")
+            needed, limit = self._mould.memory_bytes(), self._mould.budget.memory_bytes
+            if needed > limit:
+                self.verdict.set("memory", message=f"the module begins with {needed} bytes of memory, of {limit}")
             else:
-                self._enter(loaded)
+                self._live(self._mould.take())
         except BadModule as error:
             self.verdict.set("bad_module", message=error.reason)
-        except Exception as error:
-            self.verdict.set("trap", message=f"engine: {modules.first_line(error)}")
+        except BaseException as error:
+            self._judge(error, 0)
         finally:
-            self._calls.use_memory(None)
             _this_thread.guest = None
             self.ended_ns = time.monotonic_ns()
 
@@ -110,41 +173,31 @@ class Guest:
     def calls(self) -> Calls:
         return self._calls
 
-    def _enter(self, loaded: LoadedModule) -> None:
-        with wasmtime.Store(self._machine.engine) as store:
-            store.set_limits(
-                memory_size=self._budget.memory_bytes, table_elements=TABLE_ELEMENTS, instances=1, tables=16, memories=1
-            )
-            # SAFETY: the signature is the binding's own; the function lives as long as this module, longer than any store.
-            c.wasmtime_store_epoch_deadline_callback(store.ptr(), _AT_EPOCH, None, _NO_FINALIZER)
-            store.set_epoch_deadline(1)
+    def _live(self, instance: Instance) -> None:
+        self._calls.use_memory(instance.memory)
+        try:
+            instance.store.set_epoch_deadline(1)
             # After the deadline is set: who has stopped the run since raises the epoch once more.
             if self.verdict.outcome is not None:
                 return
-            memory: GuestMemory | None = None
             self.started_ns = time.monotonic_ns()
-            try:
-                exports = loaded.pre.instantiate(store).exports(store)
-                memory = GuestMemory(store, exports[abi.EXPORTED_MEMORY])  # type: ignore[arg-type]
-                self._calls.use_memory(memory)
-                self.started_ns = time.monotonic_ns()
-                exports[abi.EXPORTED_ENTRY](store)  # type: ignore[operator]
-            except BaseException as error:
-                self._judge(error, memory)
-            else:
-                self.verdict.set("exit")
+            instance.enter()
+            self.verdict.set("exit")
+        except BaseException as error:
+            self._judge(error, instance.memory.size)
+        finally:
+            self._calls.use_memory(None)
+            instance.close()
 
-    def _judge(self, error: BaseException, memory: GuestMemory | None) -> None:
+    def _judge(self, error: BaseException, used: int) -> None:
         """The guest was unwound. If that was not foreseen, it trapped."""
-        if self.verdict.outcome is not None:
-            return
         code = error.trap_code if isinstance(error, wasmtime.Trap) else None
         message = code.name.lower().replace("_", " ") if code else modules.first_line(error) or "trap"
-        used = 0 if memory is None else memory.size
+        limit = self._mould.budget.memory_bytes
         # A guest whose allocation was refused ends itself (Rust, C and Zig do: `unreachable`). Growing by doubling, it
         # then has more than half of what it may have.
-        if code is wasmtime.TrapCode.UNREACHABLE and used > self._budget.memory_bytes // 2:
-            self.verdict.set("memory", message=f"{used} of {self._budget.memory_bytes} bytes in use at the trap")
+        if code is wasmtime.TrapCode.UNREACHABLE and used > limit // 2:
+            self.verdict.set("memory", message=f"{used} of {limit} bytes in use at the trap")
         else:
             self.verdict.set("trap", message=message)
 

@@ -14,6 +14,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import struct
 import threading
 from pathlib import Path
 
@@ -28,10 +29,12 @@ MODULE_LIMIT_BYTES = 1024 * 1024
 PAGE_BYTES = 64 * 1024
 FORMAT = 1
 """Raised when our settings for the compiler change: files made with others are not loaded."""
+START_SECTION = 8
 WASM_STACK_BYTES = 512 * 1024
 """Of a guest. A quarter of its thread's: the host functions it calls stand on the same stack."""
-_TRAILER = b"sockd-cwasm-%04d" % FORMAT
-_TRAILER_BYTES = len(_TRAILER) + hashlib.sha256().digest_size
+_TRAILER = struct.Struct("<16sI32s")
+"""What it is, the pages of memory that the module begins with, and a digest of all that precedes."""
+_MAGIC = b"sockd-cwasm-%04d" % FORMAT
 _KINDS = {"i": wasmtime.ValType.i32(), "I": wasmtime.ValType.i64()}
 
 
@@ -76,8 +79,8 @@ def check_module(wasm: bytes, *, limit_bytes: int = MODULE_LIMIT_BYTES) -> Modul
 def compile_module(wasm: bytes, *, limit_bytes: int = MODULE_LIMIT_BYTES) -> bytes:
     """The content of its compiled file; raises BadModule when it could never run."""
     module = _compile(machine(), wasm, limit_bytes)
-    _inspect(module, len(wasm))
-    return seal(bytes(module.serialize()))
+    info = _inspect(module, len(wasm))
+    return seal(bytes(module.serialize()), info.memory_pages)
 
 
 def cache_name(wasm: bytes) -> str:
@@ -85,16 +88,25 @@ def cache_name(wasm: bytes) -> str:
     return f"{hashlib.sha256(wasm).hexdigest()}-{WASMTIME_VERSION}-{platform.machine()}-{FORMAT}.cwasm"
 
 
-def seal(code: bytes) -> bytes:
-    """Machine code with its digest behind; the loader of ELF files does not look there."""
-    return code + _TRAILER + hashlib.sha256(code).digest()
+def seal(code: bytes, memory_pages: int) -> bytes:
+    """Machine code with a trailer behind it; the loader of ELF files does not look there."""
+    return code + _TRAILER.pack(_MAGIC, memory_pages, _digest(code, memory_pages))
 
 
-def check_seal(content: bytes) -> None:
-    """Raise BadModule unless this is what `seal` made."""
-    code, trailer = content[:-_TRAILER_BYTES], content[-_TRAILER_BYTES:]
-    if trailer != _TRAILER + hashlib.sha256(code).digest():
-        raise BadModule("the compiled file is damaged, or not of this version's own compile")
+def open_seal(content: bytes) -> int:
+    """The pages of memory; raises BadModule unless this is what `seal` made."""
+    size = len(content) - _TRAILER.size
+    if size > 0:
+        magic, memory_pages, digest = _TRAILER.unpack_from(content, size)
+        if magic == _MAGIC and digest == _digest(memoryview(content)[:size], memory_pages):
+            return int(memory_pages)
+    raise BadModule("the compiled file is damaged, or not of this version's own compile")
+
+
+def _digest(code: bytes | memoryview, memory_pages: int) -> bytes:
+    digest = hashlib.sha256(_MAGIC + memory_pages.to_bytes(4, "little"))
+    digest.update(code)
+    return digest.digest()
 
 
 class LoadedModule(msgspec.Struct, frozen=True):
@@ -147,11 +159,11 @@ class ModuleFile:
 
 def _load(linker: wasmtime.Linker, source: str | Path | int) -> LoadedModule:
     path = f"/proc/self/fd/{source}" if isinstance(source, int) else str(source)
-    with open(path, "rb") as file:
-        check_seal(file.read())
+    with open(path, "rb", buffering=0) as file:
+        memory_pages = open_seal(file.read())
+    # What else makes a module one was looked at before it was compiled; that takes longer than all the rest here.
     module = wasmtime.Module.deserialize_file(linker.engine, path)
-    info = _inspect(module, 0)
-    return LoadedModule(linker.instantiate_pre(module), info.memory_pages * PAGE_BYTES)
+    return LoadedModule(linker.instantiate_pre(module), memory_pages * PAGE_BYTES)
 
 
 def _compile(engine: wasmtime.Engine, wasm: bytes, limit_bytes: int) -> wasmtime.Module:
@@ -161,6 +173,9 @@ def _compile(engine: wasmtime.Engine, wasm: bytes, limit_bytes: int) -> wasmtime
         raise BadModule("not a WebAssembly binary")
     try:
         wasmtime.Module.validate(engine, wasm)
+        # Instances are made before there is a run for them; nothing of the guest's may run then.
+        if START_SECTION in sections(wasm):
+            raise BadModule(f"a start function: what it does belongs into {abi.EXPORTED_ENTRY!r}")
         return wasmtime.Module(engine, wasm)
     except wasmtime.WasmtimeError as error:
         raise BadModule(f"malformed: {first_line(error)}") from error
@@ -189,6 +204,23 @@ def _check_import(wanted: wasmtime.ImportType) -> None:
     ours = signature(str(wanted.name))
     if not isinstance(kind, wasmtime.FuncType) or (kind.params, kind.results) != (ours.params, ours.results):
         raise BadModule(f"import {name} is not {describe(ours)}")
+
+
+def sections(wasm: bytes) -> list[int]:
+    """The ids of the sections of a valid module."""
+    found = []
+    position = 8
+    while position < len(wasm):
+        found.append(wasm[position])
+        size = shift = 0
+        more = True
+        while more:  # LEB128
+            position += 1
+            size |= (wasm[position] & 0x7F) << shift
+            shift += 7
+            more = wasm[position] >= 0x80
+        position += 1 + size
+    return found
 
 
 def describe(kind: wasmtime.FuncType) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import socket
 import time
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -92,7 +93,13 @@ class Rpcs:
         self._link = link
         self._calls = calls
         self._waiting = waiting
+        self._made: set[Connection] = set()
+        """The loop's: what is to be closed."""
+        self._ahead: dict[str, Connection] = {}
+        """Made before they were asked for."""
         self._connections: list[Connection | None] = []
+        """The guest's thread's: by number."""
+        self._asked: list[str] = []
         self._rpcs: dict[int, Rpc] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # One counter for each thread, so that neither takes a lock: what is held is the difference.
@@ -105,7 +112,10 @@ class Rpcs:
         """A connection's number; raises CallFailed."""
         if len(self._connections) >= self._budget.connections:
             raise CallFailed(errno.EMFILE)
-        return self._ask(self._connect, address)
+        self._asked.append(address)
+        if address in self._ahead:  # which only this thread takes from
+            return self._number(self._ahead.pop(address))
+        return self._number(self._ask(self._connect, address))
 
     def send(self, connection: int, number: int, method: str, body: bytes | memoryview) -> None:
         """Begin an RPC; raises CallFailed. A body of the type `bytes` is a copy that is held here until it is done."""
@@ -151,9 +161,23 @@ class Rpcs:
         if len(self._connections) >= self._budget.connections:
             sock.close()
             raise CallFailed(errno.EMFILE)
-        return self._ask(self._adopt, sock, address)
+        return self._number(self._ask(self._adopt, sock, address))
+
+    @property
+    def addresses(self) -> list[str]:
+        """What the guest connected to, in that order; once it has ended."""
+        return list(dict.fromkeys(self._asked))
 
     # -- the loop
+
+    def connect_ahead(self, addresses: Iterable[str]) -> None:
+        """Connect to where earlier guests of the function did: this one will most likely ask for the same, and then need
+        not wait for the loop, nor a first RPC for the dialling."""
+        for address in addresses:
+            try:
+                self._ahead[address] = self._connect(address)
+            except RpcFailed:  # which the guest hears when it asks
+                continue
 
     def stop(self) -> None:
         """End all RPCs that are under way."""
@@ -166,10 +190,9 @@ class Rpcs:
         """After `stop`: wait for the transports to let go, and give the connections up."""
         if self._tasks:
             await asyncio.wait(self._tasks)
-        for connection in self._connections:
-            if connection is not None:
-                connection.close()
-        self._connections.clear()
+        for connection in self._made:
+            connection.close()
+        self._made.clear()
 
     def records(self) -> list[RpcRecord]:
         """For the report."""
@@ -183,23 +206,30 @@ class Rpcs:
             raise CallFailed(errno.EBADF)
         return found
 
-    def _ask(self, function: Any, *args: Any) -> int:
-        try:
-            return int(self._calls.ask(self._waiting, function, *args))
-        except RpcFailed as error:
-            raise CallFailed(error.errno) from None
-
-    def _connect(self, address: str) -> int:
-        self._connections.append(self._dialer.connect(address))
+    def _number(self, connection: Connection) -> int:
+        self._connections.append(connection)
         return len(self._connections) - 1
 
-    def _adopt(self, sock: socket.socket, address: str) -> int:
+    def _ask(self, function: Callable[..., Connection], *args: Any) -> Connection:
         try:
-            self._connections.append(self._dialer.adopt(sock, address))
+            answer: Connection = self._calls.ask(self._waiting, function, *args)
+        except RpcFailed as error:
+            raise CallFailed(error.errno) from None
+        return answer
+
+    def _connect(self, address: str) -> Connection:
+        connection = self._dialer.connect(address)
+        self._made.add(connection)
+        return connection
+
+    def _adopt(self, sock: socket.socket, address: str) -> Connection:
+        try:
+            connection = self._dialer.adopt(sock, address)
         except BaseException:
             sock.close()
             raise
-        return len(self._connections) - 1
+        self._made.add(connection)
+        return connection
 
     def _begin(self, rpc: Rpc) -> None:
         if self._waiting.is_stopped:
@@ -257,6 +287,7 @@ class Rpcs:
             name = authority.rpartition(":")[0] or authority
             message = {"op": "connection", "id": transfer.id, "addr": transfer.address, "kind": kind}
             message["tls_server_name"] = name if kind == "relay" else None
+            self._made.discard(transfer.connection)
             transfer.errno = 0 if self._link.send(message, sock.detach()) else errno.EPIPE
         finally:
             transfer.done.set()

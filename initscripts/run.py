@@ -17,17 +17,16 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from initscripts.app_link import AppLink
 from initscripts.calls import Calls, Input, socket_of
-from initscripts.guest import Guest, Machine, Verdict
+from initscripts.guest import Guest, Mould, Verdict
 from initscripts.limits import Budget
 from initscripts.messages import Inbox, Outbox
-from initscripts.modules import ModuleFile
 from initscripts.region import Region
 from initscripts.report import AppRead, Outcome, RpcRecord, RunReport
 from initscripts.rpcs import Connector, Rpcs
@@ -73,10 +72,10 @@ class Run:
         self._rpcs: Rpcs | None = None
         self._host: Calls | None = None
         self._guest: Guest | None = None
-        self._machine: Machine | None = None
+        self._mould: Mould | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._on_abort: Callable[[Run], None] | None = None
-        self._on_guest_end: Callable[[], None] | None = None
+        self._on_guest_end: Callable[[Sequence[str]], None] | None = None
         self._reads: list[AppRead] = []
         self._reads_are_cut = False
         self._is_released = False
@@ -107,20 +106,24 @@ class Run:
 
     def begin(
         self,
-        machine: Machine,
-        module: ModuleFile,
+        mould: Mould,
         dialer: Connector,
+        addresses: Iterable[str],
         *,
         on_abort: Callable[[Run], None],
-        on_guest_end: Callable[[], None],
+        on_guest_end: Callable[[Sequence[str]], None],
     ) -> Callable[[], None]:
-        """The guest's life, for a thread to run."""
-        self._machine = machine
+        """The guest's life, for a thread to run.
+
+        Args: addresses: where to connect to before the guest asks; on_guest_end: hears where it asked for."""
+        self._mould = mould
         self._on_abort = on_abort
         self._on_guest_end = on_guest_end
         self._rpcs = Rpcs(dialer, self.region, self._budget, self._link, self._calls, self._waiting)
+        # Not while the guest's thread wakes up: the two would fight for the interpreter, and both be late.
+        self._rpcs.connect_ahead(addresses)
         self._host = Calls(self._given, self.region, self._rpcs, self._outbox, self._inbox, self)
-        self._guest = Guest(machine, module, self._budget, self._host, self.verdict)
+        self._guest = Guest(mould, self._host, self.verdict)
         return self._guest_thread
 
     def watch(self) -> None:
@@ -200,22 +203,28 @@ class Run:
 
     def _stop(self, outcome: Outcome, message: str) -> None:
         """Make the guest's thread come back, wherever it is."""
-        assert self._machine is not None and self._rpcs is not None
+        assert self._mould is not None and self._rpcs is not None
         self.verdict.set(outcome, message=message)
         self._waiting.stop()
         self._rpcs.stop()
-        self._machine.interrupt()
+        self._mould.machine.interrupt()
 
     def _guest_thread(self) -> None:
-        assert self._guest is not None
+        assert self._guest is not None and self._mould is not None
         self._guest.run()
         self._calls.post(self._guest_ended)
+        if self.verdict.outcome in ("exit", "cancelled"):
+            # Nobody waits for this thread now.
+            try:
+                self._mould.prepare()
+            except Exception:  # the next guest meets the same, and says so in its report
+                return
 
     def _guest_ended(self) -> None:
         assert self._guest is not None and self._rpcs is not None and self._on_guest_end is not None
         guest, self._guest = self._guest, None
         self._started_ns, self._ended_ns = guest.started_ns, guest.ended_ns
-        self._on_guest_end()
+        self._on_guest_end(self._rpcs.addresses)
         if self._deadline is not None:
             self._deadline.cancel()
         self._waiting.stop()

@@ -212,7 +212,7 @@ async def http_server(**answers: bytes | Callable[[], Any]) -> AsyncIterator[Htt
         task.add_done_callback(tasks.discard)
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    made.address = "http://127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+    made.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield made
     finally:

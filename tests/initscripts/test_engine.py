@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,8 +48,14 @@ async def test_a_reply_goes_on_to_the_app(here: Room) -> None:
     assert ran.app.said[:2] == [
         {"op": "sent", "id": 7, "rpc": rpc},
         {
-            **{"op": "message", "id": 7, "rpc": rpc, "status": 200},
-            **{"segment": 0, "offset": 0, "length": 5, "size": 1024 * 1024},
+            "op": "message",
+            "id": 7,
+            "rpc": rpc,
+            "status": 200,
+            "segment": 0,
+            "offset": 0,
+            "length": 5,
+            "size": 1024 * 1024,
         },
     ]
     (record,) = ran.report.rpcs
@@ -77,6 +85,41 @@ async def test_a_connection_is_kept_for_the_next_run(here: Room) -> None:
         reports = [(await here.finish(*here.start(function))).report for _ in range(3)]
         assert len(server.peers) == 1
     assert [report.rpcs[0].connection for report in reports] == ["new", "kept", "kept"]
+
+
+async def test_every_run_has_a_memory_of_its_own(here: Room) -> None:
+    body = """
+        (call $note (i32.load (i32.const 512)))
+        (i32.store (i32.const 512) (i32.const 7))
+        (call $note (memory.grow (i32.const 1)))
+        (call $note (global.get $counted))
+        (global.set $counted (i32.const 5))"""
+    function = here.define(module(body, extra="(global $counted (mut i32) (i32.const 3))"))
+    for _ in range(4):
+        assert (await here.finish(*here.start(function))).app.notes == [0, 1, 3]
+
+
+async def test_where_guests_connected_is_connected_to_ahead(here: Room) -> None:
+    connected: list[str] = []
+
+    class Counting:
+        """A dialer that counts."""
+
+        def __init__(self, dialer: Any) -> None:
+            self.connect = lambda address: connected.append(address) or dialer.connect(address)
+            self.adopt = dialer.adopt
+
+    async with http_server(hello=b"hello") as server, http_server(hello=b"hello") as other:
+        here.engine._make_dialer = lambda definition: Counting(here.engine._dial(definition))  # type: ignore[method-assign]
+        function = here.define(module(GET, address=server.address, method="GET /hello"))
+        for count in (1, 2, 3):
+            assert (await here.finish(*here.start(function))).app.notes == [0, 0, 200, 0]
+            assert connected == [server.address] * count
+        denied = module("(call $note (call $connect @address))", address="http://169.254.1.1")
+        function = here.define(denied)
+        for _ in range(2):
+            assert (await here.finish(*here.start(function))).app.notes == [-errno.EACCES]
+        assert other.peers == []
 
 
 async def test_the_event_is_the_guests_input(here: Room) -> None:

@@ -51,6 +51,7 @@ def test_a_module_that_is_fine() -> None:
             "import sockd_v1.exit is not (param i32) (result )",
         ),
         (wasm(f'(module (import "sockd_v1" "exit" (global i32)) {MEMORY} {ENTRY})'), "import sockd_v1.exit is not"),
+        (wasm(f"(module {MEMORY} {ENTRY} (func $early) (start $early))"), "a start function"),
         (wasm(f'(module (memory i64 1) (memory (export "memory") 1) {ENTRY})'), "malformed"),
         (wasm(f'(module (memory (export "memory") 1 1 shared) {ENTRY})'), "malformed"),
     ],
@@ -63,6 +64,11 @@ def test_a_module_that_could_never_run(content: bytes, reason: str) -> None:
         modules.compile_module(content)
 
 
+def test_sections_are_found_whatever_their_sizes() -> None:
+    assert modules.sections(module("", text="x" * 9000)) == [1, 2, 3, 5, 6, 7, 10, 11, 0]
+    assert modules.sections(wasm("(module)")) == []
+
+
 def test_a_module_that_is_too_large() -> None:
     with pytest.raises(BadModule, match="100 are allowed"):
         modules.check_module(GOOD, limit_bytes=100)
@@ -72,7 +78,7 @@ def test_the_compiler_is_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "initscripts.compile"]
     made = subprocess.run(command, input=GOOD, capture_output=True, timeout=15)
     assert (made.returncode, made.stderr) == (0, b"")
-    modules.check_seal(made.stdout)
+    modules.open_seal(made.stdout)
     refused = subprocess.run([*command, "100"], input=GOOD, capture_output=True, timeout=15)
     assert (refused.returncode, refused.stdout) == (3, b"")
     assert refused.stderr == b"the module has 101 bytes, 100 are allowed\n"
