@@ -101,15 +101,8 @@ class ConfinedProcess:
                     "command": [ground.python, "-P", "-s", "-S", *arguments],
                     "env": {**ENVIRONMENT, "PYTHONPATH": ":".join(ground.paths)},
                 }
-                launcher = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", "initscripts.launcher", msgspec.json.encode(confinement).decode()),
-                    stdin=stdin,
-                    stdout=stdout,
-                    stderr=stderr,
-                    pass_fds=(tmp, *procs, *keep),
-                    start_new_session=True,
-                    cwd="/",
-                    env={"PYTHONPATH": str(Path(__file__).parents[1])},
+                launcher = await exec_launcher(
+                    msgspec.json.encode(confinement).decode(), (tmp, *procs, *keep), stdin, stdout, stderr
                 )
         except BaseException:
             ground.give_back_cgroup(cgroup)
@@ -131,6 +124,31 @@ class ConfinedProcess:
                 await self.launcher.wait()
         finally:
             self._ground.give_back_cgroup(self.cgroup)
+
+
+async def exec_launcher(
+    confinement: str, fds: Sequence[int], stdin: int, stdout: int, stderr: int | None
+) -> asyncio.subprocess.Process:
+    """The launcher's process. A cancellation ends it: before it has joined its cgroup, nobody else could."""
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "initscripts.launcher", confinement),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=tuple(fds),
+            start_new_session=True,
+            cwd="/",
+            env={"PYTHONPATH": str(Path(__file__).parents[1])},
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        launcher = await starting
+        launcher.kill()
+        await launcher.wait()
+        raise
 
 
 def scratch(uid: int, size_bytes: int) -> int:

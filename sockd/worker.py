@@ -6,7 +6,9 @@ Owns every part below HTTP, in one AsyncExitStack, lower layers first (DESIGN 8)
 from __future__ import annotations
 
 import asyncio
+import compileall
 import logging
+import os
 import resource
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -14,6 +16,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+import initscripts
+import storage_lib
 from initscripts import process as engine
 from initscripts.client import EngineClient, EngineSettings
 from initscripts.limits import EngineLimits
@@ -85,6 +89,7 @@ class Worker:
         packages = InstallCache(config.packages, state.path / "packages", state.path / "tmp")
         stack.push_async_callback(packages.aclose)
         await packages.recover()
+        compile_ours()
         base = Base.build(farm_path(state.path), plan(state.path / "packages"))
         stack.callback(base.close)
         budget = MemoryBudget(budget_bytes(config))
@@ -106,12 +111,12 @@ class Worker:
         stack.push_async_callback(nursery.aclose)
         handlers = HandlerCache(config.sandbox, budget)
         stack.callback(handlers.close)
-        initscripts = _initscripts(config, state, cgroups, budget, stack)
-        caches = Caches(handlers, tree, nursery, budget, initscripts)
+        scripts = _initscripts(config, state, cgroups, budget, stack)
+        caches = Caches(handlers, tree, nursery, budget, scripts)
         functions = _functions(config, state, packages, caches, stack)
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
-            *(functions, initscripts),
+            *(functions, scripts),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -163,6 +168,13 @@ def _functions(
     return functions
 
 
+def compile_ours() -> None:
+    """Write the bytecode of our packages that are imported where nothing can be written: sandboxes and the engine would
+    compile them at each start. As far as it goes: where we may not write, an installer has done it."""
+    for package in (initscripts, storage_lib):
+        compileall.compile_dir(os.path.dirname(str(package.__file__)), quiet=2)
+
+
 def _initscripts(
     config: Config, state: StateDir, cgroups: CgroupPool, budget: MemoryBudget, stack: AsyncExitStack
 ) -> Initscripts:
@@ -179,9 +191,10 @@ def _initscripts(
     engine_settings = EngineSettings(uid, memory_bytes, memory_bytes, settings.runs)
     store = InitscriptStore(state.path / "initscripts", state.path / "tmp", ground, settings, compiler_uid=uid - 1)
     store.recover()
-    initscripts = Initscripts(settings, EngineClient(ground, engine_settings), store, budget)
-    stack.push_async_callback(initscripts.close)
-    return initscripts
+    runs_budget = MemoryBudget(max(memory_bytes - ENGINE_MEMORY_BYTES, 0))
+    scripts = Initscripts(settings, EngineClient(ground, engine_settings), store, budget, runs_budget)
+    stack.push_async_callback(scripts.close)
+    return scripts
 
 
 async def try_sandbox(tree: ZygoteTree) -> None:

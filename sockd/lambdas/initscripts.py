@@ -76,12 +76,13 @@ def budget_of(config: FunctionConfig) -> Budget:
 class Beside:
     """A run beside the start of one sandbox (`sockd.sandbox.sandbox.Companion`).
 
-    Owns the run's reservation: all of its budget while it runs, what it fetched until the sandbox's last process is gone,
-    because the function may have that mapped. `give_up` when there will be no sandbox."""
+    Owns the run's reservations, of the worker's memory and of the engine's: all of its budget while it runs, what it
+    fetched until the sandbox's last process is gone, because the function may have that mapped. `give_up` when there
+    will be no sandbox."""
 
-    def __init__(self, run: Run, reservation: Reservation) -> None:
+    def __init__(self, run: Run, reservations: tuple[Reservation, Reservation]) -> None:
         self.run = run
-        self._reservation = reservation
+        self._reservations = reservations
         self._gone = False
         self._sandbox: Sandbox | None = None
         run.done.add_done_callback(self._done)
@@ -93,7 +94,7 @@ class Beside:
 
     @property
     def reserved_bytes(self) -> int:
-        return self._reservation.size
+        return self._reservations[0].size
 
     def aborted(self) -> LaunchAborted | None:
         """The error to answer with, if the script has called the launch off."""
@@ -125,15 +126,19 @@ class Beside:
     def sandbox_gone(self) -> None:
         self._gone = True
         if self.run.done.done():
-            self._reservation.close()
+            self._hold(0)
 
     def _done(self, done: asyncio.Future[Ending]) -> None:
         ending = self.run.ending
         assert ending is not None
         if self._gone:
-            self._reservation.close()
+            self._hold(0)
         elif ending.outcome != DIED:  # then nobody knows what the function has mapped
-            self._reservation.resize_nowait(min(ending.region_bytes, self._reservation.size))
+            self._hold(min(ending.region_bytes, self.reserved_bytes))
+
+    def _hold(self, size: int) -> None:
+        for reservation in self._reservations:
+            reservation.resize_nowait(size)
 
     def _abort(self) -> None:
         error = self.aborted()
@@ -145,12 +150,18 @@ class Initscripts:
     """One per worker. `adopt` a version before it is served, `release` it when it is not any more."""
 
     def __init__(
-        self, config: InitscriptsConfig, client: EngineClient, store: InitscriptStore, budget: MemoryBudget
+        self,
+        config: InitscriptsConfig,
+        client: EngineClient,
+        store: InitscriptStore,
+        budget: MemoryBudget,
+        engine_budget: MemoryBudget,
     ) -> None:
+        """Args: budget: the worker's; engine_budget: what all runs together may use of the engine's own limit."""
         self.client = client
         self.store = store
         self._config = config
-        self._budget = budget
+        self._budgets = (budget, engine_budget)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def publish(self, wasm: bytes) -> str:
@@ -184,15 +195,18 @@ class Initscripts:
 
     def start(self, script: Initscript, request_id: bytes, event: bytes, arrived_ns: int) -> Beside | None:
         """Start a run, at once or not at all; None is counted with its reason. Never waits."""
-        reservation = self._budget.reserve_nowait(script.reserve_bytes)
-        if reservation is None:
+        worker, engine = (budget.reserve_nowait(script.reserve_bytes) for budget in self._budgets)
+        run = None
+        if worker is None or engine is None:
             self.client.refuse(NO_MEMORY)
-            return None
-        run = self.client.start(script.id, request_id, event, arrived_ns)
-        if run is None:
-            reservation.close()
-            return None
-        return Beside(run, reservation)
+        else:
+            run = self.client.start(script.id, request_id, event, arrived_ns)
+            if run is not None:
+                return Beside(run, (worker, engine))
+        for reservation in (worker, engine):
+            if reservation is not None:
+                reservation.close()
+        return None
 
     async def recorder(self, name: str, config: FunctionConfig) -> Initscript:
         """An initscript without a module: it only hears what a sandbox reads. `release` it. Raises: BadInitscript."""
