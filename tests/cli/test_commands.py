@@ -103,7 +103,21 @@ def function_dir(tmp_path: Path) -> Path:
 def test_help_names_every_command_and_imports_none(run: Run) -> None:
     done = run("--help")
     assert done.returncode == 0
-    for command in ("up", "doctor", "deploy", "invoke", "ls", "rm", "logs", "status", "tree", "trace", "packages", "bench"):
+    for command in (
+        "up",
+        "doctor",
+        "deploy",
+        "invoke",
+        "ls",
+        "rm",
+        "logs",
+        "status",
+        "tree",
+        "trace",
+        "initscript",
+        "packages",
+        "bench",
+    ):
         assert f"\n  {command} " in done.stdout
     code = "import sys\nfrom sockd.cli.main import cli\ntry: cli(['--help'])\nexcept SystemExit: print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
@@ -112,7 +126,7 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["up", "doctor", "deploy", "invoke", "ls", "rm", "logs", "status", "tree", "packages", "bench"]
+    "command", ["up", "doctor", "deploy", "invoke", "ls", "rm", "logs", "status", "tree", "initscript", "packages", "bench"]
 )
 def test_every_command_has_help(run: Run, command: str) -> None:
     done = run(command, "--help")
@@ -145,6 +159,24 @@ def test_a_zip_is_deployed_as_it_is(run: Run, served: Served, tmp_path: Path) ->
     done = run("deploy", str(tmp_path / "zipped.zip"), "--json")
     assert json.loads(done.stdout)["url"] == f"{served.worker.url}/run/zipped"
     assert served.worker.deployed["zipped"] == (["lambda_function.py"], {})
+
+
+def test_an_initscript_is_deployed_with_the_code_or_alone(
+    run: Run, served: Served, function_dir: Path, tmp_path: Path
+) -> None:
+    wasm = tmp_path / "init.wasm"
+    wasm.write_bytes(b"\0asm")
+    done = run("deploy", str(function_dir), "--initscript", str(wasm), "--storage", "sockd")
+    assert done.returncode == 0, done.stderr
+    assert served.worker.initscripts["hello"] == b"\0asm"
+    assert served.worker.deployed["hello"][1] == {"storage": "sockd"}
+    alone = run("deploy", str(wasm), "--name", "echo")
+    assert alone.stdout == "echo: version 1, initscript cdcdcdcdcdcd\n"
+    nameless = run("deploy", str(wasm))
+    assert nameless.returncode == 2 and "--name FUNCTION" in nameless.stderr
+    wasm.write_bytes(b"text")
+    refused = run("deploy", str(wasm), "--name", "echo")
+    assert refused.returncode == 1 and "not a WebAssembly binary" in refused.stderr
 
 
 def test_a_deploy_that_cannot_be_says_why_and_what_to_type(run: Run, tmp_path: Path) -> None:

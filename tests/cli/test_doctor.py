@@ -110,3 +110,12 @@ def test_what_fails_is_printed_with_the_line_that_fixes_it() -> None:
     text = capture.get()
     assert "FAIL" in text
     assert "fix: pip install uv[x]" in text
+
+
+def test_a_host_without_what_initscripts_need_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "missing", lambda: ["wasmtime", "grpc"])
+    check = look.initscripts()
+    assert (check.ok, check.found) == (None, "switched off: wasmtime, grpc not installed")
+    assert check.fix.endswith("-m pip install 'sockd[initscripts]'")
+    monkeypatch.undo()
+    assert look.initscripts().ok and "wasmtime" in look.initscripts().found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_a_chrome_trace_has_complete_events_in_microseconds() -> None:
     assert {names[model["tid"]], names[image["tid"]]} == {"rpc", "rpc 2"}
     for thread in names:
         spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["tid"] == thread)
-        assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+        assert all(first[1] <= second[0] for first, second in pairwise(spans))
 
 
 def test_lanes_are_used_again() -> None:

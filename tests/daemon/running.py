@@ -149,7 +149,21 @@ class RunningDaemon:
         if isinstance(files, str):
             files = {"f.py": files}
         body = files if isinstance(files, bytes) else zipped(files)
-        answer = self.manage("PUT", f"/functions/{name}", body, {"x-sockd-overrides": json.dumps(settings)})
+        return self._put(f"/functions/{name}", body, {"x-sockd-overrides": json.dumps(settings)})
+
+    def deploy_with_initscript(
+        self, name: str, files: Mapping[str, str | bytes], wasm: bytes, **settings: Any
+    ) -> dict[str, Any]:
+        """Deploy files with a module that is uploaded beside them. Raises: DeployFailed."""
+        headers = {"x-sockd-overrides": json.dumps(settings), "x-sockd-initscript-bytes": str(len(wasm))}
+        return self._put(f"/functions/{name}", wasm + zipped(files), headers)
+
+    def deploy_initscript(self, name: str, wasm: bytes) -> dict[str, Any]:
+        """Give a function another initscript. Raises: DeployFailed."""
+        return self._put(f"/functions/{name}/initscript", wasm, {})
+
+    def _put(self, path: str, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+        answer = self.manage("PUT", path, body, headers)
         last = json.loads(answer.body.splitlines()[-1])
         if answer.status != 200:
             raise DeployFailed(answer.status, last)

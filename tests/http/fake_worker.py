@@ -55,9 +55,20 @@ ERRORS: dict[str, Callable[[], errors.SockdError]] = {
 
 MS = 1_000_000
 TRACE: dict[str, Any] = {
-    **{"request_id": "0a1b2c3d-0000-4000-8000-000000000000", "function": "imgrec", "version": "3", "origin": "zygote"},
-    **{"sandbox": "sandbox-7", "node": "", "outcome": "ok", "initscript": "exit", "log": "", "cut": False},
-    **{"arrived_ns": 1000 * MS, "answered_ns": 1400 * MS, "fetched_ns": 300 * MS, "hidden_ns": 270 * MS},
+    "request_id": "0a1b2c3d-0000-4000-8000-000000000000",
+    "function": "imgrec",
+    "version": "3",
+    "origin": "zygote",
+    "sandbox": "sandbox-7",
+    "node": "",
+    "outcome": "ok",
+    "initscript": "exit",
+    "log": "",
+    "cut": False,
+    "arrived_ns": 1000 * MS,
+    "answered_ns": 1400 * MS,
+    "fetched_ns": 300 * MS,
+    "hidden_ns": 270 * MS,
     "spans": [
         {"track": track, "name": name, "start_ns": start * MS, "end_ns": end * MS, "detail": detail}
         for track, name, start, end, detail in (

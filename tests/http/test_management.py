@@ -168,6 +168,51 @@ async def test_followed_logs_come_as_they_are_written_until_the_client_leaves(cl
     await asyncio.wait_for(worker.cancelled.wait(), 5)
 
 
+async def test_a_deploy_may_bring_its_initscript_before_the_zip(client: Raw, worker: FakeWorker) -> None:
+    wasm, code = b"\0asm\1\0\0\0" + bytes(100_000), zipped(f="x")
+    body = wasm + code
+    sent = put("/functions/echo", body, f"x-sockd-initscript-bytes: {len(wasm)}")
+    assert b'"result"' in (await client.ask(sent)).body
+    assert worker.initscripts["echo"] == wasm and worker.deployed["echo"][0] == ["f"]
+    await client.ask(put("/functions/echo", code))
+    assert worker.initscripts["echo"] is None
+
+
+@pytest.mark.parametrize(
+    ("size", "status", "words"),
+    [
+        ("x", 400, "must be a number"),
+        ("-1", 400, "must be a number"),
+        (str(2 << 20), 400, "the limit is 1048576"),
+        ("99999", 400, "the body is empty"),
+    ],
+)
+async def test_an_initscript_s_size_is_checked(client: Raw, size: str, status: int, words: str) -> None:
+    reply = await client.ask(put("/functions/echo", zipped(f="x"), f"x-sockd-initscript-bytes: {size}"))
+    assert reply.status == status and words in reply.json["errorMessage"]
+
+
+async def test_an_initscript_is_sent_alone(client: Raw, worker: FakeWorker) -> None:
+    reply = await client.ask(put("/functions/echo/initscript", b"\0asm"))
+    progress, last = lines(reply)
+    assert progress == {"progress": "compiling the initscript"} and last["result"]["initscript"] == "cd" * 32
+    assert worker.initscripts["echo"] == b"\0asm"
+    refused = await client.ask(put("/functions/echo/initscript", b"MZ"))
+    last = lines(refused)[-1]
+    assert (last["status"], last["error"]["errorType"]) == (400, "InvalidInitscriptException")
+
+
+async def test_a_recording_and_the_traces_are_served(client: Raw) -> None:
+    recorded = (await client.ask(post("/functions/echo/record", b'{"a": 1}'))).json
+    assert recorded["reads"][0]["rpc"] == ["s3.GetObject", "b", "k"]
+    listed = (await client.ask(get("/traces?limit=5"))).json
+    assert [trace["function"] for trace in listed] == ["imgrec"] and "spans" not in listed[0]
+    shown = (await client.ask(get(f"/traces/{listed[0]['request_id']}"))).json
+    assert shown["spans"][0]["track"] == "daemon"
+    assert (await client.ask(get("/traces/ffff"))).status == 404
+    assert (await client.ask(get("/traces?limit=x"))).status == 400
+
+
 async def test_status_tree_and_packages_are_served(client: Raw) -> None:
     assert (await client.ask(get("/status"))).json["pid"] == 1
     assert (await client.ask(get("/tree"))).json["root"]["children"][0]["packages"] == ["numpy==2.3.0"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sockd.config import FunctionDefaults
 from sockd.errors import BadFunctionConfig
-from sockd.lambdas.function_config import BOUNDS, FunctionConfig, check_name
+from sockd.lambdas.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, InitscriptConfig, check_name
 
 DEFAULTS = FunctionDefaults()
 
@@ -51,6 +51,18 @@ def test_the_file_wins_over_defaults_and_the_deploy_over_the_file() -> None:
         ("env = { AWS_LAMBDA_FUNCTION_NAME = 'x' }", "reserved"),
         ('env = { A = "\\u0000" }', "zero byte"),
         ("env = { A = '" + "x" * 4096 + "' }", "4097 bytes"),
+        ("storage = 'ours'", "storage: Invalid enum value 'ours'"),
+        ("initscript = 'x.wasm'", "initscript: Expected `object | null`, got `str`"),
+        ("[initscript]\nwsam = 'x'", "unknown key 'initscript.wsam'; did you mean 'initscript.wasm'?"),
+        ("[initscript]\nregion_mb = 0", "initscript.region_mb = 0: must be between 1 and 10240"),
+        ("[initscript]\ndeadline_s = nan", "initscript.deadline_s = nan: must be between"),
+        ("[initscript]\nrpcs = '1'", "initscript.rpcs: Expected `int`, got `str`"),
+        ("[initscript]\nwasm = '../x'", "initscript.wasm = '../x': must be a file of the code"),
+        ("[initscript]\nwasm = '/etc/x'", "must be a file of the code"),
+        ("[initscript]\nargs = '" + "x" * 32769 + "'", "initscript.args: must be text of at most 32768 bytes"),
+        ("[initscript]\nendpoints = ['a b']", "initscript.endpoints: 'a b' is not host"),
+        ("[initscript]\nendpoints = [1]", "Expected `str`, got `int`"),
+        ("[initscript]\nendpoints = [" + "'h'," * 101 + "]", "initscript.endpoints: at most 100"),
         ("memory_mb = ", "sockd.toml: "),
         ("x = " + "[" * 10_000, "sockd.toml: "),
     ],
@@ -76,8 +88,18 @@ def test_every_number_has_bounds_and_every_default_is_within_them() -> None:
     assert numbers == BOUNDS.keys()
 
 
+def test_an_initscript_has_defaults_and_bounds_like_everything_else() -> None:
+    script = parse("[initscript]\nwasm = 'init/a.wasm'").initscript
+    assert script == InitscriptConfig(wasm="init/a.wasm")
+    numbers = {name for name in script.__struct_fields__ if isinstance(getattr(script, name), int | float)}
+    assert numbers == INITSCRIPT_BOUNDS.keys()
+    assert parse(initscript={"rpcs": 5}).initscript == InitscriptConfig(rpcs=5)
+    endpoints = ["s3.example.com:443", "*.internal", "10.0.0.0/8:9000", "[::1]:80"]
+    assert parse(initscript={"endpoints": endpoints}).initscript == InitscriptConfig(endpoints=endpoints)
+
+
 def test_settings_survive_the_registry() -> None:
-    config = parse("cpus = 0.5\nenv = { A = 'ä' }", handler="m:f")
+    config = parse("cpus = 0.5\nenv = { A = 'ä' }\n[initscript]\nargs = 'x'", handler="m:f")
     assert FunctionConfig.from_json(config.to_json()) == config
 
 

@@ -1,0 +1,98 @@
+"""Functions that read from S3, and initscripts that fetch for them; for tests of the two together.
+
+A function's sandbox has no boto3, so its code brings a stand-in of the few calls that the storage library makes on a miss,
+on the S3 server's own client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.daemon.running import Answer, Gate, RunningDaemon
+from tests.initscripts.guests import module
+
+READY = "the initscript engine is ready"
+"""A line of the daemon's log."""
+REPO = Path(__file__).resolve().parents[2]
+
+CLIENT = ("__init__", "canonical", "client", "errors", "presigned_v2", "signature", "signing", "times", "xml")
+STAND_INS = {
+    "boto3.py": """
+import io, os
+from sockd.s3.client import Client
+from sockd.s3.signature import Credentials
+
+class S3:
+    def get_object(self, Bucket, Key):
+        keys = Credentials(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+        with Client(os.environ["AWS_ENDPOINT_URL_S3"], keys) as client:
+            data = client.get(Bucket, Key)
+        return {"ContentLength": len(data), "Body": io.BytesIO(data)}
+
+def client(service, config=None):
+    return S3()
+""",
+    "botocore/__init__.py": "",
+    "botocore/config.py": "class Config:\n    def __init__(self, **options): pass\n",
+    "botocore/exceptions.py": "class HTTPClientError(Exception): pass\nclass IncompleteReadError(Exception): pass\n",
+    "sockd/__init__.py": "",
+    **{f"sockd/s3/{name}.py": (REPO / "sockd" / "s3" / f"{name}.py").read_text() for name in CLIENT},
+    "gate.py": Gate.CODE,
+}
+
+READS = """
+import hashlib, os
+import storage
+
+def f(event):
+    return [hashlib.sha256(storage.download_stream("data", key)).hexdigest() for key in event["keys"]]
+"""
+"""Reads the event's keys, in their order; the digests of what it got."""
+
+
+def reading(text: str = READS) -> dict[str, str]:
+    """The files of a function that uses the storage library."""
+    return {**STAND_INS, "f.py": text}
+
+
+def fetching(*keys: str, then: str = "", first: str = "") -> bytes:
+    """An initscript that fetches these objects of the bucket `data`, all at once, and passes each on.
+
+    Args: first, then: what it does before and afterwards, in WebAssembly's text form; `@text` is "some text"."""
+    texts = {f"key{n}": json.dumps({"bucket": "data", "key": key}) for n, key in enumerate(keys)}
+    sends = [f"(drop (call $send_rpc (local.get $a) (i64.const {n}) @method @key{n}))" for n in range(len(keys))]
+    passes = [
+        f"""(drop (call $recv_rpc_reply (local.get $a) (i64.const {n}) (i32.const 1024)))
+        (drop (call $send_msg (i64.const {n}) (i32.load (i32.const 1024)) (i64.const 0) (i64.load (i32.const 1032))))"""
+        for n in range(len(keys))
+    ]
+    body = "\n".join([first, "(local.set $a (call $connect @s3))", *sends, *passes, then])
+    return module(body, notes=False, s3="s3:", method="GetObject", text="some text", **texts)
+
+
+def digest(data: bytes) -> str:
+    """What READS answers for an object."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def trace(daemon: RunningDaemon, answer: Answer) -> dict[str, Any]:
+    """The trace of an answered request."""
+    shown: dict[str, Any] = daemon.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json
+    return shown
+
+
+def spans(shown: dict[str, Any], track: str) -> list[dict[str, Any]]:
+    """One track of a trace."""
+    return [span for span in shown["spans"] if span["track"] == track]
+
+
+def engine_pid(daemon: RunningDaemon) -> int:
+    """The engine itself: the one process whose launcher is the daemon's child."""
+    for pid in daemon.pids():
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"initscripts" in words:
+            return pid
+    raise AssertionError("no engine")
