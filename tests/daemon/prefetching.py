@@ -53,9 +53,9 @@ def f(event):
 """Reads the event's keys, in their order; the digests of what it got."""
 
 
-def reading(text: str = READS) -> dict[str, str]:
-    """The files of a function that uses the storage library."""
-    return {**STAND_INS, "f.py": text}
+def reading(text: str = READS, **more: str | bytes) -> dict[str, str | bytes]:
+    """The files of a function that uses the storage library. Args: more: files, with `_` for the dot of their names."""
+    return {**STAND_INS, "f.py": text, **{name.replace("_", "."): content for name, content in more.items()}}
 
 
 def fetching(*keys: str, then: str = "", first: str = "") -> bytes:

@@ -51,7 +51,7 @@ def deploy(daemon: RunningDaemon, server: S3Process) -> Any:
 
     def deploy(name: str, wasm: bytes, text: str = READS, *, script: dict[str, Any] | None = None, **more: Any) -> None:
         settings = {"storage": "sockd", "env": server.env(), "timeout_s": 15, **more}
-        files = {**reading(text), "init.wasm": wasm}
+        files = reading(text, init_wasm=wasm)
         daemon.deploy(name, files, initscript={"wasm": "init.wasm", **(script or {})}, **settings)
 
     return deploy
@@ -280,7 +280,7 @@ def test_a_script_is_uploaded_alone_and_kept_by_the_deploys_that_speak_of_it(
     assert second["initscript"] == hashlib.sha256(wasm).hexdigest()
     assert (second["version"], second["version_number"]) == (first["version"], 2)
     assert trace(daemon, daemon.run("alone2", {"keys": ["a"]}))["initscript"] == "exit"
-    third = daemon.deploy("alone2", {**reading(), "x.py": ""}, initscript={}, **settings)
+    third = daemon.deploy("alone2", reading(x_py=""), initscript={}, **settings)
     assert third["initscript"] == second["initscript"]
     fourth = daemon.deploy("alone2", reading(), **settings)
     assert fourth["initscript"] == ""

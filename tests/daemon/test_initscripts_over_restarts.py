@@ -31,7 +31,7 @@ def daemon(tmp_path: Path, server: S3Process) -> Iterator[RunningDaemon]:
     """With a function that has a script, which has served."""
     daemon = RunningDaemon.start(tmp_path / "state")
     try:
-        files = {**reading(), "init.wasm": fetching("a")}
+        files = reading(init_wasm=fetching("a"))
         daemon.deploy("f", files, initscript={"wasm": "init.wasm"}, storage="sockd", env=server.env())
         assert daemon.call("f", {"keys": ["a"]}) == [digest(A)]
         yield daemon

@@ -75,7 +75,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         started.append("started")
         return await start(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(initscript_store.ConfinedProcess, "start", counting)
+    monkeypatch.setattr(ConfinedProcess, "start", counting)
     return started
 
 
