@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from initscripts.client import DIED, NO_MEMORY, Definition, Ending, EngineClient, EngineDown, Run
+from initscripts.client import DIED, NO_MEMORY, EngineClient, EngineDown
+from initscripts.daemon_run import Definition, Ending, Run
 from initscripts.limits import Budget
 from sockd.config import MB, InitscriptsConfig
 from sockd.errors import BadInitscript, LaunchAborted, SockdError
-from sockd.lambdas.function_config import FunctionConfig
+from sockd.lambdas.function_config import FunctionConfig, InitscriptConfig
 from sockd.lambdas.initscript_store import InitscriptStore
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
@@ -46,9 +47,11 @@ class Initscript:
     @classmethod
     def of(cls, name: str, digest: str, config: FunctionConfig) -> Initscript:
         """A version's, from its settings; without a table [initscript] the defaults hold."""
-        settings = config.initscript
-        args = settings.args.encode() if settings is not None and settings.args is not None else None
-        return cls(name, digest, config.env, budget_of(config), args, next(_numbers))
+        settings = config.initscript or InitscriptConfig()
+        args = settings.args.encode() if settings.args is not None else None
+        nowhere: list[str] | None = [] if config.network == "none" else None
+        budget = budget_of(settings, nowhere) if digest else Budget(region_bytes=0, endpoints=nowhere)
+        return cls(name, digest, config.env, budget, args, next(_numbers))
 
     @property
     def reserve_bytes(self) -> int:
@@ -56,12 +59,8 @@ class Initscript:
         return self.budget.region_bytes + (self.budget.memory_bytes if self.digest else 0)
 
 
-def budget_of(config: FunctionConfig) -> Budget:
-    """A function's settings in the engine's units."""
-    settings = config.initscript
-    nowhere: list[str] | None = [] if config.network == "none" else None
-    if settings is None:
-        return Budget(region_bytes=0, endpoints=nowhere)
+def budget_of(settings: InitscriptConfig, endpoints: list[str] | None) -> Budget:
+    """A function's settings in the engine's units; `endpoints` hold where it says nothing."""
     return Budget(
         deadline_s=settings.deadline_s,
         memory_bytes=settings.memory_mb * MB,
@@ -69,7 +68,7 @@ def budget_of(config: FunctionConfig) -> Budget:
         rpcs=settings.rpcs,
         connections=settings.connections,
         messages=settings.messages,
-        endpoints=settings.endpoints if settings.endpoints is not None else nowhere,
+        endpoints=settings.endpoints if settings.endpoints is not None else endpoints,
     )
 
 
