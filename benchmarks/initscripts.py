@@ -8,6 +8,7 @@ hands, as a view of what the engine received, and with one copy more (initscript
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from benchmarks.cold import ColdFunction, cold_config, cold_only, collector
 from benchmarks.functions import Function
 from benchmarks.harness import Run, in_turns, main
 from benchmarks.results import Result
-from benchmarks.worker import REPOSITORY, Worker, worker
+from benchmarks.worker import REPOSITORY, Worker, sockd, worker
 from sockd.s3.process import S3Process
 
 BUCKET, SMALL, LARGE = "bench", "small", "large"
@@ -56,7 +57,8 @@ def measure(run: Run) -> Result:
             client.put(BUCKET, f"in/{SMALL}", b"x" * 1000)
             client.put(BUCKET, f"in/{LARGE}", bytes(LARGE_BYTES))
         script = Path(scratch) / "thumbnailer.wasm"
-        house.cli("initscript", "build", str(EXAMPLES / "thumbnailer"), "-o", str(script))
+        command = [*sockd(), "initscript", "build", str(EXAMPLES / "thumbnailer" / "thumbnailer.c"), "-o", str(script)]
+        subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY)
         result.notes.append(f"the initscript has {script.stat().st_size} bytes")
         env = s3.env()
         for each in (house, spares):

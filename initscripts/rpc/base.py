@@ -181,7 +181,7 @@ class Landing:
         try:
             return self._region.allocate(length)
         except RegionFull as error:
-            raise RpcFailed(errno.ENOSPC, "region_full", f"no {length} bytes left in the region") from error
+            raise RpcFailed(errno.ENOSPC, "region_full", f"no {length} bytes left in the region: {error}") from error
 
     def _move(self, length: int) -> None:
         """Into a larger buffer; the old one is given back."""
