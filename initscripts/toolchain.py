@@ -88,6 +88,8 @@ class Built:
     size_bytes: int
     toolchain: str
     took_s: float
+    warnings: str = ""
+    """The compiler's words, though it succeeded."""
 
 
 def language_of(source: Path) -> str:
@@ -154,19 +156,20 @@ def build(source: Path, output: Path) -> Built:
     beside = output.with_name(f".{output.name}.{os.getpid()}")
     compile_to = _build_c if language == "c" else _build_rust
     try:
-        compile_to(beside, toolchain, source.resolve())
+        warnings = compile_to(beside, toolchain, source.resolve())
         size_bytes = beside.stat().st_size
         os.replace(beside, output)
     finally:
         beside.unlink(missing_ok=True)
-    return Built(output, size_bytes, toolchain.name, time.monotonic() - begun)
+    return Built(output, size_bytes, toolchain.name, time.monotonic() - begun, warnings)
 
 
-def _build_c(output: Path, toolchain: Toolchain, source: Path) -> None:
-    _run([*toolchain.command, "-I", str(SDK / "c"), "-o", str(output.absolute()), str(source)], toolchain, source)
+def _build_c(output: Path, toolchain: Toolchain, source: Path) -> str:
+    command = [*toolchain.command, "-I", str(SDK / "c"), "-o", str(output.absolute()), str(source)]
+    return _run(command, toolchain, source).stderr.strip()
 
 
-def _build_rust(output: Path, toolchain: Toolchain, source: Path) -> None:
+def _build_rust(output: Path, toolchain: Toolchain, source: Path) -> str:
     # Kept between builds, as it holds Rust's own libraries for the target, which are built only once.
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "sockd", "initscripts-rust")
     cache.mkdir(parents=True, exist_ok=True)
@@ -175,11 +178,12 @@ def _build_rust(output: Path, toolchain: Toolchain, source: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         manifest = source / "Cargo.toml" if source.is_dir() else _crate_of(source, cache)
         command = [*toolchain.command, "--manifest-path", str(manifest), "--target-dir", str(cache / "target")]
-        said = _run([*command, "--message-format=json"], toolchain, source)
-        made = [line for line in said.splitlines() if '"compiler-artifact"' in line and '.wasm"' in line]
+        done = _run([*command, "--quiet", "--message-format=json-render-diagnostics"], toolchain, source)
+        made = [line for line in done.stdout.splitlines() if '"compiler-artifact"' in line and '.wasm"' in line]
         if not made:
             raise BuildFailed(f"{source.name} makes no module: its crate-type must be cdylib")
         shutil.copyfile(next(name for name in json.loads(made[-1])["filenames"] if name.endswith(".wasm")), output)
+        return done.stderr.strip()
 
 
 def _crate_of(source: Path, cache: Path) -> Path:
@@ -191,7 +195,7 @@ def _crate_of(source: Path, cache: Path) -> Path:
     return manifest
 
 
-def _run(command: list[str], toolchain: Toolchain, source: Path) -> str:
+def _run(command: list[str], toolchain: Toolchain, source: Path) -> subprocess.CompletedProcess[str]:
     try:
         done = subprocess.run(
             command,
@@ -208,7 +212,7 @@ def _run(command: list[str], toolchain: Toolchain, source: Path) -> str:
     if done.returncode != 0:
         words = done.stderr.strip() or f"exit status {done.returncode}"
         raise BuildFailed(f"{toolchain.name} refused {source.name}", output=words)
-    return done.stdout
+    return done
 
 
 def _said(command: list[str]) -> str:
@@ -218,8 +222,8 @@ def _said(command: list[str]) -> str:
 
 def _rust_linker(rustc: str) -> str | None:
     """A linker for wasm: Rust's own where it came along, which cargo finds by itself, else LLVM's."""
-    own = Path(_said([rustc, "--print", "sysroot"]), "lib/rustlib/x86_64-unknown-linux-gnu/bin/rust-lld")
-    return None if own.exists() else shutil.which("rust-lld") or shutil.which("wasm-ld")
+    own = Path(_said([rustc, "--print", "sysroot"])).glob("lib/rustlib/*/bin/rust-lld")
+    return None if any(own) else shutil.which("rust-lld") or shutil.which("wasm-ld")
 
 
 def _toml(path: Path) -> str:

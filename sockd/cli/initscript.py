@@ -45,6 +45,8 @@ def build(source: Path, output: Path | None, as_json: bool) -> None:
 
     with _told():
         made = toolchain.build(source, output or source.with_suffix(".wasm"))
+    if made.warnings:
+        say(made.warnings)
     if as_json:
         fields = {"path": str(made.path), "size_bytes": made.size_bytes, "toolchain": made.toolchain}
         print_json({**fields, "took_s": round(made.took_s, 3)})

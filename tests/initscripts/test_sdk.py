@@ -225,6 +225,25 @@ def test_keys_of_a_list_are_decoded(probe: Probe, keys: list[str]) -> None:
     assert [answers[number].decode() for number in sorted(answers) if KEYS <= number < ELEMENTS] == keys
 
 
+@pytest.mark.parametrize(("language", "readme"), [("c", "c/README.md"), ("rust", "rust/README.md")])
+def test_the_script_in_the_readme_works(language: str, readme: str) -> None:
+    lines = (toolchain.SDK / readme).read_text().splitlines()
+    script = "\n".join(line[4:] for line in lines if line.startswith("    ") or not line)
+    event = json.dumps({"bucket": {"bucket": "b"}, "object": {"key": "k"}}).encode()
+    run = FakeEngine({}, event).run(build_text(script, language))
+    assert run.reads() == [["s3.GetObject", "b", "k"], ["s3.GetObject", "b", "models/weights.bin"]]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in toolchain.EXAMPLES.iterdir()))
+def test_the_headers_make_no_compiler_complain(name: str, tmp_path: Path) -> None:
+    compiler = toolchain.find("c").command
+    source = toolchain.EXAMPLES / name / f"{name}.c"
+    strict = ["-Werror", "-Wshadow", "-Wstrict-prototypes", "-Wsign-compare", "-Wimplicit-fallthrough"]
+    command = [*compiler, *strict, "-I", str(toolchain.SDK / "c"), "-o", str(tmp_path / "made.wasm"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_crates_own_tests_pass(tmp_path: Path) -> None:
     if not shutil.which("cargo"):
         pytest.skip("cargo is not installed")

@@ -13,6 +13,7 @@ from initscripts import modules, toolchain
 from initscripts.toolchain import BuildFailed, NoToolchain
 from tests.initscripts.builds import build_text
 
+RUST = "#![no_std]\nuse sockd_initscript::boot;\nboot!(run);\nfn run() { let unused = 1; }\n"
 SOURCE = '#include "sockd_init.h"\nSOCKD_EXPORT void boot(void) { sockd_exit(7); }\n'
 
 
@@ -63,6 +64,19 @@ def test_what_the_compiler_refuses_leaves_no_trace(language: str, tmp_path: Path
     assert source.name in failure.value.output
     assert output.read_bytes() == b"as before"
     assert len(os.listdir(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("language", ["c", "rust"])
+def test_what_the_compiler_warns_of_is_told(language: str, tmp_path: Path) -> None:
+    try:
+        toolchain.find(language)
+    except NoToolchain as error:
+        pytest.skip(error.message)
+    source = tmp_path / {"c": "my.c", "rust": "my.rs"}[language]
+    source.write_text({"c": SOURCE.replace("{", "{ int unused;"), "rust": RUST}[language])
+    assert "unused" in toolchain.build(source, tmp_path / "my.wasm").warnings
+    source.write_text({"c": SOURCE, "rust": RUST.replace("let unused = 1;", "")}[language])
+    assert toolchain.build(source, tmp_path / "my.wasm").warnings == ""
 
 
 def test_builds_at_once_do_not_mix(tmp_path: Path) -> None:

@@ -62,12 +62,7 @@ pub fn xml_next(rest: &mut &[u8], name: &str) -> Option<Text> {
     loop {
         let tail = rest.get(at..)?.strip_prefix(b"<");
         at += 1;
-        let Some(inner) = tail.and_then(|tail| tail.strip_prefix(name.as_bytes())?.strip_prefix(b">")) else {
-            if at > rest.len() {
-                return None;
-            }
-            continue;
-        };
+        let Some(inner) = tail.and_then(|tail| tail.strip_prefix(name.as_bytes())?.strip_prefix(b">")) else { continue };
         let end = inner.iter().position(|&byte| byte == b'<')?;
         *rest = inner.get(end..)?;
         return Some(Text(decode(inner.get(..end)?)));
