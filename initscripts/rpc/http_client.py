@@ -54,7 +54,8 @@ class HttpClient:
         self._place = Place(f"adopted {next(_ADOPTIONS)}", self.origin)
         self._adopted = True
         self._ahead = asyncio.get_running_loop().create_task(self._wrap(sock, ip))
-        self._ahead.add_done_callback(_retrieve)
+        # One that is cancelled before its first step has never had the socket.
+        self._ahead.add_done_callback(lambda task: sock.close() if task.cancelled() else _retrieve(task))
 
     async def fetch(
         self,

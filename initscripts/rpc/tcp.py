@@ -36,10 +36,11 @@ _READ_BYTES = 64 * 1024
 class TcpConnection(Connection):
     """One TCP connection."""
 
-    def __init__(self, address: str, dial: asyncio.Task[socket.socket], limits: RpcLimits) -> None:
+    def __init__(self, address: str, dial: asyncio.Future[socket.socket], limits: RpcLimits) -> None:
         super().__init__(address)
         self._limits = limits
-        self._dial = dial
+        self._dial: asyncio.Future[socket.socket] | None = dial
+        """Until somebody has taken its socket."""
         self._turn = asyncio.Lock()
         self._sock: socket.socket | None = None
         self._ahead = bytearray()
@@ -56,7 +57,9 @@ class TcpConnection(Connection):
     def adopting(cls, address: str, sock: socket.socket, limits: RpcLimits) -> TcpConnection:
         """Goes on with a connection that somebody else made; takes the socket over."""
         sock.setblocking(False)
-        return cls(address, asyncio.get_running_loop().create_task(_ready(sock)), limits)
+        ready: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+        ready.set_result(sock)
+        return cls(address, ready, limits)
 
     async def call(self, method: str, body: Body, region: Region, timing: RpcTiming) -> Reply:
         framing = _FRAMING.fullmatch(method)
@@ -85,17 +88,19 @@ class TcpConnection(Connection):
 
     def close(self) -> None:
         self._broken = True
-        if self._dial.done() and not self._dial.cancelled() and self._dial.exception() is None and self._sock is None:
-            self._sock = self._dial.result()
-        self._dial.cancel()
+        dial, self._dial = self._dial, None
+        if dial is not None and not dial.cancel() and not dial.cancelled() and dial.exception() is None:
+            self._sock = dial.result()
         if self._sock is not None:
             self._sock.close()
 
     async def _connected(self) -> socket.socket:
         if self._broken:
             raise reset(f"the connection to {self.address} is used up")
-        if self._sock is None:
+        if self._dial is not None:
             self._sock = await self._dial
+            self._dial = None
+        assert self._sock is not None
         return self._sock
 
 
@@ -174,11 +179,7 @@ async def _connect(origin: Origin, policy: EndpointPolicy, limits: RpcLimits) ->
         return sock
 
 
-async def _ready(sock: socket.socket) -> socket.socket:
-    return sock
-
-
-def _retrieve(dial: asyncio.Task[socket.socket]) -> None:
+def _retrieve(dial: asyncio.Future[socket.socket]) -> None:
     """So that asyncio does not complain of a failure that no RPC came to hear of."""
     if not dial.cancelled():
         dial.exception()

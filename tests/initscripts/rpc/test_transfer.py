@@ -213,3 +213,11 @@ async def test_grpc_connections_stay_here(dialer: Dialer) -> None:
     async with failing("unsupported", errno.EOPNOTSUPP):
         await connection.detach()
     connection.close()
+
+
+async def test_one_that_is_adopted_and_closed_at_once(dialer: Dialer) -> None:
+    async with peer(answer) as server:
+        for scheme in ("http", "tcp"):
+            sock = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", server.port))
+            dialer.adopt(sock, f"{scheme}://127.0.0.1:{server.port}").close()
+            await server.ended.get()
