@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -168,15 +170,22 @@ def run(benches: str | None, input_size: str, experiments: tuple[str, ...], **op
     from sockd.sebs.benches import USUAL
 
     names = benches.split(",") if benches else [bench.id for bench in USUAL]
-    _measure(names, input_size, experiments or ("cold",), options)
+    _measure(names, input_size, experiments or ("cold",), options, leave_out=not benches)
 
 
-def _measure(names: list[str], input_size: str, experiments: tuple[str, ...], options: dict[str, Any]) -> list[Outcome]:
-    """Run benches one after the other, write what SeBS would, print a table."""
+def _measure(
+    names: list[str], input_size: str, experiments: tuple[str, ...], options: dict[str, Any], *, leave_out: bool = False
+) -> list[Outcome]:
+    """Run benches one after the other, write what SeBS would, print a table.
+
+    Args: leave_out: a bench that cannot run here is told of and left out."""
     from sockd.sebs.benches import find
+    from sockd.sebs.errors import NotPossible
     from sockd.sebs.experiment import Kind
     from sockd.sebs.runner import Runner
 
+    # SIGTERM unwinds like Ctrl-C, so that a private worker ends with us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     outcomes: list[Outcome] = []
     out: Path = options["out"]
     with _told():
@@ -187,12 +196,20 @@ def _measure(names: list[str], input_size: str, experiments: tuple[str, ...], op
             for bench in chosen:
                 choices = _choices(options["arms"], bench.initscript is not None)
                 times = {"repetitions": options["repetitions"], "concurrency": options["concurrency"]}
-                found = runner.run(bench, input_size, choices, kinds, **times)
+                try:
+                    found = runner.run(bench, input_size, choices, kinds, **times)
+                except NotPossible as error:
+                    if not leave_out:
+                        raise
+                    say(f"{bench.id} is left out: {error.message}")
+                    continue
                 _write(out, found)
                 outcomes += found
     from sockd.sebs import reports
 
     reports.write_csv(out / "result.csv", outcomes)
+    if not outcomes:
+        raise Failure("no bench could run")
     rows = [_row(outcome) for outcome in outcomes]
     if options["as_json"]:
         print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])

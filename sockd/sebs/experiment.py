@@ -5,20 +5,19 @@
     warm         batches of `concurrency` invocations; answers that were cold are put aside
     sequential   one after the other, after one that is not counted
 
-As in SeBS the first batches are not counted: here, those until Zygotes hold the packages. Unlike in SeBS nothing sleeps
-between batches. A fresh sandbox comes from a worker that keeps none, or from a new version of the function: SeBS's own way
-on AWS, where it changes a variable, too.
+As in SeBS the first batches are not counted: here, those until Zygotes hold the packages. A fresh sandbox comes from a worker
+that keeps none, or from a new version of the function: SeBS's own way on AWS, where it changes a variable, too.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
-from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from sockd.sebs.errors import InvocationFailed, NotPossible
 from sockd.sebs.invocation import Sample, invoke
@@ -30,6 +29,8 @@ MOST_FAILURES = 3
 """Of one variant; then the experiment ends, where SeBS would go on for ever."""
 MOST_BATCHES = 3
 """Times as many batches as the repetitions need: a worker that never answers as wanted ends the experiment."""
+GAP_S = 0.02
+"""Before each batch: longer than ending the sandboxes of the one before and refilling spares takes. SeBS takes ten seconds."""
 LEARNING_S = 8.0
 """Longest wait for Zygotes that hold a variant's packages; those of some packages never come."""
 
@@ -94,6 +95,7 @@ class Outcome:
 
 
 Check = Callable[[Sample], None]
+T = TypeVar("T")
 
 
 def run(
@@ -115,10 +117,11 @@ def run(
         WrongAnswer."""
     concurrency = 1 if kind is Kind.SEQUENTIAL else concurrency
     outcomes = [Outcome(variant, kind, begin_s=time.time()) for variant in variants]
-    random = Random(0)
+    nothing = threading.Event()
     with ThreadPoolExecutor(concurrency) as pool:
 
         def batch(outcome: Outcome) -> list[Sample]:
+            nothing.wait(GAP_S)
             if kind.fresh:
                 outcome.variant.make_fresh()
             futures = [
@@ -136,8 +139,7 @@ def run(
             left = [outcome for outcome in outcomes if len(outcome.samples) < repetitions]
             if not left:
                 break
-            random.shuffle(left)
-            for outcome in left:
+            for outcome in in_turn(left, round_):
                 _sort_out(outcome, batch(outcome))
             say(f"{kind.value}: round {round_ + 1}, {min(len(o.samples) for o in outcomes)} of {repetitions} samples")
     for outcome in outcomes:
@@ -149,6 +151,13 @@ def run(
                 f"{'warm' if kind is Kind.COLD else 'cold'} in the experiment {kind.value}"
             )
     return outcomes
+
+
+def in_turn(items: Sequence[T], round_: int) -> list[T]:
+    """An order for each round, such that every item is as often first as any other, and as often before as after it."""
+    turn = round_ % len(items)
+    rotated = [*items[turn:], *items[:turn]]
+    return rotated[::-1] if round_ // len(items) % 2 else rotated
 
 
 def _answer(result: Callable[[], Sample], outcome: Outcome, check: Check) -> list[Sample]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sockd.sebs.errors import InvocationFailed, NotPossible, WrongAnswer
-from sockd.sebs.experiment import Kind, Outcome, Variant, run
+from sockd.sebs.experiment import Kind, Outcome, Variant, in_turn, run
 from sockd.sebs.invocation import Sample, invoke
 from sockd.sebs.target import Target
 
@@ -196,3 +196,12 @@ def test_a_worker_that_keeps_sandboxes_is_given_a_new_version_for_each_batch(wor
     run(Kind.COLD, [keeping], {}, lambda sample: None, repetitions=3)
     assert len(deployed) == 5 and all(env["KEY"] == "value" for env in deployed)
     assert len({env["cold_start"] for env in deployed}) == 5
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_no_variant_is_favoured_by_its_place(count: int) -> None:
+    orders = [in_turn(list(range(count)), round_) for round_ in range(2 * count)]
+    for item in range(count):
+        assert sorted(order.index(item) for order in orders) == sorted([*range(count), *range(count)])
+        for other in set(range(count)) - {item}:
+            assert sum(order.index(item) < order.index(other) for order in orders) == count
