@@ -19,7 +19,8 @@ import msgspec
 import initscripts
 import storage_lib
 from initscripts import process as engine
-from initscripts.client import EngineClient, EngineSettings
+from initscripts.client import EngineClient
+from initscripts.keeper import EngineSettings
 from initscripts.limits import EngineLimits
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.install_cache import InstallCache

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.config import Config
 from sockd.errors import BadInitscript, NoCapacity, NoSuchFunction
-from sockd.lambdas.code_store import CodeStore, CodeVersion, read_bytes
+from sockd.lambdas.code_store import CodeStore, CodeVersion
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function import Caches, Function, Outcome
 from sockd.lambdas.function_config import FunctionConfig, InitscriptConfig, check_name
+from sockd.lambdas.initscript_deploys import InitscriptDeploys
 from sockd.lambdas.initscripts import Initscripts
 from sockd.lambdas.registry import FunctionRecord, Registry
 from sockd.lambdas.version import Version
@@ -50,14 +50,13 @@ class Functions:
         self._packages = packages
         self._caches = caches
         self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
+        self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
         self._live: dict[str, Function] = {}
         self._unready: dict[str, FunctionRecord] = {}
         """Functions of an earlier daemon whose packages are not all there; they are installed when first asked for."""
         self._publishing = asyncio.Lock()
         self._held: list[str] = []
         """Code digests of deploys under way and of removed functions that still run: not garbage yet."""
-        self._held_initscripts: list[str] = []
-        """Likewise, of initscripts."""
         self._deploying: list[tuple[str, Closure]] = []
         """Who uses which packages, before the registry says so."""
 
@@ -65,7 +64,7 @@ class Functions:
         """Make the recorded functions live, and delete code that a killed daemon had not recorded yet. Blocks, shortly:
         nothing is started for a function."""
         self._code.gc(self._registry.digests())
-        self._collect_initscripts()
+        self._scripts.collect(self._registry.initscripts())
         for record in self._registry.list():
             try:
                 self._live[record.name] = Function(self._version(record), self._caches)
@@ -114,9 +113,9 @@ class Functions:
         """Give a function another initscript, its code and settings unchanged: a new version.
 
         Raises: NoSuchFunction, BadInitscript, NoCapacity."""
-        self.current(name)
+        await self.get(name)
         try:
-            async with self._compiled(wasm, progress) as digest:
+            async with self._scripts.compiled(wasm, progress) as digest:
                 record = self.current(name).record
                 config = FunctionConfig.from_json(record.config)
                 if config.initscript is None or config.initscript.wasm is not None:
@@ -148,11 +147,10 @@ class Functions:
             beside = outcome.leased.beside
             if beside is None:
                 raise BadInitscript("the initscript engine is busy; record again")
-            async with asyncio.timeout(RECORD_DEADLINE_S):
-                await beside.run.done
+            await asyncio.wait([beside.run.done], timeout=RECORD_DEADLINE_S)
             report = beside.run.report()
             if report is None:
-                raise BadInitscript("the initscript engine died; record again")
+                raise BadInitscript("the initscript engine died or did not answer; record again")
             return outcome, report
         finally:
             self._initscripts.release(script)
@@ -229,7 +227,8 @@ class Functions:
         handler = entry_point(code.path, config.handler)
         closure = await self._install(name, code.requirements(), progress)
         self._check_reserve(name, config)
-        async with self._initscript(name, code, config, progress, wasm) as initscript:
+        current = self._live[name].version.record.initscript if name in self._live else ""
+        async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
             record = self._registry.put(
                 name,
                 digest=code.digest,
@@ -240,42 +239,6 @@ class Functions:
                 initscript=initscript,
             )
             return self._switch(self._version(record))
-
-    @contextlib.asynccontextmanager
-    async def _initscript(
-        self, name: str, code: CodeVersion, config: FunctionConfig, progress: Progress, wasm: bytes | None
-    ) -> AsyncIterator[str]:
-        """The digest of a deploy's initscript, empty without one: the uploaded module, or that of the code, or else the
-        one that was uploaded before for a function whose settings still speak of one."""
-        settings = config.initscript
-        if wasm is None and settings is None:
-            yield ""
-            return
-        if wasm is None and settings is not None and settings.wasm is None:
-            current = self._live[name].version.record if name in self._live else None
-            if current is None or not current.initscript:
-                raise BadInitscript("[initscript] names no wasm, and none was uploaded: sockd deploy --initscript FILE")
-            yield current.initscript
-            return
-        if wasm is None:
-            assert settings is not None and settings.wasm is not None
-            wasm = read_bytes(code.path, settings.wasm, self._config.initscripts.max_module_kb * 1024)
-        async with self._compiled(wasm, progress) as digest:
-            yield digest
-
-    @contextlib.asynccontextmanager
-    async def _compiled(self, wasm: bytes, progress: Progress) -> AsyncIterator[str]:
-        """A module, compiled and kept, that is not garbage until the block ends; its digest."""
-        if self._initscripts is None:
-            raise BadInitscript("this worker has no initscripts")
-        progress("compiling the initscript")
-        digest = hashlib.sha256(wasm).hexdigest()
-        self._held_initscripts.append(digest)
-        try:
-            await self._initscripts.publish(wasm)
-            yield digest
-        finally:
-            self._held_initscripts.remove(digest)
 
     async def _install(self, name: str, requirements: str | None, progress: Progress) -> Closure:
         closure = Closure()
@@ -313,8 +276,4 @@ class Functions:
         """Delete code that no remembered version and no deploy under way needs."""
         async with self._publishing:
             await in_thread(self._code.gc, self._registry.digests() | set(self._held))
-        self._collect_initscripts()
-
-    def _collect_initscripts(self) -> None:
-        if self._initscripts is not None:
-            self._initscripts.store.gc(self._registry.initscripts() | set(self._held_initscripts))
+        self._scripts.collect(self._registry.initscripts())

@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 
-from initscripts.client import Run
+from initscripts.daemon_run import Run
 from sockd.errors import SockdError
 from sockd.lambdas.function import Outcome
 from sockd.telemetry import Invocation, Times

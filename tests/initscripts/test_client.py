@@ -16,7 +16,9 @@ import pytest
 
 from initscripts import client as client_module
 from initscripts import process
-from initscripts.client import BUSY, DIED, NOT_READY, Definition, EngineClient, EngineDown, EngineSettings, Run
+from initscripts.client import BUSY, DIED, NOT_READY, EngineClient, EngineDown
+from initscripts.daemon_run import Definition, Run
+from initscripts.keeper import EngineSettings
 from initscripts.limits import Budget, EngineLimits
 from initscripts.process import ConfinedProcess, Ground
 from sockd.kernel.cgroups import CgroupTree, Hierarchies

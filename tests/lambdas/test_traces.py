@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from initscripts.client import Ending
+from initscripts.daemon_run import Ending
 from initscripts.report import AppRead, MessageRecord, RpcRecord, RunReport
 from sockd.errors import FunctionFailed
 from sockd.lambdas import traces as traces_module
@@ -118,6 +118,7 @@ def test_what_was_fetched_while_nobody_waited_is_hidden() -> None:
     assert (shown["fetched_ns"], shown["hidden_ns"]) == (100 * MS, 90 * MS)
     assert names(shown, "initscript") == ["start", "boot", "message 0"]
     assert names(shown, "rpc") == names(shown, "reads") == ["s3.GetObject b k"]
+    assert [rpc["sent_ns"] // MS for rpc in shown["rpcs"]] == [2]
     steps = [(step["name"], step["ns"] // MS) for step in shown["critical"]]
     assert ("read s3.GetObject b k (region)", 10) in steps
     assert sum(ns for _, ns in steps) == 120
