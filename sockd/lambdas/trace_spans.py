@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
+import msgspec
+
 from initscripts.report import RunReport
 from sockd.lambdas.traces import Trace
 
@@ -70,6 +72,7 @@ def describe(trace: Trace) -> dict[str, Any]:
     return {
         **summary(trace),
         "spans": [span._asdict() for span in spans],
+        "rpcs": msgspec.to_builtins(report.rpcs) if report is not None else [],
         "fetched_ns": length(union(within(fetched, (trace.arrived_ns, trace.answered_ns)))),
         "hidden_ns": hidden_ns(trace, fetched, [(read.start_ns, read.end_ns) for read in reads]),
         "critical": critical_path(phases, reads),

@@ -161,6 +161,15 @@ def test_whatever_a_script_does_the_function_answers(
     assert [span["detail"] for span in spans(shown, "reads")] in ([], ["network"])
 
 
+def test_a_sandbox_that_is_killed_takes_its_run_with_it(daemon: RunningDaemon, deploy: Any, s3: Client) -> None:
+    deploy("killed", fetching("a"), timeout_s=0.3)
+    s3.inject("data/a", delay_s=20)
+    answer = daemon.run("killed", {"keys": ["a"]})
+    assert (answer.status, answer.json["errorType"]) == (504, "Sandbox.Timedout")
+    assert trace(daemon, answer)["initscript"] == "cancelled"
+    assert daemon.status()["initscripts"]["running"] == 0
+
+
 def test_two_sandboxes_at_once_have_two_runs(daemon: RunningDaemon, deploy: Any, gate: Gate, s3: Client) -> None:
     text = "from gate import wait\n" + READS.replace("def f(event):", "def f(event):\n    wait(event['gate'])")
     deploy("twice", fetching("a"), text)
