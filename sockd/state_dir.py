@@ -1,8 +1,8 @@
 """The state directory: where everything that outlives a daemon is kept, and the lock that lets one daemon in.
 
-registry.sqlite   code/   packages/   uv-cache/   learned.json     kept
+registry.sqlite   code/   packages/   uv-cache/   initscripts/   learned.json     kept
 lock              the pid of the daemon that has it, held by flock(2): gone with its process, however that ends
-tmp/   base/   roots/   sockd.sock                                    worthless after a daemon: emptied at start
+tmp/   base/   roots/   engine/   sockd.sock                         worthless after a daemon: emptied at start
 """
 
 from __future__ import annotations
