@@ -18,8 +18,6 @@ from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
-import msgspec
-
 from initscripts.report import RunReport
 from sockd.lambdas.traces import Trace
 
@@ -76,7 +74,6 @@ def describe(trace: Trace) -> dict[str, Any]:
         "fetched_ns": length(union(within(fetched, (trace.arrived_ns, trace.answered_ns)))),
         "hidden_ns": hidden_ns(trace, fetched, [(read.start_ns, read.end_ns) for read in reads]),
         "critical": critical_path(phases, reads),
-        "rpcs": [msgspec.to_builtins(rpc) for rpc in report.rpcs] if report is not None else [],
         "log": report.log if report is not None else "",
         "cut": report.cut if report is not None else False,
     }

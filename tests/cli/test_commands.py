@@ -126,7 +126,8 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["up", "doctor", "deploy", "invoke", "ls", "rm", "logs", "status", "tree", "initscript", "packages", "bench"]
+    "command",
+    ["up", "doctor", "deploy", "invoke", "ls", "rm", "logs", "status", "tree", "initscript", "packages", "bench"],
 )
 def test_every_command_has_help(run: Run, command: str) -> None:
     done = run(command, "--help")
