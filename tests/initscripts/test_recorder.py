@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from initscripts import modules, recorder, toolchain
@@ -229,7 +229,9 @@ def normal(reads: Reads) -> Reads:
 
 @pytest.mark.parametrize("language", ["c", "rust"])
 @given(data=st.data())
-@settings(max_examples=12)
+@settings(
+    max_examples=12, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)  # to shrink would take minutes: it builds
 def test_a_script_asks_for_what_the_function_reads_with_another_event(language: str, data: st.DataObject) -> None:
     if language == "rust":
         try:
