@@ -8,6 +8,6 @@ outcome in a report, and the function reads from the network.
     wire        daemon ↔ engine                        app_link    engine ↔ the function's sandbox
     engine      definitions, runs, admission           run         one run, from start to report
     modules     wasm → checked, compiled, in memory    guest       one guest in its thread; threads: those
-    calls       the host functions                     rpcs, messages, handles, guest_memory: what they act on
+    calls       the host functions                     rpcs, connections, messages, handles, guest_memory: what they act on
     region      shared memory                          rpc/        the RPC stacks
 """

@@ -13,6 +13,7 @@ import time
 from typing import Protocol
 
 from initscripts import abi
+from initscripts.connections import Connections
 from initscripts.errors import CallFailed, GuestStopped, RegionFull
 from initscripts.guest_memory import U32, GuestMemory
 from initscripts.handles import Handles, Held
@@ -57,9 +58,19 @@ class Ending(Protocol):
 class Calls:
     """What one guest may call, and on what."""
 
-    def __init__(self, given: Input, region: Region, rpcs: Rpcs, outbox: Outbox, inbox: Inbox, ending: Ending) -> None:
+    def __init__(
+        self,
+        given: Input,
+        region: Region,
+        connections: Connections,
+        rpcs: Rpcs,
+        outbox: Outbox,
+        inbox: Inbox,
+        ending: Ending,
+    ) -> None:
         self._input = given
         self._region = region
+        self._connections = connections
         self._rpcs = rpcs
         self._outbox = outbox
         self._inbox = inbox
@@ -88,7 +99,7 @@ class Calls:
     # -- RPCs
 
     def connect(self, address_ptr: int, address_len: int) -> int:
-        return self._rpcs.connect(self._address(address_ptr, address_len))
+        return self._connections.connect(self._address(address_ptr, address_len))
 
     def send_rpc(
         self, connection: int, rpc_id: int, method_ptr: int, method_len: int, body_ptr: int, body_len: int
@@ -150,13 +161,16 @@ class Calls:
     # -- connections
 
     def transfer_conn(self, conn_id: int, address_ptr: int, address_len: int, connection: int) -> int:
-        self._rpcs.transfer(conn_id, self._address(address_ptr, address_len), connection)
+        address = self._address(address_ptr, address_len)
+        if self._rpcs.is_under_way_on(connection):
+            raise CallFailed(errno.EBUSY)
+        self._connections.transfer(conn_id, address, connection)
         return 0
 
     def get_conn(self, conn_id: int, address_ptr: int, address_len: int) -> int:
         address = self._address(address_ptr, address_len)
         sock, said = self._inbox.take_connection(conn_id)
-        return self._rpcs.adopt(sock, address or said)
+        return self._connections.adopt(sock, address or said)
 
     # -- the rest
 

@@ -18,11 +18,11 @@ from typing import Self
 
 import msgspec
 
+from initscripts.connections import Connector
 from initscripts.guest import Machine, Mould
 from initscripts.limits import Budget, EngineLimits
 from initscripts.modules import ModuleFile
 from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits
-from initscripts.rpcs import Connector
 from initscripts.run import Run, RunRequest
 from initscripts.signals import LoopCalls
 from initscripts.threads import GuestThreads

@@ -67,10 +67,10 @@ class Segment:
     def close(self) -> None:
         """Unmap, as soon as nobody looks at a buffer any more."""
         self._close_fd()
-        self.view.release()
+        _release(self.view)
         try:
             self._map.close()
-        except BufferError:  # a cancelled RPC still holds its buffer; the mapping goes with it
+        except BufferError:  # somebody still has a part of a buffer; the mapping goes with it
             pass
 
     def _close_fd(self) -> None:
@@ -106,6 +106,7 @@ class Region:
         self._limit = limit_bytes // mmap.PAGESIZE * mmap.PAGESIZE
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
+        self._buffers: list[Buffer] = []
         self._shared: Segment | None = None
         self._is_closed = False
         self.charged_bytes = 0
@@ -117,13 +118,13 @@ class Region:
             if self._is_closed:
                 raise RegionFull("the run is over")
             if size >= OWN_SEGMENT_BYTES:
-                return Buffer(self, self._add(size), 0, size)
+                return self._give(self._add(size), 0, size)
             shared = self._shared
             if shared is None or shared.used + size > shared.size:
                 shared = self._shared = self._add_shared(size)
             offset = shared.used
             shared.used += _aligned(size)
-            return Buffer(self, shared, offset, size)
+            return self._give(shared, offset, size)
 
     def shrink(self, buffer: Buffer, length: int) -> None:
         """See Buffer.shrink."""
@@ -136,12 +137,20 @@ class Region:
             buffer.length = length
 
     def close(self) -> None:
-        """Unmap all. The app's mappings stay."""
+        """Unmap all; buffers' views are of no use from here on. The app's mappings stay."""
         with self._lock:
             self._is_closed = True
             segments, self._segments, self._shared = self._segments, [], None
+            buffers, self._buffers = self._buffers, []
+        for buffer in buffers:
+            _release(buffer.view)
         for segment in segments:
             segment.close()
+
+    def _give(self, segment: Segment, offset: int, size: int) -> Buffer:
+        buffer = Buffer(self, segment, offset, size)
+        self._buffers.append(buffer)
+        return buffer
 
     def _add_shared(self, size: int) -> Segment:
         room = self._limit - self.charged_bytes
@@ -163,3 +172,10 @@ class Region:
 
 def _aligned(size: int) -> int:
     return max(-(-size // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
+
+
+def _release(view: memoryview) -> None:
+    try:
+        view.release()
+    except BufferError:  # a transport is about to write to it; see Segment.close
+        pass

@@ -24,12 +24,13 @@ import msgspec
 
 from initscripts.app_link import AppLink
 from initscripts.calls import Calls, Input, socket_of
+from initscripts.connections import Connections, Connector
 from initscripts.guest import Guest, Mould, Verdict
 from initscripts.limits import Budget
 from initscripts.messages import Inbox, Outbox
 from initscripts.region import Region
 from initscripts.report import AppRead, Outcome, RpcRecord, RunReport
-from initscripts.rpcs import Connector, Rpcs
+from initscripts.rpcs import Rpcs
 from initscripts.signals import LoopCalls, Waiting
 from storage_lib.sockd_initscript.wire import WireError
 
@@ -69,6 +70,7 @@ class Run:
         self._outbox = Outbox(budget, self._link)
         self._input = Input(request.input)
         self._given = self._input if static_args is None else Input(static_args)
+        self._connections: Connections | None = None
         self._rpcs: Rpcs | None = None
         self._host: Calls | None = None
         self._guest: Guest | None = None
@@ -119,10 +121,12 @@ class Run:
         self._mould = mould
         self._on_abort = on_abort
         self._on_guest_end = on_guest_end
-        self._rpcs = Rpcs(dialer, self.region, self._budget, self._link, self._calls, self._waiting)
+        shared = (self._budget, self._link, self._calls, self._waiting)
+        self._connections = Connections(dialer, *shared)
+        self._rpcs = Rpcs(self._connections, self.region, *shared)
         # Not while the guest's thread wakes up: the two would fight for the interpreter, and both be late.
-        self._rpcs.connect_ahead(addresses)
-        self._host = Calls(self._given, self.region, self._rpcs, self._outbox, self._inbox, self)
+        self._connections.connect_ahead(addresses)
+        self._host = Calls(self._given, self.region, self._connections, self._rpcs, self._outbox, self._inbox, self)
         self._guest = Guest(mould, self._host, self.verdict)
         return self._guest_thread
 
@@ -221,10 +225,10 @@ class Run:
                 return
 
     def _guest_ended(self) -> None:
-        assert self._guest is not None and self._rpcs is not None and self._on_guest_end is not None
+        assert self._guest and self._rpcs and self._connections and self._on_guest_end
         guest, self._guest = self._guest, None
         self._started_ns, self._ended_ns = guest.started_ns, guest.ended_ns
-        self._on_guest_end(self._rpcs.addresses)
+        self._on_guest_end(self._connections.addresses)
         if self._deadline is not None:
             self._deadline.cancel()
         self._waiting.stop()
@@ -232,11 +236,12 @@ class Run:
         self._inbox.close()
         self._input.close()
         self._say_end()
-        self._tidying = asyncio.get_running_loop().create_task(self._tidy(self._rpcs))
+        self._tidying = asyncio.get_running_loop().create_task(self._tidy(self._rpcs, self._connections))
 
-    async def _tidy(self, rpcs: Rpcs) -> None:
+    async def _tidy(self, rpcs: Rpcs, connections: Connections) -> None:
         """The transports let go; then, as soon as the app has been sent everything, the memory does."""
         await rpcs.close()
+        await connections.close()
         self._rpc_records = rpcs.records()
         self._is_released = True
         if self._link.is_closed:

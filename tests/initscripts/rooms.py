@@ -55,10 +55,10 @@ class App:
     async def next(self) -> dict[str, Any] | None:
         """The next message; None at the end of the link."""
         loop = asyncio.get_running_loop()
-        readable = loop.create_future()
-        loop.add_reader(self.sock.fileno(), lambda: readable.done() or readable.set_result(None))
+        readable = asyncio.Event()
+        loop.add_reader(self.sock.fileno(), readable.set)
         try:
-            await readable
+            await readable.wait()
         finally:
             loop.remove_reader(self.sock.fileno())
         try:

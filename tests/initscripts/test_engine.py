@@ -78,6 +78,21 @@ async def test_a_large_reply_has_a_segment_of_its_own_and_slices_of_it_are_messa
     assert "size" in first and "size" not in second  # the fd came once
 
 
+async def test_the_engine_unmaps_what_it_sent_while_the_app_still_has_it(here: Room) -> None:
+    content = os.urandom(1_000_000)
+    async with http_server(large=content) as server:
+        run, app = here.start(here.define(module(GET, address=server.address, method="GET /large")))
+        await app.until("end")
+        while not run.is_lingering:
+            await asyncio.sleep(0)
+        mappings = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/sockd-" in line]
+        assert len(mappings) == 2 and all(" r--s " in line for line in mappings)  # the app's: it is us, too
+        assert app.contents[7] == content
+        assert not run.done.done()
+        app.close()
+        await run.done
+
+
 async def test_a_connection_is_kept_for_the_next_run(here: Room) -> None:
     async with http_server(hello=b"hello") as server:
         wasm = module(GET, address=server.address, method="GET /hello")
@@ -106,11 +121,15 @@ async def test_where_guests_connected_is_connected_to_ahead(here: Room) -> None:
         """A dialer that counts."""
 
         def __init__(self, dialer: Any) -> None:
-            self.connect = lambda address: connected.append(address) or dialer.connect(address)
+            self._dialer = dialer
             self.adopt = dialer.adopt
 
+        def connect(self, address: str) -> Any:
+            connected.append(address)
+            return self._dialer.connect(address)
+
     async with http_server(hello=b"hello") as server, http_server(hello=b"hello") as other:
-        here.engine._make_dialer = lambda definition: Counting(here.engine._dial(definition))  # type: ignore[method-assign]
+        here.engine._make_dialer = lambda definition: Counting(here.engine._dial(definition))
         function = here.define(module(GET, address=server.address, method="GET /hello"))
         for count in (1, 2, 3):
             assert (await here.finish(*here.start(function))).app.notes == [0, 0, 200, 0]

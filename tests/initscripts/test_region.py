@@ -129,10 +129,13 @@ def test_a_full_shared_segment_is_followed_by_another(region: Region) -> None:
     assert region.charged_bytes == 2 * SHARED_SEGMENT_BYTES
 
 
-def test_a_view_that_is_still_held_survives_the_close() -> None:
+def test_a_slice_that_is_still_held_survives_the_close() -> None:
     region = Region(LIMIT_BYTES)
-    view = region.allocate(OWN_SEGMENT_BYTES).view
+    buffer = region.allocate(OWN_SEGMENT_BYTES)
+    view = buffer.view[:10]
     region.close()
+    with pytest.raises(ValueError, match="released"):
+        bytes(buffer.view)
     view[:3] = b"abc"
     assert bytes(view[:3]) == b"abc"
     with pytest.raises(RegionFull):
