@@ -72,6 +72,7 @@ class HttpStream(asyncio.BufferedProtocol):
         self._exchange: Exchange | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard = False
+        self._is_tls = False
         self._begin_head()
 
     def _begin_head(self) -> None:
@@ -91,14 +92,14 @@ class HttpStream(asyncio.BufferedProtocol):
         self.requests += 1
         self._heard = False
         self._timer = self._loop.call_later(self._limits.silence_s, self._check_silence)
-        self.transport.write(exchange.request)
+        self._write(exchange.request)
         exchange.sent_ns = monotonic_ns()
 
     def is_fresh(self) -> bool:
         """Idle, open, and nothing waits to be read from it, not even its end."""
         if self.closed or self._exchange is not None or self.transport.is_closing():
             return False
-        if self.transport.get_extra_info("ssl_object") is not None:
+        if self._is_tls:
             return True  # a server's session tickets wait there, too
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN | select.POLLRDHUP)
@@ -139,6 +140,7 @@ class HttpStream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # uvloop asks once more after the last byte: there is always room in the scratch buffer.
@@ -186,7 +188,18 @@ class HttpStream(asyncio.BufferedProtocol):
         if self.on_lost is not None:
             self.on_lost(self)
 
-    # -- reading
+    # -- reading and writing
+
+    def _write(self, request: bytes) -> None:
+        sent = 0
+        # uvloop writes when all that is ready in this turn of the loop has run; the first byte need not wait for that.
+        if not self._is_tls and not self.transport.get_write_buffer_size():
+            try:
+                sent = os.write(self.fileno(), request)
+            except OSError:
+                pass  # the transport runs into it, too, and tells
+        if sent < len(request):
+            self.transport.write(request[sent:])
 
     def _read_head(self, exchange: Exchange) -> None:
         while (end := self._scratch.find(_END, 0, self._filled)) >= 0:

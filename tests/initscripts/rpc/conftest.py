@@ -1,4 +1,4 @@
-"""What the tests of the RPC stacks share: both event loops, a region, a pool, certificates."""
+"""What the tests of the RPC stacks share: a region, a pool, certificates."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ from initscripts.region import Region
 from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits
 
 REGION_BYTES = 16 << 20
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param}
 
 
 @pytest.fixture

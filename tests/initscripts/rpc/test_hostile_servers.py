@@ -18,6 +18,12 @@ OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH = b"content-length: 1000000\r\n"
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Transports differ."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 @pytest.fixture
 def limits() -> RpcLimits:
     return RpcLimits(connect_s=0.3, silence_s=0.1)

@@ -20,6 +20,12 @@ pytestmark = pytest.mark.anyio
 BODY = bytes(range(256)) * 8192  # 2 MiB
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Transports differ."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 async def echo(request: Request) -> None:
     request.answer(request.body or b"empty", x_line=request.line)
 
@@ -226,7 +232,6 @@ async def test_a_cancelled_call_gives_back_what_it_had(dialer: Dialer, region: R
         assert (await server.ended.get()) and pool.idle_count == 0
 
 
-@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])
 async def test_on_a_kept_connection_the_request_is_written_before_anything_waits(
     dialer: Dialer, region: Region
 ) -> None:
@@ -256,3 +261,10 @@ async def test_on_a_kept_connection_the_request_is_written_before_anything_waits
             with pytest.raises(StopIteration) as done:
                 call.send(None)
             assert content(done.value.value) == b"ok"
+
+
+async def test_a_large_request_goes_out_whole(dialer: Dialer, region: Region) -> None:
+    async with peer(echo) as server:
+        connection = dialer.connect(server.url)
+        for _ in range(2):
+            assert content(await ask(connection, region, "PUT /", BODY * 3)) == BODY * 3

@@ -15,6 +15,12 @@ from tests.initscripts.rpc.peer import Request, peer
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Transports differ."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 async def polite(request: Request) -> None:
     request.answer(request.line.encode())
 

@@ -19,6 +19,12 @@ pytestmark = pytest.mark.anyio
 BIG = bytes(range(256)) * 20_000
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Transports differ."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 async def answer(request: Request) -> None:
     request.answer(BIG if request.line.startswith("GET /big") else request.line.encode())
 
