@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 BENCHMARKS := cold_start warm packages zygote_tree density primitives
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo test faults lint format bench clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
@@ -26,6 +26,9 @@ demo: $(STAMP) ## deploy real functions, invoke them cold and warm, show what it
 
 test: $(STAMP) ## all tests (root; without, those that need it are skipped)
 	$(BIN)/python -m pytest $(ARGS)
+
+faults: $(STAMP) ## attack and break a private worker, case by case (root); ARGS="--all" for the long cases, too
+	$(BIN)/sockd selftest $(ARGS)
 
 lint: $(STAMP) ## what tests/test_linters.py asks
 	$(BIN)/ruff check .

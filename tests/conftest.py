@@ -16,7 +16,7 @@ import uvloop
 from blockbuster import BlockBuster
 
 from sockd.kernel import mounts
-from tests.support import failpoints
+from tests.support import cases, failpoints
 from tests.support.ledger import Ledger, claim_group
 
 # A slow example says more of a busy machine than of the code; what hangs runs into the timeout of its test.
@@ -33,6 +33,10 @@ def pytest_configure() -> None:
         claim_group()
     # libuv keeps a pipe for signals from its first loop to the end of the process; no test is to blame for it.
     uvloop.new_event_loop().close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    cases.leave_out_long_cases(config, items)
 
 
 @pytest.hookimpl(tryfirst=True)

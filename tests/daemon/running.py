@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,9 +84,11 @@ class RunningDaemon:
         self._reader.start()
 
     @classmethod
-    def start(cls, state: Path, config: str = "", *, env: Mapping[str, str] | None = None) -> RunningDaemon:
+    def start(
+        cls, state: Path, config: str = "", *, env: Mapping[str, str] | None = None, command: Sequence[str] = COMMAND
+    ) -> RunningDaemon:
         """Args: config: TOML, without the state directory and the address. Raises: AssertionError with its log."""
-        daemon = cls.launch(state, config, env=env)
+        daemon = cls.launch(state, config, env=env, command=command)
         try:
             daemon.url = daemon.wait_line(r"listening on (http://\S+)", deadline_s=START_DEADLINE_S)[1]
         except BaseException:
@@ -95,13 +97,15 @@ class RunningDaemon:
         return daemon
 
     @classmethod
-    def launch(cls, state: Path, config: str = "", *, env: Mapping[str, str] | None = None) -> RunningDaemon:
+    def launch(
+        cls, state: Path, config: str = "", *, env: Mapping[str, str] | None = None, command: Sequence[str] = COMMAND
+    ) -> RunningDaemon:
         """As `start`, but without waiting for anything."""
         state.mkdir(exist_ok=True, parents=True)
         file = state.parent / f"{state.name}.toml"
         file.write_text(config)
         process = subprocess.Popen(
-            [*COMMAND, "--config", str(file), "--state-dir", str(state)],
+            [*command, "--config", str(file), "--state-dir", str(state)],
             cwd=REPO,
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,

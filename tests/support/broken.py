@@ -1,0 +1,144 @@
+"""A worker with one protection taken away, to prove that the suite sees it: python -m tests.support.broken NAME up ...
+
+The product has no switch for any of this. A protection of the daemon's own is patched in this process before the daemon
+is built; one of a Zygote's is replaced in a copy of `zygote/` that the base gets instead of the real one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from sockd.kernel import cgroup_leaf, mounts, seccomp, syscalls
+from sockd.kernel.syscall_table import NUMBERS
+from sockd.sandbox import base, root, uids
+
+BREAKS: dict[str, Callable[[], None]] = {}
+"""What `sockd selftest --broken NAME` may name."""
+
+Break = Callable[[], None]
+
+
+def breaks(name: str) -> Callable[[Break], Break]:
+    """Register a function that takes the protection `name` away."""
+
+    def register(function: Break) -> Break:
+        BREAKS[name] = function
+        return function
+
+    return register
+
+
+def patch_zygote(file: str, old: str, new: str) -> None:
+    """Have sandboxes run a copy of zygote/ in which each match of a pattern in a file is replaced.
+
+    Raises: AssertionError when there is none: the code has changed, and this break with it."""
+    (_, zygote), *_ = [(bind, bind.source) for bind in base.plan(Path("/")) if bind.target == base.ZYGOTE]
+    copy = Path(tempfile.mkdtemp(prefix="sockd-broken-")) / "zygote"
+    atexit.register(shutil.rmtree, copy.parent, ignore_errors=True)
+    copy.parent.chmod(0o755)
+    shutil.copytree(zygote, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    text, count = re.subn(old, new, (copy / file).read_text(), flags=re.MULTILINE)
+    assert count, f"{file} has no {old!r}"
+    (copy / file).write_text(text)
+    original = base.plan
+
+    def plan(packages: Path) -> tuple[base.Bind, ...]:
+        return tuple(
+            replace(bind, source=str(copy)) if bind.target == base.ZYGOTE else bind for bind in original(packages)
+        )
+
+    base.plan = plan
+
+
+# -- groups A, B, C
+
+
+@breaks("no-seccomp")
+def no_seccomp() -> None:
+    """Every call of a handler reaches the kernel."""
+    everything = seccomp.compile_filter(list(NUMBERS), checks={})
+    seccomp.handler_filter = seccomp.zygote_filter = lambda: everything  # type: ignore[assignment]
+
+
+@breaks("open-fds")
+def open_fds() -> None:
+    """A handler inherits what its Zygote holds: its root's directory, the cgroup's files, the control socket."""
+    patch_zygote("confinement.py", r"^    linux\.close_fds_from\(CHANNEL_FD \+ 1\)$", "    pass")
+
+
+@breaks("shared-uid")
+def shared_uid() -> None:
+    """All children of a Zygote have one uid."""
+    uids.UidBlock.take_uid = lambda self: self._zero + 1  # type: ignore[method-assign]
+    uids.UidBlock.give_back_uid = lambda self, uid: None  # type: ignore[method-assign]
+
+
+@breaks("capabilities")
+def capabilities() -> None:
+    """A handler keeps all capabilities over its own user namespace, and may gain more."""
+    patch_zygote(
+        "confinement.py", r"^    linux\.(NO_CAPABILITIES\.apply|drop_bounding_set|lock_securebits)\(\).*$", "    pass"
+    )
+
+
+@breaks("writable-root")
+def writable_root() -> None:
+    """The base, and so each sandbox's root, is not sealed."""
+    mounts.seal = lambda target: None
+
+
+@breaks("host-proc")
+def host_proc() -> None:
+    """Every sandbox has the daemon's /proc."""
+
+    def mount_proc(self: root.LateRoot, pidfd: int) -> None:
+        with mounts.owned(syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)) as tree:
+            syscalls.move_mount(tree, self.fd, base.PROC)
+
+    root.LateRoot.mount_proc = mount_proc  # type: ignore[method-assign]
+
+
+@breaks("shared-ipc")
+def shared_ipc() -> None:
+    """Sandboxes share the farm's System V objects and message queues."""
+    patch_zygote("confinement.py", r" \| linux\.CLONE_NEWIPC", "")
+
+
+@breaks("host-network")
+def host_network() -> None:
+    """`network = "none"` is ignored."""
+    patch_zygote("fork_server.py", r'message\["network"\] == "none"', "False")
+
+
+# -- group D
+
+
+@breaks("no-pids-limit")
+def no_pids_limit() -> None:
+    """A sandbox may have as many processes as the machine."""
+    cgroup_leaf.Cgroup.set_pids = lambda self, tasks: None  # type: ignore[method-assign]
+
+
+@breaks("no-memory-limit")
+def no_memory_limit() -> None:
+    """A sandbox may have all of the machine's memory."""
+    cgroup_leaf.Cgroup.set_memory = lambda self, limit_bytes: None  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """`sockd` itself, after the break."""
+    from sockd.cli.main import main as sockd_main
+
+    BREAKS[sys.argv.pop(1)]()
+    sockd_main()
+
+
+if __name__ == "__main__":
+    main()

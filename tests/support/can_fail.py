@@ -1,0 +1,39 @@
+"""Shows that a case can fail: runs some against a worker with one protection taken away, and tells which went red."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.daemon.running import REPO
+
+DEADLINE_S = 90
+
+
+def verdicts(broken: str, cases: Iterable[str], directory: Path, *, folder: str) -> dict[str, str]:
+    """Case id to verdict of a run of its own.
+
+    Args: broken: a name of `broken.BREAKS`, or "" for a whole worker; directory: for the report; folder: tests/<this>.
+    Raises: AssertionError with the run's output, when it did not come to an end."""
+    file = directory / f"{broken or 'whole'}.json"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.support.selftest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--tb=line",
+    ]
+    command += [f"tests/{folder}", f"--case={','.join(cases)}", f"--broken={broken}", f"--cases-json={file}"]
+    command.append(f"--basetemp={directory / 'runs'}")
+    env = {**os.environ, "PYTHONPATH": str(REPO)}
+    done = subprocess.run(command, cwd=REPO, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert file.exists(), done.stdout + done.stderr
+    return {row["id"]: row["verdict"] for row in json.loads(file.read_text())}

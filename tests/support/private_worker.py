@@ -1,0 +1,351 @@
+"""The worker that the fault-injection suite attacks: a real daemon of its own, seen as its users and the kernel see it.
+
+Owns the daemon, its package index and what is deployed to it. `house` is the fixture: the folder's one worker, emptied
+after each case and asked whether it still does what a worker does: it is alive, a well-behaved function (the neighbour)
+is answered, no process, cgroup, descriptor or mount is left over. `Watch` measures the neighbour while something happens.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.kernel_view import open_fds
+from tests.daemon.running import COMMAND, REPO, RunningDaemon
+from tests.support.ledger import Ledger
+from tests.support.package_index import PackageIndex
+
+NEIGHBOUR = "neighbour"
+CONFIG = "[zygote]\nspares = 2\nimport_deadline_s = 3.0\ncanary_deadline_s = 2.0\n"
+SETTLE_S = 10.0
+FDS_FOR_EACH = 10
+"""Most descriptors that the daemon holds for a Zygote, a spare or an idle sandbox."""
+FDS_AT_EASE = 40
+"""And those that come and go: pools of cgroups and roots, connections."""
+_TICK_S = 0.02
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back of an invocation; `ms` is how long that took."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+    ms: float
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """errorType of an error, "" of an answer."""
+        return str(self.json.get("errorType", "")) if self.status != 200 else ""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the worker, from /proc."""
+
+    pid: int
+    kind: str
+    """"launcher", "init", "root zygote", "zygote", "sandbox" (all of it: pid 1 and its children) or "engine"."""
+    status: Mapping[str, str]
+    """/proc/<pid>/status"""
+    user_namespace: str
+
+    @property
+    def uid(self) -> int:
+        return int(self.status["Uid"].split()[1])
+
+    @property
+    def inner_pid(self) -> int:
+        return int(self.status["NSpid"].split()[-1])
+
+    @property
+    def capabilities(self) -> dict[str, int]:
+        """Inh, Prm, Eff, Bnd, Amb as bit sets."""
+        return {name[3:]: int(value, 16) for name, value in self.status.items() if name.startswith("Cap")}
+
+
+INITIAL_USER_NAMESPACE = os.readlink("/proc/self/ns/user")
+
+
+def look_at(pid: int) -> Process | None:
+    """A process as it is now; None when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        namespace = os.readlink(f"/proc/{pid}/ns/user")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    depth = len(status["NSpid"].split())
+    if b"initscripts" in words:
+        kind = "engine"
+    elif depth == 1:
+        kind = "launcher"
+    elif depth == 2:
+        root = "root zygote" if namespace == INITIAL_USER_NAMESPACE else "zygote"
+        kind = "init" if status["NSpid"].split()[-1] == "1" else root
+    else:
+        kind = "sandbox"
+    return Process(pid, kind, status, namespace)
+
+
+class PrivateWorker:
+    """One running worker and what a case needs of it."""
+
+    def __init__(self, directory: Path, config: str = "", *, broken: str = "") -> None:
+        """Args: config: TOML behind CONFIG; broken: a protection that this worker is to lack (`broken.py`)."""
+        self._directory = directory
+        self.index = PackageIndex()
+        self._config = f'[packages]\nindex_url = "{self.index.url}"\n{CONFIG}{config}'
+        self._broken = broken
+        self._starts = 0
+        self._baseline: list[float] = []
+        self.daemon = self._start()
+
+    def _start(self) -> RunningDaemon:
+        self._starts += 1
+        command = (
+            COMMAND if not self._broken else (COMMAND[0], "-m", "tests.support.broken", self._broken, *COMMAND[3:])
+        )
+        daemon = RunningDaemon.start(self._directory / f"state-{self._starts}", self._config, command=command)
+        daemon.deploy(NEIGHBOUR, "def f(event): return event")
+        return daemon
+
+    # -- its doors
+
+    def deploy(
+        self,
+        name: str,
+        code: str | bytes | Mapping[str, str | bytes],
+        *,
+        requirements: Iterable[str] = (),
+        wheels: Iterable[tuple[str, bytes]] = (),
+        **settings: Any,
+    ) -> dict[str, Any]:
+        """Publish a function.
+
+        Args:
+            code: the text of its f.py, its files, or a zip; requirements: lines of requirements.txt;
+            wheels: (file name, bytes) that the worker's index has from now on; settings: as in sockd.toml.
+        Raises: DeployFailed."""
+        for each in wheels:
+            self.index.add(each)
+        files: Mapping[str, str | bytes] | bytes = {"f.py": code} if isinstance(code, str) else code
+        if (lines := list(requirements)) and not isinstance(files, bytes):
+            files = {**files, "requirements.txt": "\n".join(lines)}
+        return self.daemon.deploy(name, files, **settings)
+
+    def invoke(self, name: str, event: object = None, **headers: str) -> Answer:
+        """One invocation, whatever comes of it."""
+        started = time.perf_counter()
+        answer = self.daemon.run(name, event, **headers)
+        return Answer(answer.status, answer.body, answer.headers, (time.perf_counter() - started) * 1000)
+
+    def call(self, name: str, event: object = None) -> Any:
+        """The answer of an invocation that must succeed."""
+        return self.daemon.call(name, event)
+
+    def cli(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """The `sockd` command, against this worker."""
+        command = [sys.executable, "-m", "sockd", *arguments]
+        env = {**os.environ, "SOCKD_STATE_DIR": str(self.daemon.state)}
+        return subprocess.run(command, env=env, cwd=REPO, capture_output=True, text=True, timeout=60, check=check)
+
+    def json(self, path: str) -> Any:
+        """GET of the management socket."""
+        return self.daemon.manage("GET", path).json
+
+    @property
+    def alive(self) -> bool:
+        return self.daemon.process.poll() is None
+
+    # -- its processes
+
+    def processes(self, *kinds: str) -> list[Process]:
+        """All of its processes but the daemon itself, or those of some kinds."""
+        found = filter(None, (look_at(pid) for pid in sorted(self.daemon.pids())))
+        return [process for process in found if not kinds or process.kind in kinds]
+
+    # -- the neighbour
+
+    @contextmanager
+    def watching(self, gap_s: float = 0.003) -> Iterator[Watch]:
+        """Call the neighbour again and again while the body runs."""
+        watch = Watch(self.daemon.port, self.baseline)
+        stop = threading.Event()
+        thread = threading.Thread(target=watch.run, args=(stop, gap_s))
+        thread.start()
+        try:
+            yield watch
+        finally:
+            stop.set()
+            thread.join()
+
+    @property
+    def baseline(self) -> list[float]:
+        """Sorted ms of 200 undisturbed calls of the neighbour; measured once, before the first case that asks."""
+        if not self._baseline:
+            watch = Watch(self.daemon.port, [])
+            watch.run(threading.Event(), 0.003, most=200)
+            self._baseline = sorted(watch.ms)
+        return self._baseline
+
+    # -- its leftovers
+
+    def settle(self) -> None:
+        """Remove all functions but the neighbour, and wait until nothing of them is left. Raises: AssertionError."""
+        for function in self.json("/functions"):
+            if function["name"] != NEIGHBOUR:
+                self.daemon.remove(function["name"])
+        ends = time.monotonic() + SETTLE_S
+        tick = threading.Event()
+        while left := self.leftovers():
+            assert time.monotonic() < ends, f"left over: {left}"
+            tick.wait(_TICK_S)
+
+    def leftovers(self) -> str:
+        """What is there and belongs to nothing that the worker tells of; empty when the house is in order."""
+        status = self.daemon.status()
+        sandboxes = status["sandboxes"]
+        ready = sandboxes["idle"] + sandboxes["paused"] + sandboxes["spare"]
+        if sandboxes["idle"] + sandboxes["paused"] > 1:
+            return f"sandboxes {sandboxes}"
+        if status["cgroups"]["recycling"]:
+            return f"{status['cgroups']['recycling']} cgroups are not empty yet"
+        processes = [process for process in self.processes() if process.kind != "engine"]
+        known = 2 + status["zygotes"] + ready
+        if len(processes) > known:
+            told = [f"{process.pid} {process.kind} {process.status['Name']}" for process in processes]
+            return f"{len(processes)} processes where {known} are known: {told}"
+        most = FDS_AT_EASE + FDS_FOR_EACH * (status["zygotes"] + ready + status["cgroups"].get("idle", 0) + 2)
+        if len(fds := open_fds(self.daemon.pid)) > most:
+            return f"{len(fds)} descriptors of the daemon, at most {most} are known: {sorted(fds)}"
+        return ""
+
+    def restart(self) -> None:
+        """A new daemon on a new state directory; what is left of the old one is swept."""
+        self.daemon.close()
+        self._baseline = []
+        self.daemon = self._start()
+
+    def close(self) -> None:
+        self.daemon.close()
+        self.index.close()
+
+
+class Watch:
+    """Latencies of the neighbour while something else happens."""
+
+    def __init__(self, port: int, baseline: list[float]) -> None:
+        self._port = port
+        self._baseline = baseline
+        self.ms: list[float] = []
+        self.wrong: list[str] = []
+        """Answers that were not the right one."""
+
+    def run(self, stop: threading.Event, gap_s: float, *, most: int = 1 << 30) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        for number in range(most):
+            if stop.wait(gap_s):
+                break
+            started = time.perf_counter()
+            try:
+                connection.request("POST", f"/run/{NEIGHBOUR}", str(number))
+                response = connection.getresponse()
+                body = response.read()
+                if body != str(number).encode():
+                    self.wrong.append(f"{response.status} {body[:200]!r}")
+            except (OSError, http.client.HTTPException) as error:
+                self.wrong.append(repr(error))
+                connection.close()
+            self.ms.append((time.perf_counter() - started) * 1000)
+        connection.close()
+
+    @staticmethod
+    def quantile(values: list[float], share: float) -> float:
+        """0 for none."""
+        return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0.0
+
+    @property
+    def p50(self) -> float:
+        return self.quantile(self.ms, 0.5)
+
+    @property
+    def p99(self) -> float:
+        return self.quantile(self.ms, 0.99)
+
+    @property
+    def ratio(self) -> float:
+        """p99 now, in units of the undisturbed one."""
+        return self.p99 / max(self.quantile(self._baseline, 0.99), 1e-6)
+
+    def __str__(self) -> str:
+        return f"neighbour p99 {self.p99:.1f} ms, {self.ratio:.1f}x ({len(self.ms)} calls, {len(self.wrong)} wrong)"
+
+
+class LedgerBesideWorkers(Ledger):
+    """As everywhere, but what a daemon that outlives the test has started is that daemon's own."""
+
+    def survivors(self) -> list[Any]:
+        theirs = {str(pid) for daemon in RunningDaemon.living for pid in daemon.pids()}
+        return [entry for entry in super().survivors() if entry.kind != "process" or entry.key not in theirs]
+
+
+@pytest.fixture(autouse=True)
+def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
+    """The count before and after each test; the folder's worker is there before it."""
+    if "house" in request.fixturenames:
+        request.getfixturevalue("worker")
+    ledger = LedgerBesideWorkers()
+    yield ledger
+    ledger.check()
+
+
+@pytest.fixture(scope="package")
+def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
+    """The folder's one worker."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    broken = request.config.getoption("broken", default="")
+    worker = PrivateWorker(tmp_path_factory.mktemp("worker"), broken=broken)
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+@pytest.fixture
+def house(worker: PrivateWorker, request: pytest.FixtureRequest) -> Iterator[PrivateWorker]:
+    """The worker, and after the case: is it alive, does it answer, is nothing left?"""
+    if not worker.alive:
+        worker.restart()
+    mark = worker.daemon.mark
+    yield worker
+    if not worker.alive:
+        worker.restart()
+        pytest.fail("the daemon ended")
+    try:
+        worker.settle()
+        assert worker.call(NEIGHBOUR, 7) == 7
+        raised = [line for line in worker.daemon.lines[mark:] if "Traceback" in line]
+        assert not raised, "the daemon's log holds a traceback:\n" + "\n".join(worker.daemon.lines[mark:])
+    except BaseException:
+        worker.restart()
+        raise
