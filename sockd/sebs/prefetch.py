@@ -15,6 +15,8 @@ def initscript(bench: Bench, cache: Path) -> bytes | None:
     if bench.initscript is None:
         return None
     source = toolchain.EXAMPLES / bench.initscript / f"{bench.initscript}.c"
+    if not source.is_file():
+        raise NotPossible(f"the source of {bench.id}'s initscript is in the source checkout, and this is none")
     sources = [source, *sorted((toolchain.SDK / "c").glob("*.h"))]
     digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     module = cache / "initscripts" / f"{bench.initscript}-{digest}.wasm"
