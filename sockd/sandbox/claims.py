@@ -6,16 +6,25 @@ Owns nothing. Shapes and types are checked, whether it is true cannot be: a lie 
 from __future__ import annotations
 
 import json
+import math
 
 from sockd.errors import FunctionFailed, InvalidEvent, ResponseTooLarge, SandboxFailed, SockdError
 from zygote import protocol
+
+LONGEST_TYPE = 200
+"""Characters of an error's type, as the handler server cuts it: it is remembered for every invocation."""
+MAX_IMPORTS_BYTES = 1 << 20
+"""Of MODULES: twice what the handler server reports at most (4000 modules); reading it takes some ms of everybody's time."""
+
+LONGEST_S = 3600.0
+"""More than any import may take."""
 
 
 def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
     """FAILED's body as an error; it comes from user code, so whatever is not as it should be is shown as text."""
     try:
         failure = json.loads(body)
-        error_type, message = str(failure["errorType"]), str(failure["errorMessage"])
+        error_type, message = read_text(failure["errorType"])[:LONGEST_TYPE], str(failure["errorMessage"])
         stack = [str(line) for line in failure["stackTrace"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         return SandboxFailed(body.decode(errors="replace")[:1000])
@@ -28,7 +37,23 @@ def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
 
 def read_imports(body: bytes) -> list[tuple[str, str, float]]:
     """MODULES' body, checked: it comes from user code. Raises: ProtocolError."""
+    if len(body) > MAX_IMPORTS_BYTES:
+        raise protocol.ProtocolError(f"MODULES of {len(body)} bytes, limit {MAX_IMPORTS_BYTES}")
     try:
-        return [(str(key), str(module), float(seconds)) for key, module, seconds in json.loads(body)]
+        return [(read_text(key), read_text(module), read_seconds(spent)) for key, module, spent in json.loads(body)]
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise protocol.ProtocolError(f"MODULES is not a list of triples: {error}") from None
+
+
+def read_seconds(value: object) -> float:
+    """A time that somebody says to have spent, at most LONGEST_S. It is added to those of others, so that one NaN would
+    spoil them all. Raises: ValueError, TypeError, OverflowError."""
+    seconds = float(value)  # type: ignore[arg-type]
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} is not a time")
+    return min(max(seconds, 0.0), LONGEST_S)
+
+
+def read_text(value: object) -> str:
+    """As a text that UTF-8 has: JSON can say half a surrogate pair, and whoever passes that on would fail for it."""
+    return str(value).encode(errors="backslashreplace").decode()

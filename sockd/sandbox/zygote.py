@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sockd.kernel.cgroups import Cgroup
 from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.sandbox.claims import read_seconds, read_text
 from sockd.sandbox.control import Answer, ControlWire, ZygoteGone, close_all
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.uids import UidBlock
@@ -185,8 +186,8 @@ def read_imported(answer: Answer) -> Imported:
     close_all(answer.fds)
     message = answer.message
     try:
-        failed = {str(module): str(error) for module, error in message["failed"].items()}
-        return Imported(float(message["seconds"]), int(message["threads"]), failed)
+        failed = {read_text(module): read_text(error) for module, error in message["failed"].items()}
+        return Imported(read_seconds(message["seconds"]), int(message["threads"]), failed)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise ZygoteGone("the Zygote's answer is not one to `import`") from None
 

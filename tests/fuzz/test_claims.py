@@ -1,0 +1,82 @@
+"""What sandboxes and Zygotes say of themselves, beside user code: the daemon believes its shape and nothing else.
+
+The bytes of both wires are tested in tests/zygote/test_protocol.py, their ends in tests/sandbox/test_control.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sockd.errors import FunctionFailed, InitFailed, SockdError
+from sockd.http.answers import failure
+from sockd.sandbox.claims import LONGEST_TYPE, MAX_IMPORTS_BYTES, read_failure, read_imports
+from sockd.sandbox.control import Answer, ZygoteGone
+from sockd.sandbox.zygote import read_imported
+from tests.fuzz.fuzzing import encoded, fuzz, integers, objects, texts, values
+from zygote.protocol import ProtocolError
+
+failures = objects(errorType=texts(400), errorMessage=texts(), stackTrace=st.lists(texts(), max_size=3))
+triples = st.lists(st.tuples(texts(), texts(), st.floats() | integers() | texts()), max_size=5)
+
+
+@fuzz(150)
+@example(encoded({"errorType": "\ud800", "errorMessage": "\udfff", "stackTrace": ["\udcff"]}))
+@example(encoded({"errorType": "E" * 1_000_000, "errorMessage": "", "stackTrace": []}))
+@example(b'{"errorType":' + b"[" * 50_000)
+@given((failures | values()).map(encoded) | st.binary(max_size=100))
+def test_a_failure_is_an_error_that_can_be_answered_with(body: bytes) -> None:
+    for kind in (FunctionFailed, InitFailed):
+        error = read_failure(body, kind)
+        assert isinstance(error, SockdError)
+        assert len(error.error_type) <= LONGEST_TYPE
+        error.error_type.encode()  # it is kept, and shown to others in lists of invocations
+        answer = failure(error, "0")
+        assert answer.status >= 400 and json.loads(answer.body)["errorType"] == error.error_type
+
+
+@fuzz(150)
+@example(b'[["k", "m", NaN]]')
+@example(b'[["k", "m", Infinity]]')
+@example(b'[["k", "m", -1]]')
+@example(b'[["k", "m", 1e999]]')
+@example(b'[["k", "m", "0x1p3"]]')
+@example(b'["abc", "def"]')
+@example(b'[["k", "m", %s]]' % (b"9" * 400))
+@example(b"[" + b'["k","m",1],' * 100_000 + b'["k","m",1]]')
+@example(b"[" * 50_000)
+@given((triples | values()).map(encoded) | st.binary(max_size=100))
+def test_imports_are_texts_and_a_time_that_can_be_added_up(body: bytes) -> None:
+    try:
+        found = read_imports(body)
+    except ProtocolError:
+        return
+    assert len(body) <= MAX_IMPORTS_BYTES
+    for key, module, seconds in found:
+        key.encode()
+        module.encode()
+        assert 0 <= seconds and math.isfinite(seconds)
+
+
+imported = objects(
+    seconds=st.floats() | integers(), threads=integers(), failed=st.dictionaries(texts(), texts(), max_size=3)
+)
+
+
+@fuzz(150)
+@example({"seconds": math.nan, "threads": 1, "failed": {}})
+@example({"seconds": 1, "threads": math.inf, "failed": {}})
+@example({"seconds": 1, "threads": 1, "failed": {"numpy": "no \ud800"}})
+@given(imported)
+def test_an_answer_to_import_adds_up_or_ends_the_zygote(message: dict[str, Any]) -> None:
+    try:
+        found = read_imported(Answer(json.loads(encoded(message)), []))
+    except ZygoteGone:
+        return
+    assert 0 <= found.seconds and math.isfinite(found.seconds)
+    msgspec.json.encode(found.failed)  # shown to people as the reason why a package is not cached
