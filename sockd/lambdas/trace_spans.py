@@ -85,12 +85,20 @@ def daemon_spans(trace: Trace) -> list[Span]:
     if trace.forked_ns:
         spans += [
             Span("daemon", "memory", trace.started_ns, trace.reserved_ns),
-            Span("daemon", "fork", trace.reserved_ns, trace.forked_ns, trace.node or "root Zygote"),
+            Span("daemon", "fork", trace.reserved_ns, trace.forked_ns, zygote_words(trace.node)),
             Span("daemon", "prepare", trace.forked_ns, trace.ready_ns),
         ]
     elif trace.started_ns:
         spans.append(Span("daemon", "thaw", trace.started_ns, trace.ready_ns))
     return spans
+
+
+def zygote_words(node: str) -> str:
+    """A Zygote by the first of its packages; `node` is their keys, name-version-digest."""
+    names = [key.rsplit("-", 2)[0] for key in node.split(",") if key]
+    if not names:
+        return "root Zygote"
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def phases_of(trace: Trace) -> list[Span]:
