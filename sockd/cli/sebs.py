@@ -92,7 +92,7 @@ def list_benches(as_json: bool) -> None:
     if as_json:
         print_json([{"id": bench.id, "needs": sorted(bench.needs), "storage": bench.storage} for bench in BENCHES])
         return
-    rows = [(bench.id, bench.initscript or "-", ", ".join(sorted(bench.needs)) or "-") for bench in BENCHES]
+    rows = [(bench.id, bench.initscript, ", ".join(sorted(bench.needs)) or "-") for bench in BENCHES]
     print_table(("bench", "initscript", "needs"), rows)
 
 
@@ -193,8 +193,8 @@ def _measure(
         kinds = [Kind(name) for name in experiments]
         out.mkdir(parents=True, exist_ok=True)
         with progress("SeBS") as show, Runner(_options(options, kinds, show), chosen) as runner:
+            choices = [_choice(name) for name in dict.fromkeys(options["arms"] or ("shim",))]
             for bench in chosen:
-                choices = _choices(options["arms"], bench.initscript is not None)
                 times = {"repetitions": options["repetitions"], "concurrency": options["concurrency"]}
                 try:
                     found = runner.run(bench, input_size, choices, kinds, **times)
@@ -242,13 +242,6 @@ def _choice(arm: str) -> Choice:
 
     storage, initscript = ARMS[arm]
     return Choice(Arm(storage), initscript)
-
-
-def _choices(arms: tuple[str, ...], has_initscript: bool) -> list[Choice]:
-    """A bench that reads nothing has no initscript: there that arm would be the shim once more."""
-    wanted = arms or ("shim",)
-    names = [name for name in dict.fromkeys(wanted) if has_initscript or name != "initscript"]
-    return [_choice(name) for name in names or ["shim"]]
 
 
 def _write(out: Path, outcomes: list[Outcome]) -> None:

@@ -28,8 +28,8 @@ class Bench:
     timeout_s: float | None = None
     storage: bool = False
     needs: frozenset[str] = frozenset()
-    initscript: str | None = None
-    """The example initscript that issues its reads, if it has any."""
+    initscript: str = "nothing"
+    """The example initscript that issues its reads."""
     requirements: tuple[str, ...] | None = None
     """Where the suite has no file for a recent Python, or none at all."""
 

@@ -10,10 +10,8 @@ from sockd.sebs.benches import Bench
 from sockd.sebs.errors import NotPossible
 
 
-def initscript(bench: Bench, cache: Path) -> bytes | None:
-    """The module that issues a bench's reads; None for a bench that reads nothing. Raises: NotPossible."""
-    if bench.initscript is None:
-        return None
+def initscript(bench: Bench, cache: Path) -> bytes:
+    """The module that issues a bench's reads; one that does nothing for a bench without any. Raises: NotPossible."""
     source = toolchain.EXAMPLES / bench.initscript / f"{bench.initscript}.c"
     if not source.is_file():
         raise NotPossible(f"the source of {bench.id}'s initscript is in the source checkout, and this is none")
