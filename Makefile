@@ -17,7 +17,7 @@ help: ## this list
 setup: $(STAMP) ## make .venv with sockd, its tests and its demo
 
 # The stamp is newer than what it was made from, so that a second `make` starts at once.
-$(STAMP): pyproject.toml setup.cfg scripts/setup
+$(STAMP): pyproject.toml setup.cfg scripts/setup $(wildcard zygote/native/*)
 	scripts/setup "$(PYTHON)" "$(VENV)"
 	@touch $@
 
@@ -43,5 +43,5 @@ bench: $(STAMP) ## every benchmark, quickly (root); `.venv/bin/sockd bench` runs
 	@for name in $(BENCHMARKS); do $(BIN)/sockd bench $$name --quick || exit; done
 
 clean: ## remove what `make` made
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) zygote/*.so build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -46,7 +46,7 @@ def main(text: str) -> int:
     for fd in confinement["keep"]:
         os.close(fd)
     linux.drop_bounding_set()
-    linux.NO_CAPABILITIES.apply()  # all that is left to do is to wait, and to be killed
+    linux.keep_capabilities()  # all that is left to do is to wait, and to be killed
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
 
@@ -81,13 +81,13 @@ def become(confinement: dict[str, Any]) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    linux.NO_CAPABILITIES.apply()
+    linux.keep_capabilities()
     die_with_parent()
     syscalls.close_on_exec_from(3)
     for fd in confinement["keep"]:
         os.set_inheritable(fd, True)
     linux.set_no_new_privs()
-    linux.SeccompFilter(bytes.fromhex(confinement["filter"])).install()
+    linux.install_filter(bytes.fromhex(confinement["filter"]))
     command = confinement["command"]
     os.execve(command[0], command, confinement["env"])
 

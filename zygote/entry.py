@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 
 _bootstrap = sys.modules["_frozen_importlib"]
 _external = sys.modules["_frozen_importlib_external"]
-UNCHECKED = _external.MAGIC_NUMBER + b"\1\0\0\0"
+CACHE_TAG = sys.implementation.cache_tag
+UNCHECKED: bytes = _external.MAGIC_NUMBER + b"\1\0\0\0"
 """How bytecode begins that is valid whatever its source's time (PEP 552): what a deploy writes."""
 
-decode_event = json.JSONDecoder().decode
-encode_answer = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+decode = json.JSONDecoder().decode
+# What is below json's own functions, made once: they match patterns and make an encoder for each call.
+scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+markers: dict[int, object] = {}
+encode = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+    markers, json.JSONEncoder().default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
+)
+"""(answer, 0) -> strings; `markers` are the containers that it is in. No NaN."""
 
 
 class HandlerNotFound(Exception):
@@ -30,15 +37,15 @@ class HandlerNotFound(Exception):
 
 
 class Context:
-    """What AWS Lambda hands a handler as its second argument, with the same attribute names and types.
-
-    What is the same for every request of a function is on a class of the function's own (`context_class`)."""
+    """What AWS Lambda hands a handler as its second argument, with the same attribute names and types."""
 
     identity = None
     client_context = None
 
-    def __init__(self, request: bytes, deadline_ns: int) -> None:
+    def __init__(self, function: dict[str, str], request: bytes, deadline_ns: int) -> None:
+        """Args: function: what is the same for every request (`shared_context`)."""
         digits = request.hex()  # str(uuid.UUID(bytes=request)), without importing uuid
+        self.__dict__.update(function)
         self.aws_request_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
         self._deadline_ns = deadline_ns
 
@@ -46,10 +53,10 @@ class Context:
         return max(0, (self._deadline_ns - time.monotonic_ns()) // 1_000_000)
 
 
-def context_class(function: dict) -> type[Context]:
-    """The Context of one function, from INIT's JSON."""
+def shared_context(function: dict) -> dict[str, str]:
+    """The attributes that every Context of a function has, from INIT."""
     name, version = function["name"], function["version"]
-    attributes = {
+    return {
         "function_name": name,
         "function_version": version,
         "invoked_function_arn": f"arn:aws:lambda:local:000000000000:function:{name}",
@@ -57,7 +64,6 @@ def context_class(function: dict) -> type[Context]:
         "log_group_name": f"/aws/lambda/{name}",
         "log_stream_name": version,
     }
-    return type("Context", (Context,), attributes)
 
 
 class Handler:
@@ -68,20 +74,17 @@ class Handler:
             load_file(function["handler"].partition(":")[0], function["code"], function["entry_file"])
         self._callable = load(function["handler"])
         count, is_async = signature(self._callable, function["handler"])
-        self._context = context_class(function) if count > 1 else None
+        self._context = shared_context(function) if count > 1 else None
         self._run = Runner().run if is_async else None
 
     def call(self, event: bytes, request: bytes, deadline_ns: int) -> bytes:
         if self._context is None:
             answer = self._callable(parse_event(event))
         else:
-            answer = self._callable(parse_event(event), self._context(request, deadline_ns))
+            answer = self._callable(parse_event(event), Context(self._context, request, deadline_ns))
         if self._run is not None and hasattr(answer, "__await__"):
             answer = self._run(answer)
-        try:
-            return encode_answer(answer).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise MarshalError(f"Unable to marshal response: {error}") from None
+        return encode_answer(answer)
 
 
 class Runner:
@@ -111,9 +114,30 @@ ERROR_TYPES: dict[type[BaseException], str] = {
 
 def parse_event(event: bytes) -> object:
     try:
-        return decode_event(str(event, "utf-8"))
+        text = str(event, "utf-8")
+        try:
+            value, end = scan(text, 0)
+            if end == len(text):
+                return value
+        except (StopIteration, ValueError):
+            pass
+        return decode(text)  # there is space around it, or it is wrong: this one says where
     except (ValueError, RecursionError) as error:
         raise InvalidEvent(f"Could not parse request body into json: {error}") from None
+
+
+def encode_answer(answer: object) -> bytes:
+    try:
+        text: str = "".join(encode(answer, 0))
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        markers.clear()  # it was left in the middle of a container
+        raise MarshalError(f"Unable to marshal response: {error}") from None
+
+
+def bytecode(source: str, path: str) -> bytes:
+    """What `load_file` reads, of a module whose source is at `path`."""
+    return UNCHECKED + bytes(8) + marshal.dumps(compile(source, path, "exec", dont_inherit=True))
 
 
 def load_file(name: str, code: str, file_name: str) -> None:
@@ -125,9 +149,14 @@ def load_file(name: str, code: str, file_name: str) -> None:
     Args: name: without dots; code: its directory; file_name: of its source there."""
     if name in sys.modules or name in sys.builtin_module_names:
         return
-    data = read_file(f"{code}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc")
+    data = read_file(cached_path(code, name))
     if data[:8] == UNCHECKED:
         execute(name, code, file_name, data)
+
+
+def cached_path(code: str, name: str) -> str:
+    """Where the bytecode of a module in the directory `code` is (PEP 3147)."""
+    return f"{code}/__pycache__/{name}.{CACHE_TAG}.pyc"
 
 
 def execute(name: str, code: str, file_name: str, data: bytes) -> None:
@@ -135,6 +164,7 @@ def execute(name: str, code: str, file_name: str, data: bytes) -> None:
     path = f"{code}/{file_name}"
     spec = _bootstrap.ModuleSpec(name, _external.SourceFileLoader(name, path), origin=path)
     spec.has_location = True
+    spec.cached = cached_path(code, name)  # or it would be worked out, which costs 15 pages
     module = sys.modules[name] = _bootstrap.module_from_spec(spec)
     try:
         exec(marshal.loads(memoryview(data)[16:]), module.__dict__)
@@ -150,7 +180,7 @@ def read_file(path: str) -> bytes:
     except OSError:
         return b""
     try:
-        return os.read(fd, os.fstat(fd).st_size)
+        return os.pread(fd, os.lseek(fd, 0, os.SEEK_END), 0)  # stat_result has twenty objects
     finally:
         os.close(fd)
 

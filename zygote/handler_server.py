@@ -6,37 +6,49 @@ checks frame types, lengths and request numbers, and destroys a sandbox whose ch
 
 from __future__ import annotations
 
-import array
 import json
 import os
-import socket
 import sys
-import time
+from time import monotonic_ns, tzset
 
-from zygote import confinement, entry, initscript_link, protocol, storage_finder
+from zygote import _native, entry, hygiene, initscript_link, protocol, storage_finder
 from zygote.import_timer import ImportTimer
-from zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
+from zygote.protocol import FAILED, INIT, INVOKE, MODULES, READY, RESULT
 
 MAX_REPORTED_MODULES = 4000
-MAX_FRAME_BYTES = 1 << 30
-"""The daemon limits payloads; this only stops a corrupted header."""
-READ_BYTES = 1 << 16
-"""Under malloc's mmap threshold: a larger buffer would be mapped and unmapped for each request."""
-ANCILLARY_BYTES = socket.CMSG_SPACE(4 * 4)
-"""Room for more descriptors than there may be, so that they are seen; the kernel closes what does not fit in."""
 
 
-def serve(channel: Channel) -> int:
-    """Run this sandbox to its end; returns the exit status."""
+def run(channel: int) -> int:
+    """Be a sandbox to its end; the exit status."""
+    try:
+        hygiene.after_fork()
+        return serve(channel)
+    except SystemExit as error:
+        return exit_status(error.code)
+    except (OSError, protocol.ProtocolError):
+        return 1  # the channel is gone, or of no use: nobody is left to tell
+    finally:
+        flush()
+
+
+def exit_status(code: object) -> int:
+    """What the shell would see of sys.exit(code)."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def serve(channel: int) -> int:
+    """Become a function and answer its requests; the exit status. Raises: ProtocolError, OSError."""
     timer = ImportTimer()
-    link = channel.receive_first()
-    frame = channel.receive()
+    frame = _native.receive(channel)
     if frame is None:
         return 0
-    kind, number, body = frame
+    kind, number, body, fds = frame
     if kind != INIT:
         raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} before INIT")
-    function = json.loads(body)
+    link = initscript_link.only_one(fds) if fds else None
+    function = protocol.decode_init(body)
     timer.start()
     handler = initialize(channel, number, function, link)
     if handler is None:
@@ -45,13 +57,13 @@ def serve(channel: Channel) -> int:
     return 0
 
 
-def initialize(channel: Channel, number: int, function: dict, link: int | None = None) -> entry.Handler | None:
-    """Become the function in `function` (INIT's JSON): environment, paths, limits, handler. Answers READY or FAILED.
+def initialize(channel: int, number: int, function: dict, link: int | None) -> entry.Handler | None:
+    """Become the function in `function` (`protocol.decode_init`): environment, paths, limits, handler. Answers READY or FAILED.
 
     Args: link: the function's end of the link to its initscript, if it has one."""
-    started = time.monotonic_ns()
+    started = monotonic_ns()
     try:
-        confinement.limit_open_files(function["open_files"])
+        _native.limit_open_files(function["open_files"])
         os.chdir(function["code"])
         set_environment(function["env"])
         if link is not None:
@@ -63,28 +75,32 @@ def initialize(channel: Channel, number: int, function: dict, link: int | None =
     except SystemExit:
         raise
     except BaseException as error:  # KeyboardInterrupt, too: only exiting is no failure
-        channel.send(FAILED, number, TIMES.pack(started, time.monotonic_ns()), entry.describe(error))
+        _native.reply(channel, FAILED, number, started, monotonic_ns(), entry.describe(error))
         return None
-    channel.send(READY, number, TIMES.pack(started, time.monotonic_ns()))
+    _native.reply(channel, READY, number, started, monotonic_ns(), b"")
     return handler
 
 
-def set_environment(env: dict[str, str]) -> None:
+def set_environment(env: dict[bytes, bytes]) -> None:
     """The function's variables over those of every function; its Zygote's own scratch directory is not among them."""
-    environ = os.environ
-    if "TMPDIR" in environ:
-        del environ["TMPDIR"]
-        environ["HOME"] = "/tmp"
-    environ.update(env)
-    if "TZ" in env:
-        time.tzset()
+    known: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # update() would copy some 40 pages
+    if b"TMPDIR" in known:
+        del os.environ["TMPDIR"]
+        os.environ["HOME"] = "/tmp"
+    known.update(env)
+    _native.set_environment(env)
+    if b"TZ" in env:
+        tzset()
 
 
 def extend_path(function: dict) -> None:
     """sys.path as the function sees it: its code, its packages, the standard library; then the packages' .pth files."""
-    packages = function["paths"]
-    standard = [path for path in sys.path if not path.startswith(("/packages/", function["code"]))]
-    sys.path[:] = [function["code"], *packages, *standard]
+    code = function["code"]
+    path = [code, *function["paths"]]
+    for each in sys.path:
+        if not each.startswith(("/packages/", code)):
+            path.append(each)
+    sys.path[:] = path
     if function["pth"]:
         import site
 
@@ -96,44 +112,48 @@ def extend_path(function: dict) -> None:
         tempfile.tempdir = None  # type: ignore[attr-defined]  # the Zygote's own scratch is not in this root
 
 
-def answer_requests(
-    channel: Channel, handler: entry.Handler, max_bytes: int, timer: ImportTimer, link: int | None = None
-) -> None:
+def answer_requests(channel: int, handler: entry.Handler, max_bytes: int, timer: ImportTimer, link: int | None) -> None:
     """INVOKE after INVOKE until the daemon closes the channel. What the first one imported is told once, in one write with
     its answer: told later, a sandbox that is evicted at once would never tell. Then the initscript's work is done."""
     first = True
-    while (frame := channel.receive()) is not None:
-        kind, number, body = frame
+    while (frame := _native.receive(channel)) is not None:
+        kind, number, body, _ = frame
         if kind != INVOKE:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} instead of INVOKE")
-        reply = answer(handler, number, body, max_bytes)
+        started = monotonic_ns()
+        kind, result, ended = answer(handler, body, started, max_bytes)
         if first:
             first = False
             timer.stop()
-            modules = json.dumps(imported(timer.seconds)).encode()
-            reply = protocol.encode_frame(MODULES, number, modules) + reply
-        channel.send_frames(reply)
+            _native.reply(channel, kind, number, started, ended, result, modules_frame(number, timer.seconds))
+        else:
+            _native.reply(channel, kind, number, started, ended, result)
         if link is not None:
             initscript_link.withdraw(link)
             link = None
 
 
-def answer(handler: entry.Handler, number: int, body: bytes, max_bytes: int) -> bytes:
-    """One request: call the handler, flush what it printed; RESULT or FAILED, encoded."""
-    request, timeout_ns = INVOCATION.unpack_from(body)
-    started = time.monotonic_ns()
+def answer(handler: entry.Handler, body: bytes, started: int, max_bytes: int) -> tuple[int, bytes, int]:
+    """One request: call the handler, flush what it printed; RESULT or FAILED, its body, and when it ended."""
     kind = RESULT
     try:
-        result = handler.call(body[INVOCATION.size :], request, started + timeout_ns)
+        deadline = started + int.from_bytes(body[16:24], "little")  # protocol.INVOCATION
+        result = handler.call(body[24:], body[:16], deadline)
         if len(result) > max_bytes:
             kind, result = FAILED, too_large(max_bytes)
     except SystemExit:
         raise
     except BaseException as error:  # asyncio.CancelledError, too: only exiting is no failure
         kind, result = FAILED, entry.describe(error)
-    ended = time.monotonic_ns()
+    ended = monotonic_ns()
     flush()
-    return protocol.encode_frame(kind, number, TIMES.pack(started, ended), result)
+    return kind, result, ended
+
+
+def modules_frame(number: int, seconds: dict[str, float]) -> bytes:
+    """What was imported, as a MODULES frame."""
+    modules = json.dumps(imported(seconds)).encode() if seconds else b"[]"
+    return protocol.encode_frame(MODULES, number, modules)
 
 
 def too_large(max_bytes: int) -> bytes:
@@ -162,44 +182,3 @@ def imported(seconds: dict[str, float]) -> list[tuple[str, str, float]]:
         if isinstance(origin, str) and origin.startswith("/packages/"):
             found.append((origin.split("/", 3)[2], name, spent))
     return found
-
-
-class Channel:
-    """Our end of the channel: blocking, one frame at a time."""
-
-    def __init__(self, fd: int) -> None:
-        self._socket = socket.socket(fileno=fd)
-        self._decoder = protocol.FrameDecoder(MAX_FRAME_BYTES)
-
-    def receive_first(self) -> int | None:
-        """Wait for the first bytes; the descriptor that came with them, if one did. `receive` gives their frame.
-
-        Raises: ProtocolError for more than one descriptor; OSError."""
-        rights = array.array("i")
-        data, ancillary, _, _ = self._socket.recvmsg(READ_BYTES, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                rights.frombytes(payload[: len(payload) // 4 * 4])
-        self._decoder.feed(data)
-        return initscript_link.only_one(rights)
-
-    def receive(self) -> tuple[int, int, bytes] | None:
-        """The next frame, or None when the daemon has closed the channel. Raises: ProtocolError, OSError."""
-        decoder = self._decoder
-        while (frame := decoder.next_frame()) is None:
-            data = self._socket.recv(READ_BYTES)
-            if not data:
-                return None
-            decoder.feed(data)
-        return frame
-
-    def send(self, kind: int, number: int, *parts: bytes) -> None:
-        """One frame, whole. Raises: OSError."""
-        self.send_frames(protocol.encode_frame(kind, number, *parts))
-
-    def send_frames(self, frames: bytes) -> None:
-        """Frames that are encoded already. Raises: OSError."""
-        self._socket.sendall(frames)
-
-    def close(self) -> None:
-        self._socket.close()

@@ -14,12 +14,8 @@ from zygote.protocol import ProtocolError
 VARIABLE = "SOCKD_INITSCRIPT_FD"
 """Where `sockd_initscript` finds the descriptor's number."""
 
-TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
-if TYPE_CHECKING:
-    from array import array
 
-
-def only_one(rights: array[int] | list[int]) -> int | None:
+def only_one(rights: tuple[int, ...]) -> int | None:
     """The descriptor that came beside INIT, if any. Raises: ProtocolError when there are more; they are closed."""
     if len(rights) > 1:
         for fd in rights:

@@ -7,7 +7,6 @@ version that was current when it was admitted; sandboxes of a version that is no
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.program import Program
 from sockd.sandbox.sandbox import Reply, Sandbox
 from sockd.telemetry import Invocation, Origin, Times
+from zygote import protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,4 +272,4 @@ def become_beside(sandbox: Sandbox, program: Program, beside: Beside, *, is_reco
 
 def recording_init(init: bytes) -> bytes:
     """An INIT message with our storage library in it, which tells what is read."""
-    return json.dumps(json.loads(init) | {"storage": "sockd"}, separators=(",", ":")).encode()
+    return protocol.change_init(init, storage="sockd")

@@ -5,7 +5,6 @@ Owns the program's code mount. A version is never changed; a deploy makes anothe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from sockd.lambdas.initscripts import Initscript
 from sockd.lambdas.registry import FunctionRecord
 from sockd.sandbox.program import Limits, Program
 from sockd.telemetry import FunctionInfo
+from zygote import protocol
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -100,7 +100,7 @@ def init_message(
     *,
     max_answer_bytes: int,
 ) -> bytes:
-    """INIT's JSON: everything that a sandbox must know to be this version (zygote/handler_server.py reads it)."""
+    """INIT: everything that a sandbox must know to be this version (zygote/handler_server.py reads it)."""
     message = {
         "name": record.name,
         "version": str(record.version),
@@ -115,7 +115,7 @@ def init_message(
         "storage": config.storage,
         "max_answer_bytes": max_answer_bytes,
     }
-    return json.dumps(message, separators=(",", ":")).encode()
+    return protocol.encode_init(message)
 
 
 def entry_file(code: Path, handler: str) -> str:

@@ -50,7 +50,7 @@ def main(base: str, control_fd: str, scratch_fd: str, *procs_fds: str) -> None:
         os._exit(0)
     control.close()
     linux.drop_bounding_set()
-    linux.NO_CAPABILITIES.apply()  # all that is left to do is to wait, and to be killed
+    linux.keep_capabilities()  # all that is left to do is to wait, and to be killed
     os.waitpid(init, 0)
 
 
@@ -79,7 +79,7 @@ def serve(control: socket.socket) -> None:
     procfs = syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)  # for roots that are made early
     null = os.open("/dev/null", os.O_RDWR)
     linux.drop_bounding_set(KEPT_CAPABILITIES)
-    linux.Capabilities(KEPT_CAPABILITIES).apply()
+    linux.keep_capabilities(KEPT_CAPABILITIES)
     buffer = bytearray(protocol.CONTROL_MAX_BYTES)
     while True:
         data, fds = linux.receive(control, buffer, protocol.CONTROL_MAX_FDS)

@@ -15,7 +15,8 @@ PIPE_BYTES = 256 * 1024
 
 
 class Output:
-    """`take` gives what was written since the last take. `limit_bytes` may be set until the first byte comes."""
+    """`start` begins to read; `take` gives what was written since the last take. `limit_bytes` may be set until the first
+    byte comes."""
 
     def __init__(self, fd: int, limit_bytes: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -23,20 +24,18 @@ class Output:
         self.limit_bytes = limit_bytes
         self._kept = bytearray()
         self._dropped = 0
-        os.set_blocking(fd, False)
-        self._loop.add_reader(fd, self._read)
 
     @classmethod
     def open(cls, limit_bytes: int) -> tuple[Output, int]:
         """A pipe: our end, and the fd of the write end, which the caller owns."""
         read_fd, write_fd = os.pipe()
-        try:
-            fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-            return cls(read_fd, limit_bytes), write_fd
-        except BaseException:
-            os.close(read_fd)
-            os.close(write_fd)
-            raise
+        return cls(read_fd, limit_bytes), write_fd
+
+    def start(self) -> None:
+        """Drain it from now on. Raises: OSError, when the pipe cannot be as large as it should."""
+        fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        os.set_blocking(self._fd, False)
+        self._loop.add_reader(self._fd, self._read)
 
     def take(self) -> tuple[bytes, int]:
         """(bytes kept, bytes dropped) since the last call, with all that is in the pipe by now."""

@@ -153,7 +153,6 @@ class Sandbox:
             undo.callback(reservation.close)
             cgroup = parts.cgroups.take()
             undo.callback(parts.cgroups.give_back, cgroup)
-            apply_limits(cgroup, limits)
             root = parts.assembly.create(limits, program)
             undo.callback(root.close)
             uid = zygote.take_uid()
@@ -169,8 +168,14 @@ class Sandbox:
                     f"sandbox-{next(_numbers)}", zygote, uid, limits, parts, reservation, cgroup, root, output, sock
                 )
                 fds = (root.fd, peer.fileno(), output_fd, *cgroup.procs_fds)
-                deadline_s = parts.spawn_deadline_s
-                sandbox._pidfd = await zygote.fork(uid, limits.network, spare, fds, deadline_s=deadline_s)
+                sandbox._pidfd = await zygote.fork(
+                    uid,
+                    limits.network,
+                    spare,
+                    fds,
+                    deadline_s=parts.spawn_deadline_s,
+                    meanwhile=lambda: sandbox._prepare(program),
+                )
             undo.pop_all()
         try:
             await sandbox._connect(spare)
@@ -178,6 +183,13 @@ class Sandbox:
             sandbox.destroy()
             raise
         return sandbox
+
+    def _prepare(self, program: Program | None) -> None:
+        """What must be there before INIT is sent, and not before the process: its limits and, if it is known, its code."""
+        apply_limits(self.cgroup, self.limits)
+        if program is not None:
+            self._root.mount_code(program)
+        self._output.start()
 
     async def _connect(self, spare: bool) -> None:
         """Mount its /proc and listen on its channel; a spare is waited for until it is warm."""
@@ -204,7 +216,7 @@ class Sandbox:
 
         Args:
             companion: what works beside this start; it is told of the sandbox's end from now on, also after a failure.
-            init: INIT's JSON, if it is not the program's.
+            init: INIT's body, if it is not the program's.
         Raises: OSError, when a mount or a limit fails."""
         self.companion = companion
         if self.state is State.PRIMED:
@@ -212,10 +224,10 @@ class Sandbox:
             apply_limits(self.cgroup, program.limits)
             if not program.limits.same_tmp(self.limits):
                 self._root.replace_tmp(program.limits)
+            self._root.mount_code(program)
             self.limits = program.limits
         self.program = program
         self._output.limit_bytes = program.log_bytes
-        self._root.mount_code(program)
         if companion is None:
             self._send(protocol.INIT, 0, init or program.init)
         else:

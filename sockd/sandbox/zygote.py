@@ -78,8 +78,10 @@ class Zygote:
             child._cgroup().set_pids(MAX_TASKS)
             scratch = self._farm.make_scratch(child.name, child.uids.absolute)
             fds = (control.fileno(), *child._procs())
-            block = {"first_uid": child.uids.first, "uid_count": child.uids.count, "scratch": scratch}
-            answer = await self._request("spawn", fds, deadline_s=deadline_s, **block)
+            uids = child.uids
+            answer = await self._request(
+                "spawn", fds, deadline_s=deadline_s, first_uid=uids.first, uid_count=uids.count, scratch=scratch
+            )
             child.pidfd = take_pidfd(answer.fds)
         except BaseException:
             child.close()
@@ -89,11 +91,24 @@ class Zygote:
                 control.close()
         return child
 
-    async def fork(self, uid: int, network: str, warm: bool, fds: Sequence[int], *, deadline_s: float) -> int:
-        """A confined child; returns its pidfd, which the caller owns. `fds`: root, channel, output, procs…
+    async def fork(
+        self,
+        uid: int,
+        network: str,
+        warm: bool,
+        fds: Sequence[int],
+        *,
+        deadline_s: float,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> int:
+        """A confined child; returns its pidfd, which the caller owns.
 
-        Raises: ZygoteGone, ZygoteRefused."""
-        answer = await self._request("fork", fds, deadline_s=deadline_s, uid=uid, network=network, warm=warm)
+        Args:
+            fds: root, channel, output, procs…; meanwhile: what there is to do while it is being forked.
+        Raises: ZygoteGone, ZygoteRefused; whatever `meanwhile` raises."""
+        answer = await self._request(
+            "fork", fds, deadline_s=deadline_s, meanwhile=meanwhile, uid=uid, network=network, warm=warm
+        )
         return take_pidfd(answer.fds)
 
     async def import_modules(self, paths: Sequence[str], modules: Sequence[str], *, deadline_s: float) -> Imported:
@@ -153,11 +168,17 @@ class Zygote:
         return theirs
 
     def _request(
-        self, op: str, fds: Sequence[int], *, deadline_s: float, **fields: object
+        self,
+        op: str,
+        fds: Sequence[int],
+        *,
+        deadline_s: float,
+        meanwhile: Callable[[], None] | None = None,
+        **fields: object,
     ) -> Coroutine[object, object, Answer]:
         if self._wire is None:
             raise ZygoteGone("the Zygote is gone")
-        return self._wire.request(op, fds, deadline_s=deadline_s, **fields)
+        return self._wire.request(op, fds, deadline_s=deadline_s, meanwhile=meanwhile, **fields)
 
     def _ended(self) -> None:
         self._on_end(self)

@@ -21,9 +21,9 @@ REFUSED = {
     "closes": IN_ZYGOTE + "os.closerange(0, 100)\n",
     "garbles": IN_ZYGOTE + "import socket; socket.socket(fileno=os.dup(3)).send(b'garbage')\n",
     "shouts": IN_ZYGOTE + "import socket; socket.socket(fileno=os.dup(3)).send(b'x' * 100000)\n",
-    "breaks-json": IN_ZYGOTE + "import json; json.loads = None\n",
+    "breaks-marshal": IN_ZYGOTE + "import marshal; marshal.loads = None\n",
     "eats": IN_ZYGOTE + "x = bytearray(1 << 30)\n",
-    "stops-forks": IN_ZYGOTE + "import gc; gc.enable = lambda: os._exit(9)\n",
+    "stops-forks": IN_ZYGOTE + "os.chdir = lambda path: os._exit(9)\n",
     "starts-thread": "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n",
 }
 

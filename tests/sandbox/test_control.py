@@ -63,7 +63,7 @@ async def turn() -> None:
 
 async def ask(wire: ControlWire, op: str = "x", fds: tuple[int, ...] = (), **fields: object) -> asyncio.Task[Any]:
     """A request under way."""
-    task = asyncio.create_task(wire.request(op, fds, deadline_s=5, **fields))
+    task = asyncio.create_task(wire.request(op, fds, deadline_s=5, meanwhile=None, **fields))
     await turn()
     return task
 

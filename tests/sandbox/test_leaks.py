@@ -219,12 +219,16 @@ def test_a_zygote_that_lies_about_its_fork_costs_nothing(house: House) -> None:
     source = """
     import os, sys, threading
     def lie():
-        import zygote.fork_server as server, zygote.linux as linux, zygote.protocol as protocol
-        real = linux.clone
-        def clone(namespaces, procs):
-            return 1, {fd}
-        linux.clone = clone
-        linux.write_id_maps = lambda *args, **kwargs: None
+        import socket, zygote._native as native, zygote.linux as linux, zygote.protocol as protocol
+        control = socket.socket(fileno=3)
+        def serve(fd):
+            while True:
+                data, fds = linux.receive(control, bytearray(1000), 16)
+                if not data:
+                    os._exit(0)
+                answer = dict(op="forked", id=protocol.FORK.unpack_from(data)[-1], pid=1)
+                linux.send(control, protocol.encode_control(answer), ({fd},))
+        native.serve = serve
     lie()
     """
     program = house.program("def handler(event): return event\n")

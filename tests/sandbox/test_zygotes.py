@@ -176,6 +176,15 @@ def test_a_zygotes_memory_is_limited(house: House) -> None:
 
 
 @pytest.mark.parametrize("which", ["root", "node"])
+def test_how_a_sandbox_ended_is_known_from_any_zygote(house: House, which: str) -> None:
+    """The kernel reaps for Zygotes of every level: a zombie would keep its exit status, and its place, to itself."""
+    zygote = house.root if which == "root" else house.spawn()
+    error = house.start("import os\ndef handler(event):\n    os._exit(event)\n", zygote=zygote).request(5).error
+    reason = "with error: exit status 5" if tells_exit_status() else "without providing a reason"
+    assert error is not None and error.message == f"Runtime exited {reason}"
+
+
+@pytest.mark.parametrize("which", ["root", "node"])
 def test_a_killed_zygote_leaves_its_sandboxes_serving(house: House, which: str) -> None:
     root = house.run(house.new_root())
     try:

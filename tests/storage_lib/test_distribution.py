@@ -27,7 +27,7 @@ OFF_THE_DIET = {
     "logging",
     "concurrent.futures",
 }
-ZYGOTE = "from zygote import confinement, fork_server, handler_server, hygiene, linux, protocol, rehearsal; import site"
+ZYGOTE = "from zygote import fork_server, handler_server, hygiene, linux, protocol, rehearsal; import site"
 
 
 def run_after_zygote(code: str, *options: str) -> subprocess.CompletedProcess[str]:

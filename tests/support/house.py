@@ -36,6 +36,7 @@ from sockd.sandbox.program import Limits, Program
 from sockd.sandbox.sandbox import Parts, Reply, Sandbox
 from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.zygote import Imported, Zygote
+from zygote import protocol
 
 MB = 1 << 20
 MAX_ANSWER_BYTES = 1 * MB
@@ -193,7 +194,7 @@ class House:
         }
         program = Program(
             code,
-            json.dumps(init).encode(),
+            protocol.encode_init(init),
             self.limits(**limits),
             init_timeout_s=init_timeout_s,
             timeout_s=timeout_s,

@@ -134,7 +134,7 @@ def test_the_context_is_awss(load: Load) -> None:
 
 
 def test_time_left_is_never_negative() -> None:
-    context = entry.Context(bytes(16), time.monotonic_ns() - 10**9)
+    context = entry.Context({}, bytes(16), time.monotonic_ns() - 10**9)
     assert context.get_remaining_time_in_millis() == 0
 
 

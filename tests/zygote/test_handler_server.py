@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from zygote import protocol
+from zygote import fork_server, protocol
 from zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, PRIMED, READY, RESULT, TIMES
 
 REPOSITORY = Path(__file__).parents[2]
@@ -22,9 +22,10 @@ MAX_ANSWER_BYTES = 1000
 PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from zygote import __main__, confinement, fork_server
-confinement.CHANNEL_FD = int(sys.argv[1])
-__main__.run_sandbox(fork_server.Child("sandbox", int(sys.argv[1]), sys.argv[2] == "warm"))
+from zygote import __main__, _native, fork_server
+fork_server.CHANNEL_FD = int(sys.argv[1])
+_native.serve = lambda control: int(sys.argv[2])
+__main__.run()
 """
 
 
@@ -36,8 +37,9 @@ class Server:
         self._ours, theirs = socket.socketpair()
         self._ours.settimeout(10)
         with theirs:
+            role = fork_server.SPARE if warm else fork_server.SANDBOX
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", PROGRAM, str(theirs.fileno()), "warm" if warm else "cold"],
+                [sys.executable, "-I", "-S", "-c", PROGRAM, str(theirs.fileno()), str(role)],
                 pass_fds=[theirs.fileno()],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -71,7 +73,7 @@ class Server:
             "max_answer_bytes": MAX_ANSWER_BYTES,
             **changes,
         }
-        body = json.dumps(function).encode()
+        body = protocol.encode_init(function)
         if fds:
             self.send_with(list(fds), INIT, 3, body)
         else:

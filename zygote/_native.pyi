@@ -1,0 +1,39 @@
+"""What zygote/native/*.c offers to Python."""
+
+def serve(control: int, /) -> int:
+    """Answer fork requests until there is something for Python to do; which of fork_server's roles that is. Raises: OSError."""
+
+def message() -> bytes:
+    """The control message that `serve` returned for, empty at the end of the wire; or what was sent for this child."""
+
+def prepare() -> None:
+    """Get ready to fork: before the first `serve`. From now on the kernel reaps children. Raises: OSError."""
+
+def keep_filters(null: int, sandbox: bytes, zygote: bytes, /) -> None:
+    """What children are given: an fd of /dev/null, and the seccomp programs of both kinds."""
+
+def receive(channel: int, /) -> tuple[int, int, bytes, tuple[int, ...]] | None:
+    """The next frame (kind, number, body, descriptors beside it), or None at the end of the stream. Raises: OSError."""
+
+def reply(
+    channel: int, kind: int, number: int, started_ns: int, ended_ns: int, body: bytes, before: bytes = b"", /
+) -> None:
+    """Send a frame whose body begins with protocol.TIMES; `before` is sent first, in the same write. Raises: OSError."""
+
+def set_environment(variables: dict[bytes, bytes], /) -> None:
+    """Add variables to the environment that C code sees; os.environ is the caller's."""
+
+def limit_open_files(count: int, /) -> None:
+    """Lower RLIMIT_NOFILE, or leave it where it is lower already. Raises: OSError."""
+
+def drop_bounding_set(keep: int, /) -> None:
+    """Empty the capability bounding set but for these bits. Raises: OSError."""
+
+def set_capabilities(keep: int, /) -> None:
+    """Effective and permitted become these bits, inheritable and ambient empty. Raises: OSError."""
+
+def lock_securebits() -> None: ...
+def set_no_new_privs() -> None: ...
+def install_filter(program: bytes, /) -> None: ...
+def set_dumpable() -> None: ...
+def close_fds_from(first: int, /) -> None: ...

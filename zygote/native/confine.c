@@ -1,0 +1,171 @@
+/* How a forked child becomes a handler sandbox, or a Zygote of its own, before any Python runs in it.
+ *
+ * The order is the contract (DESIGN 3): the cgroups first, so that every page is charged right; then the root, the uid,
+ * the descriptors; last what cannot be taken back: capabilities, no_new_privs, seccomp. A step that fails is told to the
+ * daemon and ends the child here: no half-confined child goes on.
+ */
+
+#include "native.h"
+
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define FAILED 6 /* protocol.FAILED */
+#define TEXT_BYTES 200
+#define FILTER_MAX_INSTRUCTIONS 512
+
+/* One FAILED frame: protocol.HEADER, protocol.TIMES, words. */
+struct failure {
+    uint32_t length;
+    uint8_t kind;
+    uint8_t flags;
+    uint16_t zero;
+    uint64_t number;
+    uint64_t times[2];
+    char text[TEXT_BYTES];
+};
+
+static int null_fd = -1;
+static int report_fd = -1; /* the child's connection to the daemon */
+static struct sock_filter instructions[KINDS][FILTER_MAX_INSTRUCTIONS];
+static struct sock_fprog filters[KINDS] = {{0, instructions[SANDBOX]}, {0, instructions[ZYGOTE]}};
+
+static void fail(const char *call)
+{
+    struct failure failure = {.kind = FAILED};
+    const char *reason = strerror(errno);
+    size_t length;
+
+    snprintf(failure.text, sizeof failure.text, "%s: %s", call, reason);
+    length = strlen(failure.text);
+    failure.length = (uint32_t)(sizeof failure.times + length);
+    /* If the daemon is gone, too, nobody is left to tell. */
+    _exit(write(report_fd, &failure, offsetof(struct failure, text) + length) < 0 ? 2 : 1);
+}
+
+static void must(long result, const char *call)
+{
+    if (result < 0)
+        fail(call);
+}
+
+static void join_cgroups(const int *procs, int count)
+{
+    for (int i = 0; i < count; i++)
+        must(write(procs[i], "0", 1), "joining its cgroups"); /* "0" is the writer itself (cgroups(7)) */
+}
+
+/* The parent writes our id maps; the pipe ends without a byte when it died or failed before. */
+static void await_id_maps(int ready_fd)
+{
+    char byte;
+    ssize_t count = read(ready_fd, &byte, 1);
+
+    must(count, "waiting for the id maps");
+    if (count == 0) {
+        errno = EPIPE;
+        fail("the Zygote ended before it wrote the id maps");
+    }
+}
+
+static void set_ids(unsigned int id)
+{
+    must(setresgid(id, id, id), "setresgid");
+    must(setresuid(id, id, id), "setresuid");
+    /* A changed uid turns the process's own /proc files root's (prctl(2)), and with them a Zygote's children's. */
+    must(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl(PR_SET_DUMPABLE)");
+}
+
+/* Stdin, stdout, stderr and the one connection. What is given is never one of 0 to 3: a Zygote has those from the start. */
+static void keep_only(int connection, int output)
+{
+    must(dup2(null_fd, 0), "dup2");
+    must(dup2(output, 1), "dup2");
+    must(dup2(output, 2), "dup2");
+    must(dup3(connection, CHANNEL_FD, O_CLOEXEC), "dup3");
+    report_fd = CHANNEL_FD;
+    must(syscall(SYS_close_range, CHANNEL_FD + 1, ~0U, 0), "close_range");
+}
+
+static void filter_calls(int kind)
+{
+    must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)");
+    must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filters[kind], 0, 0), "prctl(PR_SET_SECCOMP)");
+}
+
+/* Everything between clone(2) and user code. Afterwards: own uid, no capability, own root, fds 0-3 and no more.
+ *
+ * given: root (a detached mount tree: it has no parent mount, so `..` ends there), channel, output, procs... */
+void confine_sandbox(const struct fd_list *given, int maps_ready)
+{
+    const struct sigaction by_default = {.sa_handler = SIG_DFL};
+    int root = given->fds[0], channel = given->fds[1], output = given->fds[2];
+
+    report_fd = channel;
+    join_cgroups(given->fds + 3, given->count - 3);
+    must(sigaction(SIGCHLD, &by_default, NULL), "sigaction");
+    must(drop_bounding_set(0), "prctl(PR_CAPBSET_DROP)"); /* a new user namespace starts with a full one */
+    must(fchdir(root), "fchdir");
+    must(chroot("."), "chroot");
+    must(setsid(), "setsid");
+    await_id_maps(maps_ready);
+    set_ids(SANDBOX_UID);
+    keep_only(channel, output);
+    must(lock_securebits(), "prctl(PR_SET_SECUREBITS)");
+    must(set_capabilities(0), "capset");
+    filter_calls(SANDBOX);
+}
+
+/* Everything between clone(2) and the first import: root of a user namespace over its block of uids, fds 0-3 and one of
+ * /dev/null. Its children are reaped as its parent's are: by the kernel.
+ *
+ * given: control, procs... */
+void confine_zygote(const struct fd_list *given, int maps_ready)
+{
+    int control = given->fds[0];
+
+    report_fd = control;
+    join_cgroups(given->fds + 1, given->count - 1);
+    must(setsid(), "setsid");
+    await_id_maps(maps_ready);
+    set_ids(0);
+    keep_only(control, null_fd);
+    null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    must(null_fd, "open(/dev/null)");
+    filter_calls(ZYGOTE);
+}
+
+/* -- for Python */
+
+static int keep_filter(int kind, PyObject *program)
+{
+    size_t length = (size_t)PyBytes_Size(program);
+
+    if (length > sizeof instructions[kind]) {
+        PyErr_SetString(PyExc_ValueError, "a seccomp filter that is too long");
+        return -1;
+    }
+    memcpy(instructions[kind], PyBytes_AsString(program), length);
+    filters[kind].len = (unsigned short)(length / sizeof(struct sock_filter));
+    return 0;
+}
+
+PyObject *native_keep_filters(PyObject *module, PyObject *args)
+{
+    PyObject *sandbox, *zygote;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iSS:keep_filters", &null_fd, &sandbox, &zygote))
+        return NULL;
+    if (keep_filter(SANDBOX, sandbox) < 0 || keep_filter(ZYGOTE, zygote) < 0)
+        return NULL;
+    return none();
+}

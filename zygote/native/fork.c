@@ -1,0 +1,237 @@
+/* A Zygote's loop: wait for a request, clone a child, tell the daemon; what is not a fork is handed to Python.
+ *
+ * A forked child shares all pages with its Zygote, and each that either of them writes to is copied first (2-3 us, and a
+ * cold start is made of hundreds). Python writes wherever it looks, for it counts references. So all that is system calls
+ * only is done in C: nothing of it touches the interpreter's memory.
+ *
+ * os.fork() would need unshare(CLONE_NEWPID) and a setns() back, which a Zygote without capabilities over the farm's pid
+ * namespace may not do (pid_namespaces(7)). A raw clone skips glibc's pthread_atfork handlers; a Zygote is therefore
+ * single-threaded or judged by its canary (DESIGN 4, Forking). clone(2), not clone3: seccomp can read its flags.
+ */
+
+#include "native.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MESSAGE_MAX_BYTES (128 * 1024) /* protocol.CONTROL_MAX_BYTES */
+#define FORK_OP 'F'                    /* the first byte of a protocol.FORK; JSON begins with another */
+#define ANSWER_BYTES 300
+
+/* What `serve` returns, as in fork_server.py. */
+enum { MESSAGE = 0, IS_SANDBOX = 1, IS_SPARE = 2, IS_ZYGOTE = 3 };
+
+/* protocol.FORK; what follows it is for the child. */
+struct request {
+    uint8_t op;
+    uint8_t kind;
+    uint8_t no_network;
+    uint8_t is_spare;
+    uint32_t first_uid;
+    uint32_t uid_count;
+    uint32_t zero;
+    uint64_t id;
+};
+
+static char buffer[MESSAGE_MAX_BYTES];
+static const char *message_start = buffer; /* the message, or what is for the child */
+static Py_ssize_t message_length;
+static int *tid_address; /* where glibc keeps this thread's id: without it pthread calls in the child would lie */
+
+/* One datagram, with at most one descriptor beside it. */
+static int answer(int control, const char *text, int fd)
+{
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } rights = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    struct iovec data = {(void *)text, strlen(text)};
+    struct msghdr packet = {.msg_iov = &data, .msg_iovlen = 1};
+
+    if (fd >= 0) {
+        memcpy(CMSG_DATA(&rights.header), &fd, sizeof fd);
+        packet.msg_control = &rights;
+        packet.msg_controllen = sizeof rights;
+    }
+    return sendmsg(control, &packet, MSG_NOSIGNAL) < 0 ? -1 : 0;
+}
+
+static int refuse(int control, uint64_t id, const char *call)
+{
+    char text[ANSWER_BYTES];
+
+    snprintf(text, sizeof text, "{\"op\":\"refused\",\"id\":%llu,\"error\":\"%s: %s\"}", (unsigned long long)id, call,
+             strerror(errno));
+    return answer(control, text, -1);
+}
+
+static int tell_forked(int control, uint64_t id, pid_t pid, int pidfd)
+{
+    char text[ANSWER_BYTES];
+
+    snprintf(text, sizeof text, "{\"op\":\"forked\",\"id\":%llu,\"pid\":%d}", (unsigned long long)id, (int)pid);
+    return answer(control, text, pidfd);
+}
+
+static int write_map(pid_t pid, const char *name, const char *line)
+{
+    char path[64];
+    ssize_t written;
+    int fd;
+
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    written = write(fd, line, strlen(line));
+    close(fd);
+    return written < 0 ? -1 : 0;
+}
+
+/* user_namespaces(7): the numbers outside are as seen from here. */
+static int write_id_maps(pid_t pid, const struct request *request)
+{
+    char line[64];
+
+    snprintf(line, sizeof line, "%u %u %u", request->kind == SANDBOX ? SANDBOX_UID : 0U, (unsigned)request->first_uid,
+             (unsigned)request->uid_count);
+    return write_map(pid, "uid_map", line) < 0 ? -1 : write_map(pid, "gid_map", line);
+}
+
+static pid_t clone_child(const struct request *request, int *pidfd)
+{
+    unsigned long flags = CLONE_NEWUSER | CLONE_PIDFD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
+
+    if (request->kind == SANDBOX)
+        flags |= CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
+    if (request->no_network)
+        flags |= CLONE_NEWNET;
+    return (pid_t)syscall(SYS_clone, flags, NULL, pidfd, tid_address, 0L);
+}
+
+/* The child's half. A failure ends it in there. */
+static void be_child(const struct request *request, const struct fd_list *given, int maps_ready)
+{
+    if (request->kind == SANDBOX)
+        confine_sandbox(given, maps_ready);
+    else
+        confine_zygote(given, maps_ready);
+    PyOS_AfterFork_Child();
+    if (request->kind == SANDBOX)
+        PyGC_Enable(); /* off in a Zygote, whose objects are frozen */
+}
+
+/* The Zygote's half: id maps, the go-ahead, the answer. A child without its maps ends by itself. */
+static int be_parent(int control, const struct request *request, pid_t pid, int pidfd, int maps_written)
+{
+    if (write_id_maps(pid, request) < 0)
+        return refuse(control, request->id, "writing the id maps");
+    if (write(maps_written, "1", 1) < 0)
+        return refuse(control, request->id, "write");
+    return tell_forked(control, request->id, pid, pidfd);
+}
+
+static int is_well_formed(const struct request *request, const struct fd_list *given)
+{
+    return request->kind < KINDS && given->count >= (request->kind == SANDBOX ? 3 : 1);
+}
+
+/* 1 in the child, 0 in the Zygote; -1 when the daemon cannot be answered. */
+static int fork_child(int control, const struct request *request, const struct fd_list *given)
+{
+    int maps[2], pidfd = -1, result;
+    pid_t pid;
+
+    errno = EINVAL;
+    if (!is_well_formed(request, given))
+        return refuse(control, request->id, "fork");
+    if (pipe2(maps, O_CLOEXEC) < 0)
+        return refuse(control, request->id, "pipe2");
+    PyOS_BeforeFork();
+    pid = clone_child(request, &pidfd);
+    if (pid == 0) {
+        close(maps[1]); /* or the end of a Zygote that dies would not be seen */
+        be_child(request, given, maps[0]);
+        return 1;
+    }
+    result = pid < 0 ? refuse(control, request->id, "clone") : be_parent(control, request, pid, pidfd, maps[1]);
+    close(maps[0]);
+    close(maps[1]);
+    if (pidfd >= 0)
+        close(pidfd);
+    PyOS_AfterFork_Parent();
+    return result;
+}
+
+static int child_is(const struct request *request)
+{
+    if (request->kind == ZYGOTE)
+        return IS_ZYGOTE;
+    return request->is_spare ? IS_SPARE : IS_SANDBOX;
+}
+
+/* -- for Python */
+
+PyObject *native_prepare(PyObject *module, PyObject *args)
+{
+    const struct sigaction ignored = {.sa_handler = SIG_IGN};
+
+    (void)module;
+    (void)args;
+    /* The kernel reaps; the daemon reads exit statuses from its pidfds. Not signal.signal(): a sandbox is to find the default,
+     * which it has again, where Python looks for it, too. */
+    if (sigaction(SIGCHLD, &ignored, NULL) < 0)
+        return os_error("sigaction");
+    if (prctl(PR_GET_TID_ADDRESS, &tid_address, 0, 0, 0) < 0)
+        return os_error("prctl(PR_GET_TID_ADDRESS)");
+    return none();
+}
+
+PyObject *native_serve(PyObject *module, PyObject *args)
+{
+    struct request request;
+    struct fd_list given;
+    int control, forked, cut;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "i:serve", &control))
+        return NULL;
+    for (;;) {
+        message_start = buffer;
+        message_length = receive_packet(control, buffer, sizeof buffer, 0, &given, &cut);
+        if (message_length < 0)
+            return PyErr_Occurred() ? NULL : os_error("recvmsg");
+        if (cut) {
+            close_all(&given);
+            errno = EMSGSIZE;
+            return os_error("recvmsg");
+        }
+        if (message_length < (Py_ssize_t)sizeof request || buffer[0] != FORK_OP) {
+            close_all(&given);
+            return PyLong_FromLong(MESSAGE);
+        }
+        memcpy(&request, buffer, sizeof request);
+        forked = fork_child(control, &request, &given);
+        if (forked > 0) {
+            message_start += sizeof request;
+            message_length -= (Py_ssize_t)sizeof request;
+            return PyLong_FromLong(child_is(&request));
+        }
+        close_all(&given);
+        if (forked < 0)
+            return os_error("sendmsg");
+    }
+}
+
+PyObject *native_message(PyObject *module, PyObject *args)
+{
+    (void)module;
+    (void)args;
+    return PyBytes_FromStringAndSize(message_start, message_length);
+}

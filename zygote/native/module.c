@@ -1,0 +1,45 @@
+/* The module `zygote._native`: its table of functions, described for Python in zygote/_native.pyi. */
+
+#include "native.h"
+
+#include <string.h>
+
+PyObject *os_error(const char *call)
+{
+    int error = errno;
+    PyObject *args = Py_BuildValue("iN", error, PyUnicode_FromFormat("%s: %s", call, strerror(error)));
+
+    if (args) {
+        PyErr_SetObject(PyExc_OSError, args);
+        Py_DECREF(args);
+    }
+    return NULL;
+}
+
+static PyMethodDef methods[] = {
+    {"serve", native_serve, METH_VARARGS, NULL},
+    {"message", native_message, METH_NOARGS, NULL},
+    {"prepare", native_prepare, METH_VARARGS, NULL},
+    {"keep_filters", native_keep_filters, METH_VARARGS, NULL},
+    {"receive", native_receive, METH_VARARGS, NULL},
+    {"reply", native_reply, METH_VARARGS, NULL},
+    {"set_environment", native_set_environment, METH_VARARGS, NULL},
+    {"limit_open_files", native_limit_open_files, METH_VARARGS, NULL},
+    {"drop_bounding_set", native_drop_bounding_set, METH_VARARGS, NULL},
+    {"set_capabilities", native_set_capabilities, METH_VARARGS, NULL},
+    {"lock_securebits", native_lock_securebits, METH_NOARGS, NULL},
+    {"install_filter", native_install_filter, METH_VARARGS, NULL},
+    {"set_no_new_privs", native_set_no_new_privs, METH_NOARGS, NULL},
+    {"set_dumpable", native_set_dumpable, METH_NOARGS, NULL},
+    {"close_fds_from", native_close_fds_from, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_native", NULL, -1, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,71 @@
+/* What a Zygote and its children do without touching the interpreter's memory; see fork.c for why.
+ *
+ * Stable ABI: one build serves every Python that sockd runs on. Formats with `#` are not in it: they mean one function in the
+ * headers before 3.13 and another since.
+ */
+
+#ifndef SOCKD_NATIVE_H
+#define SOCKD_NATIVE_H
+
+#define Py_LIMITED_API 0x030B0000
+#define _GNU_SOURCE
+#include <Python.h>
+
+#include <errno.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#define CHANNEL_FD 3     /* fork_server.CHANNEL_FD */
+#define SANDBOX_UID 1000 /* of every handler inside its user namespace; outside, each has its own */
+#define MAX_FDS 16       /* protocol.CONTROL_MAX_FDS */
+
+/* A child's kind, as in protocol.FORK. */
+enum { SANDBOX = 0, ZYGOTE = 1, KINDS = 2 };
+
+/* Descriptors that came beside data. */
+struct fd_list {
+    int count;
+    int fds[MAX_FDS];
+};
+
+/* confine.c: in the child; none of them returns after a failure. */
+void confine_sandbox(const struct fd_list *given, int maps_ready);
+void confine_zygote(const struct fd_list *given, int maps_ready);
+
+/* privileges.c; -1 with errno */
+int drop_bounding_set(unsigned long long keep);
+int set_capabilities(unsigned long long keep);
+int lock_securebits(void);
+
+/* channel.c */
+ssize_t receive_packet(int fd, void *data, size_t size, int flags, struct fd_list *given, int *cut);
+void close_all(const struct fd_list *given);
+
+/* Functions for Python, gathered by module.c. */
+PyObject *native_serve(PyObject *module, PyObject *args);
+PyObject *native_message(PyObject *module, PyObject *args);
+PyObject *native_prepare(PyObject *module, PyObject *args);
+PyObject *native_keep_filters(PyObject *module, PyObject *args);
+PyObject *native_receive(PyObject *module, PyObject *args);
+PyObject *native_reply(PyObject *module, PyObject *args);
+PyObject *native_set_environment(PyObject *module, PyObject *args);
+PyObject *native_limit_open_files(PyObject *module, PyObject *args);
+PyObject *native_drop_bounding_set(PyObject *module, PyObject *args);
+PyObject *native_set_capabilities(PyObject *module, PyObject *args);
+PyObject *native_lock_securebits(PyObject *module, PyObject *args);
+PyObject *native_install_filter(PyObject *module, PyObject *args);
+PyObject *native_set_no_new_privs(PyObject *module, PyObject *args);
+PyObject *native_set_dumpable(PyObject *module, PyObject *args);
+PyObject *native_close_fds_from(PyObject *module, PyObject *args);
+
+/* Not Py_RETURN_NONE: in the headers of 3.12 it counts no reference, as None is immortal there; in 3.11 it is not. */
+static inline PyObject *none(void)
+{
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+/* OSError with the name of the call that failed. NULL, for `return os_error("…")`. */
+PyObject *os_error(const char *call);
+
+#endif
