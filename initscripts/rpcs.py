@@ -23,6 +23,9 @@ from storage_lib.sockd_initscript import wire
 BODIES_LIMIT_BYTES = 8 * 1024 * 1024
 """Request bodies of one run that are held by the engine; a larger one is sent from the region (send_rpc_buf)."""
 
+DESCRIPTOR_LIMIT = 4096
+"""Characters: what an RPC asked for is kept for the report, and a DynamoDB request's name is its whole body."""
+
 
 class Rpc:
     """One RPC. Written by the loop once it is under way, read by the guest's thread once `done` is set."""
@@ -172,7 +175,10 @@ class Rpcs:
 
     def _announce(self, rpc: Rpc, body: bytes | memoryview) -> None:
         try:
-            rpc.descriptor = rpc.connection.descriptor(rpc.method, body)
+            descriptor = rpc.connection.descriptor(rpc.method, body)
+            if sum(map(len, descriptor)) > DESCRIPTOR_LIMIT:
+                return  # it keeps the name that it has, which is nothing that an app reads
+            rpc.descriptor = descriptor
             self._link.send({"op": "sent", "id": rpc.id, "rpc": rpc.descriptor})
         except (RpcFailed, ValueError, wire.WireError):
             # The RPC fails for it, too; or its name is too long to be told.

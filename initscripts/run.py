@@ -35,6 +35,8 @@ from initscripts.signals import LoopCalls, Waiting
 from storage_lib.sockd_initscript.wire import WireError
 
 READS_LIMIT = 10_000
+READS_LIMIT_BYTES = 1 << 20
+"""Of what they name: the engine keeps them until the app hangs up, and a report has room for less."""
 
 
 class RunRequest(msgspec.Struct, kw_only=True):
@@ -79,6 +81,7 @@ class Run:
         self._on_abort: Callable[[Run], None] | None = None
         self._on_guest_end: Callable[[Sequence[str]], None] | None = None
         self._reads: list[AppRead] = []
+        self._reads_room = READS_LIMIT_BYTES
         self._reads_are_cut = False
         self._is_released = False
         self._tidying: asyncio.Task[None] | None = None
@@ -197,13 +200,16 @@ class Run:
             raise
 
     def _app_read(self, message: dict[str, Any]) -> None:
-        if len(self._reads) >= READS_LIMIT:
-            self._reads_are_cut = True
-            return
         try:
-            self._reads.append(msgspec.convert(message, AppRead))
+            read = msgspec.convert(message, AppRead)
         except msgspec.ValidationError as error:
             raise WireError(str(error)) from error
+        size = len(read.served) + sum(map(len, read.rpc)) + 50 * len(read.rpc)
+        if len(self._reads) >= READS_LIMIT or size > self._reads_room:
+            self._reads_are_cut = True
+            return
+        self._reads_room -= size
+        self._reads.append(read)
 
     def _stop(self, outcome: Outcome, message: str) -> None:
         """Make the guest's thread come back, wherever it is."""

@@ -269,6 +269,8 @@ class Link:
             wire.require(message, {"size": int})
             if not fds:
                 raise wire.WireError(f"segment {number} without its descriptor")
+            if os.fstat(fds[0]).st_size < message["size"]:  # reading behind the end of a mapped file is a SIGBUS
+                raise wire.WireError(f"segment {number} is shorter than {message['size']} bytes")
             segment = self._segments[number] = Segment(fds.pop(), message["size"])
         if length and not 0 <= offset < offset + length <= segment.size:
             raise wire.WireError(f"{length} bytes at {offset} of segment {number}, which has {segment.size}")

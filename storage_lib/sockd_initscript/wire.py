@@ -51,6 +51,7 @@ REGION_FIELDS = {"status": int, "segment": int, "offset": int, "length": int}
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
+_spell_out = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class WireError(Exception):
@@ -72,6 +73,8 @@ def decode(data: bytes) -> tuple[dict[str, Any], bytes]:
     text, newline, payload = data.partition(b"\n")
     try:
         message = _decode(str(text, "utf-8"))
+        if b"\\u" in text:  # half a surrogate pair is no text: nobody could pass it on, not even in a report
+            _spell_out(message).encode()
     except (ValueError, RecursionError) as error:
         raise WireError(f"not JSON: {error}") from None
     fields = FIELDS.get(str(message.get("op"))) if isinstance(message, dict) and newline else None

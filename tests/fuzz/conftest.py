@@ -1,4 +1,8 @@
-"""A test that was asked for thousands of examples may take its time."""
+"""Strangers' bytes, made up at random: whatever parses them answers, refuses or hangs up, and never breaks.
+
+Hypothesis makes the bytes; what it once found stays in the tests as an explicit example. `SOCKD_FUZZ_EXAMPLES=5000` asks
+for more than the few that fit into an ordinary run; a test may then take its time.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_imports_are_texts_and_a_time_that_can_be_added_up(body: bytes) -> None:
     for key, module, seconds in found:
         key.encode()
         module.encode()
-        assert 0 <= seconds and math.isfinite(seconds)
+        assert seconds >= 0 and math.isfinite(seconds)
 
 
 imported = objects(
@@ -78,5 +78,5 @@ def test_an_answer_to_import_adds_up_or_ends_the_zygote(message: dict[str, Any])
         found = read_imported(Answer(json.loads(encoded(message)), []))
     except ZygoteGone:
         return
-    assert 0 <= found.seconds and math.isfinite(found.seconds)
+    assert found.seconds >= 0 and math.isfinite(found.seconds)
     msgspec.json.encode(found.failed)  # shown to people as the reason why a package is not cached
