@@ -130,8 +130,7 @@ def call(method: str, request: dict[str, Any], key: str) -> dict[str, Any]:
     from sockd_storage import network
 
     client = network.client("dynamodb")
-    answer: dict[str, Any] = client.get_item(**request) if method == "GetItem" else client.query(**request)
-    read.done("network")
+    answer: dict[str, Any] = read.from_network(client.get_item if method == "GetItem" else client.query, **request)
     return answer
 
 

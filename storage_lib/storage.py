@@ -78,8 +78,7 @@ class storage:
             return
         from sockd_storage import network
 
-        network.get_file(bucket, file, filepath)
-        read.done("network")
+        read.from_network(network.get_file, bucket, file, filepath)
 
     def download_stream(self, bucket: str, file: str) -> memoryview:
         """The object `file`, read-only; what the initscript fetched is not copied."""
@@ -91,9 +90,7 @@ class storage:
             return view
         from sockd_storage import network
 
-        view = network.get_bytes(bucket, file)
-        read.done("network")
-        return view
+        return read.from_network(network.get_bytes, bucket, file)
 
     def download_directory(self, bucket: str, prefix: str, path: str) -> None:
         """Download all objects whose keys begin with `prefix`, each to `path`/key. Raises: RuntimeError if there is none.
@@ -136,9 +133,7 @@ def _list_page(read: Read, bucket: str, prefix: str, token: str | None) -> tuple
             return page
     from sockd_storage import network
 
-    page = network.list_page(bucket, prefix, token)
-    read.done("network")
-    return page
+    return read.from_network(network.list_page, bucket, prefix, token)
 
 
 def get_instance(connection_string: str | None = None) -> storage:

@@ -17,8 +17,11 @@ import sockd_initscript
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, TypeVar
 
     from storage_lib.sockd_initscript.region import Message
+
+    T = TypeVar("T")
 
 HASH = 1 << 63
 """The top bit: a number that is a hash is never one of a count."""
@@ -72,6 +75,13 @@ class Read:
         except (sockd_initscript.NoMessage, OSError):
             return None
         return None if message.status not in SUCCESS or was_written(*self._place) else message
+
+    def from_network(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """What `call` returns. The trace is told of it also when it raises, as it has had its number."""
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self.done("network")
 
     def done(self, served: str) -> None:
         """Tell the trace: "region" or "network"."""

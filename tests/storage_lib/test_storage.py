@@ -67,6 +67,7 @@ def test_an_error_is_not_served_but_raised_by_boto3(storage: Any, engine: Engine
     engine.message(0, b"<Error/>", GET, "bkt", "missing", status=404)
     with pytest.raises(storage.get_instance().client.exceptions.NoSuchKey):
         read(storage, "missing")
+    assert engine.reads() == [([GET, "bkt", "missing"], NETWORK)]  # told all the same: it has had its number
 
 
 def test_a_reply_on_its_way_is_waited_for(storage: Any, engine: EngineEnd, s3: S3) -> None:
