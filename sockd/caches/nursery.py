@@ -244,11 +244,20 @@ class Nursery:
             if culprit:
                 self._refuse(culprit, str(reason) or "a fork of it did not answer in time")
         else:
-            for key in plan.added:  # alone each is harmless, together they are not
-                self._refuse(key, f"only together with others: {error}")
+            await self._try_again(parent, plan)
         finally:
             if zygote is not None:
                 zygote.close()
+
+    async def _try_again(self, parent: ZygoteNode, plan: selection.NewNode) -> None:
+        """Alone each is harmless. If they are together, too, it was our failure and not theirs: a refusal is for good."""
+        try:
+            self._tree.add(await self._provision(parent, plan))
+        except NoCapacity as reason:
+            _log.warning("no memory to try again: %s", reason)
+        except (SandboxFailed, OSError, TimeoutError) as reason:
+            for key in plan.added:
+                self._refuse(key, f"only together with others: {reason or 'it did not answer in time'}")
 
     def _refuse(self, key: str, reason: str) -> None:
         _log.warning("%s is not cacheable: %s", key, reason)

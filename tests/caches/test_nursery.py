@@ -226,7 +226,7 @@ async def test_a_canary_that_does_not_answer_refuses_the_package(tmp_path: Path)
 async def test_packages_that_only_harm_together_are_all_refused(tmp_path: Path) -> None:
     class Together(Tree):
         async def fork_spare(self, zygote: FakeZygote) -> Any:
-            if len(self.zygotes) == 2:
+            if len(self.zygotes) in (2, 4):  # the first try and the last, not the search between them
                 raise SandboxFailed("too much")
             return FakeSpare()
 
@@ -235,6 +235,24 @@ async def test_packages_that_only_harm_together_are_all_refused(tmp_path: Path) 
         await observed(nursery, tree, A, B)
         assert {entry.key for entry in nursery.refused.list()} == {A, B}
         assert {entry.reason for entry in nursery.refused.list()} == {"only together with others: too much"}
+
+
+@pytest.mark.parametrize("packages", [(A,), (A, B)])
+async def test_a_failure_that_does_not_come_again_is_blamed_on_no_package(
+    tmp_path: Path, packages: tuple[str, ...]
+) -> None:
+    class Once(Tree):
+        async def fork_spare(self, zygote: FakeZygote) -> Any:
+            if len(self.zygotes) == 2:
+                raise OSError(5, "Input/output error")
+            return FakeSpare()
+
+    tree = Once()
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, *packages)
+        assert nursery.refused.list() == []
+        assert tree.packages() == [set(), set(packages)]
+        assert [zygote.closed for zygote in tree.zygotes] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("where", ["spawn", "canary"])
