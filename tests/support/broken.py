@@ -35,18 +35,13 @@ def breaks(name: str) -> Callable[[Break], Break]:
     return register
 
 
-def patch_zygote(file: str, old: str, new: str) -> None:
-    """Have sandboxes run a copy of zygote/ in which each match of a pattern in a file is replaced.
-
-    Raises: AssertionError when there is none: the code has changed, and this break with it."""
-    (_, zygote), *_ = [(bind, bind.source) for bind in base.plan(Path("/")) if bind.target == base.ZYGOTE]
+def copied_zygote() -> Path:
+    """Have sandboxes run a copy of zygote/, whose directory this is; it goes with this process."""
+    (zygote,) = [bind.source for bind in base.plan(Path("/")) if bind.target == base.ZYGOTE]
     copy = Path(tempfile.mkdtemp(prefix="sockd-broken-")) / "zygote"
     atexit.register(shutil.rmtree, copy.parent, ignore_errors=True)
     copy.parent.chmod(0o755)
     shutil.copytree(zygote, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    text, count = re.subn(old, new, (copy / file).read_text(), flags=re.MULTILINE)
-    assert count, f"{file} has no {old!r}"
-    (copy / file).write_text(text)
     original = base.plan
 
     def plan(packages: Path) -> tuple[base.Bind, ...]:
@@ -55,6 +50,17 @@ def patch_zygote(file: str, old: str, new: str) -> None:
         )
 
     base.plan = plan
+    return copy
+
+
+def patch_zygote(file: str, old: str, new: str) -> None:
+    """Have sandboxes run a copy of zygote/ in which each match of a pattern in a file is replaced.
+
+    Raises: AssertionError when there is none: the code has changed, and this break with it."""
+    copy = copied_zygote()
+    text, count = re.subn(old, new, (copy / file).read_text(), flags=re.MULTILINE)
+    assert count, f"{file} has no {old!r}"
+    (copy / file).write_text(text)
 
 
 # -- groups A, B, C

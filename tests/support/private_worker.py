@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +31,11 @@ from tests.support.package_index import PackageIndex
 NEIGHBOUR = "neighbour"
 CONFIG = "[zygote]\nspares = 2\nimport_deadline_s = 3.0\ncanary_deadline_s = 2.0\n"
 SETTLE_S = 10.0
-FDS_FOR_EACH = 10
-"""Most descriptors that the daemon holds for a Zygote, a spare or an idle sandbox."""
-FDS_AT_EASE = 40
-"""And those that come and go: pools of cgroups and roots, connections."""
+FDS_FOR_EACH = 5
+"""Most descriptors that the daemon holds for a Zygote, a spare or an idle sandbox, cgroup files left out: their pool keeps
+them, and its size is a setting."""
+FDS_AT_EASE = 60
+"""And those that are there always or come and go: loops, databases, roots made ahead, connections."""
 _TICK_S = 0.02
 
 
@@ -109,22 +111,31 @@ def look_at(pid: int) -> Process | None:
 class PrivateWorker:
     """One running worker and what a case needs of it."""
 
-    def __init__(self, directory: Path, config: str = "", *, broken: str = "") -> None:
-        """Args: config: TOML behind CONFIG; broken: a protection that this worker is to lack (`broken.py`)."""
+    def __init__(
+        self,
+        directory: Path,
+        config: str = "",
+        *,
+        broken: str = "",
+        command: Sequence[str] = COMMAND,
+        zygotes: str = CONFIG,
+    ) -> None:
+        """Args: config: TOML behind `zygotes`; broken: a protection that this worker is to lack (`broken.py`);
+        command: what starts it, if it is not `sockd up`."""
         self._directory = directory
         self.index = PackageIndex()
-        self._config = f'[packages]\nindex_url = "{self.index.url}"\n{CONFIG}{config}'
-        self._broken = broken
+        self._config = f'[packages]\nindex_url = "{self.index.url}"\n{zygotes}{config}'
+        self._command = command
+        if broken:
+            self._command = (COMMAND[0], "-m", "tests.support.broken", broken, *COMMAND[3:])
         self._starts = 0
         self._baseline: list[float] = []
         self.daemon = self._start()
 
     def _start(self) -> RunningDaemon:
         self._starts += 1
-        command = (
-            COMMAND if not self._broken else (COMMAND[0], "-m", "tests.support.broken", self._broken, *COMMAND[3:])
-        )
-        daemon = RunningDaemon.start(self._directory / f"state-{self._starts}", self._config, command=command)
+        state = self._directory / f"state-{self._starts}"
+        daemon = RunningDaemon.start(state, self._config, command=self._command)
         daemon.deploy(NEIGHBOUR, "def f(event): return event")
         return daemon
 
@@ -234,9 +245,10 @@ class PrivateWorker:
         if len(processes) > known:
             told = [f"{process.pid} {process.kind} {process.status['Name']}" for process in processes]
             return f"{len(processes)} processes where {known} are known: {told}"
-        most = FDS_AT_EASE + FDS_FOR_EACH * (status["zygotes"] + ready + status["cgroups"].get("idle", 0) + 2)
-        if len(fds := open_fds(self.daemon.pid)) > most:
-            return f"{len(fds)} descriptors of the daemon, at most {most} are known: {sorted(fds)}"
+        most = FDS_AT_EASE + FDS_FOR_EACH * (status["zygotes"] + ready)
+        fds = [target for target in open_fds(self.daemon.pid) if not target.startswith("/sys/fs/cgroup/")]
+        if len(fds) > most:
+            return f"{len(fds)} descriptors of the daemon, at most {most} are known: {Counter(map(_kind, fds))}"
         return ""
 
     def restart(self) -> None:
@@ -248,6 +260,11 @@ class PrivateWorker:
     def close(self) -> None:
         self.daemon.close()
         self.index.close()
+
+
+def _kind(target: str) -> str:
+    """socket for socket:[123]."""
+    return target.partition(":")[0]
 
 
 class Watch:
@@ -307,9 +324,13 @@ class LedgerBesideWorkers(Ledger):
         theirs = {str(pid) for daemon in RunningDaemon.living for pid in daemon.pids()}
         return [entry for entry in super().survivors() if entry.kind != "process" or entry.key not in theirs]
 
+    def start_again(self) -> None:
+        """Count from here: the worker is another one."""
+        self._before = set(self._entries())
+
 
 @pytest.fixture(autouse=True)
-def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
+def ledger(request: pytest.FixtureRequest) -> Iterator[LedgerBesideWorkers]:
     """The count before and after each test; the folder's worker is there before it."""
     if "house" in request.fixturenames:
         request.getfixturevalue("worker")
@@ -332,20 +353,17 @@ def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def house(worker: PrivateWorker, request: pytest.FixtureRequest) -> Iterator[PrivateWorker]:
-    """The worker, and after the case: is it alive, does it answer, is nothing left?"""
-    if not worker.alive:
-        worker.restart()
+def house(worker: PrivateWorker, ledger: LedgerBesideWorkers) -> Iterator[PrivateWorker]:
+    """The worker, and after the case: is it alive, does it answer, is nothing left? If not, the next case gets another."""
     mark = worker.daemon.mark
     yield worker
-    if not worker.alive:
-        worker.restart()
-        pytest.fail("the daemon ended")
     try:
+        assert worker.alive, "the daemon ended:\n" + "\n".join(worker.daemon.lines[mark:])
         worker.settle()
         assert worker.call(NEIGHBOUR, 7) == 7
         raised = [line for line in worker.daemon.lines[mark:] if "Traceback" in line]
         assert not raised, "the daemon's log holds a traceback:\n" + "\n".join(worker.daemon.lines[mark:])
     except BaseException:
         worker.restart()
+        ledger.start_again()
         raise

@@ -1,0 +1,77 @@
+"""Workers that are broken on purpose: with failpoints, or with several lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.running import Gate
+from tests.support.cases import ALL
+from tests.support.ledger import Ledger
+from tests.support.package_index import PackageIndex
+from tests.support.plans import Plans
+from tests.support.private_worker import PrivateWorker
+
+FAILING = """
+[zygote]
+import_deadline_s = 1.0
+canary_deadline_s = 1.0
+memory_mb = 96
+spares = 0
+[sandbox]
+spawn_deadline_s = 0.25
+memory_mb = 4096
+idle_limit = 0
+[function]
+init_timeout_s = 0.25
+"""
+"""Each invocation of this worker is a cold start, and what hangs is given up soon."""
+
+
+@pytest.fixture
+def everything(request: pytest.FixtureRequest) -> bool:
+    """Whether the long cases run, and those of the default set at full length."""
+    return bool(request.config.getoption(ALL, default=False))
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[PackageIndex]:
+    """Where the workers of this module look for packages."""
+    index = PackageIndex()
+    yield index
+    index.close()
+
+
+@pytest.fixture(scope="module")
+def plans() -> Iterator[Plans]:
+    plans = Plans()
+    yield plans
+    plans.close()
+
+
+@pytest.fixture(scope="module")
+def failing(plans: Plans, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
+    """The module's worker with failpoints. It must end in order, and leave nothing in its cgroups."""
+    ledger = Ledger()
+    worker = PrivateWorker(tmp_path_factory.mktemp("failing"), command=plans.command, zygotes=FAILING)
+    try:
+        yield worker
+        assert worker.daemon.terminate() == 0, worker.daemon.lines
+    finally:
+        worker.close()
+    ledger.check()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.close()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state directory of the test's own."""
+    return tmp_path / "state"
