@@ -10,7 +10,9 @@
      │   ├─ InitFailed                    importing the handler raised
      │   └─ ResponseTooLarge
      ├─ SandboxDied 502 ── OutOfMemory    the process is gone
-     ├─ NoCapacity 503 ── Draining        nothing was run; trying again may help
+     ├─ NoCapacity 503                    nothing was run; trying again may help
+     │   ├─ Draining
+     │   └─ StorageFull 507               nothing was changed
      ├─ SandboxFailed 503                 the platform could not make a sandbox
      ├─ PackagesFailed 503 ── ResolveFailed 400, InstallFailed
      └─ TimedOut 504
@@ -157,6 +159,16 @@ class NoCapacity(SockdError):
 
 class Draining(NoCapacity):
     """The worker is shutting down and takes no new request."""
+
+
+class StorageFull(NoCapacity):
+    """The disk of the state directory is full; what was there before the request still is."""
+
+    status = 507
+    error_type = "InsufficientStorageException"
+
+    def __init__(self) -> None:
+        super().__init__("the disk of the state directory is full")
 
 
 class SandboxFailed(SockdError):

@@ -6,13 +6,14 @@ function errors: {errorType, errorMessage, requestId, stackTrace?}.
 
 from __future__ import annotations
 
+import errno
 import logging
 import traceback
 from typing import NamedTuple
 
 import msgspec
 
-from sockd.errors import FunctionFailed, NoCapacity, SockdError, TooManyRequests
+from sockd.errors import FunctionFailed, NoCapacity, SockdError, StorageFull, TooManyRequests
 from sockd.telemetry import Invocation
 
 log = logging.getLogger("sockd.http")
@@ -40,8 +41,11 @@ def success(invocation: Invocation, request_id: str) -> Answer:
 
 
 def failure(error: BaseException, request_id: str) -> Answer:
-    """What went wrong. An exception that is not a SockdError is a bug of ours: logged here, told without details."""
-    if not isinstance(error, SockdError):
+    """What went wrong. A full disk can be met at any step; any other exception that is not a SockdError is a bug of ours:
+    logged here, told without details."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        error = StorageFull()
+    elif not isinstance(error, SockdError):
         log.error("request %s: %s", request_id, "".join(traceback.format_exception(error)))
         error = SockdError(f"internal error; the worker's log names request {request_id}")
     if error.invocation is not None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sockd.config import CodeConfig
-from sockd.errors import BadArchive, NoCapacity
+from sockd.errors import BadArchive, StorageFull
 from sockd.lambdas.archive import Tree, extract
 
 SANDBOX_PATH = "/var/task"
@@ -92,7 +92,7 @@ class CodeStore:
         On return the version is on the disk, not just in its cache: a row naming it may be written. After an error
         nothing is left behind.
 
-        Raises: BadArchive; NoCapacity when the disk is full."""
+        Raises: BadArchive; StorageFull."""
         building = self._new_tmp()
         try:
             building.mkdir(mode=0o700)
@@ -100,7 +100,7 @@ class CodeStore:
             return self._publish(tree, building)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise NoCapacity("the disk of the state directory is full") from error
+                raise StorageFull from error
             raise
         finally:
             shutil.rmtree(building, ignore_errors=True)

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sockd.errors import NoCapacity, NoSuchFunction, SockdError
+from sockd.errors import NoSuchFunction, SockdError, StorageFull
 
 SCHEMA_VERSION = 2
 SCHEMA = """
@@ -126,7 +126,7 @@ class Registry:
 
         Deploying what is current already changes nothing and returns the current record.
 
-        Raises: NoCapacity when the disk is full."""
+        Raises: StorageFull."""
         content = (digest, code_bytes, handler, config, closure, initscript)
         now = time.time()
         with self._transaction():
@@ -165,7 +165,7 @@ class Registry:
         return records
 
     def delete(self, name: str) -> None:
-        """Forgets a function and all its versions. Raises NoSuchFunction, NoCapacity."""
+        """Forgets a function and all its versions. Raises NoSuchFunction, StorageFull."""
         with self._transaction():
             if not self._database.execute("DELETE FROM functions WHERE name = ?", (name,)).rowcount:
                 raise NoSuchFunction(f"no function {name!r}")
@@ -197,7 +197,7 @@ class Registry:
             if self._database.in_transaction:  # SQLite itself rolls back when the disk is full
                 run("ROLLBACK")
             if isinstance(error, sqlite3.Error) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                raise NoCapacity("the disk of the state directory is full") from error
+                raise StorageFull from error
             raise
 
 
