@@ -193,6 +193,17 @@ class Connection(RequestReader, asyncio.Protocol):
         else:
             self.transport.close()
 
+    @property
+    def owed_nothing(self) -> bool:
+        """No request has been read to the end of its head and not been answered."""
+        return not self._exchanges and self._reading is None and not self._closed_to_input
+
+    def make_way(self) -> None:
+        """Close, for another to have the place; a client that had begun a request is told so."""
+        if not (self._virgin or self.between):
+            self.transport.write(TOO_MANY.response)
+        self._abandon()
+
     def give_up(self) -> None:
         """The deadline has passed."""
         if self._virgin or self.between:

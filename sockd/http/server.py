@@ -9,6 +9,7 @@ are refused just as clearly, and the next owner replaces it (`bind_unix`), as it
 from __future__ import annotations
 
 import asyncio
+import heapq
 import socket
 import sys
 import time
@@ -88,9 +89,22 @@ class HttpServer:
             connection.give_up()
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection into account; False if it is to be turned away."""
+        """Take a new connection into account; False if it is to be turned away.
+
+        When there are too many, it takes the place of one that is owed nothing: whoever opens connections and leaves them
+        idle, or dribbles a head, shuts nobody out."""
+        if len(self._connections) >= self.limits.connections:
+            self._make_room()
         self._connections.add(connection)
         return len(self._connections) <= self.limits.connections and not self._closing
+
+    def _make_room(self) -> None:
+        """End the connections that are owed nothing and would be given up first. Some at a time: finding them looks at all."""
+        owed_nothing = [connection for connection in self._connections if connection.owed_nothing]
+        count = max(1, self.limits.connections // 64)
+        for connection in heapq.nsmallest(count, owed_nothing, key=lambda each: each.deadline_s):
+            self._connections.discard(connection)
+            connection.make_way()
 
     def forget(self, connection: Connection) -> None:
         """It is closed."""

@@ -195,16 +195,36 @@ async def test_an_upgrade_is_answered_as_the_plain_request_that_it_also_is(serve
         ] == "close"
 
 
-async def test_a_connection_too_many_is_told_so(serve: Serve) -> None:
+async def test_a_connection_too_many_is_told_so_when_all_others_are_owed_an_answer(
+    serve: Serve, worker: FakeWorker
+) -> None:
     port = (await serve(ConnectionLimits(connections=2))).port
     async with raw(port) as first, raw(port) as second:
-        assert (await first.ask(get("/healthz"))).status == 200
-        assert (await second.ask(get("/healthz"))).status == 200
+        for client in (first, second):
+            worker.started.clear()
+            client.send(post("/run/slow", b"1"))
+            await worker.started.wait()
         async with raw(port) as third:
             reply = await third.reply()
             assert (reply.status, reply.headers["retry-after"]) == (503, "1")
             assert reply.json["errorType"] == "ServiceUnavailableException"
-        assert (await first.ask(get("/healthz"))).status == 200
+        worker.release.set()
+        assert [(await client.reply()).status for client in (first, second)] == [200, 200]
+
+
+async def test_a_connection_too_many_takes_the_place_of_the_one_that_was_idle_longest(serve: Serve) -> None:
+    server = await serve(ConnectionLimits(connections=2))
+    async with raw(server.port) as kept, raw(server.port) as slow:
+        slow.send(b"GET /healthz HTTP/1.1\r\nHost: loc")
+        assert (await kept.ask(get("/healthz"))).status == 200
+        async with raw(server.port) as third:
+            assert (await third.ask(get("/healthz"))).status == 200
+            assert (await slow.reply()).status == 503, "the slow client had to be done in ten seconds, the other in 75"
+            assert (await kept.ask(get("/healthz"))).status == 200
+            assert server.connections == 2
+            async with raw(server.port) as fourth:
+                assert (await fourth.ask(get("/healthz"))).status == 200
+                assert server.connections == 2
 
 
 async def test_an_answer_is_one_write(serve: Serve) -> None:
