@@ -1,0 +1,37 @@
+"""The folder's worker, with deadlines short enough that a process which hangs is given up within a case."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.daemon.running import Gate
+from tests.support.cases import happened
+from tests.support.private_worker import PrivateWorker, house, ledger
+
+__all__ = ["happened", "house", "ledger"]
+
+CONFIG = "memory_mb = 96\n[sandbox]\nspawn_deadline_s = 1.0\nmemory_mb = 4096\n"
+"""Behind `[zygote]`."""
+
+
+@pytest.fixture(scope="package")
+def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
+    """The folder's one worker."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    broken = request.config.getoption("broken", default="")
+    worker = PrivateWorker(tmp_path_factory.mktemp("worker"), CONFIG, broken=broken)
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.close()

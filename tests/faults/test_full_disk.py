@@ -1,0 +1,76 @@
+"""The disk of the state directory is full while somebody deploys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sockd.kernel import mounts, syscalls
+from tests.daemon.running import DeployFailed
+from tests.support.cases import Happened, case
+from tests.support.private_worker import PrivateWorker
+
+pytestmark = pytest.mark.root
+
+MB = 1 << 20
+STEP_BYTES = 192 * 1024
+"""How much more is left free at each try."""
+
+
+@pytest.fixture
+def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PrivateWorker]:
+    """A worker whose state is on a file system of 24 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    syscalls.mount("tmpfs", str(disk), "tmpfs", mounts.PRIVATE_TMP, "size=24m")
+    try:
+        worker = PrivateWorker(disk)
+        try:
+            yield worker
+        finally:
+            worker.close()
+    finally:
+        syscalls.umount(str(disk))
+
+
+def fill(directory: Path, leave_bytes: int) -> Path:
+    """A file that takes all of a file system but `leave_bytes`."""
+    file = directory / "filling"
+    status = os.statvfs(directory)
+    with open(file, "wb") as out:
+        os.posix_fallocate(out.fileno(), 0, max(0, status.f_bavail * status.f_frsize - leave_bytes))
+    return file
+
+
+@case(
+    "D12",
+    "deploys with ever more room on a full disk: it fails at the upload, the extraction, the registry",
+    expect="an error that says so, the old version serves, nothing of the new one is there",
+)
+def test_a_deploy_onto_a_full_disk_changes_nothing(small: PrivateWorker, happened: Happened) -> None:
+    daemon = small.daemon
+    small.deploy("app", "def f(event): return 'old'")
+    assert small.call("app") == "old"
+    code, tmp = daemon.state / "code", daemon.state / "tmp"
+    before, at_rest = sorted(os.listdir(code)), os.listdir(tmp)
+    new = {"f.py": "def f(event): return 'new'", "data": os.urandom(MB)}
+    said: dict[str, int] = {}
+    for leave_bytes in range(0, 4 * MB, STEP_BYTES):
+        filling = fill(daemon.state, leave_bytes)
+        try:
+            small.deploy("app", {**new, "n": str(leave_bytes)})
+            break
+        except DeployFailed as error:
+            said[f"{error.status} {error.message}"] = said.get(f"{error.status} {error.message}", 0) + 1
+            assert error.status == 507 and "disk" in error.message, error
+        finally:
+            filling.unlink()
+        assert small.call("app") == "old"
+        assert sorted(os.listdir(code)) == before and os.listdir(tmp) == at_rest
+    happened(f"{said}; with {leave_bytes >> 10} KB left it went through")
+    assert sum(said.values()) >= 4
+    assert small.call("app") == "new"
+    assert daemon.terminate() == 0

@@ -1,0 +1,85 @@
+"""Functions that take processes, threads and memory without end: they meet their own limit, and nobody else meets it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.running import at_once
+from tests.faults.exhausting import FORK_BOMB, HOG, MEMORY, PAGE_CACHE, THREADS
+from tests.faults.watching import attack, charged_bytes, most_during, ms_until
+from tests.support.cases import Happened, case
+from tests.support.private_worker import Answer, PrivateWorker
+
+pytestmark = pytest.mark.root
+
+MB = 1 << 20
+PIDS = 48
+MEMORY_MB = 48
+
+
+def told(answer: Answer) -> str:
+    """An answer in a few words."""
+    return f"{answer.status} {answer.error or answer.body.decode()[:80]}"
+
+
+@case(
+    "D1",
+    "a fork bomb, and threads without end",
+    expect="EAGAIN inside at the function's limit; every process gone within 1 s of the deadline",
+)
+def test_a_fork_bomb_stays_within_its_sandbox(house: PrivateWorker, happened: Happened) -> None:
+    house.deploy("bomb", FORK_BOMB, pids=PIDS, timeout_s=0.7, cpus=0.5)
+    house.deploy("threads", THREADS, pids=PIDS)
+    with attack(house, happened):
+        before = len(house.processes("sandbox"))
+        answer, most = most_during(lambda: house.invoke("bomb"), lambda: len(house.daemon.pids()))
+        gone_ms = ms_until(lambda: len(house.processes("sandbox")) <= before)
+        log = "".join(record["text"] for record in house.daemon.logs("bomb"))
+        started, words = house.call("threads")
+    happened(f"{told(answer)}; it met {log.strip()!r} with {most} processes in the worker, gone {gone_ms:.0f} ms later")
+    happened(f"threads: {words!r} after {started}")
+    assert (answer.status, answer.error) == (504, "Sandbox.Timedout")
+    assert "Resource temporarily unavailable" in log
+    assert PIDS <= most <= PIDS + 2 * before + 16
+    assert gone_ms < 1000
+    assert started == PIDS - 1
+
+
+@case("D2", "a list that grows without end", expect="Sandbox.OutOfMemory with limit and peak; the Zygote lives")
+def test_a_memory_hog_is_told_so_and_its_zygote_lives(house: PrivateWorker, happened: Happened) -> None:
+    house.deploy("hog", HOG, memory_mb=MEMORY_MB)
+    with attack(house, happened):
+        zygotes = {process.pid for process in house.processes("root zygote")}
+        answers = [house.invoke("hog") for _ in range(3)]
+        assert {process.pid for process in house.processes("root zygote")} == zygotes
+    happened(f"{told(answers[0])}: {answers[0].json['errorMessage']}")
+    for answer in answers:
+        assert (answer.status, answer.error) == (502, "Sandbox.OutOfMemory")
+        assert f"limit {MEMORY_MB} MB" in answer.json["errorMessage"]
+
+
+@case(
+    "D3",
+    "memory by mmap, mlock, /tmp, /dev/shm, memfd, System V, pipe and socket buffers; the page cache",
+    expect="each counted in the function's limit: killed at it, or refused below it",
+)
+def test_every_kind_of_memory_counts(house: PrivateWorker, happened: Happened) -> None:
+    for kind, code in MEMORY.items():
+        house.deploy(kind, code, memory_mb=MEMORY_MB, tmp_mb=512, timeout_s=10)
+    house.deploy("page-cache", PAGE_CACHE, memory_mb=MEMORY_MB, timeout_s=10)
+    kinds = list(MEMORY)
+    with attack(house, happened):
+        before = charged_bytes(house.daemon.cgroup)
+        answers, most = most_during(
+            lambda: at_once(len(kinds), lambda n: house.invoke(kinds[n])), lambda: charged_bytes(house.daemon.cgroup)
+        )
+        read = house.call("page-cache", 3 * MEMORY_MB)
+    happened(", ".join(f"{kind}: {told(answer)}" for kind, answer in zip(kinds, answers, strict=True)))
+    happened(f"page cache: {read} MB read; at most {(most - before) >> 20} MB taken at once by {len(kinds)} functions")
+    for kind, answer in zip(kinds, answers, strict=True):
+        if answer.status == 200:
+            taken, _why = answer.json
+            assert taken in range(MEMORY_MB), (kind, answer.json)
+        else:
+            assert (answer.status, answer.error) == (502, "Sandbox.OutOfMemory"), (kind, answer.body)
+    assert most - before < len(kinds) * (MEMORY_MB + 16) * MB
