@@ -221,10 +221,14 @@ class PrivateWorker:
     # -- its leftovers
 
     def settle(self) -> None:
-        """Remove all functions but the neighbour, and wait until nothing of them is left. Raises: AssertionError."""
+        """Remove all functions but the neighbour, and all packages, and wait until nothing of them is left.
+
+        Raises: AssertionError."""
         for function in self.json("/functions"):
             if function["name"] != NEIGHBOUR:
                 self.daemon.remove(function["name"])
+        for package in self.json("/packages"):
+            self.daemon.manage("DELETE", f"/packages/{package['key']}")
         ends = time.monotonic() + SETTLE_S
         tick = threading.Event()
         while left := self.leftovers():

@@ -1,0 +1,70 @@
+"""Makes attacks out of Python functions: their source, deployed as a function or run inside a Zygote as a package.
+
+The body of an attack sees the names of `prelude` and nothing else of these tests.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.package_index import wheel
+from tests.support.private_worker import PrivateWorker
+
+PRELUDE = Path(__file__).with_name("prelude.py").read_text()
+WORTH_A_ZYGOTE = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
+_numbers = itertools.count(1)
+
+Attack = Callable[[Any], Any]
+
+
+def source(attack: Attack) -> str:
+    """The text of an attack as `f`, with all that it needs."""
+    text = textwrap.dedent(inspect.getsource(attack))
+    return f"from __future__ import annotations\nfrom prelude import *\n{text}\nf = {attack.__name__}\n"
+
+
+def files(attack: Attack) -> dict[str, str | bytes]:
+    """What is deployed."""
+    return {"f.py": source(attack), "prelude.py": PRELUDE}
+
+
+def attack(house: PrivateWorker, attack: Attack, event: Any = None, **settings: Any) -> Any:
+    """Deploy an attack and invoke it once; what it returns."""
+    name = f"attack-{next(_numbers)}"
+    house.deploy(name, files(attack), **{"timeout_s": 15, **settings})
+    return house.call(name, event)
+
+
+def in_zygote(house: PrivateWorker, attack: Attack, event: Any = None, *, also: str = "") -> Any:
+    """Have a package run an attack while a Zygote imports it; what it returned there.
+
+    The package brings the attack in its wheel. A first function teaches the worker that the import is worth a Zygote, a
+    second one is forked from it and tells what the package has seen.
+
+    Args:
+        event: passed to the attack (as its repr); also: more code of the package's module, behind the attack."""
+    number = next(_numbers)
+    name, module = f"evil-{number}", f"evil_{number}"
+    text = textwrap.dedent(inspect.getsource(attack))
+    code = (
+        f"from __future__ import annotations\nimport os\n{WORTH_A_ZYGOTE}from {module}_prelude import *\n{text}\n"
+        f"PID = os.getpid()\nERROR = SEEN = None\n"
+        f"if PID != 1:\n"
+        f"    try:\n        SEEN = {attack.__name__}({event!r})\n"
+        f"    except BaseException as error:\n        ERROR = repr(error)\n{also}\n"
+    )
+    package = wheel(name, "1.0", {f"{module}.py": code, f"{module}_prelude.py": PRELUDE})
+    user = f"import {module}\ndef f(event): return [{module}.PID, {module}.ERROR, {module}.SEEN]\n"
+    house.deploy(f"first-{number}", user, requirements=[name], wheels=[package], timeout_s=10)
+    house.call(f"first-{number}")
+    house.daemon.when(lambda: house.daemon.node(f"{name}==1.0"))
+    house.deploy(f"second-{number}", user, requirements=[name], timeout_s=10)
+    pid, error, seen = house.call(f"second-{number}")
+    assert pid != 1, "the package was not imported in a Zygote"
+    assert error is None, error
+    return seen

@@ -1,0 +1,130 @@
+"""What attack code has at hand: raw system calls, and children to try them in. Deployed beside each attack as prelude.py.
+
+Standard library only; it runs inside sandboxes and Zygotes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+libc = ctypes.CDLL(None, use_errno=True)
+_syscall = libc.syscall
+_syscall.restype = ctypes.c_long
+
+AT_FDCWD = -100
+_USED_BY_ATTACKS = (contextlib, socket, stat, struct, time)
+
+
+def name_of(number: int) -> str:
+    """EPERM for 1."""
+    return errno.errorcode.get(number, str(number))
+
+
+def syscall(number: int, *arguments: Any) -> tuple[int, str]:
+    """(result, "" or the errno's name) of a raw call; bytes and buffers are passed as pointers."""
+    ctypes.set_errno(0)
+    given = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    result = _syscall(ctypes.c_long(number), *given)
+    return result, name_of(ctypes.get_errno()) if result == -1 else ""
+
+
+def refusal(number: int, *arguments: Any) -> str:
+    """The errno's name of a raw call, "ok" if it succeeded."""
+    return syscall(number, *arguments)[1] or "ok"
+
+
+def outcome(call: Callable[[], Any]) -> str:
+    """ "ok", or what it raised: the errno's name of an OSError, else the exception's."""
+    try:
+        call()
+    except OSError as error:
+        return name_of(error.errno) if error.errno else type(error).__name__
+    except Exception as error:
+        return type(error).__name__
+    return "ok"
+
+
+def outcomes(calls: dict[str, Callable[[], Any]]) -> dict[str, str]:
+    return {name: outcome(call) for name, call in calls.items()}
+
+
+def read(path: str, most: int = 4096) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read(most) or b""
+
+
+def readable(paths: Iterable[str]) -> list[str]:
+    """Those of the files that give at least one byte."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if read(path, 1):
+                found.append(path)
+    return found
+
+
+def in_child(call: Callable[[], Any], seconds: float = 1.0) -> Any:
+    """What `call` returns in a forked child (as JSON); "killed by ..." when a signal ended it, "blocks" when it took too
+    long, "ends" when it ended the child in order."""
+    taken, given = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(taken)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            me = os.getpid()
+            answer = json.dumps(call())
+            if os.getpid() == me:
+                os.write(given, answer.encode())
+        finally:
+            os._exit(0)
+    os.close(given)
+    with open(taken, "rb") as pipe:
+        answer = pipe.read()
+    try:
+        status = os.waitpid(pid, 0)[1]
+    except ChildProcessError:  # the kernel reaps a Zygote's children
+        status = 0
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return "blocks" if number == signal.SIGALRM else f"killed by {signal.Signals(number).name}"
+    return json.loads(answer) if answer else "ends"
+
+
+def top() -> list[str]:
+    """Names in the root directory as seen from where `..` ends."""
+    for _ in range(30):
+        os.chdir("..")
+    return sorted(os.listdir("."))
+
+
+def visible_pids() -> list[int]:
+    """Every process that /proc shows, by name or by number."""
+    shown = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    return sorted(shown | {number for number in range(1, 2000) if os.path.exists(f"/proc/{number}/status")})
+
+
+def living_pids(most: int = 5000) -> list[int]:
+    """Every process that a signal could be sent to, allowed or not; /proc may hide them, kill(2) does not."""
+    found = []
+    for pid in range(1, most):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            continue
+        except PermissionError:
+            pass
+        found.append(pid)
+    return found
