@@ -13,15 +13,13 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import sys
 from typing import Any
 
-from sockd.kernel import syscalls
+from sockd.kernel import launching, syscalls
 from sockd.kernel.syscalls import MountFlag
 from zygote import linux
 
-NAMESPACES = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 PROC_OPTIONS = "hidepid=invisible,subset=pid"
 """Nothing but the process itself: no other's files, no /proc/sys, no kernel symbols (proc(5))."""
 
@@ -29,12 +27,13 @@ PROC_OPTIONS = "hidepid=invisible,subset=pid"
 def main(text: str) -> int:
     """Confine and run; returns the exit status."""
     confinement = json.loads(text)
-    die_with_parent()
-    for fd in confinement["procs"]:
-        os.write(fd, b"0")
-    namespaces = NAMESPACES | (0 if confinement["network"] == "host" else syscalls.CLONE_NEWNET)
-    syscalls.unshare(namespaces)
-    enter(confinement["root"], confinement["scratch"])
+    launching.die_with_parent()
+    launching.enter(
+        confinement["root"],
+        scratch_fd=confinement["scratch"],
+        procs_fds=confinement["procs"],
+        more_namespaces=0 if confinement["network"] == "host" else syscalls.CLONE_NEWNET,
+    )
     child = os.fork()  # noqa: TID251  SAFETY: this process is single-threaded and was exec'd for this
     if child == 0:
         try:
@@ -49,21 +48,6 @@ def main(text: str) -> int:
     linux.keep_capabilities()  # all that is left to do is to wait, and to be killed
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
-
-
-def die_with_parent() -> None:
-    """SIGKILL for this process when its parent's thread ends (prctl(2)); a change of ids clears it again."""
-    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def enter(root: str, scratch_fd: int) -> None:
-    """pivot_root onto the tree, in a mount namespace of our own, and let go of the host's (pivot_root(2), NOTES)."""
-    syscalls.mount("none", "/", None, MountFlag.REC | MountFlag.PRIVATE)
-    os.chdir(root)  # noqa: TID251  a process of its own
-    syscalls.pivot_root(".", ".")
-    syscalls.umount(".")
-    os.chdir("/")  # noqa: TID251
-    syscalls.move_mount(scratch_fd, syscalls.AT_FDCWD, "/tmp")
 
 
 def become(confinement: dict[str, Any]) -> None:
@@ -82,7 +66,7 @@ def become(confinement: dict[str, Any]) -> None:
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     linux.keep_capabilities()
-    die_with_parent()
+    launching.die_with_parent()
     syscalls.close_on_exec_from(3)
     for fd in confinement["keep"]:
         os.set_inheritable(fd, True)

@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Any
 
-from sockd.kernel import syscalls
+from sockd.kernel import launching, syscalls
 from sockd.kernel.syscalls import MountFlag
 from zygote import linux, protocol
 
@@ -37,37 +37,19 @@ KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
 
 
 def main(base: str, control_fd: str, scratch_fd: str, *procs_fds: str) -> None:
-    die_with_parent()
-    for fd in procs_fds:
-        os.write(int(fd), b"0")
-    syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS)
-    enter(base, int(scratch_fd))
+    launching.die_with_parent()
+    launching.enter(base, scratch_fd=int(scratch_fd), procs_fds=map(int, procs_fds))
+    socket.sethostname("sandbox")
     control = socket.socket(fileno=int(control_fd))
     init = os.fork()  # noqa: TID251  SAFETY: this process is single-threaded and was exec'd for this
     if init == 0:
-        die_with_parent()
+        launching.die_with_parent()
         serve(control)
         os._exit(0)
     control.close()
     linux.drop_bounding_set()
     linux.keep_capabilities()  # all that is left to do is to wait, and to be killed
     os.waitpid(init, 0)
-
-
-def die_with_parent() -> None:
-    """SIGKILL for this process when its parent's thread ends (prctl(2)). Had it ended before, the wire says so."""
-    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def enter(base: str, scratch_fd: int) -> None:
-    """pivot_root onto the base, in a mount namespace of our own, and let go of the host's tree (pivot_root(2), NOTES)."""
-    syscalls.mount("none", "/", None, MountFlag.REC | MountFlag.PRIVATE)
-    os.chdir(base)  # noqa: TID251  a process of its own
-    syscalls.pivot_root(".", ".")
-    syscalls.umount(".")
-    os.chdir("/")  # noqa: TID251
-    syscalls.move_mount(scratch_fd, syscalls.AT_FDCWD, "/tmp")
-    socket.sethostname("sandbox")
 
 
 def serve(control: socket.socket) -> None:
