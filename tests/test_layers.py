@@ -24,7 +24,8 @@ LATE = {"zygote": set[str](), "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
-IMPORT_LIMIT_US = 30_000
+MODULES_LIMIT = 85
+"""A bare interpreter has 23. Counted, not timed: what this costs is `sockd bench cold_start`'s affair."""
 
 
 @dataclass(frozen=True)
@@ -131,13 +132,7 @@ def test_every_row_of_the_table_names_what_exists() -> None:
 def test_the_zygote_keeps_its_diet() -> None:
     names = [name_of(file.relative_to(ROOT)) for file in (ROOT / "zygote").glob("[!_]*.py")]
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(names)}; print(*sys.modules)"
-    command = [sys.executable, "-I", "-S", "-X", "importtime", "-c", code]
-    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(5)]
-    assert not set(OFF_THE_DIET) & set(runs[0].stdout.split())
-    # The quickest: the others tell how busy the machine is.
-    assert min(map(import_us, runs)) < IMPORT_LIMIT_US, runs[0].stderr
-
-
-def import_us(run: subprocess.CompletedProcess[str]) -> int:
-    """The sum of all modules' own times; a line is `import time: self | cumulative | name`."""
-    return sum(int(line.split("|")[0].split(":")[1]) for line in run.stderr.splitlines()[1:])
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    loaded = run.stdout.split()
+    assert not set(OFF_THE_DIET) & set(loaded)
+    assert len(loaded) <= MODULES_LIMIT, loaded
