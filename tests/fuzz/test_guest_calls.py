@@ -241,7 +241,7 @@ def test_a_guest_of_random_calls_ends_as_any_other(fuzzed: Fuzzed, program: list
 
 def test_the_guest_calls_what_it_is_told_to(fuzzed: Fuzzed) -> None:
     program = [*CONNECT, *REPLY, ("send_msg", [7, 1, 0, 12]), ("log", [2, "p0", "l0"]), ("exit", [42])]
-    report = fuzzed.run(assembled(fuzzed.texts, program))  # type: ignore[arg-type]
+    report = fuzzed.run(assembled(fuzzed.texts, program))
     assert (report.outcome, report.status, report.log) == ("exit", 42, "info: GET /hello\n")
     assert [(rpc.id, rpc.status, rpc.bytes) for rpc in report.rpcs] == [(1, 200, 12)]
     assert [(message.id, message.bytes) for message in report.messages] == [(7, 12)]
