@@ -1,0 +1,138 @@
+"""Sandboxes that say anything on their channel: their client gets an error with a name, and everybody else notices nothing.
+
+The handler writes frames itself, with the number of the request that it is asked: what the daemon makes of their bodies
+(failures, imports, times) goes into answers, traces, metrics and the Zygote tree, which must all be readable afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.daemon.running import RunningDaemon
+from tests.fuzz.fuzzing import encoded, fuzz, objects, texts, values
+from tests.support.ledger import Entry, Ledger
+from zygote.protocol import FAILED, MODULES, PRIMED, READY, RESULT, TIMES
+
+pytestmark = pytest.mark.root
+
+HANDLER = """
+import os, sys
+
+def handler(event, context):
+    frame = sys._getframe()
+    while "number" not in frame.f_locals:
+        frame = frame.f_back
+    number = frame.f_locals["number"]
+    for kind, flags, length, which, body in event["frames"]:
+        body = bytes.fromhex(body)
+        length = len(body) if length is None else length
+        head = length.to_bytes(4, "little") + bytes((kind, flags, 0, 0)) + (number + which).to_bytes(8, "little")
+        os.write(3, head + body)
+    return "plain"
+"""
+PAGES = ("/status", "/traces", "/tree", "/packages", "/functions", "/functions/hostile/logs")
+
+
+class LedgerBesideDaemon(Ledger):
+    """As everywhere, but what a daemon that outlives the test has started is that daemon's own."""
+
+    def survivors(self) -> list[Entry]:
+        theirs = {str(pid) for daemon in RunningDaemon.living for pid in daemon.pids()}
+        return [entry for entry in super().survivors() if entry.kind != "process" or entry.key not in theirs]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    daemon = RunningDaemon.start(tmp_path_factory.mktemp("daemon") / "state", "[zygote]\nspares = 1\n")
+    try:
+        daemon.deploy("good", "def f(event): return event")
+        daemon.deploy("hostile", {"f.py": HANDLER}, handler="f:handler", timeout_s=1)
+        yield daemon
+        assert daemon.terminate() == 0, daemon.lines
+        assert not any("Traceback" in line for line in daemon.lines), "\n".join(daemon.lines)
+    finally:
+        daemon.close()
+
+
+@pytest.fixture(autouse=True)
+def ledger(daemon: RunningDaemon) -> Iterator[Ledger]:
+    """The count before and after each test, the daemon there already."""
+    ledger = LedgerBesideDaemon()
+    yield ledger
+    ledger.check()
+
+
+Frame = tuple[int, int, int | None, int, str]
+"""Kind, flags, length (None: the true one), number beyond the request's, body in hex."""
+moments = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63), 10**18]) | st.integers(-(2**63), 2**63 - 1)
+times = st.builds(TIMES.pack, moments, moments)
+failures = objects(errorType=texts(), errorMessage=texts(), stackTrace=st.lists(texts(), max_size=2)) | values()
+imports = st.lists(st.tuples(texts(), texts(), st.floats()), max_size=3) | values()
+bodies = {
+    RESULT: st.tuples(times, values().map(encoded) | st.binary(max_size=20)).map(b"".join),
+    FAILED: st.tuples(times, failures.map(encoded) | st.binary(max_size=20)).map(b"".join),
+    MODULES: imports.map(encoded) | st.binary(max_size=20),
+    READY: times | st.binary(max_size=20),
+    PRIMED: st.just(b"") | st.binary(max_size=20),
+}
+
+
+def framed(kind: int, body: bytes, flags: int = 0, length: int | None = None, which: int = 0) -> Frame:
+    return (kind, flags, length, which, body.hex())
+
+
+likely = st.sampled_from(sorted(bodies)).flatmap(lambda kind: bodies[kind].map(lambda body: framed(kind, body)))
+wild = st.builds(
+    framed,
+    st.integers(0, 255),
+    st.binary(max_size=40),
+    st.sampled_from([0, 0, 1, 255]),
+    st.none() | st.sampled_from([0, 1, 2**31, 2**32 - 1]),
+    st.sampled_from([0, 0, 1, 1000]),
+)
+NOW = TIMES.pack(2**63 - 1, -(2**63))
+SOME = struct.pack("<qq", 1, 2)
+
+
+def failed(**fields: Any) -> Frame:
+    return framed(FAILED, SOME + encoded({"errorType": "E", "errorMessage": "m", "stackTrace": []} | fields))
+
+
+@fuzz(60)
+@example([failed(errorType="\ud800", errorMessage="\udfff", stackTrace=["\udcff"])])
+@example([failed(errorType="InvalidRequestContentException")])
+@example([framed(FAILED, SOME + b"[" * 50_000)])
+@example([framed(RESULT, NOW + b"{}")])
+@example([framed(RESULT, SOME + b"\xff\0 not JSON\r\n\r\n")])
+@example([framed(RESULT, b"short")])
+@example([framed(MODULES, b'[["k", "m", NaN], ["\\ud800", "m", 1]]'), framed(RESULT, SOME + b"{}")])
+@example([framed(MODULES, b"[" * 50_000)])
+@example([framed(RESULT, SOME + b"1"), framed(RESULT, SOME + b"2"), framed(PRIMED, b"")])
+@given(st.lists(likely | likely | wild, max_size=3))
+def test_whatever_a_sandbox_says_its_client_is_answered_and_nobody_else_notices(
+    daemon: RunningDaemon, frames: list[Frame]
+) -> None:
+    answer = daemon.run("hostile", {"frames": frames})
+    assert answer.status in (200, 400, 500, 502, 503, 504), answer
+    if answer.status != 200:
+        assert set(answer.json) >= {"errorType", "errorMessage", "requestId"}
+    assert daemon.call("good", 7) == 7
+    for page in PAGES:
+        told = daemon.manage("GET", page)
+        assert told.status == 200, (page, told)
+        json.loads(told.body)
+    assert daemon.request("GET", "/metrics").status == 200
+    trace = daemon.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}")
+    assert trace.status == 200, trace
+
+
+def test_the_type_of_an_error_is_kept_no_longer_than_others(daemon: RunningDaemon) -> None:
+    daemon.run("hostile", {"frames": [failed(errorType="E" * 5000)]})
+    assert max(len(trace["outcome"]) for trace in daemon.manage("GET", "/traces?limit=1000").json) <= 200
