@@ -3,10 +3,10 @@
 Control wire: daemon <-> Zygote. SOCK_SEQPACKET; one message is one datagram, a JSON object, with file descriptors beside it.
 
     daemon                                   Zygote
-      │ fork    {id, uid, network} [root, channel, output, procs…]
+      │ fork    {id, uid, network} [root, channel, output, procs… or a pipe]
       ├───────────────────────────────────────►│ clone() a handler sandbox, write its uid_map
       │◄──────────────── forked {id, pid} [pidfd]
-      │ spawn   {id, first_uid, uid_count} [control, procs…]
+      │ spawn   {id, first_uid, uid_count} [control, procs… or a pipe]
       ├───────────────────────────────────────►│ clone() a child Zygote, hand it its block of uids
       │◄──────────────── forked {id, pid} [pidfd]
       │ import  {id, paths, modules}
@@ -41,7 +41,8 @@ CONTROL_MAX_BYTES = 128 * 1024
 CONTROL_MAX_FDS = 16
 
 FORK = Struct("<cBBBIIIQ")
-"""`fork` and `spawn`, which C reads: b"F", kind, without network, warm, first uid, how many, zero, id; then the scratch path."""
+"""`fork` and `spawn`, which C reads: b"F", kind, without network, warm, first uid, how many, waits, id; then the scratch path.
+One that waits is given a pipe instead of its cgroups' files: it goes on when the daemon has moved it (sandbox/adoption.py)."""
 FORK_SANDBOX, FORK_ZYGOTE = range(2)
 HEADER = Struct("<IBBHQ")
 """Frame header: body length in bytes, type, flags, zero, request number."""
@@ -63,10 +64,11 @@ def encode_control(message: dict) -> bytes:
     op = message["op"]
     if op == "fork":
         flags = FORK_SANDBOX, message["network"] == "none", message["warm"]
-        data = FORK.pack(b"F", *flags, message["uid"], 1, 0, message["id"])
+        data = FORK.pack(b"F", *flags, message["uid"], 1, message["waits"], message["id"])
     elif op == "spawn":
         uids = message["first_uid"], message["uid_count"]
-        data = FORK.pack(b"F", FORK_ZYGOTE, False, False, *uids, 0, message["id"]) + message["scratch"].encode()
+        data = FORK.pack(b"F", FORK_ZYGOTE, False, False, *uids, message["waits"], message["id"])
+        data += message["scratch"].encode()
     else:
         data = json.dumps(message, separators=(",", ":")).encode()
     if len(data) > CONTROL_MAX_BYTES:

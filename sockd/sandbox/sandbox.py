@@ -167,12 +167,13 @@ class Sandbox:
                 sandbox = cls(
                     f"sandbox-{next(_numbers)}", zygote, uid, limits, parts, reservation, cgroup, root, output, sock
                 )
-                fds = (root.fd, peer.fileno(), output_fd, *cgroup.procs_fds)
+                fds = (root.fd, peer.fileno(), output_fd)
                 sandbox._pidfd = await zygote.fork(
                     uid,
                     limits.network,
                     spare,
                     fds,
+                    cgroup.procs_fds,
                     deadline_s=parts.spawn_deadline_s,
                     meanwhile=lambda: sandbox._prepare(program),
                 )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 from sockd.kernel.cgroups import Cgroup
+from sockd.sandbox.adoption import Adoption
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.claims import read_seconds, read_text
 from sockd.sandbox.control import Answer, ControlWire, ZygoteGone, close_all
@@ -77,12 +78,16 @@ class Zygote:
             child._cgroup().set_memory(limit_bytes)
             child._cgroup().set_pids(MAX_TASKS)
             scratch = self._farm.make_scratch(child.name, child.uids.absolute)
-            fds = (control.fileno(), *child._procs())
             uids = child.uids
-            answer = await self._request(
-                "spawn", fds, deadline_s=deadline_s, first_uid=uids.first, uid_count=uids.count, scratch=scratch
+            child.pidfd = await self._make_child(
+                "spawn",
+                (control.fileno(),),
+                child._procs(),
+                deadline_s=deadline_s,
+                first_uid=uids.first,
+                uid_count=uids.count,
+                scratch=scratch,
             )
-            child.pidfd = take_pidfd(answer.fds)
         except BaseException:
             child.close()
             raise
@@ -97,6 +102,7 @@ class Zygote:
         network: str,
         warm: bool,
         fds: Sequence[int],
+        procs: Sequence[int],
         *,
         deadline_s: float,
         meanwhile: Callable[[], None] | None = None,
@@ -104,12 +110,41 @@ class Zygote:
         """A confined child; returns its pidfd, which the caller owns.
 
         Args:
-            fds: root, channel, output, procs…; meanwhile: what there is to do while it is being forked.
-        Raises: ZygoteGone, ZygoteRefused; whatever `meanwhile` raises."""
-        answer = await self._request(
-            "fork", fds, deadline_s=deadline_s, meanwhile=meanwhile, uid=uid, network=network, warm=warm
+            fds: root, channel, output; procs: cgroup.procs files of its cgroups; meanwhile: what there is to do while it is
+                being forked.
+        Raises: ZygoteGone, ZygoteRefused, NotItsChild, OSError; whatever `meanwhile` raises."""
+        return await self._make_child(
+            "fork", fds, procs, deadline_s=deadline_s, meanwhile=meanwhile, uid=uid, network=network, warm=warm
         )
-        return take_pidfd(answer.fds)
+
+    async def _make_child(
+        self,
+        op: str,
+        fds: Sequence[int],
+        procs: Sequence[int],
+        *,
+        deadline_s: float,
+        meanwhile: Callable[[], None] | None = None,
+        **fields: object,
+    ) -> int:
+        """Fork into these cgroups. The root Zygote runs no code but ours: its children join by themselves."""
+        if self._parent is None:
+            given = (*fds, *procs)
+            answer = await self._request(op, given, deadline_s=deadline_s, meanwhile=meanwhile, waits=False, **fields)
+            return take_pidfd(answer.fds)
+        adoption = Adoption()
+        try:
+            given = (*fds, adoption.waiting)
+            answer = await self._request(op, given, deadline_s=deadline_s, meanwhile=meanwhile, waits=True, **fields)
+            pidfd = take_pidfd(answer.fds)
+            try:
+                await adoption.adopt(pidfd, self.pidfd, procs)
+            except BaseException:
+                os.close(pidfd)
+                raise
+            return pidfd
+        finally:
+            adoption.close()
 
     async def import_modules(self, paths: Sequence[str], modules: Sequence[str], *, deadline_s: float) -> Imported:
         """Import modules and settle for forking. Raises: ZygoteGone when an import killed it or hung."""

@@ -57,23 +57,27 @@ static void must(long result, const char *call)
         fail(call);
 }
 
-static void join_cgroups(const int *procs, int count)
-{
-    for (int i = 0; i < count; i++)
-        must(write(procs[i], "0", 1), "joining its cgroups"); /* "0" is the writer itself (cgroups(7)) */
-}
-
-/* The parent writes our id maps; the pipe ends without a byte when it died or failed before. */
-static void await_id_maps(int ready_fd)
+/* Somebody else does something for us; the pipe ends without a byte when he died or failed before. */
+static void await_byte(int fd, const char *what)
 {
     char byte;
-    ssize_t count = read(ready_fd, &byte, 1);
+    ssize_t count = read(fd, &byte, 1);
 
-    must(count, "waiting for the id maps");
-    if (count == 0) {
+    if (count == 0)
         errno = EPIPE;
-        fail("the Zygote ended before it wrote the id maps");
+    must(count > 0 ? 0 : -1, what);
+}
+
+/* From `first` on: the files of its cgroups; or, in a child of a Zygote with packages, which is not trusted with such, the
+ * pipe that tells that the daemon has moved it. */
+static void join_cgroups(const struct fd_list *given, int first, int waits)
+{
+    if (waits) {
+        await_byte(given->fds[first], "waiting for its cgroups");
+        return;
     }
+    for (int i = first; i < given->count; i++)
+        must(write(given->fds[i], "0", 1), "joining its cgroups"); /* "0" is the writer itself (cgroups(7)) */
 }
 
 static void set_ids(unsigned int id)
@@ -103,20 +107,20 @@ static void filter_calls(int kind)
 
 /* Everything between clone(2) and user code. Afterwards: own uid, no capability, own root, fds 0-3 and no more.
  *
- * given: root (a detached mount tree: it has no parent mount, so `..` ends there), channel, output, procs... */
-void confine_sandbox(const struct fd_list *given, int maps_ready)
+ * given: root (a detached mount tree: it has no parent mount, so `..` ends there), channel, output, then procs or a pipe. */
+void confine_sandbox(const struct fd_list *given, int waits, int maps_ready)
 {
     const struct sigaction by_default = {.sa_handler = SIG_DFL};
     int root = given->fds[0], channel = given->fds[1], output = given->fds[2];
 
     report_fd = channel;
-    join_cgroups(given->fds + 3, given->count - 3);
+    join_cgroups(given, 3, waits);
     must(sigaction(SIGCHLD, &by_default, NULL), "sigaction");
     must(drop_bounding_set(0), "prctl(PR_CAPBSET_DROP)"); /* a new user namespace starts with a full one */
     must(fchdir(root), "fchdir");
     must(chroot("."), "chroot");
     must(setsid(), "setsid");
-    await_id_maps(maps_ready);
+    await_byte(maps_ready, "waiting for the id maps");
     set_ids(SANDBOX_UID);
     keep_only(channel, output);
     must(lock_securebits(), "prctl(PR_SET_SECUREBITS)");
@@ -127,15 +131,15 @@ void confine_sandbox(const struct fd_list *given, int maps_ready)
 /* Everything between clone(2) and the first import: root of a user namespace over its block of uids, fds 0-3 and one of
  * /dev/null. Its children are reaped as its parent's are: by the kernel.
  *
- * given: control, procs... */
-void confine_zygote(const struct fd_list *given, int maps_ready)
+ * given: control, then procs or a pipe. */
+void confine_zygote(const struct fd_list *given, int waits, int maps_ready)
 {
     int control = given->fds[0];
 
     report_fd = control;
-    join_cgroups(given->fds + 1, given->count - 1);
+    join_cgroups(given, 1, waits);
     must(setsid(), "setsid");
-    await_id_maps(maps_ready);
+    await_byte(maps_ready, "waiting for the id maps");
     set_ids(0);
     keep_only(control, null_fd);
     null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -35,7 +35,7 @@ struct request {
     uint8_t is_spare;
     uint32_t first_uid;
     uint32_t uid_count;
-    uint32_t zero;
+    uint32_t waits; /* not 0: for the daemon to move it into its cgroups, on a pipe that comes in the place of their files */
     uint64_t id;
 };
 
@@ -119,9 +119,9 @@ static pid_t clone_child(const struct request *request, int *pidfd)
 static void be_child(const struct request *request, const struct fd_list *given, int maps_ready)
 {
     if (request->kind == SANDBOX)
-        confine_sandbox(given, maps_ready);
+        confine_sandbox(given, request->waits != 0, maps_ready);
     else
-        confine_zygote(given, maps_ready);
+        confine_zygote(given, request->waits != 0, maps_ready);
     PyOS_AfterFork_Child();
     if (request->kind == SANDBOX)
         PyGC_Enable(); /* off in a Zygote, whose objects are frozen */
@@ -139,7 +139,9 @@ static int be_parent(int control, const struct request *request, pid_t pid, int 
 
 static int is_well_formed(const struct request *request, const struct fd_list *given)
 {
-    return request->kind < KINDS && given->count >= (request->kind == SANDBOX ? 3 : 1);
+    int own = request->kind == SANDBOX ? 3 : 1;
+
+    return request->kind < KINDS && given->count >= own && (request->waits == 0 || given->count == own + 1);
 }
 
 /* 1 in the child, 0 in the Zygote; -1 when the daemon cannot be answered. */

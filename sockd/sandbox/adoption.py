@@ -1,0 +1,70 @@
+"""Adopting what a Zygote with packages says it has forked: is it the Zygote's own child, and into its cgroups with it.
+
+A child of the root Zygote joins its cgroups itself, by writing "0" to files that root opened. A Zygote that has imported
+packages is given no such file: by writing another number it could move any process of the farm, farm init too, into a
+cgroup that is about to be killed. Its children wait on a pipe until the daemon has moved them. Owns the pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from sockd.errors import SandboxFailed
+from sockd.kernel import pidfds
+
+
+class NotItsChild(SandboxFailed):
+    """The process is gone already, or another's: the Zygote lies."""
+
+
+class Adoption:
+    """The pipe of one child. `waiting` goes to the Zygote, `adopt` follows its answer, `close` in any case."""
+
+    def __init__(self) -> None:
+        self.waiting, self._go = os.pipe()
+
+    async def adopt(self, pidfd: int, parent: int, procs: Sequence[int]) -> None:
+        """Move the child and let it go on. Not on the loop: without favordynmods a move waits for 8-16 ms.
+
+        Args:
+            parent: the Zygote's pidfd; procs: the cgroup.procs files that the child is to be in.
+        Raises: NotItsChild, OSError; then the child ends by itself, in its Zygote's cgroup."""
+        moving = asyncio.get_running_loop().run_in_executor(None, move, pidfd, parent, tuple(procs), self._go)
+        try:
+            await asyncio.shield(moving)
+        except asyncio.CancelledError:
+            await asyncio.wait([moving])  # it uses descriptors that the caller is about to close
+            raise
+
+    def close(self) -> None:
+        """Let go of the pipe; a child that still waits then ends."""
+        for fd in (self.waiting, self._go):
+            os.close(fd)
+
+
+def move(pidfd: int, parent: int, procs: Sequence[int], go: int) -> None:
+    """What `Adoption.adopt` does, blocking."""
+    pid = checked_child(pidfd, parent)
+    try:
+        for fd in procs:
+            os.write(fd, b"%d" % pid)
+    except ProcessLookupError:
+        raise NotItsChild("the process died while it was moved into its cgroups") from None
+    os.write(go, b"1")
+
+
+def checked_child(pidfd: int, parent: int) -> int:
+    """The pid of a process that lives and whose parent is the other one. Raises: NotItsChild."""
+    pid = pidfds.pid(pidfd)
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes() if pid > 0 else b""
+    except (FileNotFoundError, ProcessLookupError):
+        stat = b""
+    # The name in parentheses may hold anything; after it come state and parent.
+    fields = stat.rpartition(b")")[2].split()
+    if len(fields) < 2 or int(fields[1]) != pidfds.pid(parent):
+        raise NotItsChild("the Zygote answered with a process that is not its child, or is gone")
+    return pid
