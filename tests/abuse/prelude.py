@@ -11,10 +11,10 @@ import errno
 import json
 import os
 import signal
-import socket
-import stat
-import struct
-import time
+import socket  # noqa: F401  for attacks, as the next three
+import stat  # noqa: F401
+import struct  # noqa: F401
+import time  # noqa: F401
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,7 +23,6 @@ _syscall = libc.syscall
 _syscall.restype = ctypes.c_long
 
 AT_FDCWD = -100
-_USED_BY_ATTACKS = (contextlib, socket, stat, struct, time)
 
 
 def name_of(number: int) -> str:
@@ -44,10 +43,10 @@ def refusal(number: int, *arguments: Any) -> str:
     return syscall(number, *arguments)[1] or "ok"
 
 
-def outcome(call: Callable[[], Any]) -> str:
+def outcome(call: Callable[..., Any], *arguments: Any) -> str:
     """ "ok", or what it raised: the errno's name of an OSError, else the exception's."""
     try:
-        call()
+        call(*arguments)
     except OSError as error:
         return name_of(error.errno) if error.errno else type(error).__name__
     except Exception as error:
@@ -74,7 +73,7 @@ def readable(paths: Iterable[str]) -> list[str]:
     return found
 
 
-def in_child(call: Callable[[], Any], seconds: float = 1.0) -> Any:
+def in_child(call: Callable[..., Any], *arguments: Any, seconds: float = 1.0) -> Any:
     """What `call` returns in a forked child (as JSON); "killed by ..." when a signal ended it, "blocks" when it took too
     long, "ends" when it ended the child in order."""
     taken, given = os.pipe()
@@ -85,14 +84,14 @@ def in_child(call: Callable[[], Any], seconds: float = 1.0) -> Any:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds)
             me = os.getpid()
-            answer = json.dumps(call())
+            answer = json.dumps(call(*arguments))
             if os.getpid() == me:
                 os.write(given, answer.encode())
         finally:
             os._exit(0)
     os.close(given)
     with open(taken, "rb") as pipe:
-        answer = pipe.read()
+        given_back = pipe.read()
     try:
         status = os.waitpid(pid, 0)[1]
     except ChildProcessError:  # the kernel reaps a Zygote's children
@@ -100,7 +99,7 @@ def in_child(call: Callable[[], Any], seconds: float = 1.0) -> Any:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return "blocks" if number == signal.SIGALRM else f"killed by {signal.Signals(number).name}"
-    return json.loads(answer) if answer else "ends"
+    return json.loads(given_back) if given_back else "ends"
 
 
 def top() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import io
@@ -14,7 +15,7 @@ import tarfile
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,8 @@ import pytest
 from tests.abuse.attack import attack, files, in_zygote
 from tests.abuse.prelude import (
     AT_FDCWD,
-    contextlib,
     in_child,
     outcome,
-    outcomes,
     read,
     readable,
     refusal,
@@ -190,23 +189,20 @@ def test_software_cannot_be_changed(house: PrivateWorker, happened: Happened) ->
         import json as module
         import sys
 
-        import shared
+        import shared  # type: ignore[import-not-found]
 
         places = ["/", "/var/task", "/packages", os.path.dirname(shared.__file__), "/usr", "/usr/bin", "/usr/lib"]
         places += ["/etc", "/dev", "/opt/sockd", "/opt/sockd/zygote", "/run", sys.prefix, "/lib", "/var"]
         victims = ["/var/task/f.py", shared.__file__, module.__file__, "/opt/sockd/zygote/entry.py", "/etc/passwd"]
-        tried = {
-            f"new in {place}": outcome(lambda p=place: os.open(f"{p}/new", os.O_CREAT | os.O_WRONLY))
-            for place in places
-        }
+        tried = {f"new in {place}": outcome(os.open, f"{place}/new", os.O_CREAT | os.O_WRONLY) for place in places}
         for file in victims:
-            tried[f"write {file}"] = outcome(lambda p=file: os.open(p, os.O_RDWR))
-            tried[f"unlink {file}"] = outcome(lambda p=file: os.unlink(p))
-            tried[f"chmod {file}"] = outcome(lambda p=file: os.chmod(p, 0o777))
-            tried[f"rename {file}"] = outcome(lambda p=file: os.rename(p, p + ".old"))
-            tried[f"truncate {file}"] = outcome(lambda p=file: os.truncate(p, 0))
+            tried[f"write {file}"] = outcome(os.open, file, os.O_RDWR)
+            tried[f"unlink {file}"] = outcome(os.unlink, file)
+            tried[f"chmod {file}"] = outcome(os.chmod, file, 0o777)
+            tried[f"rename {file}"] = outcome(os.rename, file, file + ".old")
+            tried[f"truncate {file}"] = outcome(os.truncate, file, 0)
         for link in ("/proc/self/exe", "/proc/1/exe", "/proc/self/root/usr/bin/env", "/proc/self/cwd/f.py"):
-            tried[f"write {link}"] = outcome(lambda p=link: os.open(p, os.O_RDWR))
+            tried[f"write {link}"] = outcome(os.open, link, os.O_RDWR)
         return tried
 
     package = wheel("shared", "1.0", {"shared.py": "VALUE = 'as installed'\n"})
@@ -283,7 +279,7 @@ def understated(data: bytes) -> bytes:
 
 FILE = stat.S_IFREG | 0o644
 GOOD = ("f.py", b"def f(event): return 1", FILE)
-ARCHIVES = {
+ARCHIVES: dict[str, Callable[[], bytes]] = {
     "../ in a name": lambda: raw_zip(GOOD, ("../x.py", b"x", FILE)),
     "../ inside a name": lambda: raw_zip(GOOD, ("a/../../../x.py", b"x", FILE)),
     "an absolute name": lambda: raw_zip(GOOD, ("/etc/cron.d/x", b"x", FILE)),
@@ -452,7 +448,11 @@ def test_a_setuid_program_gives_nothing(house: PrivateWorker, happened: Happened
 
         shutil.copy("/bin/cat", "/tmp/cat")
         os.chmod("/tmp/cat", 0o6755)
-        seen = {}
+        seen: dict[str, str] = {}
+
+        def run(command: list[str]) -> None:
+            seen[command[0]] = subprocess.run(command, capture_output=True, text=True).stdout
+
         programs = [
             ["/tmp/cat"],
             ["/tmp/status"],
@@ -461,9 +461,7 @@ def test_a_setuid_program_gives_nothing(house: PrivateWorker, happened: Happened
         ]
         for program in programs:
             command = [*program, "/proc/self/status"]
-            done = outcome(
-                lambda c=command: seen.update({c[0]: subprocess.run(c, capture_output=True, text=True).stdout})
-            )
+            done = outcome(run, command)
             if done != "ok":
                 seen[command[0]] = done
         return seen, in_child(lambda: [refusal(105, 0), refusal(117, 0, 0, 0), refusal(106, 0), refusal(119, 0, 0, 0)])
@@ -519,7 +517,7 @@ def read_proc(event: Any) -> Any:
         "/proc/sys/kernel/modprobe",
         "/proc/sys/vm/drop_caches",
     ):
-        if outcome(lambda p=path: os.close(os.open(p, os.O_WRONLY))) == "ok":
+        if outcome(os.open, path, os.O_WRONLY) == "ok":
             writable.append(path)
     root = sorted(os.listdir("/proc/self/root/"))
     return {"others": others, "got": got, "host": host, "writable": writable, "root": root}
@@ -552,7 +550,7 @@ def test_there_are_no_cgroup_files(house: PrivateWorker, happened: Happened) -> 
         tmp = os.environ.get("TMPDIR", "/tmp")
         files = ["/sys/fs/cgroup/release_agent", "/sys/fs/cgroup/memory/release_agent", f"{tmp}/release_agent"]
         mounts = read("/proc/self/mountinfo", 65536).decode()
-        tried = outcomes({f"write {path}": (lambda p=path: os.open(p, os.O_RDWR)) for path in files})
+        tried = {f"write {path}": outcome(os.open, path, os.O_RDWR) for path in files}
         tried["mount cgroup"] = refusal(165, b"none", tmp.encode(), b"cgroup", 0, b"memory")
         tried["mount cgroup2"] = refusal(165, b"none", tmp.encode(), b"cgroup2", 0, 0)
         tried["unshare cgroup"] = refusal(272, 0x02000000)

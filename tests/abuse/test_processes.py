@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.abuse.attack import attack, files, in_zygote
+import pytest
+
+from tests.abuse.attack import PRELUDE, WORTH_A_ZYGOTE, attack, files, in_zygote
 from tests.abuse.prelude import (
     living_pids,
     name_of,
@@ -19,29 +22,31 @@ from tests.abuse.prelude import (
     read,
     readable,
     refusal,
-    struct,
     syscall,
 )
-from tests.daemon.kernel_view import wait_readable
+from tests.daemon.kernel_view import host_pid, unified, wait_readable
 from tests.daemon.running import Gate, in_background
 from tests.support.cases import Happened, case
+from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
 
-WAITS = "from gate import wait\nimport os\ndef f(event): return [wait(event), os.getpid()]\n"
+WAITS = """
+from gate import wait
+import os
+def f(event): return [wait(event, open("/proc/self/cgroup").read().split("0::")[1].strip()), os.getpid()]
+"""
 
 
 @contextmanager
 def victim(house: PrivateWorker, **settings: Any) -> Iterator[int]:
     """A function in the middle of a request; the body gets its pid on the host. It must end well afterwards."""
     gate = Gate()
-    known = {process.pid for process in house.processes("sandbox")}
     house.deploy("victim", {"f.py": WAITS, "gate.py": Gate.CODE}, timeout_s=20, **settings)
     try:
         with in_background(lambda: house.invoke("victim", gate.port)) as answer:
-            gate.arrived()
-            sandboxes = [process for process in house.processes("sandbox") if process.pid not in known]
+            cgroup = unified(gate.arrived())
             try:
-                yield sandboxes[0].pid if sandboxes else 0
+                yield host_pid(cgroup)
             finally:
                 gate.open()
             assert answer().json == ["go", 1]
@@ -66,7 +71,7 @@ def test_a_signal_reaches_only_its_senders_own(house: PrivateWorker, happened: H
         for pid in living_pids():
             if pid != os.getpid():
                 for number in (9, 19):
-                    answer = outcome(lambda p=pid, n=number: os.kill(p, n))
+                    answer = outcome(os.kill, pid, number)
                     results[answer] = results.get(answer, 0) + 1
         return results, outcome(lambda: os.kill(-1, 9))
 
@@ -92,7 +97,7 @@ def test_nobody_reads_anothers_memory(house: PrivateWorker, happened: Happened) 
         me = os.getpid()
         buffer = bytes(64)
         vector = struct.pack("QQ", 0, 0)
-        for pid in [*range(1, 400), *event]:
+        for pid in [*range(1, 100), *event]:
             if pid == me:
                 continue
             pidfd = syscall(434, pid, 0)[0]
@@ -105,8 +110,8 @@ def test_nobody_reads_anothers_memory(house: PrivateWorker, happened: Happened) 
                 "pidfd_getfd": refusal(438, pidfd, 0, 0),
                 "setns": refusal(308, pidfd, 0x08000000),
                 "move_pages": refusal(279, pid, 0, 0, 0, 0, 0),
-                "mem": outcome(lambda p=pid: read(f"/proc/{p}/mem", 1)),
-                "prlimit": refusal(302, pid, 7, buffer, 0),
+                "mem": outcome(read, f"/proc/{pid}/mem", 1),
+                "prlimit": refusal(302, pid, 7, 0, buffer),
                 "sched_setaffinity": refusal(203, pid, 8, b"\1" + bytes(7)),
                 "setpriority": refusal(141, 0, pid, 10),
                 "ioprio_set": refusal(251, 1, pid, 0x4007),
@@ -151,6 +156,10 @@ def test_abstract_sockets_follow_the_network(house: PrivateWorker, happened: Hap
 @case("B4", "bind the daemon's own port inside", expect="none: its own namespace, the door stays; host: EADDRINUSE")
 def test_the_daemons_port_cannot_be_taken(house: PrivateWorker, happened: Happened) -> None:
     def bind(event: Any) -> Any:
+        def listen(sock: socket.socket, address: str) -> None:
+            sock.bind((address, event))
+            sock.listen()
+
         tried = []
         for address in ("0.0.0.0", "127.0.0.1"):
             for reuse in (False, True):
@@ -158,7 +167,7 @@ def test_the_daemons_port_cannot_be_taken(house: PrivateWorker, happened: Happen
                     if reuse:
                         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    tried.append(outcome(lambda s=sock, a=address: (s.bind((a, event)), s.listen())))
+                    tried.append(outcome(listen, sock, address))
         return tried
 
     port = house.daemon.port
@@ -214,7 +223,6 @@ def test_ipc_names_are_ones_own(house: PrivateWorker, happened: Happened) -> Non
         from multiprocessing import shared_memory
 
         block = shared_memory.SharedMemory("sockd-selftest", create=True, size=4096)
-        block.buf[:6] = b"secret"
         block.close()
         return made
 
@@ -426,3 +434,105 @@ def test_nothing_of_one_sandbox_is_left_for_the_next(house: PrivateWorker, happe
         assert "canary" not in str(house.daemon.logs(f"looks-{number}"))
     happened(f"4 sandboxes looked, {reused} uses of an old uid; {len(found)} traces found")
     assert found == []
+
+
+STEAL = """
+    import array, socket, sys
+    native = sys.modules["zygote._native"]
+    original = native.serve
+    STOLEN = []
+    def serve(control):
+        wire = socket.socket(fileno=os.dup(control))
+        data, rights, *_ = wire.recvmsg(65536, 1024, socket.MSG_PEEK)
+        wire.close()
+        fds = array.array("i")
+        for _, _, payload in rights:
+            fds.frombytes(payload)
+        for fd in fds:
+            for text in (b"1", b"2", b"0", b"3", b"4", b"5"):
+                if outcome(lambda: os.stat(fd)) == "ok" and os.readlink(f"/proc/self/fd/{fd}").find("cgroup") >= 0:
+                    STOLEN.append([os.readlink(f"/proc/self/fd/{fd}"), outcome(lambda: os.write(fd, text))])
+        native.serve = original
+        return original(control)
+    native.serve = serve
+"""
+
+
+@case(
+    "B13",
+    "a Zygote's package steals its children's descriptors to move farm init into a cgroup that is killed",
+    expect="there is no such descriptor; nobody is moved",
+)
+def test_a_package_cannot_move_processes_between_cgroups(house: PrivateWorker, happened: Happened) -> None:
+    def homes() -> dict[int, str]:
+        kinds = house.processes("init", "root zygote", "launcher")
+        return {each.pid: Path(f"/proc/{each.pid}/cgroup").read_text() for each in kinds}
+
+    before = homes()
+    head = f"from __future__ import annotations\nimport os\n{WORTH_A_ZYGOTE}from thief_prelude import *\n"
+    code = f"{head}STOLEN = []\nif os.getpid() != 1:{STEAL}"
+    package = wheel("thief", "1.0", {"thief.py": code, "thief_prelude.py": PRELUDE})
+    user = "import thief, os\ndef f(event): return [thief.STOLEN, os.getpid()]\n"
+    house.deploy("teaches", user, requirements=["thief"], wheels=[package])
+    house.call("teaches")
+    house.daemon.when(lambda: house.daemon.node("thief==1.0"))
+    house.deploy("tells", user, requirements=["thief"], timeout_s=10)
+    stolen, _ = house.call("tells")
+    happened(
+        f"{len(stolen)} cgroup files came by: {stolen[:2]}; farm init, root Zygote and launcher are where they were"
+    )
+    assert stolen == []
+    assert homes() == before
+    house.daemon.remove("tells")
+    house.settle()
+    assert homes() == before
+
+
+LIES = {
+    "its own pidfd": "os.pidfd_open(os.getpid())",
+    "farm init's pidfd": "os.pidfd_open(1)",
+    "the root Zygote's pidfd": "os.pidfd_open(2)",
+    "a file": "os.open('/dev/null', os.O_RDONLY)",
+    "no descriptor": "None",
+}
+
+
+@case(
+    "B14",
+    "a Zygote's package answers for children that it has not forked, with pidfds of others",
+    expect="no answer is lost, nobody is harmed",
+)
+@pytest.mark.parametrize("lie", LIES)
+def test_a_zygote_that_lies_about_its_children_harms_nobody(house: PrivateWorker, happened: Happened, lie: str) -> None:
+    name = "liar-" + lie.lower().replace(" ", "-").replace("'", "")
+    module = name.replace("-", "_")
+    code = (
+        f"import os\n{WORTH_A_ZYGOTE}"
+        "if os.getpid() != 1:\n"
+        "    import array, json, socket, struct, sys\n"
+        "    native = sys.modules['zygote._native']\n"
+        "    def serve(control):\n"
+        "        wire = socket.socket(fileno=os.dup(control))\n"
+        "        while True:\n"
+        "            data, rights, *_ = wire.recvmsg(65536, 1024)\n"
+        "            if not data: os._exit(0)\n"
+        "            number = struct.unpack_from('<Q', data, 16)[0]\n"
+        f"            fd = {LIES[lie]}\n"
+        "            beside = [] if fd is None else [(1, 1, array.array('i', [fd]))]\n"
+        "            wire.sendmsg([json.dumps(dict(op='forked', id=number, pid=1)).encode()], beside)\n"
+        "    native.serve = serve\n"
+    )
+    known = {each.pid for each in house.processes("init", "root zygote", "launcher")}
+    house.index.add(wheel(name, "1.0", {f"{module}.py": code}))
+    answers = []
+    with house.watching() as watch:
+        for number in range(3):
+            code = f"import {module}\ndef f(event): return event\n"
+            house.deploy(f"uses-{number}", code, requirements=[name], timeout_s=8)
+            answers.append(house.invoke(f"uses-{number}", number).status)
+    refused = house.daemon.when(
+        lambda: [each["reason"] for each in house.daemon.tree()["refused"] if each["package"] == f"{name}==1.0"]
+    )
+    happened(f"{lie}: answers {answers}, {refused[0][:60]}; {watch}")
+    assert answers == [200] * 3 and watch.wrong == []
+    assert known == {each.pid for each in house.processes("init", "root zygote", "launcher")}

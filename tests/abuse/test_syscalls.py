@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import pytest
 
 from sockd.kernel.syscall_table import NUMBERS
 from tests.abuse.attack import PRELUDE, WORTH_A_ZYGOTE, attack, in_zygote
-from tests.abuse.prelude import in_child, outcome, refusal, struct, syscall
+from tests.abuse.prelude import in_child, outcome, refusal, syscall
 from tests.support.cases import Happened, case
 from tests.support.package_index import wheel
 from tests.support.private_worker import INITIAL_USER_NAMESPACE, PrivateWorker, Process
@@ -75,7 +76,7 @@ def refuse_namespaces(event: Any) -> Any:
     tried = {}
     for bit in bits:
         tried[f"unshare {bit:#x}"] = refusal(272, bit)
-        tried[f"clone {bit:#x}"] = in_child(lambda b=bit: refusal(56, b | 17, 0, 0, 0, 0))
+        tried[f"clone {bit:#x}"] = in_child(refusal, 56, bit | 17, 0, 0, 0, 0)
         tried[f"clone3 {bit:#x}"] = refusal(435, struct.pack("8Q", bit, 0, 0, 0, 17, 0, 0, 0), 64)
     return tried
 
@@ -177,9 +178,12 @@ def test_a_crash_leaves_no_core(house: PrivateWorker, happened: Happened) -> Non
     def crash(event: Any) -> Any:
         import resource
 
+        def kill_itself(number: int) -> None:
+            os.kill(os.getpid(), number)
+
         raised = outcome(lambda: resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2))
         os.chdir("/tmp")
-        ends = [in_child(lambda n=number: os.kill(os.getpid(), n)) for number in (11, 6, 3)]
+        ends = [in_child(kill_itself, number) for number in (11, 6, 3)]
         return raised, ends, os.listdir("/tmp"), resource.getrlimit(resource.RLIMIT_CORE)
 
     pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()

@@ -1,7 +1,7 @@
 """A worker with one protection taken away, to prove that the suite sees it: python -m tests.support.broken NAME up ...
 
 The product has no switch for any of this. A protection of the daemon's own is patched in this process before the daemon
-is built; one of a Zygote's is replaced in a copy of `zygote/` that the base gets instead of the real one.
+is built; one of its children's is replaced in a copy of `zygote/` that the base gets instead of the real one.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import atexit
 import re
 import shutil
+import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sockd.kernel import cgroup_leaf, mounts, seccomp, syscalls
 from sockd.kernel.syscall_table import NUMBERS
-from sockd.sandbox import base, root, uids
+from sockd.sandbox import base, root, uids, zygote
 
 BREAKS: dict[str, Callable[[], None]] = {}
 """What `sockd selftest --broken NAME` may name."""
@@ -53,14 +56,32 @@ def copied_zygote() -> Path:
     return copy
 
 
-def patch_zygote(file: str, old: str, new: str) -> None:
-    """Have sandboxes run a copy of zygote/ in which each match of a pattern in a file is replaced.
+def patch_zygote(file: str, *changes: tuple[str, str]) -> None:
+    """Have sandboxes run a copy of zygote/, compiled anew, in one C file of which these patterns are replaced.
 
     Raises: AssertionError when there is none: the code has changed, and this break with it."""
-    copy = copied_zygote()
-    text, count = re.subn(old, new, (copy / file).read_text(), flags=re.MULTILINE)
-    assert count, f"{file} has no {old!r}"
-    (copy / file).write_text(text)
+    (source,) = (bind.source for bind in base.plan(Path("/")) if bind.target == base.ZYGOTE)
+    copy = Path(tempfile.mkdtemp(prefix="sockd-broken-")) / "zygote"
+    atexit.register(shutil.rmtree, copy.parent, ignore_errors=True)
+    copy.parent.chmod(0o755)
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (copy / "native" / file).read_text()
+    for old, new in changes:
+        text, count = re.subn(old, new, text, flags=re.MULTILINE)
+        assert count, f"{file} has no {old!r}"
+    (copy / "native" / file).write_text(text)
+    (library,) = copy.glob("_native*.so")
+    sources = map(str, sorted((copy / "native").glob("*.c")))
+    include = f"-I{sysconfig.get_path('include')}"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", include, *sources, "-o", str(library)], check=True)
+    original = base.plan
+
+    def plan(packages: Path) -> tuple[base.Bind, ...]:
+        return tuple(
+            replace(bind, source=str(copy)) if bind.target == base.ZYGOTE else bind for bind in original(packages)
+        )
+
+    base.plan = plan
 
 
 # -- groups A, B, C
@@ -76,7 +97,7 @@ def no_seccomp() -> None:
 @breaks("open-fds")
 def open_fds() -> None:
     """A handler inherits what its Zygote holds: its root's directory, the cgroup's files, the control socket."""
-    patch_zygote("confinement.py", r"^    linux\.close_fds_from\(CHANNEL_FD \+ 1\)$", "    pass")
+    patch_zygote("confine.c", (r"^    must\(syscall\(SYS_close_range.*$", ""))
 
 
 @breaks("shared-uid")
@@ -89,9 +110,8 @@ def shared_uid() -> None:
 @breaks("capabilities")
 def capabilities() -> None:
     """A handler keeps all capabilities over its own user namespace, and may gain more."""
-    patch_zygote(
-        "confinement.py", r"^    linux\.(NO_CAPABILITIES\.apply|drop_bounding_set|lock_securebits)\(\).*$", "    pass"
-    )
+    pattern = r"^    must\((drop_bounding_set|lock_securebits|set_capabilities)\(0?\).*$"
+    patch_zygote("confine.c", (pattern, ""))
 
 
 @breaks("writable-root")
@@ -114,13 +134,28 @@ def host_proc() -> None:
 @breaks("shared-ipc")
 def shared_ipc() -> None:
     """Sandboxes share the farm's System V objects and message queues."""
-    patch_zygote("confinement.py", r" \| linux\.CLONE_NEWIPC", "")
+    patch_zygote("fork.c", (r" \| CLONE_NEWIPC", ""))
 
 
 @breaks("host-network")
 def host_network() -> None:
     """`network = "none"` is ignored."""
-    patch_zygote("fork_server.py", r'message\["network"\] == "none"', "False")
+    patch_zygote("fork.c", (r"if \(request->no_network\)", "if (0)"))
+
+
+@breaks("cgroup-files")
+def cgroup_files() -> None:
+    """A Zygote with packages is given the files with which a process is put into a cgroup."""
+    original = zygote.Zygote._make_child
+
+    async def make_child(self: zygote.Zygote, op: str, fds: Sequence[int], procs: Sequence[int], **fields: Any) -> int:
+        parent, self._parent = self._parent, None
+        try:
+            return await original(self, op, fds, procs, **fields)
+        finally:
+            self._parent = parent
+
+    zygote.Zygote._make_child = make_child  # type: ignore[method-assign]
 
 
 # -- group D
