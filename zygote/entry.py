@@ -228,6 +228,7 @@ def inspect_signature(function: Any, entry: str) -> tuple[int, bool]:
         return 2, is_async
 
 
+MAX_NAMES = 100
 MAX_ERROR_TEXT = 64 * 1024
 """Characters of an error's text that are told: with its stack it fits into a frame, however JSON spells it."""
 
@@ -242,9 +243,18 @@ def describe(error: BaseException) -> bytes:
         message = str(error)
     except Exception as failure:  # the user's own __str__
         message = f"<the error's text cannot be made: {type(failure).__name__}>"
+    if isinstance(error, ModuleNotFoundError):
+        message += f" ({installed()})"
     answer = {
         "errorMessage": message[:MAX_ERROR_TEXT],
         "errorType": ERROR_TYPES.get(type(error), type(error).__name__[:200]),
         "stackTrace": [line[:1000] for line in traceback.format_list(frames[-50:])],
     }
     return json.dumps(answer).encode(errors="backslashreplace")
+
+
+def installed() -> str:
+    """Which packages this function has, for whoever misses one."""
+    paths = [path.split("/") for path in sys.path if isinstance(path, str) and path.startswith("/packages/")]
+    names = sorted({path[2].rpartition("-")[0] for path in paths})[:MAX_NAMES]
+    return f"installed: {', '.join(names)}" if names else "no packages: requirements.txt names none"
