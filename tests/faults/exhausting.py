@@ -34,7 +34,7 @@ def f(event):
 HOG = """
 def f(event):
     kept = []
-    while True:
+    for _ in range(192):
         kept.append(b"x" * (1 << 20))
 """
 
@@ -43,7 +43,7 @@ MEMORY = {
 import mmap
 def f(event):
     kept = []
-    while True:
+    for _ in range(48):
         kept.append(mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
 """,
     "mlock": """
@@ -52,7 +52,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 def f(event):
     kept, locked = [], 0
-    while True:
+    for _ in range(48):
         piece = mmap.mmap(-1, 4 << 20)
         kept.append(piece)
         if libc.mlock(ctypes.addressof(ctypes.c_char.from_buffer(piece)), len(piece)):
@@ -62,20 +62,20 @@ def f(event):
     "tmp": """
 def f(event):
     with open("/tmp/big", "wb", buffering=0) as file:
-        while True:
+        for _ in range(192):
             file.write(bytes(1 << 20))
 """,
     "shm": """
 def f(event):
     with open("/dev/shm/big", "wb", buffering=0) as file:
-        while True:
+        for _ in range(192):
             file.write(bytes(1 << 20))
 """,
     "memfd": """
 import os
 def f(event):
     fd = os.memfd_create("big")
-    while True:
+    for _ in range(192):
         os.write(fd, bytes(1 << 20))
 """,
     "sysv": """
@@ -83,7 +83,7 @@ import ctypes, errno
 libc = ctypes.CDLL(None, use_errno=True)
 libc.shmat.restype, libc.shmat.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
 def f(event):
-    while True:
+    for _ in range(48):
         number = libc.shmget(0, ctypes.c_size_t(4 << 20), 0o1600)
         if number < 0:
             return ["shmget", errno.errorcode[ctypes.get_errno()]]
@@ -94,7 +94,7 @@ import fcntl, os, resource
 def f(event):
     kept, taken = [], 0
     try:
-        while True:
+        while taken < 192 << 20:
             pair = os.pipe()
             kept.append(pair)
             os.set_blocking(pair[1], False)
@@ -115,7 +115,7 @@ import socket
 def f(event):
     kept, taken = [], 0
     try:
-        while True:
+        while taken < 192 << 20:
             pair = socket.socketpair()
             kept.append(pair)
             for one in pair:
@@ -130,7 +130,7 @@ def f(event):
         return [taken >> 20, error.strerror]
 """,
 }
-"""Every way to hold memory that we know of, each without end."""
+"""Every way to hold memory that we know of. Each ends at 192 MB, should its limit not hold."""
 
 PAGE_CACHE = """
 import os

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sockd.kernel import mounts, syscalls
+from sockd.kernel import syscalls
+from sockd.kernel.syscalls import MountFlag
 from tests.daemon.running import DeployFailed
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
@@ -25,7 +26,7 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PrivateWor
     """A worker whose state is on a file system of 24 MB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    syscalls.mount("tmpfs", str(disk), "tmpfs", mounts.PRIVATE_TMP, "size=24m")
+    syscalls.mount("tmpfs", str(disk), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=24m")
     try:
         worker = PrivateWorker(disk)
         try:
@@ -56,7 +57,7 @@ def test_a_deploy_onto_a_full_disk_changes_nothing(small: PrivateWorker, happene
     assert small.call("app") == "old"
     code, tmp = daemon.state / "code", daemon.state / "tmp"
     before, at_rest = sorted(os.listdir(code)), os.listdir(tmp)
-    new = {"f.py": "def f(event): return 'new'", "data": os.urandom(MB)}
+    new: dict[str, str | bytes] = {"f.py": "def f(event): return 'new'", "data": os.urandom(MB)}
     said: dict[str, int] = {}
     for leave_bytes in range(0, 4 * MB, STEP_BYTES):
         filling = fill(daemon.state, leave_bytes)

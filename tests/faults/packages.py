@@ -1,0 +1,36 @@
+"""Packages for a worker's Zygotes: each slow enough to import that a Zygote is worth it, some of them hostile."""
+
+from __future__ import annotations
+
+from tests.support.package_index import wheel
+from tests.support.private_worker import PrivateWorker
+
+SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
+IN_ZYGOTE = "import os\nif os.getpid() != 1:\n    "
+"""A handler is pid 1 of its own namespace; a Zygote is not."""
+
+Wheel = tuple[str, bytes]
+
+
+def package(name: str, code: str = "", **more: str) -> Wheel:
+    """A wheel with one slow module of that name. Args: more: further modules, name -> code."""
+    files: dict[str, str | bytes] = {f"{name.replace('-', '_')}.py": SLOW + code}
+    return wheel(name, "1.0", {**files, **{f"{module}.py": text for module, text in more.items()}})
+
+
+def deploy(house: PrivateWorker, name: str, requirement: str, code: str, *wheels: Wheel, **settings: object) -> None:
+    """A function that asks for one package, which the index has from now on."""
+    house.deploy(name, code, requirements=[requirement], wheels=wheels, **settings)
+
+
+def grow_zygote(house: PrivateWorker, requirement: str) -> None:
+    """Have a Zygote of a package: a function imports it, and the worker learns from that."""
+    name = f"grows-{requirement}"
+    deploy(house, name, requirement, f"import {requirement.replace('-', '_')}\ndef f(event): return 1")
+    assert house.call(name) == 1
+    house.daemon.when(lambda: house.daemon.node(f"{requirement}==1.0"))
+
+
+def refusals(house: PrivateWorker) -> dict[str, str]:
+    """Why which packages are in no Zygote."""
+    return {entry["package"]: entry["reason"] for entry in house.json("/tree")["refused"]}

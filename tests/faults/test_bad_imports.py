@@ -1,0 +1,110 @@
+"""Packages that harm the Zygote that imports them, at once or later: refused with a reason, and nobody's request fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.running import at_once
+from tests.faults.packages import IN_ZYGOTE, deploy, package, refusals
+from tests.support.cases import Happened, case
+from tests.support.private_worker import PrivateWorker
+
+pytestmark = pytest.mark.root
+
+HARMFUL = {
+    "raises": (IN_ZYGOTE + "raise ValueError('not here')\nN = 1\n", "ValueError: not here"),
+    "segfaults": (IN_ZYGOTE + "import ctypes; ctypes.string_at(0)\n", ""),
+    "calls-exit": (IN_ZYGOTE + "import sys; sys.exit(3)\nN = 1\n", "SystemExit"),
+    "leaves": (IN_ZYGOTE + "os._exit(3)\n", ""),
+    "hangs": (IN_ZYGOTE + "import threading; threading.Event().wait()\n", ""),
+    "stops-itself": (IN_ZYGOTE + "os.kill(os.getpid(), 19)\n", ""),
+    "starts-thread": (
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n",
+        "threads",
+    ),
+    "eats": (IN_ZYGOTE + "x = b'x' * (1 << 30)\n", ""),
+    "closes": (IN_ZYGOTE + "os.closerange(0, 100)\n", ""),
+}
+"""Package -> (what its module does, a part of the reason)."""
+
+DEADLOCKS = {
+    "holds-a-lock": (
+        "import os, threading\nlock = threading.Lock()\nlock.acquire()\n"
+        "os.register_at_fork(after_in_child=lambda: lock.acquire())\n"
+    ),
+    "keeps-a-worker": (
+        "import threading\nfrom concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(2)\n"
+        "pool.submit(int).result()\n"
+    ),
+    "ends-its-forks": "import os\nos.register_at_fork(after_in_child=lambda: os._exit(5))\n",
+}
+
+
+def try_all(house: PrivateWorker, codes: dict[str, str]) -> dict[str, str]:
+    """Each package in a function of its own, all served; the worker's reasons for refusing the packages."""
+    names = list(codes)
+
+    def serve(number: int) -> None:
+        name = names[number]
+        module = name.replace("-", "_")
+        deploy(house, f"a-{name}", name, f"import {module}\ndef f(event): return event", package(name, codes[name]))
+        for event in range(2):
+            assert house.call(f"a-{name}", event) == event
+
+    at_once(len(names), serve)
+    for name in names:
+        house.daemon.when(lambda name=name: f"{name}==1.0" in refusals(house))  # type: ignore[misc]
+    for name in names:
+        deploy(house, f"b-{name}", name, f"import {name.replace('-', '_')}\ndef f(event): return event")
+        assert house.call(f"b-{name}", "later") == "later"
+        assert house.daemon.node(f"{name}==1.0") is None
+    reasons = refusals(house)
+    return {name: reasons[f"{name}==1.0"] for name in names}
+
+
+@case(
+    "E5",
+    "imports that raise, crash, exit, hang, stop, start threads, eat memory, close everything",
+    expect="no request fails; the package is refused, with a reason, and imported by its users",
+)
+@pytest.mark.timeout(60)
+def test_harmful_imports_are_refused(house: PrivateWorker, happened: Happened) -> None:
+    reasons = try_all(house, {name: code for name, (code, _) in HARMFUL.items()})
+    happened("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+    for name, (_, words) in HARMFUL.items():
+        assert reasons[name] and words in reasons[name]
+        assert str(house.daemon.state) not in reasons[name]
+
+
+@case("E6", "packages whose forks hang or end: locks, thread pools", expect="found out by a canary fork, and refused")
+@pytest.mark.timeout(60)
+def test_forks_that_hang_are_found_out(house: PrivateWorker, happened: Happened) -> None:
+    reasons = try_all(house, DEADLOCKS)
+    happened("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+
+
+@case(
+    "E7",
+    "a Zygote that grows by 2 MB every 10 ms once it serves",
+    expect="killed at zygote.memory_mb; the sandboxes forked from it live, later requests are served",
+)
+def test_a_zygote_that_grows_is_ended_and_its_children_live(house: PrivateWorker, happened: Happened) -> None:
+    grows = IN_ZYGOTE + (
+        "import signal\n    kept = []\n    signal.signal(signal.SIGALRM, lambda *_: kept.append(b'x' * (2 << 20)))\n"
+        "    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.01)\n"
+    )
+    deploy(house, "first", "grows", "import grows\ndef f(event): return event", package("grows", grows))
+    assert house.call("first", 1) == 1
+    house.daemon.when(lambda: house.daemon.node("grows==1.0"))
+    mark = house.daemon.mark
+    deploy(house, "child", "grows", "import grows\nseen = []\ndef f(event):\n seen.append(event)\n return len(seen)")
+    born = house.invoke("child", 0)
+    house.daemon.wait_line(r"zygote-\d+ \(grows.*\) ended", since=mark)
+    after = house.invoke("child", 0)
+    deploy(house, "later", "grows", "# later\nimport grows\ndef f(event): return event")
+    later = house.invoke("later", 3)
+    happened(
+        f"child before: {born.json}, after: {after.json} ({after.headers['x-sockd-origin']}); later: {later.status}"
+    )
+    assert (born.json, after.json, later.json) == (1, 2, 3)
+    assert after.headers["x-sockd-sandbox"] == born.headers["x-sockd-sandbox"]

@@ -1,0 +1,155 @@
+"""What must not be the same, and what must not be there at all, in two children of one Zygote."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.packages import SLOW, deploy, grow_zygote, package
+from tests.support.cases import Happened, case
+from tests.support.package_index import wheel
+from tests.support.private_worker import PrivateWorker
+
+pytestmark = pytest.mark.root
+
+NUMPY = wheel(
+    "numpy",
+    "1.0",
+    {
+        "numpy/__init__.py": SLOW + "from numpy import random\n",
+        "numpy/random.py": "import os\n_state = 12345\n"
+        "def seed():\n global _state\n _state = int.from_bytes(os.urandom(8), 'little')\n"
+        "def rand():\n global _state\n _state = _state * 6364136223846793005 % (1 << 64) + 1\n return _state\n",
+    },
+)
+"""A stand-in with what matters here: a global generator that is made at the import, and can be seeded."""
+DRAWS = """
+import numpy, os, random, secrets, ssl, tempfile, uuid
+def f(event):
+    return [numpy.random.rand(), random.random(), secrets.token_hex(8), str(uuid.uuid4()), str(uuid.uuid1()),
+            os.urandom(8).hex(), tempfile.mktemp(), ssl.RAND_bytes(8).hex()]
+"""
+SOURCES = ("numpy", "random", "secrets", "uuid4", "uuid1", "urandom", "tempfile", "ssl")
+
+
+@case(
+    "E1",
+    "random numbers of eight kinds drawn in six forks of one Zygote",
+    expect="no two alike; a package's global generator is seeded anew",
+)
+def test_no_two_forks_draw_the_same(house: PrivateWorker, happened: Happened) -> None:
+    deploy(house, "draws", "numpy", DRAWS, NUMPY)
+    house.call("draws")
+    house.daemon.when(lambda: house.daemon.node("numpy==1.0"))
+    drawn, inits = [], []
+    for number in range(6):
+        deploy(house, f"draws-{number}", "numpy", f"# {number}\n{DRAWS}")
+        answer = house.invoke(f"draws-{number}")
+        drawn.append(answer.json)
+        inits.append(house.daemon.node("numpy==1.0"))
+    node = inits[-1]
+    assert node is not None and node["starts"] >= 6, "they came from elsewhere"
+    alike = [source for source, column in zip(SOURCES, zip(*drawn, strict=True), strict=True) if len(set(column)) < 6]
+    happened(f"{len(drawn)} forks of one Zygote ({node['starts']} starts); alike: {', '.join(alike) or 'none'}")
+    assert not alike
+
+
+@case(
+    "E2",
+    "a secret in a function's environment, event, code and memory; the memory of all other processes read",
+    expect="it is in no Zygote, no spare and no other function",
+)
+def test_a_secret_stays_in_its_sandbox(house: PrivateWorker, happened: Happened) -> None:
+    wheels = package("shared")
+    deploy(house, "warms", "shared", "import shared\ndef f(event): return 1", wheels)
+    grow_zygote(house, "shared")
+    secret = secrets.token_hex(24)
+    code = (
+        f"import shared, os, builtins\nCODE = '{secret}'\nbuiltins.leak = shared.leak = CODE\n"
+        "def f(event):\n global kept\n kept = [event + os.environ['KEY'] for _ in range(100)]\n return len(kept)"
+    )
+    deploy(house, "secretive", "shared", code, env={"KEY": secret})
+    assert house.call("secretive", secret) == 100
+    for number in range(3):
+        deploy(
+            house,
+            f"curious-{number}",
+            "shared",
+            f"# {number}\nimport shared\ndef f(event): return vars(shared).get('leak')",
+        )
+        assert house.call(f"curious-{number}") is None
+    found, searched = [], 0
+    for process in house.processes():
+        hit, size = search(process.pid, secret.encode())
+        searched += size
+        if hit:
+            found.append(process)
+    happened(
+        f"{searched >> 20} MB of {len(house.processes())} processes searched; it is in {[each.kind for each in found]}"
+    )
+    assert len(found) == 1 and found[0].kind == "sandbox", "only its own sandbox has it"
+
+
+def search(pid: int, needle: bytes) -> tuple[bool, int]:
+    """Whether a process has these bytes in memory that it may write, and how much of it there is."""
+    searched = 0
+    try:
+        with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            for start, end in writable(maps):
+                memory.seek(start)
+                try:
+                    data = memory.read(end - start)
+                except OSError:
+                    continue
+                searched += len(data)
+                if needle in data:
+                    return True, searched
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # gone meanwhile
+    return False, searched
+
+
+def writable(maps: Iterator[str]) -> Iterator[tuple[int, int]]:
+    for line in maps:
+        span, permissions = line.split()[:2]
+        if permissions.startswith("rw"):
+            start, _, end = span.partition("-")
+            yield int(start, 16), int(end, 16)
+
+
+@case(
+    "E8",
+    "a package in the store that shadows json and random, patches builtins, and brings a .pth and a sitecustomize",
+    expect="a function that does not ask for it can neither import it nor feel it",
+)
+def test_a_package_is_nothing_to_who_did_not_ask_for_it(house: PrivateWorker, happened: Happened) -> None:
+    evil = wheel(
+        "evil",
+        "1.0",
+        {
+            "evil.py": SLOW
+            + "import builtins, sys\nbuiltins.evil = 1\nsys.modules['surprise'] = sys\nsys.path.insert(0, '/tmp')\n",
+            "json.py": "evil = 1\n",
+            "random.py": "evil = 1\n",
+            "sitecustomize.py": "import builtins\nbuiltins.evil = 2\n",
+            "evil.pth": "import builtins; builtins.evil = 3\n",
+        },
+    )
+    deploy(house, "asks", "evil", "import evil\ndef f(event): return 1", evil)
+    assert house.call("asks") == 1
+    house.daemon.when(lambda: house.daemon.node("evil==1.0") or "evil==1.0" in str(house.json("/tree")["refused"]))
+    code = (
+        "import builtins, json, random, sys\n"
+        "def f(event):\n"
+        "    try:\n        import evil\n        found = 'imported'\n"
+        "    except ModuleNotFoundError:\n        found = 'not there'\n"
+        "    return [found, hasattr(builtins, 'evil'), hasattr(json, 'evil'), hasattr(random, 'evil'),\n"
+        "            'surprise' in sys.modules, any('evil' in path for path in sys.path)]\n"
+    )
+    deploy(house, "other", "good", code, package("good"))
+    house.deploy("bare", code)
+    said = [house.call(name) for name in ("other", "bare") for _ in range(2)]
+    happened(f"import: {said[0][0]}; builtins, json, random, sys.modules, sys.path touched: {said[0][1:]}")
+    assert said == [["not there", False, False, False, False, False]] * 4
