@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from sockd.kernel.syscall_table import NUMBERS
 from tests.abuse.attack import PRELUDE, WORTH_A_ZYGOTE, attack, in_zygote
 from tests.abuse.prelude import in_child, outcome, refusal, syscall
+from tests.daemon.running import at_once
 from tests.support.cases import Happened, case
 from tests.support.package_index import wheel
 from tests.support.private_worker import INITIAL_USER_NAMESPACE, PrivateWorker, Process
@@ -223,41 +225,40 @@ def test_every_kind_of_sandbox_is_confined_alike(house: PrivateWorker, happened:
     code = {"f.py": SELF, "prelude.py": PRELUDE}
     ours = {name: os.readlink(f"/proc/self/ns/{name}") for name in ("user", "pid", "ipc", "uts", "net", "mnt")}
     house.daemon.when(lambda: house.daemon.status()["sandboxes"]["spare"] or None)
-    origins, uids, outside = {}, [], []
+    origins: dict[str, int] = {}
     with_package = {**code, "f.py": "import slow_import\n" + SELF, "requirements.txt": "slow-import"}
     house.deploy("teaches", with_package)
     house.call("teaches")
     house.daemon.when(lambda: house.daemon.node("slow-import==1.0"))
-    for name, what, network in (
-        ("spare", code, "host"),
-        ("bare", code, "none"),
-        ("bare-2", code, "none"),
-        ("from-zygote", with_package, "host"),
-        ("from-zygote-2", with_package, "host"),
-    ):
-        known = {process.pid for process in house.processes("sandbox")} if network == "none" else set()
-        house.deploy(name, what, network=network)
-        answer = house.invoke(name)
-        status, limits, secure, dumpable, bounding, names, maps, groups, pid = answer.json
-        origins[name] = answer.headers["x-sockd-origin"]
+    names = {"spare": "host", "bare-1": "none", "bare-2": "none"} | {f"package-{number}": "host" for number in range(4)}
+    for name, network in names.items():
+        house.deploy(name, with_package if "package" in name else code, network=network)
+    answers = dict(zip(names, at_once(len(names), lambda n: house.invoke(list(names)[n])), strict=True))
+    spaces: dict[str, list[str]] = {}
+    for name, answer in answers.items():
+        status, limits, secure, dumpable, bounding, namespaces, maps, groups, pid = answer.json
+        origin = f"{answer.headers['x-sockd-origin']}, {'with a package' if 'package' in name else 'bare'}"
+        origins[origin] = origins.get(origin, 0) + 1
         assert (status["Uid"], status["Gid"]) == ("\t".join(["1000"] * 4),) * 2 and groups == [] and pid == 1, name
         assert {int(status[key], 16) for key in status if key.startswith("Cap")} == {0} and bounding == [], (
             name,
             status,
         )
-        assert status["NoNewPrivs"].strip() == "1" and status["Seccomp"].strip() == "2", name
+        assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2", name
         assert secure == 0xCF and dumpable == 1, (name, hex(secure))
         assert limits["CORE"] == [1, 1] and limits["NOFILE"] == [1024, 1024], limits
-        different = {"user", "pid", "ipc", "uts", "mnt"} | ({"net"} if network == "none" else set())
-        assert all(names[each] != ours[each] for each in different), (name, names)
-        assert (names["net"] == ours["net"]) == (network == "host"), name
+        own = {"user", "pid", "ipc", "uts"} | ({"net"} if names[name] == "none" else set())
+        assert all(namespaces[each] != ours[each] for each in (*own, "mnt")), (name, namespaces)
+        assert (namespaces["net"] == ours["net"]) == (names[name] == "host"), name
         assert [each[0] for each in maps] == ["1000", "1000"] and [each[2] for each in maps] == ["1", "1"], maps
-        uids.append(maps[0][1])
-        outside += [process.uid for process in house.processes("sandbox") if process.pid not in known]
-    living = [process.uid for process in house.processes("sandbox")]
-    happened(f"{origins}; uid 1000, no capability, no_new_privs, seccomp, securebits 0xcf, RLIMIT_CORE 1, NOFILE 1024")
-    assert len(living) == len(set(living)), f"sandboxes share a uid: {living}"
-    assert min(living) >= 0x10000000 and set(origins.values()) >= {"zygote"} and outside
+        for each in own:
+            spaces.setdefault(each, []).append(namespaces[each])
+    assert all(len(found) == len(set(found)) for found in spaces.values()), f"sandboxes share a namespace: {spaces}"
+    living = [process.uid for process in house.processes("sandbox") if process.inner_pid == 1]
+    assert len(living) == len(set(living)) and min(living) >= 0x10000000, f"sandboxes share a uid: {living}"
+    happened(
+        f"{origins}: uid 1000, own outside; no capability, no_new_privs, seccomp, securebits, rlimits as specified"
+    )
 
 
 @case(
@@ -281,6 +282,11 @@ def test_nobody_who_runs_foreign_code_has_a_capability_over_the_host(house: Priv
         )
     house.deploy("dies", "import os\ndef f(event): os._exit(0)\n", memory_mb=32)
     house.deploy("alone", "import os\ndef f(event): os._exit(0)\n", memory_mb=32, network="none")
+    if find_spec("wasmtime"):
+        from tests.initscripts.guests import module
+
+        script = {"f.py": "def f(event): return 1\n", "init.wasm": module("", notes=False)}
+        house.deploy("has-a-script", script, initscript={"wasm": "init.wasm"})
     seen: dict[str, int] = {}
     bad: list[str] = []
 

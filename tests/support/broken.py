@@ -18,9 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sockd.caches import nursery
 from sockd.kernel import cgroup_leaf, mounts, seccomp, syscalls
 from sockd.kernel.syscall_table import NUMBERS
-from sockd.sandbox import base, root, uids, zygote
+from sockd.sandbox import base, root, sandbox, uids, zygote
 
 BREAKS: dict[str, Callable[[], None]] = {}
 """What `sockd selftest --broken NAME` may name."""
@@ -56,32 +57,24 @@ def copied_zygote() -> Path:
     return copy
 
 
-def patch_zygote(file: str, *changes: tuple[str, str]) -> None:
-    """Have sandboxes run a copy of zygote/, compiled anew, in one C file of which these patterns are replaced.
+def patch_zygote(file: str, old: str, new: str) -> Path:
+    """Have sandboxes run a copy of zygote/ in which each match of a pattern in a file is replaced; the copy's directory.
 
     Raises: AssertionError when there is none: the code has changed, and this break with it."""
-    (source,) = (bind.source for bind in base.plan(Path("/")) if bind.target == base.ZYGOTE)
-    copy = Path(tempfile.mkdtemp(prefix="sockd-broken-")) / "zygote"
-    atexit.register(shutil.rmtree, copy.parent, ignore_errors=True)
-    copy.parent.chmod(0o755)
-    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    text = (copy / "native" / file).read_text()
-    for old, new in changes:
-        text, count = re.subn(old, new, text, flags=re.MULTILINE)
-        assert count, f"{file} has no {old!r}"
-    (copy / "native" / file).write_text(text)
+    copy = copied_zygote()
+    text, count = re.subn(old, new, (copy / file).read_text(), flags=re.MULTILINE)
+    assert count, f"{file} has no {old!r}"
+    (copy / file).write_text(text)
+    return copy
+
+
+def patch_native(file: str, old: str, new: str) -> None:
+    """The same for a file of zygote/native, compiled anew. Needs a C compiler."""
+    copy = patch_zygote(f"native/{file}", old, new)
     (library,) = copy.glob("_native*.so")
     sources = map(str, sorted((copy / "native").glob("*.c")))
     include = f"-I{sysconfig.get_path('include')}"
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", include, *sources, "-o", str(library)], check=True)
-    original = base.plan
-
-    def plan(packages: Path) -> tuple[base.Bind, ...]:
-        return tuple(
-            replace(bind, source=str(copy)) if bind.target == base.ZYGOTE else bind for bind in original(packages)
-        )
-
-    base.plan = plan
 
 
 # -- groups A, B, C
@@ -97,7 +90,7 @@ def no_seccomp() -> None:
 @breaks("open-fds")
 def open_fds() -> None:
     """A handler inherits what its Zygote holds: its root's directory, the cgroup's files, the control socket."""
-    patch_zygote("confine.c", (r"^    must\(syscall\(SYS_close_range.*$", ""))
+    patch_native("confine.c", r"^    must\(syscall\(SYS_close_range.*$", "")
 
 
 @breaks("shared-uid")
@@ -111,7 +104,7 @@ def shared_uid() -> None:
 def capabilities() -> None:
     """A handler keeps all capabilities over its own user namespace, and may gain more."""
     pattern = r"^    must\((drop_bounding_set|lock_securebits|set_capabilities)\(0?\).*$"
-    patch_zygote("confine.c", (pattern, ""))
+    patch_native("confine.c", pattern, "")
 
 
 @breaks("writable-root")
@@ -134,13 +127,13 @@ def host_proc() -> None:
 @breaks("shared-ipc")
 def shared_ipc() -> None:
     """Sandboxes share the farm's System V objects and message queues."""
-    patch_zygote("fork.c", (r" \| CLONE_NEWIPC", ""))
+    patch_native("fork.c", r" \| CLONE_NEWIPC", "")
 
 
 @breaks("host-network")
 def host_network() -> None:
     """`network = "none"` is ignored."""
-    patch_zygote("fork.c", (r"if \(request->no_network\)", "if (0)"))
+    patch_native("fork.c", r"if \(request->no_network\)", "if (0)")
 
 
 @breaks("cgroup-files")
@@ -171,6 +164,39 @@ def no_pids_limit() -> None:
 def no_memory_limit() -> None:
     """A sandbox may have all of the machine's memory."""
     cgroup_leaf.Cgroup.set_memory = lambda self, limit_bytes: None  # type: ignore[method-assign]
+
+
+@breaks("no-tmp-limit")
+def no_tmp_limit() -> None:
+    """/tmp has neither a size nor a number of files."""
+    attach = mounts.attach_tmpfs
+    mounts.attach_tmpfs = lambda root_fd, path, *, size_bytes, inodes: attach(root_fd, path, size_bytes=0, inodes=0)
+
+
+# -- groups E, F
+
+
+@breaks("no-canary")
+def no_canary() -> None:
+    """A new Zygote serves without one fork of it having been tried."""
+
+    async def try_nothing(self: nursery.Nursery, node: object) -> None:
+        return
+
+    nursery.Nursery._try_canary = try_nothing  # type: ignore[method-assign]
+
+
+@breaks("no-reseed")
+def no_reseed() -> None:
+    """Generators that a package made in a Zygote go on from there in each of its forks."""
+    patch_zygote("hygiene.py", r"^        reseed\(\)$", "        pass")
+
+
+@breaks("late-deadlines")
+def late_deadlines() -> None:
+    """A sandbox has four times as long as its function's timeout."""
+    arm = sandbox.Sandbox._arm
+    sandbox.Sandbox._arm = lambda self, exchange, timeout_s: arm(self, exchange, 4 * timeout_s)  # type: ignore[method-assign]
 
 
 def main() -> None:
