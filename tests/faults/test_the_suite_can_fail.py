@@ -1,0 +1,29 @@
+"""The suite is able to fail: without a protection, exactly the cases that are about it go red."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.can_fail import verdicts
+
+pytestmark = pytest.mark.root
+
+BREAKS = {
+    "no-pids-limit": ({"D1"}, {"D2", "D5"}),
+    "no-memory-limit": ({"D2", "D3"}, {"D4", "D5"}),
+    "no-tmp-limit": ({"D4", "D5"}, {"D2", "D6"}),
+    "no-reseed": ({"E1"}, {"E8"}),
+    "no-canary": ({"E6"}, {"E8"}),
+    "late-deadlines": ({"F7"}, {"F4", "F6"}),
+}
+"""Protection taken away -> (cases that must fail, some that must not)."""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("broken", BREAKS)
+def test_without_a_protection_its_cases_fail_and_others_do_not(broken: str, tmp_path: Path) -> None:
+    red, green = BREAKS[broken]
+    came = verdicts(broken, sorted(red | green), tmp_path, folder="faults")
+    assert came == {**dict.fromkeys(red, "failed"), **dict.fromkeys(green, "passed")}
