@@ -10,8 +10,9 @@ import ctypes
 import errno
 import json
 import os
+import select  # noqa: F401  for attacks, as some below
 import signal
-import socket  # noqa: F401  for attacks, as the next three
+import socket  # noqa: F401
 import stat  # noqa: F401
 import struct  # noqa: F401
 import time  # noqa: F401

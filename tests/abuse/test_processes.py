@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import struct
@@ -59,7 +60,7 @@ def test_a_signal_reaches_only_its_senders_own(house: PrivateWorker, happened: H
     def kill_all(event: Any) -> Any:
         child = os.fork()
         if child == 0:
-            time.sleep(60)
+            select.select([], [], [], 60)
             os._exit(0)
         reached = [pid for pid in living_pids() if pid not in (os.getpid(), child)]
         group = outcome(lambda: os.kill(-1, 9))
@@ -277,7 +278,7 @@ def test_grandchildren_end_with_their_sandbox(house: PrivateWorker, happened: Ha
                 for fd in range(3):
                     os.close(fd)
                 while True:
-                    time.sleep(0.001)
+                    select.select([], [], [], 0.001)
             os._exit(0)
         os.wait()
         return True
@@ -536,3 +537,62 @@ def test_a_zygote_that_lies_about_its_children_harms_nobody(house: PrivateWorker
     happened(f"{lie}: answers {answers}, {refused[0][:60]}; {watch}")
     assert answers == [200] * 3 and watch.wrong == []
     assert known == {each.pid for each in house.processes("init", "root zygote", "launcher")}
+
+
+@case(
+    "B15",
+    "a Zygote's package uses the capabilities of its own user namespace on what is the host's or another's",
+    expect="EPERM, EACCES or EINVAL; nothing changes",
+)
+def test_a_zygotes_capabilities_end_at_its_user_namespace(house: PrivateWorker, happened: Happened) -> None:
+    def overreach(event: Any) -> Any:
+        import fcntl
+        import resource
+
+        others = [f"/tmp/{name}" for name in os.listdir("/tmp") if f"/tmp/{name}" != os.environ["TMPDIR"]]
+        up = struct.pack("16sh14s", b"lo", 0, bytes(14))
+
+        def set_flags() -> None:
+            with socket.socket() as sock:
+                fcntl.ioctl(sock, 0x8914, up)
+
+        def bind(port: int) -> None:
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", port))
+
+        def write(path: str, text: str) -> None:
+            with open(path, "w") as file:
+                file.write(text)
+
+        tried = {
+            "sethostname": outcome(socket.sethostname, "taken"),
+            "take lo down": outcome(set_flags),
+            "bind port 81": outcome(bind, 81),
+            "setuid out of the block": outcome(os.setuid, 0x7FFFFFF0),
+            "setgid out of the block": outcome(os.setgid, 0x7FFFFFF0),
+            "chown to the root outside": outcome(os.chown, os.environ["TMPDIR"], 0x7FFFFFF0, 0),
+            "chmod /tmp": outcome(os.chmod, "/tmp", 0o777),
+            "chown /tmp": outcome(os.chown, "/tmp", 0, 0),
+            "mkdir /tmp/x": outcome(os.mkdir, "/tmp/x"),
+            "nice -20": outcome(os.setpriority, os.PRIO_PROCESS, 0, -20),
+            "real time": outcome(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1)),
+            "more locked memory": outcome(resource.setrlimit, resource.RLIMIT_MEMLOCK, (1 << 40, 1 << 40)),
+            "a larger core": outcome(resource.setrlimit, resource.RLIMIT_CORE, (1 << 40, 1 << 40)),
+            "oom_score_adj": outcome(write, "/proc/self/oom_score_adj", "-1000"),
+            "setgroups out of the block": outcome(os.setgroups, [0x7FFFFFF0]),
+            "uid_map again": outcome(write, "/proc/self/uid_map", "0 0 4294967295"),
+            "core_pattern": outcome(write, "/proc/sys/kernel/core_pattern", "|/tmp/x"),
+            "drop_caches": outcome(write, "/proc/sys/vm/drop_caches", "1"),
+            "sysrq": outcome(write, "/proc/sysrq-trigger", "b"),
+            "trusted xattr": outcome(os.setxattr, os.environ["TMPDIR"], "trusted.x", b"1"),
+            "file capability": outcome(os.setxattr, "/usr/bin/env", "security.capability", bytes(20)),
+        }
+        for other in others:
+            tried[f"list {other}"] = outcome(os.listdir, other)
+            tried[f"write {other}"] = outcome(write, f"{other}/planted.py", "")
+        return tried
+
+    tried = in_zygote(house, overreach)
+    bad = {name: answer for name, answer in tried.items() if answer == "ok"}
+    happened(f"{len(tried)} tries: {', '.join(sorted(set(tried.values())))}; {len(bad)} went through {bad or ''}")
+    assert not bad

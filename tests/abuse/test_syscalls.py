@@ -285,7 +285,7 @@ def test_nobody_who_runs_foreign_code_has_a_capability_over_the_host(house: Priv
     if find_spec("wasmtime"):
         from tests.initscripts.guests import module
 
-        script = {"f.py": "def f(event): return 1\n", "init.wasm": module("", notes=False)}
+        script: dict[str, str | bytes] = {"f.py": "def f(event): return 1\n", "init.wasm": module("", notes=False)}
         house.deploy("has-a-script", script, initscript={"wasm": "init.wasm"})
     seen: dict[str, int] = {}
     bad: list[str] = []
