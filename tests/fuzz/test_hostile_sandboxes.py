@@ -136,3 +136,11 @@ def test_whatever_a_sandbox_says_its_client_is_answered_and_nobody_else_notices(
 def test_the_type_of_an_error_is_kept_no_longer_than_others(daemon: RunningDaemon) -> None:
     daemon.run("hostile", {"frames": [failed(errorType="E" * 5000)]})
     assert max(len(trace["outcome"]) for trace in daemon.manage("GET", "/traces?limit=1000").json) <= 200
+
+
+def test_a_handler_does_speak_for_its_sandbox(daemon: RunningDaemon) -> None:
+    assert daemon.run("hostile", {"frames": [framed(RESULT, SOME + b'"mine"')]}).json == "mine"
+    answer = daemon.run("hostile", {"frames": [failed(errorType="Mine", errorMessage="no")]})
+    assert (answer.status, answer.json["errorType"], answer.json["errorMessage"]) == (500, "Mine", "no")
+    assert daemon.run("hostile", {"frames": [framed(99, b"")]}).status == 502
+    assert daemon.run("hostile", {"frames": []}).json == "plain"
