@@ -121,6 +121,14 @@ class TraceConfig(Slice, frozen=True):
     """How many; 0 remembers none."""
 
 
+class LambdaApiConfig(Slice, frozen=True):
+    """AWS's Lambda API on the public port."""
+
+    enabled: bool = True
+    keys: dict[str, str] = {}
+    """Access key ids and their secrets; with any, every request of this API must be signed, without, it is Invoke only."""
+
+
 class Config(Slice, frozen=True):
     """Everything. `Config.load` is the only place that reads a file."""
 
@@ -133,6 +141,7 @@ class Config(Slice, frozen=True):
     code: CodeConfig = CodeConfig()
     initscripts: InitscriptsConfig = InitscriptsConfig()
     traces: TraceConfig = TraceConfig()
+    lambda_api: LambdaApiConfig = LambdaApiConfig()
 
     @classmethod
     def load(cls, path: Path | None, **overrides: str) -> Config:

@@ -24,6 +24,9 @@ import msgspec
 from initscripts.report import AppRead
 from sockd.config import Config
 from sockd.errors import Draining, SandboxFailed, SockdError
+from sockd.http.aws.access import Access
+from sockd.http.aws.door import LambdaApi
+from sockd.http.aws.worker import Details, Told
 from sockd.http.front import Front
 from sockd.http.limits import ConnectionLimits
 from sockd.http.management import LIMITS, Management
@@ -37,6 +40,7 @@ from sockd.lambdas.logs import LogBook
 from sockd.lambdas.trace_spans import describe, summary
 from sockd.lambdas.traces import Traces
 from sockd.notify import notify
+from sockd.sandbox.lifecycle import State
 from sockd.snapshots import package_rows, status, tree_snapshot, watch
 from sockd.state_dir import StateDir
 from sockd.telemetry import FunctionInfo, Invocation, LogRecord
@@ -87,6 +91,31 @@ class Daemon:
             "reads": reads,
         }
 
+    async def invoke_told(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Told:
+        """As `invoke`, with what was printed; an error of the function's is in the result."""
+        if self.draining:
+            raise Draining("the worker is shutting down")
+        function = await self._worker.functions.get(name)
+        told: list[tuple[Outcome, int]] = []
+
+        async def run() -> Outcome:
+            outcome = await function.invoke(request_id, payload, arrived_ns)
+            sandbox = outcome.leased.sandbox
+            # Now, as the loop's next step may give the cgroup to another.
+            told.append((outcome, sandbox.cgroup.peak_bytes() if sandbox.state is State.IDLE else 0))
+            return outcome
+
+        error: SockdError | None = None
+        try:
+            await self._account(name, request_id, arrived_ns, run())
+        except SockdError as failed:
+            if not told:
+                raise
+            error = failed
+        outcome, peak_bytes = told[0]
+        memory_mb = outcome.leased.sandbox.limits.memory_bytes >> 20
+        return Told(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes)
+
     async def _account(
         self, name: str, request_id: bytes, arrived_ns: int, running: Coroutine[None, None, Outcome]
     ) -> Invocation:
@@ -134,6 +163,26 @@ class Daemon:
         await self._worker.functions.remove(name)
         self._logs.forget(name)
         self._metrics.forget(name)
+
+    async def configure(self, name: str, changes: dict[str, Any]) -> None:
+        """Change settings of a function, not its code."""
+        await self._worker.functions.configure(name, changes)
+
+    async def check_archive(self, zip_path: Path) -> None:
+        await self._worker.functions.check(zip_path)
+
+    def details(self, name: str) -> Details:
+        version = self._worker.functions.current(name)
+        return Details(version.record, version.config)
+
+    def all_details(self) -> list[Details]:
+        return [Details(version.record, version.config) for version in self._worker.functions.all()]
+
+    def default_concurrency(self) -> int:
+        return self._worker.config.function.concurrency
+
+    def sandboxes_that_fit(self) -> int:
+        return self._worker.budget.total // (self._worker.config.function.memory_mb << 20)
 
     def functions(self) -> list[FunctionInfo]:
         return [version.info() for version in self._worker.functions.all()]
@@ -194,12 +243,13 @@ async def serve(config: Config) -> int:
         if not stopped.done():
             stopped.set_result(status)
 
+    access = Access.of(config.lambda_api, config.http)
     async with AsyncExitStack() as stack:
         state = StateDir.open(Path(config.state_dir))
         stack.callback(state.close)
         worker = await Worker.build(config, state, stack, lambda: stop(1))
         daemon = Daemon(worker)
-        servers = await _open_doors(daemon, config, state, stack)
+        servers = await _open_doors(daemon, access, config, state, stack)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
         worker.open_engine([servers[0].port])
@@ -226,11 +276,14 @@ def settle_collector() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-async def _open_doors(daemon: Daemon, config: Config, state: StateDir, stack: AsyncExitStack) -> list[HttpServer]:
+async def _open_doors(
+    daemon: Daemon, access: Access, config: Config, state: StateDir, stack: AsyncExitStack
+) -> list[HttpServer]:
     """The public port, and the management socket that only root opens."""
     limits = ConnectionLimits(connections=config.http.max_connections)
+    lambda_api = LambdaApi(daemon, access, config, state.path / "tmp") if config.lambda_api.enabled else None
     front = HttpServer(
-        Front(daemon, config.http),
+        Front(daemon, config.http, lambda_api),
         bind_tcp(config.http.listen),
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,

@@ -2,10 +2,11 @@
 
     POST|GET /run/<name>   bytes in, JSON out; GET or an empty body is the event {}
     GET /healthz  /status  /metrics
+    /2015-03-31/...        AWS's Lambda API (`sockd.http.aws`)
 
-Owns the rules of this door (names, sizes, hosts, methods). Knows nothing of functions. It offers no management: see
-`sockd.http`. A client that goes away while its function runs does not stop it: the function may have side effects,
-so it finishes, and its answer is dropped.
+Owns the rules of this door (names, sizes, hosts, methods). Knows nothing of functions. It offers no management but to
+signed requests of that API: see `sockd.http`. A client that goes away while its function runs does not stop it: the
+function may have side effects, so it finishes, and its answer is dropped.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from sockd.config import HttpConfig
 from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
 from sockd.http.answers import Answer, failure, json_answer, success
+from sockd.http.aws.door import LambdaApi
+from sockd.http.aws.routes import PREFIX
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
@@ -53,8 +56,9 @@ class MethodNotAllowed(SockdError):
 class Front:
     """The application of the public port."""
 
-    def __init__(self, worker: WorkerApi, config: HttpConfig) -> None:
+    def __init__(self, worker: WorkerApi, config: HttpConfig, lambda_api: LambdaApi | None = None) -> None:
         self.worker = worker
+        self._lambda_api = lambda_api
         self.max_payload_bytes = config.max_payload_bytes
         self._host_allowed = host_check(config.listen)
         self._pages: dict[bytes, Callable[[], Answer]] = {
@@ -66,7 +70,10 @@ class Front:
         """Requests answered here without reaching the worker, by error type."""
 
     def open(self, connection: Connection, head: Head) -> Exchange:
-        return FrontExchange(connection, head, self)
+        called = _RUN_TARGET.fullmatch(head.target)
+        if called is None and self._lambda_api is not None and head.target.startswith(PREFIX):
+            return self._lambda_api.open(connection, head)
+        return FrontExchange(connection, head, self, called)
 
     def check(self, head: Head) -> None:
         """Raises: BadRequest, ForbiddenHost, RequestTooLarge."""
@@ -86,9 +93,11 @@ class Front:
         elif not self._host_allowed(host):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
 
-    def route(self, head: Head) -> str | Callable[[], Answer]:
-        """A function's name, or a page. Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
-        called = _RUN_TARGET.fullmatch(head.target)
+    def route(self, head: Head, called: re.Match[bytes] | None) -> str | Callable[[], Answer]:
+        """A function's name, or a page.
+
+        Args: called: the target, as `_RUN_TARGET` matched it.
+        Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
         if called and head.method in (b"POST", b"GET"):
             return called[1].decode()
         path, _ = head.path_and_query()
@@ -130,13 +139,13 @@ class FrontExchange(Exchange):
     _body: bytes | bytearray = b""
     _target: str | Callable[[], Answer] | SockdError
 
-    def __init__(self, connection: Connection, head: Head, front: Front) -> None:
+    def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
         super().__init__(connection, head)
         self._arrived_ns = time.monotonic_ns()
         self._front = front
         try:
             front.check(head)
-            self._aim(front.route(head))
+            self._aim(front.route(head, called))
         except SockdError as error:
             self._aim(error)
 

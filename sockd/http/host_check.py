@@ -25,7 +25,7 @@ class ForbiddenHost(SockdError):
 def host_check(listen: str) -> Callable[[bytes], bool]:
     """A function that says whether a Host header may be answered; anything goes when `listen` is not loopback."""
     configured, _ = parse_listen(listen)
-    if not _is_loopback(configured):
+    if not is_loopback(configured):
         return lambda header: True
     good: set[bytes] = set()
 
@@ -33,7 +33,7 @@ def host_check(listen: str) -> Callable[[bytes], bool]:
         if header in good:
             return True
         name = _without_port(header.decode("latin-1")).lower()
-        if name != configured.lower() and not _is_loopback(name):
+        if name != configured.lower() and not is_loopback(name):
             return False
         if len(good) < _REMEMBERED:
             good.add(header)
@@ -49,7 +49,8 @@ def _without_port(header: str) -> str:
     return header.partition(":")[0]
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Whether only this machine reaches a host of this name."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:

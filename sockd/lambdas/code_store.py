@@ -21,10 +21,11 @@ import stat
 import subprocess
 import sys
 import uuid
-from collections.abc import Set
+from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sockd.config import CodeConfig
 from sockd.errors import BadArchive, StorageFull
@@ -41,6 +42,8 @@ SETTINGS_BYTES = 16 * 1024
 
 COMPILE_DEADLINE_S = 120.0
 COMPILE_MEMORY_BYTES = 1 << 30
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +96,24 @@ class CodeStore:
         nothing is left behind.
 
         Raises: BadArchive; StorageFull."""
+        return self._extracted(zip_path, self._publish)
+
+    def _extracted(self, zip_path: Path, use: Callable[[Tree, Path], T]) -> T:
+        """What `use` makes of the extracted tree, of which then nothing else is left. Raises: BadArchive; StorageFull."""
         building = self._new_tmp()
         try:
             building.mkdir(mode=0o700)
-            tree = extract(zip_path, building, self._config)
-            return self._publish(tree, building)
+            return use(extract(zip_path, building, self._config), building)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFull from error
             raise
         finally:
             shutil.rmtree(building, ignore_errors=True)
+
+    def check(self, zip_path: Path) -> None:
+        """Extracts a zip file and throws it away. Raises: as `publish`."""
+        self._extracted(zip_path, lambda tree, building: None)
 
     def _publish(self, tree: Tree, building: Path) -> CodeVersion:
         final = self.path(tree.digest())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -95,6 +96,20 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
                 raise BadFunctionConfig(f"initscript.endpoints: {endpoint[:80]!r} is not host, host:port or a network")
 
 
+class AwsAttributes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What clients of AWS's API have said of a function, and are told again; nothing here changes how it runs."""
+
+    description: str = ""
+    role: str = ""
+    runtime: str = ""
+    tags: dict[str, str] = {}
+    zip_sha256: str = ""
+    """Of the archive as it was uploaded, base64; with `zip_bytes`, its size."""
+    zip_bytes: int = 0
+    reserved_concurrency: int | None = None
+    """`concurrency`, if it was set there."""
+
+
 class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of one version of a function."""
 
@@ -107,6 +122,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """Whose `storage` and `nosql` modules the function imports: its package's own, or the library of ours that takes
     what an initscript has fetched."""
     initscript: InitscriptConfig | None = None
+    aws: AwsAttributes | None = None
 
     @classmethod
     def from_toml(
@@ -123,8 +139,11 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             table = tomllib.loads(text or "")
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise BadFunctionConfig(f"sockd.toml: {error}") from None
-        table |= {key: value for key, value in (overrides or {}).items() if value is not None}
-        _check_keys(table, cls.__struct_fields__)
+        given = {key: value for key, value in (overrides or {}).items() if value is not None}
+        keys = tuple(key for key in cls.__struct_fields__ if key != "aws")  # which no file says
+        _check_keys(table, keys)
+        _check_keys([key for key in given if key != "aws"], keys)
+        table |= given
         if isinstance(table.get("initscript"), dict):
             _check_keys(table["initscript"], InitscriptConfig.__struct_fields__, "initscript.")
         try:
@@ -138,6 +157,15 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     def from_json(cls, text: str) -> FunctionConfig:
         """What `to_json` wrote; not checked again, so that a tightened limit does not break what is deployed."""
         return msgspec.json.decode(text, type=cls)
+
+    def changed(self, changes: dict[str, Any]) -> FunctionConfig:
+        """With other values for some keys. Raises: BadFunctionConfig, as `from_toml`."""
+        try:
+            config = msgspec.convert(msgspec.to_builtins(self) | changes, FunctionConfig)
+        except msgspec.ValidationError as error:
+            raise BadFunctionConfig(_words(error)) from None
+        config.check()
+        return config
 
     def to_json(self) -> str:
         """As the registry keeps it."""
@@ -193,7 +221,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _check_keys(table: dict[str, Any], known: tuple[str, ...], prefix: str = "") -> None:
+def _check_keys(table: Iterable[str], known: tuple[str, ...], prefix: str = "") -> None:
     for key in table:
         if key not in known:
             raise BadFunctionConfig(_unknown_key(prefix, key, known))

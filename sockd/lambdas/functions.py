@@ -134,6 +134,34 @@ class Functions:
         finally:
             await self._collect_code()
 
+    async def configure(self, name: str, changes: dict[str, Any]) -> Version:
+        """Change settings of a function, its code and packages unchanged: a new version.
+
+        Args: changes: keys of `sockd.toml` with their new values.
+        Raises: NoSuchFunction, BadFunctionConfig, NoCapacity."""
+        await self.get(name)
+        try:
+            current = self.current(name)
+            record = current.record
+            config = current.config.changed(changes)
+            self._check_reserve(name, config)
+            put = self._registry.put(
+                name,
+                digest=record.digest,
+                code_bytes=record.code_bytes,
+                handler=entry_point(self._code.path(record.digest), config.handler),
+                config=config.to_json(),
+                closure=record.closure,
+                initscript=record.initscript,
+            )
+            return current if put.version == record.version else self._switch(self._version(put))
+        finally:
+            await self._collect_code()
+
+    async def check(self, zip_path: Path) -> None:
+        """Whether the archive of a deploy could be published. Raises: BadArchive, StorageFull."""
+        await in_thread(self._code.check, zip_path)
+
     async def record(self, name: str, request_id: bytes, event: bytes, arrived_ns: int) -> tuple[Outcome, RunReport]:
         """Run a function once in a new sandbox that is listened to; the report has its reads.
 

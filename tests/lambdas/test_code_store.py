@@ -206,3 +206,11 @@ def test_a_source_that_needs_more_memory_than_the_compiler_may_have_stays_source
     compile_bytecode(tmp_path)
     assert bytecode(tmp_path, "vast.py").exists()
     assert bytecode(tmp_path, "good.py").exists()
+
+
+def test_checking_an_archive_publishes_nothing(store: CodeStore, zip_of: Zipper, tmp_path: Path) -> None:
+    store.check(zip_of(f__py="x = 1\n"))
+    with pytest.raises(BadArchive):
+        store.check(zip_of(**{"../f": ""}))
+    assert store.digests() == set()
+    assert os.listdir(tmp_path / "tmp") == []

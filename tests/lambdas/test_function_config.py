@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from sockd.config import FunctionDefaults
 from sockd.errors import BadFunctionConfig
-from sockd.lambdas.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, InitscriptConfig, check_name
+from sockd.lambdas.function_config import (
+    BOUNDS,
+    INITSCRIPT_BOUNDS,
+    AwsAttributes,
+    FunctionConfig,
+    InitscriptConfig,
+    check_name,
+)
 
 DEFAULTS = FunctionDefaults()
 
@@ -118,3 +125,21 @@ def test_names_that_aws_takes_are_taken(name: str) -> None:
 def test_names_that_aws_refuses_are_refused(name: str) -> None:
     with pytest.raises(BadFunctionConfig, match="function name"):
         check_name(name)
+
+
+def test_what_aws_clients_said_comes_with_a_deploy_and_not_from_a_file() -> None:
+    said = {"aws": {"description": "d", "tags": {"a": "1"}}}
+    config = FunctionConfig.from_toml("timeout_s = 4", FunctionDefaults(), said)
+    assert config.aws == AwsAttributes(description="d", tags={"a": "1"})
+    assert FunctionConfig.from_json(config.to_json()) == config
+    with pytest.raises(BadFunctionConfig, match="unknown key 'aws'"):
+        FunctionConfig.from_toml("[aws]\ndescription = 'd'", FunctionDefaults())
+
+
+def test_a_change_leaves_the_rest_as_it_is() -> None:
+    before = FunctionConfig.from_toml("timeout_s = 4\n[initscript]\nrpcs = 5", FunctionDefaults(), {"env": {"A": "1"}})
+    after = before.changed({"env": {"B": "2"}, "memory_mb": 256})
+    assert (after.env, after.memory_mb, after.timeout_s, after.initscript) == ({"B": "2"}, 256, 4, before.initscript)
+    for wrong in ({"memory_mb": 1}, {"memory_mb": "x"}, {"env": {"1": ""}}):
+        with pytest.raises(BadFunctionConfig):
+            before.changed(wrong)

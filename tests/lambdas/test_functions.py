@@ -222,3 +222,23 @@ async def test_draining_ends_when_all_are_done_or_at_its_deadline(tmp_path: Path
         function.admission.leave()
         await draining
         assert house.functions.running() == 0
+
+
+async def test_settings_change_without_the_code(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        first = await house.deploy("one", HELLO | {"g.py": "def g(event): return 2"}, memory_mb=64)
+        second = await house.functions.configure("one", {"handler": "g.g", "timeout_s": 9})
+        assert house.functions.current("one") is second
+        assert (second.record.digest, second.record.version) == (first.record.digest, 2)
+        assert (second.config.memory_mb, second.config.timeout_s, second.record.handler) == (64, 9, "g:g")
+        assert await house.functions.configure("one", {"timeout_s": 9}) is second
+        for wrong in ({"timeout_s": 901}, {"handler": "nothing"}):
+            with pytest.raises(BadFunctionConfig):
+                await house.functions.configure("one", wrong)
+        with pytest.raises(NoCapacity):
+            await house.functions.configure("one", {"reserved_memory_mb": 2048, "memory_mb": 10240})
+        with pytest.raises(NoSuchFunction):
+            await house.functions.configure("nobody", {})
+        assert house.functions.current("one") is second
+    async with opened(tmp_path, index) as house:
+        assert house.functions.current("one").config == second.config

@@ -1,0 +1,238 @@
+"""The door of this API: requests whose path is one of AWS's, from their heads to their answers.
+
+Owns the bodies that are being read (so many bytes of uploads at a time, whoever sends them) and the operations that run,
+by the id that an SDK keeps over its retries: a retry of what still runs waits for that one's answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+
+from sockd.config import Config
+from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
+from sockd.http.answers import Answer
+from sockd.http.aws.access import Access
+from sockd.http.aws.archives import CodeTooLarge
+from sockd.http.aws.errors import TooManyUploads, refusal
+from sockd.http.aws.functions import Call, FunctionOperations
+from sockd.http.aws.invoke import invoke
+from sockd.http.aws.names import arn, function_named
+from sockd.http.aws.routes import Operation, route
+from sockd.http.aws.worker import LambdaWorker
+from sockd.http.connection import Connection
+from sockd.http.exchange import Exchange
+from sockd.http.head import Head
+from sockd.http.host_check import ForbiddenHost, host_check
+from sockd.http.request_ids import new_request_id, request_id_text
+from sockd.s3.canonical import SignedRequest
+
+UPLOADING_BYTES = 256 << 20
+"""Of all uploads that are being read or deployed: each is in memory until it has been decoded."""
+SETTINGS_BYTES = 256 * 1024
+"""Of a body without code; an environment has 4 KB at most."""
+_HASHED_AT_ONCE = 64 * 1024
+_SDK_ID_CHARS = 128
+
+
+class Admitted(NamedTuple):
+    """A request whose head is in order."""
+
+    operation: Operation
+    segment: str
+    signed: SignedRequest
+    """The parts that a signature covers."""
+    max_body_bytes: int
+    is_upload: bool
+
+    @property
+    def retried_as(self) -> tuple[str, ...] | None:
+        """What a retry of this request has in common with it, but for the body; None if an SDK did not say."""
+        headers = self.signed.headers
+        sdk_id = headers.get("amz-sdk-invocation-id")
+        if sdk_id is None or len(sdk_id) > _SDK_ID_CHARS:
+            return None
+        meaning = (headers.get(name, "") for name in ("x-amz-invocation-type", "x-amz-log-type"))
+        return (sdk_id, self.signed.method, self.signed.path, self.signed.query, *meaning)
+
+
+class Running(NamedTuple):
+    """An operation under way that a retry may find."""
+
+    body: bytes | bytearray
+    answer: asyncio.Future[Answer]
+
+
+class LambdaApi:
+    """A part of the front's application."""
+
+    def __init__(self, worker: LambdaWorker, access: Access, config: Config, tmp: Path) -> None:
+        """Args: tmp: a directory for uploads, on the disk of the state directory."""
+        self._worker = worker
+        self._access = access
+        self._host_allowed = host_check(config.http.listen)
+        self._max_payload_bytes = config.http.max_payload_bytes
+        self._max_zip_bytes = config.code.max_zip_bytes
+        self._functions = FunctionOperations(worker, config.code, tmp)
+        self._running: dict[tuple[str, ...], Running] = {}
+        self.uploading_bytes = 0
+
+    def open(self, connection: Connection, head: Head) -> Exchange:
+        """As `Application.open`."""
+        return LambdaExchange(connection, head, self)
+
+    def admit(self, head: Head) -> Admitted:
+        """Judge a request by its head. Raises: SockdError."""
+        headers: dict[str, str] = {}
+        for raw_name, raw_value in head.headers:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]},{value}" if name in headers else value
+        if "host" not in headers:
+            raise BadRequest("a Host header is needed, as in HTTP/1.1")
+        if not self._host_allowed(headers["host"].encode("latin-1")):
+            raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
+        path, query = (part.decode("latin-1") for part in head.path_and_query())
+        method = head.method.decode()
+        operation, segment = route(method, path)
+        self._access.check_head(operation, headers)
+        limit, is_upload = SETTINGS_BYTES, False
+        if operation is Operation.INVOKE:
+            limit = self._max_payload_bytes
+        elif operation in (Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE):
+            limit, is_upload = SETTINGS_BYTES + (self._max_zip_bytes + 2) // 3 * 4, True
+        admitted = Admitted(operation, segment, SignedRequest(method, path, query, headers), limit, is_upload)
+        # Digits only, and one of them: the parser has refused everything else.
+        if int(headers.get("content-length", "0")) > limit:
+            raise self.too_large(admitted)
+        return admitted
+
+    def too_large(self, admitted: Admitted) -> SockdError:
+        """The error of a body over its limit."""
+        if admitted.is_upload:
+            return CodeTooLarge(self._max_zip_bytes)
+        return RequestTooLarge(
+            f"Request must be smaller than {admitted.max_body_bytes} bytes for the {admitted.operation.value} operation"
+        )
+
+    def check_uploading(self) -> None:
+        """Raises: TooManyUploads, when others have taken all there is."""
+        if self.uploading_bytes > UPLOADING_BYTES:
+            raise TooManyUploads("Rate Exceeded. Too much is being uploaded at this moment", retry_after_s=5)
+
+    async def answer(self, admitted: Admitted, body: bytes | bytearray, arrived_ns: int) -> Answer:
+        """Verify a request and run its operation, once for all retries. Never raises."""
+        request_id = new_request_id()
+        try:
+            if len(body) > _HASHED_AT_ONCE:
+                await asyncio.to_thread(self._access.check, admitted.signed, body)
+            else:
+                self._access.check(admitted.signed, body)
+            return await self._run_once(admitted, body, request_id, arrived_ns)
+        except asyncio.CancelledError:
+            # Only the server cancels, when its drain is over: better an answer than a connection that just closes.
+            return refusal(Draining("the worker stopped before the operation had ended"), request_id_text(request_id))
+        except Exception as error:
+            return refusal(error, request_id_text(request_id))
+
+    async def _run_once(
+        self, admitted: Admitted, body: bytes | bytearray, request_id: bytes, arrived_ns: int
+    ) -> Answer:
+        """Run it, or wait for the same that runs already."""
+        key = admitted.retried_as
+        running = self._running.get(key) if key is not None else None
+        if key is None or (running is not None and running.body != body):
+            return await self._run(admitted, body, request_id, arrived_ns)
+        if running is not None:
+            return await asyncio.shield(running.answer)
+        mine = self._running[key] = Running(body, asyncio.get_running_loop().create_future())
+        try:
+            answer = await self._run(admitted, body, request_id, arrived_ns)
+        except BaseException:
+            mine.answer.cancel()  # the drain's end, which comes to whoever waits here as well
+            raise
+        finally:
+            del self._running[key]
+        mine.answer.set_result(answer)
+        return answer
+
+    async def _run(self, admitted: Admitted, body: bytes | bytearray, request_id: bytes, arrived_ns: int) -> Answer:
+        text_id, function_arn = request_id_text(request_id), ""
+        query = parse_qs(admitted.signed.query, keep_blank_values=True, max_num_fields=100)
+        try:
+            if admitted.segment:
+                function_arn = arn(function_named(admitted.segment, query.get("Qualifier", [None])[0])[0])
+            call = Call(admitted.segment, query, body)
+            if admitted.operation is Operation.INVOKE:
+                name = function_arn.rpartition(":")[2]
+                return await invoke(self._worker, name, bytes(body), admitted.signed.headers, request_id, arrived_ns)
+            status, result = await self._functions.run(admitted.operation, call)
+            content = b"" if result is None else msgspec.json.encode(result)
+            return Answer(status, f"content-type: application/json\r\nx-amzn-requestid: {text_id}\r\n", content)
+        except Exception as error:
+            return refusal(error, text_id, function_arn)
+
+
+class LambdaExchange(Exchange):
+    """One request: judged by its head, then run when it is whole."""
+
+    def __init__(self, connection: Connection, head: Head, door: LambdaApi) -> None:
+        super().__init__(connection, head)
+        self._arrived_ns = time.monotonic_ns()
+        self._door = door
+        self._body = bytearray()
+        self._counted = 0
+        self._target: Admitted | SockdError
+        try:
+            self._target = door.admit(head)
+        except SockdError as error:
+            self._refuse(error)
+
+    def _refuse(self, error: SockdError) -> None:
+        self._target = error
+        self._body = bytearray()
+        self._uncount()
+        self.ready = self.ignores_body = True
+
+    def on_body(self, data: bytes) -> None:
+        admitted = self._target
+        assert isinstance(admitted, Admitted)
+        self._body += data
+        if len(self._body) > admitted.max_body_bytes:
+            self._refuse(self._door.too_large(admitted))
+        elif admitted.is_upload:
+            self._counted += len(data)
+            self._door.uploading_bytes += len(data)
+            try:
+                self._door.check_uploading()
+            except TooManyUploads as error:
+                self._refuse(error)
+
+    def on_lost(self) -> None:
+        super().on_lost()
+        if self.task is None:
+            self._uncount()
+
+    async def run(self) -> None:
+        target = self._target
+        try:
+            if isinstance(target, Admitted):
+                answer = await self._door.answer(target, self._body, self._arrived_ns)
+            else:
+                answer = refusal(target, request_id_text(new_request_id()))
+        finally:
+            self._uncount()
+        if answer.status == 204 and not self.lost:
+            # No content-length: RFC 9110, 8.6.
+            self.connection.write(f"{self.begin(204, answer.fields)}\r\n".encode("latin-1"), b"")
+            self.connection.finish(self)
+        else:
+            self.answer(answer)
+
+    def _uncount(self) -> None:
+        self._door.uploading_bytes -= self._counted
+        self._counted = 0

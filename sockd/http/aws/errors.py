@@ -1,0 +1,163 @@
+"""What this API answers when it does not do what it was asked: AWS's error types, statuses and bodies.
+
+The tree, each with the status that AWS gives it:
+
+    ApiError
+     ├─ InvalidParameterValue, InvalidRequestContent, ValidationFailed 400
+     ├─ AccessDenied 403 ── MissingSignature, UnknownKey, InvalidSignature
+     ├─ ResourceNotFound, UnknownOperation 404
+     ├─ ResourceConflict 409
+     └─ PreconditionFailed 412
+
+Owns nothing. An error of sockd's own that has no name there becomes the nearest one that SDKs know.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sockd.errors import (
+    BadRequest,
+    InvalidEvent,
+    NoCapacity,
+    NoSuchFunction,
+    PackagesFailed,
+    ResolveFailed,
+    SandboxFailed,
+    SockdError,
+    StorageFull,
+    TooManyRequests,
+)
+from sockd.http.answers import Answer, failure
+
+RESERVED_REACHED = "ReservedFunctionConcurrentInvocationLimitExceeded"
+CALLER_LIMIT = "CallerRateLimitExceeded"
+
+
+class ApiError(SockdError):
+    """Raised as one of the following only."""
+
+
+class InvalidParameterValue(ApiError):
+    """A value that can never work here."""
+
+    status = 400
+    error_type = "InvalidParameterValueException"
+
+
+class InvalidRequestContent(ApiError):
+    """The body is not the JSON that the operation takes."""
+
+    status = 400
+    error_type = "InvalidRequestContentException"
+
+
+class ValidationFailed(ApiError):
+    """A value of the path, the query or a header is malformed."""
+
+    status = 400
+    error_type = "ValidationException"
+
+    def __init__(self, value: str, where: str, constraint: str) -> None:
+        super().__init__(
+            f"1 validation error detected: Value '{value[:170]}' at '{where}' failed to satisfy constraint: {constraint}"
+        )
+
+
+class AccessDenied(ApiError):
+    """Not without a key, or not with this one."""
+
+    status = 403
+    error_type = "AccessDeniedException"
+
+
+class MissingSignature(AccessDenied):
+    """The request is not signed."""
+
+    error_type = "MissingAuthenticationTokenException"
+
+
+class UnknownKey(AccessDenied):
+    """The request is signed with a key that is not configured."""
+
+    error_type = "UnrecognizedClientException"
+
+
+class InvalidSignature(AccessDenied):
+    """The signature does not hold, or not any more."""
+
+    error_type = "InvalidSignatureException"
+
+
+class ResourceNotFound(ApiError):
+    """No such function, or no such version of it."""
+
+    status = 404
+    error_type = "ResourceNotFoundException"
+
+
+class UnknownOperation(ApiError):
+    """No operation has this path and method, or none that sockd offers."""
+
+    status = 404
+    error_type = "UnknownOperationException"
+
+
+class ResourceConflict(ApiError):
+    """The function exists already, or is being changed."""
+
+    status = 409
+    error_type = "ResourceConflictException"
+
+
+class TooManyUploads(TooManyRequests):
+    """Others are uploading as much as the worker takes at a time."""
+
+
+class PreconditionFailed(ApiError):
+    """The function has changed since the caller looked."""
+
+    status = 412
+    error_type = "PreconditionFailedException"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The Revision Id provided does not match the latest Revision Id. "
+            "Call the GetFunction/GetAlias API to retrieve the latest Revision Id"
+        )
+
+
+def refusal(error: Exception, request_id: str, function_arn: str = "") -> Answer:
+    """The answer to an operation that failed.
+
+    Args: function_arn: of the function that was named, for the words that AWS has for an unknown one."""
+    plain = failure(error, request_id)  # logs a bug of ours, recognises a full disk
+    if not isinstance(error, SockdError):
+        error = (
+            StorageFull() if plain.status == StorageFull.status else SockdError("internal error; see the worker's log")
+        )
+    if isinstance(error, NoSuchFunction) and function_arn:
+        error = ResourceNotFound(f"Function not found: {function_arn}:$LATEST")
+    status, code = _code(error)
+    body = {"Type": "User" if status < 500 else "Service", "Message": error.message, "message": error.message}
+    fields = f"content-type: application/json\r\nx-amzn-requestid: {request_id}\r\nx-amzn-errortype: {code}\r\n"
+    if isinstance(error, TooManyRequests):
+        body["Reason"] = CALLER_LIMIT if isinstance(error, TooManyUploads) else RESERVED_REACHED
+        fields += f"retry-after: {error.retry_after_s}\r\n"
+    elif status == 503:
+        fields += "retry-after: 1\r\n"
+    return Answer(status, fields, msgspec.json.encode(body))
+
+
+def _code(error: SockdError) -> tuple[int, str]:
+    """The status, and the name of the error in AWS's model."""
+    match error:
+        case ApiError() | InvalidEvent():
+            return error.status, error.error_type
+        case StorageFull():
+            return 400, "CodeStorageExceededException"
+        case BadRequest() | ResolveFailed():
+            return 400, InvalidParameterValue.error_type
+        case NoCapacity() | SandboxFailed() | PackagesFailed():
+            return 503, "ServiceException"
+    return (error.status, error.error_type) if error.status < 500 else (500, "ServiceException")

@@ -1,0 +1,93 @@
+"""Invoke: what differs from `/run` in its headers, its statuses and its log.
+
+A function that fails is an answer with status 200 and the header `X-Amz-Function-Error`. Pure but for the invocation.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from sockd.errors import FunctionFailed, SandboxDied, SockdError, TimedOut
+from sockd.http.answers import Answer, failure, success
+from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
+from sockd.http.aws.names import LATEST
+from sockd.http.aws.worker import LambdaWorker, Told
+from sockd.http.request_ids import request_id_text
+
+LOG_TAIL_BYTES = 4096
+_VERSION = f"x-amz-executed-version: {LATEST}\r\n"
+_FUNCTION_ERROR = "x-amz-function-error: Unhandled\r\n"
+_FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
+"""What is the function's own failure. Everything else is the service's."""
+
+
+async def invoke(
+    worker: LambdaWorker, name: str, payload: bytes, headers: Mapping[str, str], request_id: bytes, arrived_ns: int
+) -> Answer:
+    """Run a function, or see whether one could (DryRun). Raises: SockdError, if it was not run."""
+    kind = headers.get("x-amz-invocation-type", "RequestResponse")
+    log_type = headers.get("x-amz-log-type", "None")
+    if kind == "Event":
+        raise InvalidParameterValue("InvocationType Event is not offered by sockd yet; use RequestResponse")
+    if kind not in ("RequestResponse", "DryRun"):
+        raise ValidationFailed(
+            kind, "invocationType", "Member must satisfy enum value set: [RequestResponse, Event, DryRun]"
+        )
+    if log_type not in ("None", "Tail"):
+        raise ValidationFailed(log_type, "logType", "Member must satisfy enum value set: [None, Tail]")
+    if "x-amz-client-context" in headers:
+        raise InvalidParameterValue("ClientContext is not passed on by sockd yet; put it into the payload")
+    text_id = request_id_text(request_id)
+    if kind == "DryRun":
+        worker.function(name)
+        return Answer(204, f"x-amzn-requestid: {text_id}\r\n{_VERSION}", b"")
+    if log_type == "Tail":
+        told = await worker.invoke_told(name, payload or b"{}", request_id=request_id, arrived_ns=arrived_ns)
+        answer = _function_error(told.error, text_id) if told.error else _succeeded(success(told.invocation, text_id))
+        return answer._replace(fields=f"{answer.fields}x-amz-log-result: {log_tail(told, text_id)}\r\n")
+    try:
+        invocation = await worker.invoke(name, payload or b"{}", request_id=request_id, arrived_ns=arrived_ns)
+    except _FUNCTION_ERRORS as error:
+        return _function_error(error, text_id)
+    return _succeeded(success(invocation, text_id))
+
+
+def _succeeded(answer: Answer) -> Answer:
+    return answer._replace(fields=answer.fields + _VERSION)
+
+
+def _function_error(error: SockdError, request_id: str) -> Answer:
+    """Raises: the error, when it is not the function's."""
+    if not isinstance(error, _FUNCTION_ERRORS):
+        raise error
+    answer = failure(error, request_id)
+    body = answer.body
+    if not isinstance(error, FunctionFailed):
+        message = f"RequestId: {request_id} Error: {error.message}"
+        body = msgspec.json.encode({"errorType": error.error_type, "errorMessage": message})
+    return Answer(200, answer.fields + _VERSION + _FUNCTION_ERROR, body)
+
+
+def log_tail(told: Told, request_id: str) -> str:
+    """The end of what a request printed between the lines that AWS puts around it, in base64."""
+    times = told.invocation.times
+    duration_ms = times.exec / 1e6
+    report = (
+        f"REPORT RequestId: {request_id}\tDuration: {duration_ms:.2f} ms\tBilled Duration: {math.ceil(duration_ms)} ms\t"
+        f"Memory Size: {told.memory_mb} MB\tMax Memory Used: {_used_mb(told)} MB\t"
+    )
+    if told.invocation.cold:
+        report += f"Init Duration: {times.init / 1e6:.2f} ms\t"
+    log = told.log if not told.log or told.log.endswith(b"\n") else told.log + b"\n"
+    text = f"START RequestId: {request_id} Version: {LATEST}\n".encode() + log
+    text += f"END RequestId: {request_id}\n{report}\n".encode()
+    return base64.b64encode(text[-LOG_TAIL_BYTES:]).decode()
+
+
+def _used_mb(told: Told) -> int:
+    # A sandbox that died has taken its numbers along; one that was killed for its memory had used all of it.
+    return math.ceil(told.peak_bytes / 2**20) if told.peak_bytes else told.memory_mb

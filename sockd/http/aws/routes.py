@@ -1,0 +1,71 @@
+"""Which operation a request means: AWS's paths, as its service model has them.
+
+Pure. Paths are matched as they came, so that an encoded slash or colon of an ARN stays within its part.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from sockd.http.aws.errors import UnknownOperation
+
+PREFIX = b"/20"
+"""With what every path of this API begins: the year of its version."""
+
+
+class Operation(enum.Enum):
+    """Those that sockd offers, by AWS's names."""
+
+    INVOKE = "Invoke"
+    CREATE_FUNCTION = "CreateFunction"
+    LIST_FUNCTIONS = "ListFunctions"
+    GET_FUNCTION = "GetFunction"
+    DELETE_FUNCTION = "DeleteFunction"
+    GET_FUNCTION_CONFIGURATION = "GetFunctionConfiguration"
+    UPDATE_FUNCTION_CONFIGURATION = "UpdateFunctionConfiguration"
+    UPDATE_FUNCTION_CODE = "UpdateFunctionCode"
+    LIST_VERSIONS_BY_FUNCTION = "ListVersionsByFunction"
+    PUT_FUNCTION_CONCURRENCY = "PutFunctionConcurrency"
+    GET_FUNCTION_CONCURRENCY = "GetFunctionConcurrency"
+    DELETE_FUNCTION_CONCURRENCY = "DeleteFunctionConcurrency"
+    GET_ACCOUNT_SETTINGS = "GetAccountSettings"
+    LIST_TAGS = "ListTags"
+    TAG_RESOURCE = "TagResource"
+    UNTAG_RESOURCE = "UntagResource"
+
+
+_FUNCTIONS = "/2015-03-31/functions"
+_FUNCTION = _FUNCTIONS + "/{}"
+_TABLE = (
+    ("POST", _FUNCTION + "/invocations", Operation.INVOKE),
+    ("POST", _FUNCTIONS, Operation.CREATE_FUNCTION),
+    ("GET", _FUNCTIONS, Operation.LIST_FUNCTIONS),
+    ("GET", _FUNCTION, Operation.GET_FUNCTION),
+    ("DELETE", _FUNCTION, Operation.DELETE_FUNCTION),
+    ("GET", _FUNCTION + "/configuration", Operation.GET_FUNCTION_CONFIGURATION),
+    ("PUT", _FUNCTION + "/configuration", Operation.UPDATE_FUNCTION_CONFIGURATION),
+    ("PUT", _FUNCTION + "/code", Operation.UPDATE_FUNCTION_CODE),
+    ("GET", _FUNCTION + "/versions", Operation.LIST_VERSIONS_BY_FUNCTION),
+    ("PUT", "/2017-10-31/functions/{}/concurrency", Operation.PUT_FUNCTION_CONCURRENCY),
+    ("GET", "/2019-09-30/functions/{}/concurrency", Operation.GET_FUNCTION_CONCURRENCY),
+    ("DELETE", "/2017-10-31/functions/{}/concurrency", Operation.DELETE_FUNCTION_CONCURRENCY),
+    ("GET", "/2016-08-19/account-settings", Operation.GET_ACCOUNT_SETTINGS),
+    ("GET", "/2017-03-31/tags/{}", Operation.LIST_TAGS),
+    ("POST", "/2017-03-31/tags/{}", Operation.TAG_RESOURCE),
+    ("DELETE", "/2017-03-31/tags/{}", Operation.UNTAG_RESOURCE),
+)
+_ROUTES = [
+    (method, re.compile(re.escape(path).replace(r"\{\}", "([^/]+)") + "/?"), name) for method, path, name in _TABLE
+]
+
+
+def route(method: str, path: str) -> tuple[Operation, str]:
+    """The operation, and the part of the path that names a function (empty if none does), still percent-encoded.
+
+    Raises: UnknownOperation."""
+    for wanted, pattern, operation in _ROUTES:
+        found = pattern.fullmatch(path) if method == wanted else None
+        if found:
+            return operation, found[1] if found.groups() else ""
+    raise UnknownOperation(f"sockd does not offer {method} {path[:200]}; its README lists the operations that it has")

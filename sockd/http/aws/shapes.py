@@ -1,0 +1,252 @@
+"""Shapes: what the bodies of requests say, as settings of a function, and a function as answers show it.
+
+Pure. What a request asks for and sockd does not have is refused when it would change how the function runs (`Layers`), and
+passed over when it would not (`TracingConfig`, `LoggingConfig`).
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import platform
+import re
+import time
+import uuid
+from typing import Any, TypeVar
+
+import msgspec
+
+from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent
+from sockd.http.aws.names import LATEST, arn
+from sockd.http.aws.worker import Details
+from sockd.lambdas.function_config import AwsAttributes
+
+ROLE = "arn:aws:iam::000000000000:role/sockd"
+"""Of functions that were given none: clients cannot do without."""
+MAX_TAGS = 50
+_RUNTIME = re.compile(r"python3\.[0-9]{1,2}")
+_OWN_RUNTIME = "python" + ".".join(platform.python_version_tuple()[:2])
+_TEXT_CHARS = {"description": 256, "role": 2048, "runtime": 64}
+NO_ARCHIVE = msgspec.Raw()
+_VERSIONS_MISSING = "sockd has no numbered versions yet; $LATEST is what was deployed last"
+
+
+class Shape(msgspec.Struct, rename="pascal", kw_only=True, omit_defaults=True):
+    """A part of a body. Members that AWS knows and we do not look at are allowed."""
+
+
+class Environment(Shape):
+    variables: dict[str, str] = {}
+
+
+class EphemeralStorage(Shape):
+    size: int
+
+
+class Settings(Shape):
+    """What creating a function and changing its configuration have in common."""
+
+    function_name: str | None = None
+    handler: str | None = None
+    runtime: str | None = None
+    role: str | None = None
+    description: str | None = None
+    timeout: int | None = None
+    memory_size: int | None = None
+    environment: Environment | None = None
+    ephemeral_storage: EphemeralStorage | None = None
+    revision_id: str | None = None
+    layers: list[Any] | None = None
+    file_system_configs: list[Any] | None = None
+    image_config: dict[str, Any] | None = None
+    vpc_config: dict[str, Any] | None = None
+    dead_letter_config: dict[str, Any] | None = None
+    snap_start: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raises: InvalidParameterValue, for the first that sockd does not do."""
+        if self.runtime is not None and not _RUNTIME.fullmatch(self.runtime):
+            raise InvalidParameterValue(
+                f"Value {self.runtime[:64]} at 'runtime' failed to satisfy constraint: Member must satisfy enum value set: "
+                f"[python3.N]; functions here run on the worker's own, {_OWN_RUNTIME}"
+            )
+        for key, most in _TEXT_CHARS.items():
+            if len(getattr(self, key) or "") > most:
+                raise InvalidParameterValue(f"{key.capitalize()} must be at most {most} characters")
+        refused = (
+            ("Layers", self.layers, "name packages in requirements.txt"),
+            ("FileSystemConfigs", self.file_system_configs, "functions have /tmp only"),
+            ("ImageConfig", _given(self.image_config), "send a ZipFile"),
+            ("VpcConfig", _given(self.vpc_config), "the network is the host's; see `network` in sockd.toml"),
+            ("DeadLetterConfig", _given(self.dead_letter_config), "there is no asynchronous invocation yet"),
+            (
+                "SnapStart",
+                (self.snap_start or {}).get("ApplyOn", "None") != "None",
+                "every start is a fork of a Zygote",
+            ),
+        )
+        for name, value, instead in refused:
+            if value:
+                raise InvalidParameterValue(f"{name} is not offered by sockd: {instead}")
+
+    def changes(self, old: AwsAttributes, **attributes: Any) -> dict[str, Any]:
+        """The keys of `sockd.toml` that this sets.
+
+        Args: old: what was said of the function before; attributes: of AwsAttributes, to be set besides."""
+        given = {
+            "handler": self.handler,
+            "timeout_s": self.timeout,
+            "memory_mb": self.memory_size,
+            "env": self.environment.variables if self.environment else None,
+            "tmp_mb": self.ephemeral_storage.size if self.ephemeral_storage else None,
+        }
+        for key in _TEXT_CHARS:
+            if getattr(self, key) is not None:
+                attributes[key] = getattr(self, key)
+        aws = msgspec.to_builtins(msgspec.structs.replace(old, **attributes))
+        return {**{key: value for key, value in given.items() if value is not None}, "aws": aws}
+
+
+class Code(Shape):
+    """Where an archive is; and the members of UpdateFunctionCode that are not."""
+
+    zip_file: msgspec.Raw = NO_ARCHIVE
+    s3_bucket: str | None = None
+    image_uri: str | None = None
+    architectures: list[str] | None = None
+    publish: bool = False
+    dry_run: bool = False
+    revision_id: str | None = None
+
+    def check(self) -> None:
+        """Raises: InvalidParameterValue."""
+        if self.publish:
+            raise InvalidParameterValue(f"Publish: {_VERSIONS_MISSING}")
+        if self.architectures not in (None, [], ["x86_64"]):
+            raise InvalidParameterValue("Architectures: this worker runs on x86_64")
+        if self.s3_bucket is not None or self.image_uri is not None or self.zip_file == NO_ARCHIVE:
+            raise InvalidParameterValue("sockd takes code as ZipFile only: an archive within the request")
+
+
+class Create(Settings, kw_only=True):
+    """CreateFunction."""
+
+    code: Code
+    package_type: str = "Zip"
+    architectures: list[str] | None = None
+    publish: bool = False
+    tags: dict[str, str] = {}
+
+    def check(self) -> None:
+        """Raises: InvalidParameterValue."""
+        super().check()
+        if self.package_type != "Zip":
+            raise InvalidParameterValue("PackageType: sockd runs no images; send a ZipFile")
+        if not self.runtime or not self.handler:
+            raise InvalidParameterValue(
+                "Runtime and Handler are mandatory parameters for functions created with a ZipFile."
+            )
+        check_tags(self.tags)
+        msgspec.structs.replace(self.code, architectures=self.architectures, publish=self.publish).check()
+
+
+class Tags(Shape):
+    """TagResource."""
+
+    tags: dict[str, str]
+
+
+class Concurrency(Shape):
+    """PutFunctionConcurrency."""
+
+    reserved_concurrent_executions: int
+
+
+S = TypeVar("S", bound=Shape)
+
+
+def parse(body: bytes | bytearray, shape: type[S]) -> S:
+    """A body as a shape. Raises: InvalidRequestContent."""
+    try:
+        parsed = msgspec.json.decode(body or b"{}", type=shape)
+        # JSON can say "\ud800", which no UTF-8 has: neither the registry nor an answer could hold it.
+        msgspec.json.encode(parsed)
+        return parsed
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidRequestContent(f"Could not parse request body into json: {error}") from None
+
+
+def check_tags(tags: dict[str, str]) -> None:
+    """Raises: InvalidParameterValue."""
+    if len(tags) > MAX_TAGS or any(not 0 < len(key) <= 128 or len(value) > 256 for key, value in tags.items()):
+        raise InvalidParameterValue(
+            f"Tags: at most {MAX_TAGS}, with keys of 1 to 128 characters and values of up to 256"
+        )
+
+
+def kept(details: Details, aws: AwsAttributes) -> dict[str, Any]:
+    """The settings that this API can change, as they are: new code does not change them, whatever its `sockd.toml` says.
+
+    Args: aws: the attributes with which they go on."""
+    config = details.config
+    settings = {
+        "handler": config.handler,
+        "timeout_s": config.timeout_s,
+        "memory_mb": config.memory_mb,
+        "env": config.env,
+        "tmp_mb": config.tmp_mb,
+        "aws": msgspec.to_builtins(aws),
+    }
+    return settings if aws.reserved_concurrency is None else {**settings, "concurrency": config.concurrency}
+
+
+def attributes(details: Details) -> AwsAttributes:
+    """What was said of a function; of one that the command line deployed, nothing."""
+    return details.config.aws or AwsAttributes()
+
+
+def revision(details: Details) -> str:
+    """Another one for each change of a function."""
+    record = details.record
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{record.name} {record.version} {record.published_at!r}"))
+
+
+def configuration(details: Details, *, qualified: bool = False) -> dict[str, Any]:
+    """A FunctionConfiguration. What was deployed is active: no client has to wait.
+
+    Args: qualified: the caller named $LATEST, so the ARN does, too."""
+    record, config = details
+    aws = attributes(details)
+    code_sha256 = aws.zip_sha256 or base64.b64encode(bytes.fromhex(record.digest)).decode()
+    seconds, milliseconds = divmod(int(record.published_at * 1000), 1000)
+    answer: dict[str, Any] = {
+        "FunctionName": record.name,
+        "FunctionArn": arn(record.name) + (f":{LATEST}" if qualified else ""),
+        "Runtime": aws.runtime or _OWN_RUNTIME,
+        "Role": aws.role or ROLE,
+        "Handler": config.handler or record.handler.replace(":", "."),
+        "CodeSize": aws.zip_bytes or record.code_bytes,
+        "Description": aws.description,
+        "Timeout": math.ceil(config.timeout_s),
+        "MemorySize": config.memory_mb,
+        "LastModified": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03}+0000",
+        "CodeSha256": code_sha256,
+        "Version": LATEST,
+        "TracingConfig": {"Mode": "PassThrough"},
+        "RevisionId": revision(details),
+        "State": "Active",
+        "LastUpdateStatus": "Successful",
+        "PackageType": "Zip",
+        "Architectures": ["x86_64"],
+        "EphemeralStorage": {"Size": config.tmp_mb},
+        "SnapStart": {"ApplyOn": "None", "OptimizationStatus": "Off"},
+        "LoggingConfig": {"LogFormat": "Text", "LogGroup": f"/aws/lambda/{record.name}"},
+    }
+    if config.env:
+        answer["Environment"] = {"Variables": config.env}
+    return answer
+
+
+def _given(value: dict[str, Any] | None) -> bool:
+    """Whether a structure says anything: tools send empty ones."""
+    return value is not None and any(value.values())

@@ -1,0 +1,61 @@
+"""The worker as this API sees it: what `WorkerApi` has, and what only AWS's shapes need.
+
+Owns nothing. Fulfilled by the daemon.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from sockd.errors import SockdError
+from sockd.http.worker_api import WorkerApi
+from sockd.lambdas.function_config import FunctionConfig
+from sockd.lambdas.registry import FunctionRecord
+from sockd.telemetry import Invocation
+
+
+class Details(NamedTuple):
+    """The current version of a function, with its environment: not for everybody's eyes."""
+
+    record: FunctionRecord
+    config: FunctionConfig
+
+
+class Told(NamedTuple):
+    """One invocation and what it printed."""
+
+    invocation: Invocation
+    error: SockdError | None
+    """How it failed."""
+    log: bytes
+    memory_mb: int
+    """What its sandbox may use."""
+    peak_bytes: int
+    """The most that its sandbox has used; 0: the sandbox is gone."""
+
+
+class LambdaWorker(WorkerApi, Protocol):
+    """What this API may ask of the worker."""
+
+    async def invoke_told(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Told:
+        """As `invoke`, with the log. An error of the function is in the result; others raise SockdError."""
+
+    def details(self, name: str) -> Details:
+        """The current version. Raises: NoSuchFunction."""
+
+    def all_details(self) -> list[Details]:
+        """The current versions of all functions, by name."""
+
+    async def configure(self, name: str, changes: dict[str, Any]) -> None:
+        """Change settings, keys of `sockd.toml`, and leave the code as it is.
+
+        Raises: NoSuchFunction, BadFunctionConfig, NoCapacity."""
+
+    async def check_archive(self, zip_path: Any) -> None:
+        """Whether a zip could be deployed, as far as the archive itself tells. Raises: BadArchive, StorageFull."""
+
+    def default_concurrency(self) -> int:
+        """What a function may run at once unless its own settings say."""
+
+    def sandboxes_that_fit(self) -> int:
+        """How many sandboxes of the default size the worker's memory holds."""

@@ -1,0 +1,82 @@
+"""The door over real sockets in front of a fake worker, with keys or without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sockd.config import Config, HttpConfig, LambdaApiConfig
+from sockd.http.aws.access import Access
+from sockd.http.aws.door import LambdaApi
+from sockd.http.front import Front
+from sockd.http.server import HttpServer
+from sockd.http.sockets import bind_tcp
+from sockd.s3.signature import Credentials
+from sockd.s3.signing import signed_headers
+from tests.http.aws.fake_lambda import FakeLambda
+from tests.http.raw import Raw, raw
+
+KEYS = {"AKIDONE": "0123456789abcdef0123", "AKIDTWO": "another secret of some length"}
+HOST = "localhost"
+
+
+def request(
+    method: str, path: str, body: object = None, *, key: str | None = "AKIDONE", secret: str = "", **headers: str
+) -> bytes:
+    """A request as it is on the wire, signed unless `key` is None; `body`: bytes, or what becomes JSON."""
+    content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    fields = {"Host": HOST, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    target, _, query = path.partition("?")
+    if key is not None:
+        credentials = Credentials(key, secret or KEYS.get(key, "unknown"))
+        fields = signed_headers(
+            method, target, query, fields, credentials=credentials, payload=content, service="lambda"
+        )
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    return "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""]).encode() + content
+
+
+Opened = Callable[..., AbstractAsyncContextManager[Raw]]
+
+
+@pytest.fixture
+def worker() -> FakeLambda:
+    return FakeLambda()
+
+
+@pytest.fixture
+async def server(worker: FakeLambda, tmp_path: Path) -> AsyncIterator[HttpServer]:
+    """With keys."""
+    async with serving(worker, tmp_path, KEYS) as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: HttpServer) -> AsyncIterator[Raw]:
+    async with raw(server.port) as client:
+        yield client
+
+
+@pytest.fixture
+async def keyless(worker: FakeLambda, tmp_path: Path) -> AsyncIterator[Raw]:
+    """Of a worker on loopback without keys."""
+    async with serving(worker, tmp_path, {}) as server, raw(server.port) as client:
+        yield client
+
+
+@asynccontextmanager
+async def serving(worker: FakeLambda, tmp: Path, keys: dict[str, str]) -> AsyncIterator[HttpServer]:
+    http = HttpConfig(listen="127.0.0.1:0", max_payload_bytes=100_000)
+    config = Config(http=http, lambda_api=LambdaApiConfig(keys=keys))
+    api = LambdaApi(worker, Access.of(config.lambda_api, http), config, tmp)
+    server = HttpServer(Front(worker, http, api), bind_tcp("127.0.0.1:0"))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.aclose(0)
+        assert api.uploading_bytes == 0

@@ -1,0 +1,95 @@
+"""The fake worker with what AWS's API needs besides, its functions deployed and configured in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+from sockd import errors
+from sockd.config import FunctionDefaults
+from sockd.http.aws.worker import Details, LambdaWorker, Told
+from sockd.http.worker_api import Progress
+from sockd.lambdas.function_config import FunctionConfig
+from sockd.lambdas.registry import FunctionRecord
+from sockd.telemetry import FunctionInfo
+from tests.http.fake_worker import ERRORS, FakeWorker, info, invocation
+
+
+class FakeLambda(FakeWorker):
+    """As `FakeWorker`; what was deployed here has details."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = {"slow", "bug", *ERRORS}
+        self._details: dict[str, Details] = {}
+        self._times = itertools.count(1_700_000_000)
+        for name in sorted(self.names):
+            self._put(name, FunctionConfig())
+        self.runs = 0
+        self.holding: asyncio.Event | None = None
+        """If it is there, deploys wait for it."""
+        self.deploying = asyncio.Event()
+
+    def _put(self, name: str, config: FunctionConfig, content: bytes = b"") -> None:
+        version = self._details[name].record.version + 1 if name in self._details else 1
+        digest = hashlib.sha256(content).hexdigest()
+        now = float(next(self._times))
+        record = FunctionRecord(name, version, digest, len(content), "f:f", config.to_json(), "", "", now, now, now)
+        self._details[name] = Details(record, config)
+        self.names.add(name)
+
+    async def invoke_told(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Told:
+        error = ERRORS[name]() if name in ERRORS else None
+        if isinstance(error, errors.TooManyRequests):
+            raise error
+        self.function(name)
+        return Told(invocation(payload), error, b"x" * 5000 + b"\nlast line", 128, 30 << 20)
+
+    async def deploy(
+        self,
+        name: str,
+        zip_path: Path,
+        *,
+        overrides: dict[str, Any],
+        progress: Progress,
+        initscript: bytes | None = None,
+    ) -> FunctionInfo:
+        self.runs += 1
+        self.deploying.set()
+        if self.holding is not None:
+            await self.holding.wait()
+        config = FunctionConfig.from_toml(None, FunctionDefaults(), overrides)
+        self._put(name, config, zip_path.read_bytes())
+        return info(name)
+
+    async def remove(self, name: str) -> None:
+        await super().remove(name)
+        del self._details[name]
+
+    def details(self, name: str) -> Details:
+        if name not in self._details:
+            raise errors.NoSuchFunction(f"no function {name!r}")
+        return self._details[name]
+
+    def all_details(self) -> list[Details]:
+        return [self._details[name] for name in sorted(self._details)]
+
+    async def configure(self, name: str, changes: dict[str, Any]) -> None:
+        details = self.details(name)
+        self._put(name, details.config.changed(changes))
+
+    async def check_archive(self, zip_path: Path) -> None:
+        if not zip_path.read_bytes().startswith(b"PK"):
+            raise errors.BadArchive("not a zip file")
+
+    def default_concurrency(self) -> int:
+        return 10
+
+    def sandboxes_that_fit(self) -> int:
+        return 77
+
+
+_verified: type[LambdaWorker] = FakeLambda
