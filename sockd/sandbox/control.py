@@ -21,6 +21,11 @@ _buffer = bytearray(protocol.CONTROL_MAX_BYTES)
 """For all wires: a datagram is decoded before the next is read."""
 
 
+MOST_STRAYS = 64
+"""Answers that nobody waits for, in the life of a wire. There is one for a request that was given up twice; a Zygote that sends
+more sends them for the daemon's time."""
+
+
 class ZygoteGone(SandboxFailed):
     """The Zygote died, or broke the protocol and was given up, before it answered."""
 
@@ -46,6 +51,7 @@ class ControlWire:
         self._on_end = on_end
         self._pending: dict[int, asyncio.Future[Answer]] = {}
         self._next_id = 1
+        self._strays = 0
         self._unsent: list[tuple[bytes, Sequence[int]]] = []
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._readable)
@@ -180,6 +186,9 @@ class ControlWire:
         if future is None or future.done():
             close_all(answer.fds)  # its waiter has gone; a forked child ends when its channel closes
             self._pending.pop(answer.message["id"], None)
+            self._strays += 1
+            if self._strays > MOST_STRAYS:
+                self._end()
         elif answer.message["op"] == "refused":
             close_all(answer.fds)
             future.set_exception(ZygoteRefused(str(answer.message.get("error"))))

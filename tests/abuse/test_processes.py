@@ -596,3 +596,36 @@ def test_a_zygotes_capabilities_end_at_its_user_namespace(house: PrivateWorker, 
     bad = {name: answer for name, answer in tried.items() if answer == "ok"}
     happened(f"{len(tried)} tries: {', '.join(sorted(set(tried.values())))}; {len(bad)} went through {bad or ''}")
     assert not bad
+
+
+@case(
+    "B16",
+    "a Zygote's package leaves a process behind that floods the daemon with answers",
+    expect="the Zygote is ended; the daemon spends no time on it, the neighbour is served",
+)
+def test_a_zygote_that_floods_its_wire_is_ended(house: PrivateWorker, happened: Happened) -> None:
+    def cpu_seconds() -> float:
+        fields = Path(f"/proc/{house.daemon.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    code = (
+        f"import json, os, socket\n{WORTH_A_ZYGOTE}"
+        "if os.getpid() != 1 and os.fork() == 0:\n"
+        "    wire = socket.socket(fileno=os.dup(3))\n"
+        "    data = json.dumps({'op': 'forked', 'id': 10**9, 'pad': 'x' * 60000}).encode()\n"
+        "    while True: wire.send(data)\n"
+    )
+    user = "import floods\ndef f(event): return event\n"
+    mark = house.daemon.mark
+    house.deploy("teaches", user, requirements=["floods"], wheels=[wheel("floods", "1.0", {"floods.py": code})])
+    with house.watching() as watch:
+        assert house.call("teaches", 1) == 1
+        house.daemon.wait_line(r"floods-1\.0.*(failed|ended|not cacheable)", since=mark)
+        before = cpu_seconds()
+        house.deploy("after", user, requirements=["floods"], timeout_s=8)
+        answers = [house.invoke("after", number).status for number in range(100)]
+        spent = cpu_seconds() - before
+    reasons = [each["reason"] for each in house.daemon.tree()["refused"] if each["package"] == "floods==1.0"]
+    happened(f"ended ({(reasons or ['not refused'])[0][:60]}); 100 calls took {spent:.2f} s of the daemon; {watch}")
+    assert answers == [200] * 100 and watch.wrong == []
+    assert not [each for each in house.processes("zygote") if "floods" in Path(f"/proc/{each.pid}/maps").read_text()]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sockd.sandbox.channel import Channel
-from sockd.sandbox.control import ControlWire, ZygoteGone, ZygoteRefused
+from sockd.sandbox.control import MOST_STRAYS, ControlWire, ZygoteGone, ZygoteRefused
 from sockd.sandbox.zygote import read_imported, take_pidfd
 from zygote import linux, protocol
 from zygote.protocol import ProtocolError
@@ -148,6 +148,17 @@ async def test_answers_that_nobody_waits_for_are_dropped_with_their_descriptors(
     assert task.cancelled()
     assert wire.in_flight == 0 and not wire.closed
     wire.close()
+
+
+async def test_a_flood_of_answers_that_nobody_waits_for_ends_the_wire(peer: Peer) -> None:
+    wire = peer.wire()
+    for _ in range(MOST_STRAYS):
+        peer.answer(12345)
+        wire._readable()
+    assert not wire.closed
+    peer.answer(12345)
+    wire._readable()
+    assert wire.closed and peer.ended == 1
 
 
 async def test_a_cancelled_request_waits_no_longer_than_its_deadline(peer: Peer) -> None:
