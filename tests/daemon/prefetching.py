@@ -25,12 +25,19 @@ import io, os
 from sockd.s3.client import Client
 from sockd.s3.signature import Credentials
 
+def connected():
+    keys = Credentials(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+    return Client(os.environ["AWS_ENDPOINT_URL_S3"], keys)
+
 class S3:
     def get_object(self, Bucket, Key):
-        keys = Credentials(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
-        with Client(os.environ["AWS_ENDPOINT_URL_S3"], keys) as client:
+        with connected() as client:
             data = client.get(Bucket, Key)
         return {"ContentLength": len(data), "Body": io.BytesIO(data)}
+
+    def upload_fileobj(self, file, bucket, key):
+        with connected() as client:
+            client.put(bucket, key, file.read())
 
 def client(service, config=None):
     return S3()

@@ -82,6 +82,12 @@ class Lives:
         installed = {name for name in os.listdir(packages) if not name.startswith(".")}
         assert {path.stem for path in (packages / ".meta").glob("*.json")} == installed
 
+    def check_logs(self) -> None:
+        """No life has logged what it did not expect. Raises: AssertionError with the log's lines around it."""
+        for daemon in (*self._past, self.daemon):
+            for number, line in enumerate(daemon.lines):
+                assert "Traceback" not in line, "\n".join(daemon.lines[max(0, number - 2) : number + 60])
+
     @property
     def told(self) -> str:
         """The restarts in words."""
@@ -97,6 +103,7 @@ class Lives:
         self.daemon.end_reading()
         assert cgroup_directories(self.daemon.cgroup) == []
         assert mounts_under(self.state) == []
+        self.check_logs()
 
     def close(self) -> None:
         """Safe after anything."""

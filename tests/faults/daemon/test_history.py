@@ -149,6 +149,7 @@ def test_a_history(state: Path, index: PackageIndex, happened: Happened, everyth
         happened(f"seed {seed}: {history}; killed: {dict(nemesis.killed)}")
         if lives.restarts_s:
             happened(lives.told)
+        lives.check_logs()
         history.check()
         for name in SALTS:  # and afterwards all is as if nothing had been
             answer = lives.daemon.run(name, {"token": "last", "takes_s": 0})
