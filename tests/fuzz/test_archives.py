@@ -89,7 +89,7 @@ names = plain | plain | plain.map(lambda name: name + b"/") | st.lists(parts, ma
 modes = st.sampled_from(
     [0, stat.S_IFREG | 0o755, stat.S_IFDIR | 0o755, stat.S_IFLNK | 0o777, stat.S_IFIFO, stat.S_IFREG | 0o6777]
 )
-contents = st.binary(max_size=40) | st.just(bytes(30_000))
+contents = st.binary(max_size=40) | st.binary(max_size=40) | st.sampled_from([b"", bytes(3000), bytes(30_000)])
 numbers = st.sampled_from([0, 1, 40, 30_000, U32 - 1, U32]) | st.integers(0, U32)
 extras = st.sampled_from(
     [b"", b"\x01\x00\x08\x00" + b"\xff" * 8, b"\x01\x00\xff\xff", b"\x0d\x00\x0e\x00" + bytes(14), b"\x01"]
@@ -110,9 +110,11 @@ wrong = st.fixed_dictionaries(
     },
 )
 right = st.fixed_dictionaries({}, optional={"method": st.sampled_from([STORED, DEFLATED]), "local_extra": extras})
-members = st.builds(
-    lambda name, content, fields: Member(name=name, content=content, **fields), names, contents, right | right | wrong
-)
+files = st.builds(lambda name, content, fields: Member(name, content, **fields), plain, contents, right)
+directories = plain.map(lambda name: Member(name + b"/", mode=stat.S_IFDIR | 0o755))
+others = st.builds(lambda name, content, fields: Member(name, content, **fields), names, contents, wrong)
+sound = st.lists(files | files | directories, max_size=6)
+members = sound | st.builds(lambda some, other, more: [*some, other, *more], sound, others, sound)
 
 
 @fuzz(250)
@@ -124,7 +126,7 @@ members = st.builds(
 @example([Member(b"a", b"x" * 40), Member(b"b", b"x" * 40, offset=0)], b"", b"", False)
 @example([Member(b"a")], b"#!/bin/sh\n", b"PK\x05\x06" + bytes(18), True)
 @given(
-    st.lists(members, max_size=5),
+    members,
     st.sampled_from([b"", b"#!/usr/bin/python3\n"]),
     st.sampled_from([b"", b"a comment", b"PK\x05\x06", b"PK\x05\x06" + bytes(18)]),
     st.booleans(),

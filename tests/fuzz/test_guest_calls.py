@@ -190,9 +190,30 @@ often = st.sampled_from([name for name in NAMES if name not in (*WAITING, *ENDIN
 seldom = st.sampled_from([*WAITING, *ENDING]).flatmap(call)
 CONNECT: list[Record] = [("connect", [f"p{number}", f"l{number}"]) for number in (10, 11, 12, 13)]
 """To the server by HTTP and by TCP, to S3, to DynamoDB."""
-programs = st.tuples(
-    st.booleans(), st.lists(often, max_size=24), st.lists(seldom, max_size=1), st.lists(often, max_size=4)
-).map(lambda parts: [*(CONNECT * parts[0]), *parts[1], *parts[2], *parts[3]])
+METHODS = {0: (0, 1, 2, 3), 1: (8, 9), 2: (4, 5, 6), 3: (7,)}
+"""For each of these, what it may be asked."""
+
+
+@st.composite
+def exchange(draw: st.DrawFn) -> list[Record]:
+    """An RPC that may well succeed, and mostly the wait for its end."""
+    connection, rpc = draw(st.integers(0, 3)), draw(st.integers(0, 9))
+    method, body = draw(st.sampled_from(METHODS[connection])), draw(st.sampled_from([18, 18, 19, 20, 21, 22, 23]))
+    sent: Record = ("send_rpc", [connection, rpc, f"p{method}", f"l{method}", f"p{body}", f"l{body}"])
+    received: Record = ("recv_rpc_reply", [connection, rpc, OUT])
+    return [sent, received][: draw(st.sampled_from([1, 2, 2, 2]))]
+
+
+some = st.lists(often.map(lambda record: [record]) | exchange(), max_size=10).map(
+    lambda parts: list(itertools.chain.from_iterable(parts))
+)
+programs = st.builds(
+    lambda connects, first, ends, last: [*(CONNECT * connects), *first, *ends, *last],
+    st.sampled_from([1, 1, 1, 0]),
+    some,
+    st.just([]) | st.just([]) | st.lists(seldom, max_size=1),
+    some,
+)
 
 
 def assembled(texts: Texts, program: list[Record]) -> bytes:
