@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -44,7 +45,10 @@ class Farm:
             base: the tree to pivot_root onto; cgroup: for the launcher and farm init, owned by the farm from now on.
             on_end: called once if the farm ends by itself.
         Raises: SandboxFailed with the launcher's own words."""
-        scratch = syscalls.new_filesystem("tmpfs", {"size": "256m", "mode": "0755"}, mounts.PRIVATE_TMP)
+        # Without limits of its own: all Zygotes share it, and one could fill it for the others. What a Zygote puts there, names
+        # too, is charged to its cgroup, whose limit it meets first.
+        options: dict[str, str | int] = {"size": "0", "nr_inodes": "0", "mode": "0755"}
+        scratch = syscalls.new_filesystem("tmpfs", options, mounts.PRIVATE_TMP)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         passed = (theirs.fileno(), scratch, *cgroup.procs_fds)
         try:
@@ -89,15 +93,13 @@ class Farm:
         return f"/{bases.TMP}/{name}"
 
     def remove_scratch(self, name: str) -> None:
-        """Delete a Zygote's directory with what its packages left there, as far as it goes; it is on a tmpfs of the farm's."""
-        import shutil
-
+        """Have a Zygote's directory deleted with what its packages left there, as far as it goes; it is on a tmpfs of the
+        farm's. In a thread: there may be hundreds of thousands of files."""
         if self._scratch < 0:
             return
         with contextlib.suppress(OSError):
             fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._scratch)
-            with mounts.owned(fd):
-                shutil.rmtree(name, dir_fd=fd, ignore_errors=True)
+            asyncio.get_running_loop().run_in_executor(None, remove_tree, fd, name)
 
     async def close(self) -> None:
         """Kill every process of the farm and wait for the launcher."""
@@ -111,6 +113,12 @@ class Farm:
         procfs, self.procfs = self.procfs, -1
         if procfs >= 0:
             os.close(procfs)
+
+
+def remove_tree(directory: int, name: str) -> None:
+    """Delete what is below a directory, as far as it goes, and close the directory's fd."""
+    with mounts.owned(directory):
+        shutil.rmtree(name, dir_fd=directory, ignore_errors=True)
 
 
 def farm_path(state_dir: Path) -> Path:

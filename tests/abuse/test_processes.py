@@ -629,3 +629,55 @@ def test_a_zygote_that_floods_its_wire_is_ended(house: PrivateWorker, happened: 
     happened(f"ended ({(reasons or ['not refused'])[0][:60]}); 100 calls took {spent:.2f} s of the daemon; {watch}")
     assert answers == [200] * 100 and watch.wrong == []
     assert not [each for each in house.processes("zygote") if "floods" in Path(f"/proc/{each.pid}/maps").read_text()]
+
+
+FILLS = {
+    "bytes": "with open(base + '/fill', 'wb', buffering=0) as file:\n            while True: file.write(bytes(1 << 20))",
+    "files": "number = 0\n        while True: number += 1; os.close(os.open(f'{base}/{number}', os.O_CREAT | os.O_WRONLY))",
+}
+
+
+@case(
+    "B17",
+    "a Zygote's package fills the scratch directory, with bytes or with names",
+    expect="it is ended for it; other packages can write in theirs, the neighbour is served",
+    default=False,
+)
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_zygote_cannot_fill_the_scratch_of_others(house: PrivateWorker, happened: Happened, fill: str) -> None:
+    evil = (
+        f"import os\n{WORTH_A_ZYGOTE}"
+        "if os.getpid() != 1:\n"
+        "    base = os.environ['TMPDIR']\n"
+        "    try:\n"
+        f"        {FILLS[fill]}\n"
+        "    except OSError as error:\n"
+        "        pass\n"
+    )
+    good = (
+        f"import os, tempfile\n{WORTH_A_ZYGOTE}WROTE = 0\n"
+        "if os.getpid() != 1:\n"
+        "    with tempfile.NamedTemporaryFile() as file: WROTE = file.write(bytes(1 << 20))\n"
+    )
+    mark = house.daemon.mark
+    name = f"fills-{fill}"
+    module = name.replace("-", "_")
+    house.deploy(
+        "filler",
+        f"import {module}\ndef f(event): return 1\n",
+        requirements=[name],
+        wheels=[wheel(name, "1.0", {f"{module}.py": evil})],
+    )
+    with house.watching() as watch:
+        assert house.call("filler") == 1
+        line = house.daemon.wait_line(rf"{name}-1\.0.*(not cacheable|serves).*", since=mark)[0]
+        user = f"import writes_{fill}\ndef f(event): return writes_{fill}.WROTE\n"
+        package = wheel(f"writes-{fill}", "1.0", {f"writes_{fill}.py": good})
+        house.deploy("writer", user, requirements=[f"writes-{fill}"], wheels=[package])
+        assert house.call("writer") == 0
+        house.daemon.when(lambda: house.daemon.node(f"writes-{fill}==1.0"))
+        house.deploy("writer-2", user, requirements=[f"writes-{fill}"])
+        wrote = house.call("writer-2")
+    slowest = max(watch.ms)
+    happened(f"{fill}: {line[:110]}; another package wrote {wrote} bytes; {watch}, slowest {slowest:.0f} ms")
+    assert wrote == 1 << 20 and watch.wrong == []
