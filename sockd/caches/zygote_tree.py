@@ -32,6 +32,8 @@ from sockd.sandbox.zygote import Zygote
 ROOT_UIDS = 1 << 30
 SPARE_MEMORY_BYTES = 16 << 20
 """What a spare reserves until it becomes a function."""
+REVIVALS = 3
+"""How often a request waits for a new root Zygote, when one after the other ends."""
 REFILL_S = 0.004
 """Time to make one spare ready (measured: 1-4 ms with the packages of this tree)."""
 
@@ -72,18 +74,24 @@ class ZygoteTree:
     async def open(self) -> None:
         """Exec the root Zygote. Raises: SandboxFailed."""
         zygote = await Zygote.exec_root(self._farm, self._parts.cgroups, self._uids, self.zygote_ended)
+        if not zygote.alive:
+            raise ZygoteGone("the root Zygote ended as soon as it was there")
         self.nodes.insert(0, ZygoteNode(zygote, frozenset(), None))
 
     @property
     def root(self) -> ZygoteNode:
         """Raises: ZygoteGone while it is being exec'd anew."""
-        if not self.nodes or self.nodes[0].packages:
+        if not self._has_root():
             raise ZygoteGone("the root Zygote is being restarted")
         return self.nodes[0]
 
+    def _has_root(self) -> bool:
+        return bool(self.nodes) and not self.nodes[0].packages
+
     def best(self, closure: frozenset[str]) -> ZygoteNode:
         """The node that serves this closure now. Raises: ZygoteGone."""
-        return best_node(self.nodes, closure, self._random) if self._config.enabled else self.root
+        root = self.root  # without it, none qualifies
+        return best_node(self.nodes, closure, self._random) if self._config.enabled else root
 
     async def start(self, closure: frozenset[str], program: Program, reservation: Reservation) -> Started:
         """A sandbox that may become a program with these packages; it owns the reservation, also when this fails.
@@ -100,13 +108,20 @@ class ZygoteTree:
                 return await self._start_from(node, program, reservation)
             except ZygoteGone as error:
                 failure: SockdError = error
+                if not node.zygote.alive:
+                    self.zygote_ended(node.zygote)  # if it died before it was in the tree, nobody else will tell
             deadline_s = self._parts.spawn_deadline_s
             reservation = await self._parts.budget.reserve(program.limits.memory_bytes, deadline_s=deadline_s)
         reservation.close()
         raise failure
 
     async def _living_best(self, closure: frozenset[str]) -> ZygoteNode:
-        if self._reviving is not None and (not self.nodes or self.nodes[0].packages):
+        """The best node, once there is a root: one that died is waited for, and tried again where that failed."""
+        for _ in range(REVIVALS):
+            if self._has_root() or self._closed:
+                break
+            if self._reviving is None or self._reviving.done():
+                self._reviving = self._spawn_task(self._revive())
             await asyncio.shield(self._reviving)
         return self.best(closure)
 

@@ -1,0 +1,100 @@
+"""The tree when roots die at awkward moments; the Zygotes are stand-ins, everything else of it is in tests/daemon."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.caches.zygote_tree import ZygoteTree
+from sockd.config import ZygoteConfig
+from sockd.errors import SandboxFailed
+from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.sandbox.zygote import Zygote
+
+pytestmark = pytest.mark.anyio
+
+MB = 1 << 20
+
+
+class Root:
+    """A root Zygote that may be dead already."""
+
+    def __init__(self, number: int, *, alive: bool) -> None:
+        self.name = f"zygote-{number}"
+        self.alive = alive
+
+    def close(self) -> None:
+        self.alive = False
+
+
+@pytest.fixture
+def roots(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is exec'd, in this order: a Root, or an error. Empty: living ones for ever."""
+    coming: list[Any] = []
+    made: list[Root] = []
+
+    async def exec_root(*args: Any) -> Any:
+        root = coming.pop(0) if coming else Root(len(made), alive=True)
+        if isinstance(root, Exception):
+            raise root
+        made.append(root)
+        return root
+
+    monkeypatch.setattr(Zygote, "exec_root", exec_root)
+    return coming
+
+
+class Tree(ZygoteTree):
+    """Starts nothing: the node is the answer, or ZygoteGone when its Zygote is dead."""
+
+    def __init__(self) -> None:
+        self.budget = MemoryBudget(64 * MB)
+        parts: Any = SimpleNamespace(budget=self.budget, cgroups=None, spawn_deadline_s=1.0)
+        super().__init__(ZygoteConfig(), parts, None, base_uid=1 << 28, spare_limits=None)  # type: ignore[arg-type]
+
+    async def _start_from(self, node: ZygoteNode, program: Any, reservation: Any) -> Any:
+        reservation.close()
+        if not node.zygote.alive:
+            raise ZygoteGone("the Zygote is gone")
+        return node
+
+    async def ask(self) -> Any:
+        program: Any = SimpleNamespace(limits=SimpleNamespace(memory_bytes=MB))
+        return await self.start(frozenset(), program, await self.budget.reserve(MB, deadline_s=1.0))
+
+
+async def test_a_root_that_ends_as_soon_as_it_is_there_does_not_serve(roots: list[Any]) -> None:
+    roots.append(Root(99, alive=False))
+    tree = Tree()
+    with pytest.raises(ZygoteGone):
+        await tree.open()
+    served: Any = await tree.ask()
+    assert served.id == "zygote-1" and tree.budget.used == 0
+    tree.close()
+
+
+async def test_a_node_whose_end_nobody_told_is_replaced(roots: list[Any]) -> None:
+    tree = Tree()
+    await tree.open()
+    tree.root.zygote.close()  # and `zygote_ended` was called before the node was in the tree
+    served: Any = await tree.ask()
+    assert served.zygote.alive and served is tree.root
+    assert len(tree.nodes) == 1 and tree.budget.used == 0
+    tree.close()
+
+
+async def test_a_root_that_could_not_be_made_is_tried_again_by_the_next_request(roots: list[Any]) -> None:
+    tree = Tree()
+    await tree.open()
+    roots += [OSError(24, "Too many open files")] * 4
+    tree.zygote_ended(tree.root.zygote)
+    with pytest.raises(SandboxFailed, match="being restarted"):
+        await tree.ask()
+    assert tree.budget.used == 0
+    served: Any = await tree.ask()
+    assert served.zygote.alive
+    tree.close()
