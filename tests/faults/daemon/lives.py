@@ -53,6 +53,12 @@ class Lives:
             self.check_state()
         return self.daemon
 
+    def start_unchecked(self) -> RunningDaemon:
+        """A new life on a state that somebody else has changed."""
+        self._past.append(self.daemon)
+        self.daemon = RunningDaemon.start(self.state, self._config, **self._launch)
+        return self.daemon
+
     def kill(self) -> None:
         """SIGKILL; every process that the daemon had must be gone soon, without anybody's help."""
         pidfds = []
@@ -101,6 +107,7 @@ class Lives:
         """SIGTERM, and nothing is left but the state. Raises: AssertionError."""
         assert self.daemon.terminate() == 0, self.daemon.lines
         self.daemon.end_reading()
+        self._past.append(self.daemon)
         assert cgroup_directories(self.daemon.cgroup) == []
         assert mounts_under(self.state) == []
         self.check_logs()
