@@ -74,7 +74,7 @@ def client(session: boto3.Session, daemon: RunningDaemon) -> Iterator[Any]:
 @pytest.fixture
 def function(client: Any) -> Iterator[str]:
     """A function for one test."""
-    create(client, "f", Timeout=2, MemorySize=128)
+    create(client, "f", Timeout=10, MemorySize=128)
     yield "f"
     client.delete_function(FunctionName="f")
 
@@ -181,15 +181,15 @@ def test_the_log_tail_has_the_lines_that_aws_puts_around_it(client: Any, functio
     [
         ("raise", "KeyError", "'no such thing'"),
         ("exit", "Runtime.ExitError", r"RequestId: [0-9a-f-]{36} Error: Runtime exited.*"),
-        ("wait", "Sandbox.Timedout", r"RequestId: [0-9a-f-]{36} Error: Task timed out after 2.00 seconds"),
+        ("wait", "Sandbox.Timedout", r"RequestId: [0-9a-f-]{36} Error: Task timed out after 1.00 seconds"),
         ("fill", "Sandbox.OutOfMemory", r"RequestId: [0-9a-f-]{36} Error: out of memory: limit 128 MB.*"),
     ],
 )
 def test_a_function_that_fails_is_an_answer(
     client: Any, function: str, what: str, error_type: str, message: str
 ) -> None:
-    if what == "fill":
-        client.update_function_configuration(FunctionName="f", Timeout=10)
+    if what == "wait":
+        client.update_function_configuration(FunctionName="f", Timeout=1)
     for options in ({}, {"LogType": "Tail"}):
         answer = invoke(client, "f", {"what": what}, **options)
         assert (answer["StatusCode"], answer["FunctionError"]) == (200, "Unhandled")
@@ -356,3 +356,32 @@ def test_a_worker_that_others_reach_does_not_start_without_keys(tmp_path: Path, 
         assert "lambda_api.keys" in " ".join(" ".join(daemon.lines).split())
     finally:
         daemon.close()
+
+
+ATTACK = """
+import http.client
+def handler(event, context):
+    answers = []
+    for method, path in event["requests"]:
+        connection = http.client.HTTPConnection("127.0.0.1", event["port"])
+        connection.request(method, path, b"{}")
+        answers.append(connection.getresponse().status)
+        connection.close()
+    return answers
+"""
+
+
+def test_a_function_reaches_the_port_and_may_do_nothing_there(client: Any, daemon: RunningDaemon) -> None:
+    create(client, "attack", ATTACK)
+    functions = "/2015-03-31/functions"
+    requests = [
+        ("GET", functions),
+        ("GET", f"{functions}/attack"),
+        ("POST", functions),
+        ("PUT", f"{functions}/attack/code"),
+        ("DELETE", f"{functions}/attack"),
+        ("POST", f"{functions}/attack/invocations"),
+    ]
+    answer = invoke(client, "attack", {"port": daemon.port, "requests": [("GET", "/healthz"), *requests]})
+    assert answer["Payload"] == [200] + [403] * len(requests)
+    client.delete_function(FunctionName="attack")

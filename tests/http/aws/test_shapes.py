@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sockd.config import FunctionDefaults
@@ -31,6 +31,7 @@ VALUES = st.recursive(
 GOOD: dict[str, Any] = {"FunctionName": "f", "Runtime": "python3.11", "Handler": "a.b", "Code": {"ZipFile": "UEs="}}
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(MEMBERS), VALUES), st.booleans())
 def test_any_body_is_settings_or_a_typed_error(body: dict[str, Any], whole: bool) -> None:
     text = json.dumps(GOOD | body if whole else body).encode()
