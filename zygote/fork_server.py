@@ -47,13 +47,21 @@ def answer(message: dict) -> None:
 
 
 def import_modules(message: dict) -> dict:
-    """`import`: put the packages on sys.path, import the modules, and settle for forking."""
+    """`import`: put the packages on sys.path, import the modules, and settle for forking.
+
+    Which modules is what functions said to have imported, and a function may say anything: what the packages do not bring,
+    a test suite of the standard library for one, is not imported for all others."""
     sys.path[:0] = message["paths"]
+    offered = {
+        entry.partition(".")[0] for path in message["paths"] if os.path.isdir(path) for entry in os.listdir(path)
+    }
     started = time.monotonic()
     failed = {}
     gc.disable()
     for name in message["modules"]:
         try:
+            if name.partition(".")[0] not in offered:
+                raise ModuleNotFoundError(f"{name} is not in these packages")
             __import__(name)
         except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
             failed[name] = f"{type(error).__name__}: {error}"[:500]

@@ -681,3 +681,30 @@ def test_a_zygote_cannot_fill_the_scratch_of_others(house: PrivateWorker, happen
     slowest = max(watch.ms)
     happened(f"{fill}: {line[:110]}; another package wrote {wrote} bytes; {watch}, slowest {slowest:.0f} ms")
     assert wrote == 1 << 20 and watch.wrong == []
+
+
+@case(
+    "B18",
+    "a function says that it has imported modules of a shared package which that has not",
+    expect="no Zygote imports what the package does not bring; other functions lose nothing",
+)
+def test_a_function_cannot_have_a_zygote_import_something_else(house: PrivateWorker, happened: Happened) -> None:
+    shared = wheel("shared-by-two", "1.0", {"shared_by_two.py": f"{WORTH_A_ZYGOTE}import sys\n"})
+    honest = "import shared_by_two, sys\ndef f(event): return [name for name in event if name in sys.modules]\n"
+    strange = ["antigravity", "this", "idlelib.idle", "turtledemo", "test.autotest"]
+    lies = (
+        "import json, os, struct, shared_by_two\n"
+        "def f(event):\n"
+        "    key = shared_by_two.__file__.split('/')[2]\n"
+        "    body = json.dumps([[key, name, 1.0] for name in ['shared_by_two', *event]]).encode()\n"
+        "    os.write(3, struct.pack('<IBBHQ', len(body), 7, 0, 0, 0) + body)\n"
+    )
+    house.deploy("liar", lies, requirements=["shared-by-two"], wheels=[shared])
+    answer = house.invoke("liar", strange)
+    node = house.daemon.when(lambda: house.daemon.node("shared-by-two==1.0"))
+    house.deploy("honest", honest, requirements=["shared-by-two"])
+    found = house.call("honest", strange)
+    happened(
+        f"the liar: {answer.status} {answer.error}; its package has a Zygote ({node['modules']} modules); {found} came along"
+    )
+    assert found == []
