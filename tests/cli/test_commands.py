@@ -117,6 +117,7 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
         "initscript",
         "packages",
         "bench",
+        "selftest",
     ):
         assert f"\n  {command} " in done.stdout
     code = "import sys\nfrom sockd.cli.main import cli\ntry: cli(['--help'])\nexcept SystemExit: print(*sys.modules)"
@@ -127,7 +128,21 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["up", "doctor", "deploy", "invoke", "ls", "rm", "logs", "status", "tree", "initscript", "packages", "bench"],
+    [
+        "up",
+        "doctor",
+        "deploy",
+        "invoke",
+        "ls",
+        "rm",
+        "logs",
+        "status",
+        "tree",
+        "initscript",
+        "packages",
+        "bench",
+        "selftest",
+    ],
 )
 def test_every_command_has_help(run: Run, command: str) -> None:
     done = run(command, "--help")
