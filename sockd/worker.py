@@ -50,6 +50,10 @@ HOUSEKEEPING_S = 5.0
 PRESSURE = 0.05
 """Below this free share of the memory budget no spares are kept."""
 
+FDS_OF_SANDBOX = 8
+"""What an idle sandbox holds of the daemon's (measured, on cgroup v1 and v2 together)."""
+FDS_OF_THE_REST = 256
+
 ENGINE_MEMORY_BYTES = 256 * MB
 """What the initscript engine needs for itself, regions and linear memories not counted: those are in the budget."""
 
@@ -110,7 +114,8 @@ class Worker:
         await try_sandbox(tree)
         nursery = Nursery(zygotes, tree, state.path / "learned.json")
         stack.push_async_callback(nursery.aclose)
-        handlers = HandlerCache(config.sandbox, budget)
+        affordable = affordable_idle(config.sandbox.idle_limit)
+        handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         caches = Caches(handlers, tree, nursery, budget, scripts)
@@ -239,7 +244,17 @@ def switch_favordynmods(setting: str, hierarchies: Hierarchies) -> None:
         _log.warning("favordynmods cannot be switched on; idle cold starts will take 8-12 ms longer: %s", error)
 
 
+def affordable_idle(idle_limit: int) -> int:
+    """As many idle sandboxes as our descriptors are enough for. The doors and what is starting need some, too: without
+    them nobody could even be told to evict."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    affordable = max(1, (soft - max(soft // 5, FDS_OF_THE_REST)) // FDS_OF_SANDBOX)
+    if affordable < idle_limit:
+        _log.warning("%d open files are enough for %d idle sandboxes, not for %d", soft, affordable, idle_limit)
+    return min(idle_limit, affordable)
+
+
 def raise_open_files() -> None:
-    """Each idle sandbox holds six descriptors: take all that the hard limit gives."""
+    """Each idle sandbox holds several descriptors: take all that the hard limit gives."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sockd.errors import NoCapacity, SandboxFailed
-from sockd.worker import try_sandbox
+from sockd.worker import affordable_idle, try_sandbox
 
 pytestmark = pytest.mark.anyio
 
@@ -48,3 +49,12 @@ async def test_a_host_that_refuses_a_sandbox_is_told_of_at_the_start(error: Exce
 async def test_a_worker_with_little_memory_starts_all_the_same() -> None:
     tree: Any = FakeTree(NoCapacity("no memory for a spare"))
     await try_sandbox(tree)
+
+
+@pytest.mark.parametrize(("open_files", "idle"), [(1 << 20, 2000), (20_000, 2000), (4096, 409), (600, 43), (64, 1)])
+async def test_idle_sandboxes_leave_descriptors_to_the_doors(
+    monkeypatch: pytest.MonkeyPatch, open_files: int, idle: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (open_files, open_files))
+    assert affordable_idle(2000) == idle
+    assert affordable_idle(0) == 0

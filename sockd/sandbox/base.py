@@ -7,6 +7,7 @@ children, so that cloning the tree costs the same at any size of the host's moun
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -111,8 +112,12 @@ class Base:
         return base
 
     def close(self) -> None:
-        """Unmount the base with all that is below it; processes that are in it keep it."""
-        mounts.umount_tree(str(self.path))
+        """Unmount the base with all that is below it; processes that are in it keep it. Fine if somebody else has."""
+        try:
+            mounts.umount_tree(str(self.path))
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # not a mount point
+                raise
 
 
 def populate(root: Path) -> None:
