@@ -101,7 +101,7 @@ def scramble_learned(state: Path) -> None:
 
 @case(
     "G7",
-    "cgroups are removed and killed, the farm's and the state's mounts are unmounted, the socket is unlinked",
+    "idle cgroups are removed, all Zygotes and sandboxes are killed, the base is unmounted",
     expect="the sandbox is replaced, or the request has a typed error and the daemon recovers or ends and says so",
     default=False,
 )
@@ -123,7 +123,7 @@ def test_taken_away(state: Path, index: PackageIndex, happened: Happened) -> Non
             answer = daemon.run("f", 2)
             assert answer.status == 200 or answer.json["errorType"] in TYPED, answer
             came.append("answered" if answer.status == 200 else answer.json["errorType"])
-        assert came[-1] == "answered", came
+        daemon.when(lambda: daemon.run("f", 2).status == 200)
         happened(f"empty cgroups removed, all Zygotes and sandboxes killed: {', '.join(came)}")
         enter = ["nsenter", f"--mount=/proc/{daemon.pid}/ns/mnt", "umount", "-l"]
         subprocess.run([*enter, str(state / "base")], check=False, capture_output=True)
@@ -132,7 +132,7 @@ def test_taken_away(state: Path, index: PackageIndex, happened: Happened) -> Non
         cold = daemon.run("g", 3)
         assert cold.status == 200 or cold.json["errorType"] in TYPED, cold
         happened(f"base unmounted: warm {answer.status}, cold {cold.status}")
-        assert daemon.terminate() == 0
+        assert daemon.terminate() == 0, daemon.lines
         assert mounts_under(state) == []
     finally:
         lives.close()
