@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,14 @@ class Daemon:
         self.url = ""
         watch(self._metrics, worker)
 
-    async def invoke(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Invocation:
+    async def invoke(
+        self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int, gone: Callable[[], bool] | None = None
+    ) -> Invocation:
         """Run a function once. Raises: SockdError, with `invocation` where a sandbox was reached."""
         if self.draining:
             raise Draining("the worker is shutting down")
         function = await self._worker.functions.get(name)
-        return await self._account(name, request_id, arrived_ns, function.invoke(request_id, payload, arrived_ns))
+        return await self._account(name, request_id, arrived_ns, function.invoke(request_id, payload, arrived_ns, gone))
 
     async def record(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> dict[str, Any]:
         """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""

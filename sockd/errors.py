@@ -11,6 +11,7 @@
      │   └─ ResponseTooLarge
      ├─ SandboxDied 502 ── OutOfMemory    the process is gone
      ├─ NoCapacity 503                    nothing was run; trying again may help
+     │   ├─ ClientGone               it waited for its turn, and nobody waits for it
      │   ├─ Draining
      │   └─ StorageFull 507               nothing was changed
      ├─ SandboxFailed 503                 the platform could not make a sandbox
@@ -155,6 +156,13 @@ class NoCapacity(SockdError):
 
     status = 503
     error_type = "ServiceUnavailableException"
+
+
+class ClientGone(NoCapacity):
+    """A request's turn came after its client had hung up: running it would only delay those who still wait."""
+
+    def __init__(self) -> None:
+        super().__init__("the client closed its side of the connection while its request waited for its turn")
 
 
 class Draining(NoCapacity):

@@ -41,6 +41,8 @@ class Connection(RequestReader, asyncio.Protocol):
         """The exchange whose body is being read, answered or not."""
         self._virgin = True
         self._closed_to_input = False
+        self.half_closed = False
+        """The client will send no more: it may wait for its answers, or be gone."""
         self._paused = False
         self._write_paused = False
         self._writable: asyncio.Future[None] | None = None
@@ -73,6 +75,7 @@ class Connection(RequestReader, asyncio.Protocol):
         self._run_next()
 
     def eof_received(self) -> bool:
+        self.half_closed = True
         if self.limits.half_close:
             self.close()
         return self.limits.half_close and bool(self._exchanges)

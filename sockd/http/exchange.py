@@ -51,6 +51,10 @@ class Exchange:
     def on_whole(self) -> None:
         """There is no more of the body."""
 
+    def gone(self) -> bool:
+        """Whether the client has hung up, or looks as if."""
+        return self.lost or self.connection.half_closed
+
     def on_lost(self) -> None:
         """The client has gone, or its request broke off."""
         self.lost = True

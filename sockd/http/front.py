@@ -6,7 +6,7 @@
 
 Owns the rules of this door (names, sizes, hosts, methods). Knows nothing of functions. It offers no management but to
 signed requests of that API: see `sockd.http`. A client that goes away while its function runs does not stop it: the
-function may have side effects, so it finishes, and its answer is dropped.
+function may have side effects, so it finishes, and its answer is dropped. What still waits for its turn is not begun.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ class FrontExchange(Exchange):
     async def run(self) -> None:
         target = self._target
         if isinstance(target, str):
-            self.answer(await run(self._front.worker, target, bytes(self._body), new_request_id(), self._arrived_ns))
+            worker, body = self._front.worker, bytes(self._body)
+            self.answer(await run(worker, target, body, new_request_id(), self._arrived_ns, self.gone))
             return
         request_id = request_id_text(new_request_id())
         if isinstance(target, SockdError):
@@ -181,11 +182,14 @@ class FrontExchange(Exchange):
             self.answer(failure(error, request_id))
 
 
-async def run(worker: WorkerApi, name: str, payload: bytes, request_id: bytes, arrived_ns: int) -> Answer:
+async def run(
+    worker: WorkerApi, name: str, payload: bytes, request_id: bytes, arrived_ns: int, gone: Callable[[], bool] | None
+) -> Answer:
     """Invoke a function and put whatever happens into an answer."""
     text_id = request_id_text(request_id)
     try:
-        invocation = await worker.invoke(name, payload or b"{}", request_id=request_id, arrived_ns=arrived_ns)
+        event = payload or b"{}"
+        invocation = await worker.invoke(name, event, request_id=request_id, arrived_ns=arrived_ns, gone=gone)
         return success(invocation, text_id)
     except asyncio.CancelledError:
         # Only the server cancels, when its drain is over, and it waits for nothing but the end of this task: better an

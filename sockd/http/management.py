@@ -157,7 +157,7 @@ class Management:
     async def _invoke(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
         payload = await read_body(request, self._config.http.max_payload_bytes)
-        return _respond(await run(self._worker, _name(request), payload, new_request_id(), arrived_ns))
+        return _respond(await run(self._worker, _name(request), payload, new_request_id(), arrived_ns, None))
 
     async def _status(self, request: Request) -> Response:
         return _respond(json_answer(self._worker.status()))

@@ -48,13 +48,16 @@ class WorkerApi(Protocol):
     def draining(self) -> bool:
         """True from the moment that no new request is taken."""
 
-    async def invoke(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Invocation:
+    async def invoke(
+        self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int, gone: Callable[[], bool] | None = None
+    ) -> Invocation:
         """Run a function once.
 
         Args:
             payload: the event, JSON that nobody here has looked at.
             request_id: 16 bytes, a UUID.
             arrived_ns: when the request's head was read, CLOCK_MONOTONIC.
+            gone: whether the client has hung up; asked if the request had to wait, before anything is run.
         Raises: SockdError."""
 
     async def record(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Mapping[str, Any]:

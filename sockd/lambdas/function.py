@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -16,7 +17,7 @@ from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
-from sockd.errors import NoCapacity, SandboxFailed
+from sockd.errors import ClientGone, NoCapacity, SandboxFailed
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.initscripts import Beside, Initscript, Initscripts
 from sockd.lambdas.version import Version
@@ -86,15 +87,21 @@ class Function:
         self._adopt(version)
 
     async def invoke(
-        self, request_id: bytes, event: bytes, arrived_ns: int, recorder: Initscript | None = None
+        self,
+        request_id: bytes,
+        event: bytes,
+        arrived_ns: int,
+        gone: Callable[[], bool] | None = None,
+        recorder: Initscript | None = None,
     ) -> Outcome:
         """One request.
 
         Args:
+            gone: whether nobody wants the answer any more; asked after a wait.
             recorder: makes it a recording: in a new sandbox with our storage library, which does not outlive it.
         Raises: TooManyRequests, Draining, NoCapacity, SandboxFailed; the handler's errors are in the reply."""
         if not self.admission.try_enter():
-            await self.admission.wait()
+            await self._wait_for_turn(gone)
         admitted_ns = time.monotonic_ns()
         version = self.version
         try:
@@ -214,6 +221,17 @@ class Function:
             return await sandbox.request(request_id, event)
         finally:
             beside.answered()
+
+    async def _wait_for_turn(self, gone: Callable[[], bool] | None) -> None:
+        """Enter after a wait. Raises: as `Admission.wait`; ClientGone."""
+        await self.admission.wait()
+        try:
+            await asyncio.sleep(0)  # let the loop see who hung up in this very step
+            if gone is not None and gone():
+                raise ClientGone
+        except BaseException:
+            self.admission.leave()
+            raise
 
     def _put_back(self, leased: Leased, version: Version) -> None:
         """Keep or destroy a sandbox whose request is over, then let the next request in."""

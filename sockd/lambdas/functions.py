@@ -171,7 +171,7 @@ class Functions:
             raise BadInitscript("this worker has no initscripts")
         script = await self._initscripts.recorder(name, function.version.config)
         try:
-            outcome = await function.invoke(request_id, event, arrived_ns, script)
+            outcome = await function.invoke(request_id, event, arrived_ns, recorder=script)
             beside = outcome.leased.beside
             if beside is None:
                 raise BadInitscript("the initscript engine is busy; record again")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,6 +45,23 @@ def test_requests_are_served_first_in_first_out(daemon: RunningDaemon, gate: Gat
             assert gate.arrived() == str(number)
         gate.open()
         assert [call.result() for call in calls] == ["go"] * 6
+
+
+def test_a_request_whose_client_hung_up_in_the_queue_is_not_run(daemon: RunningDaemon, gate: Gate) -> None:
+    daemon.deploy("left", WAITS, concurrency=1, timeout_s=20)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(daemon.call, "left", [gate.port, 0])
+        assert gate.arrived() == "0"
+        body = json.dumps([gate.port, 1]).encode()
+        with socket.create_connection(("127.0.0.1", daemon.port)) as client:
+            client.sendall(b"POST /run/left HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            wait_until_queued(daemon, 1)
+        last = pool.submit(daemon.call, "left", [gate.port, 2])
+        wait_until_queued(daemon, 2)
+        gate.open()
+        assert gate.arrived() == "2"
+        gate.open()
+        assert [first.result(), last.result()] == ["go"] * 2
 
 
 def wait_until_queued(daemon: RunningDaemon, count: int) -> None:

@@ -107,7 +107,9 @@ class FakeWorker:
         self.upload: Path | None = None
         self.initscripts: dict[str, bytes | None] = {}
 
-    async def invoke(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Invocation:
+    async def invoke(
+        self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int, gone: Callable[[], bool] | None = None
+    ) -> Invocation:
         self.function(name)
         self.invoked.append((name, payload))
         if name in ERRORS:
