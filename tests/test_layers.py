@@ -19,7 +19,10 @@ TOP_LEVEL = ("sockd", "zygote", "storage_lib", "initscripts", "benchmarks", "dem
 INSIDE_SANDBOXES = ("zygote", "storage_lib")
 # The storage library is a distribution of its own, too, whose modules are then found without the directory's name; what
 # it imports of others, it imports when a function needs it.
-OWN_NAMES = {"zygote": {"zygote"}, "storage_lib": {"storage_lib", "storage", "nosql", "sockd_initscript", "sockd_storage"}}
+OWN_NAMES = {
+    "zygote": {"zygote"},
+    "storage_lib": {"storage_lib", "storage", "nosql", "sockd_initscript", "sockd_storage"},
+}
 LATE = {"zygote": set[str](), "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
 # dataclasses 14, asyncio 51).
@@ -118,7 +121,9 @@ def test_benchmarks_and_the_demo_see_no_more_than_a_client_does() -> None:
         for file in (ROOT / top).rglob("*.py"):
             for imported in filter(is_ours, imports_of(file)):
                 # The S3 server is a tool for development, and none of the worker's internals.
-                assert imported.startswith(("benchmarks", "demo", "sockd.s3")), f"{file.relative_to(ROOT)} imports {imported}"
+                assert imported.startswith(("benchmarks", "demo", "sockd.s3")), (
+                    f"{file.relative_to(ROOT)} imports {imported}"
+                )
 
 
 def test_every_row_of_the_table_names_what_exists() -> None:

@@ -54,7 +54,9 @@ def test_a_request_whose_client_hung_up_in_the_queue_is_not_run(daemon: RunningD
         assert gate.arrived() == "0"
         body = json.dumps([gate.port, 1]).encode()
         with socket.create_connection(("127.0.0.1", daemon.port)) as client:
-            client.sendall(b"POST /run/left HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            client.sendall(
+                b"POST /run/left HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+            )
             wait_until_queued(daemon, 1)
         last = pool.submit(daemon.call, "left", [gate.port, 2])
         wait_until_queued(daemon, 2)
