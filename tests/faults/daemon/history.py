@@ -60,7 +60,7 @@ class History:
                 self.answers[token] = answer
                 if answer[:2] != [token, expected(token, salt)]:
                     self.wrong.append(f"{token} was answered with {answer}")
-            except (ValueError, TypeError, LookupError):
+            except (ValueError, TypeError, LookupError, AttributeError):
                 self.wrong.append(f"{token}: {status} {body[:200]!r}")
 
     def note_lost(self, token: str, error: BaseException) -> None:

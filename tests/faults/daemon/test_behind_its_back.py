@@ -8,7 +8,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.kernel_view import cgroup_directories, mounts_under, open_fds, rss_kb
-from tests.daemon.running import DeployFailed, Gate, RunningDaemon
+from tests.daemon.running import DeployFailed, Gate, RunningDaemon, in_background
 from tests.faults.daemon.lives import Lives
 from tests.faults.daemon.telling import TYPED
 from tests.support.cases import Happened, case
@@ -245,10 +244,10 @@ def test_clients_that_go(house: PrivateWorker, gate: Gate, happened: Happened) -
         for connection in connections:
             connection.close()
         gate.open()
-    with_place = threading.Thread(target=lambda: (gate.arrived(), gate.open()))
-    with_place.start()
-    assert house.call("f", gate.port) == "go"
-    with_place.join()
+    with in_background(lambda: house.call("f", gate.port)) as answer:
+        gate.arrived()
+        gate.open()
+        assert answer() == "go"
     happened("20 clients gone, a place for the next")
 
 

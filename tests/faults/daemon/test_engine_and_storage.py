@@ -340,6 +340,7 @@ BODIES = {
     "J14",
     "a script traps, loops, reads what it does not have, grows without end, calls off",
     expect=f"{RIGHT}, or the abort",
+    default=False,
 )
 def test_a_bad_script(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     for did, body in BODIES.items():

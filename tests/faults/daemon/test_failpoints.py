@@ -74,10 +74,12 @@ def victim(failing: PrivateWorker) -> PrivateWorker:
 @case("G4", "each step of making a sandbox or a Zygote fails, hangs, or its process is killed there", expect=EXPECT)
 @pytest.mark.parametrize("action", ["error", "kill", "hang"])
 def test_a_step_of_a_sandbox_in_its_zygote(
-    victim: PrivateWorker, plans: Plans, happened: Happened, action: str
+    victim: PrivateWorker, plans: Plans, happened: Happened, action: str, everything: bool
 ) -> None:
     came: Counter[str] = Counter()
-    for step in possible((*PARENT, *SANDBOX), action):
+    steps = possible((*PARENT, *SANDBOX), action)
+    # Each that hangs is waited for until its deadline: not all of them every day.
+    for step in steps if everything or action != "hang" else steps[::2]:
         outcome = fail_a_start(victim, plans, "sandbox", step, action)
         assert outcome, f"{step} was not reached"
         came[outcome] += 1

@@ -47,7 +47,7 @@ def deploy(daemon: RunningDaemon, index: PackageIndex, history: History) -> None
     code = {name: WORK.replace("{salt}", salt) for name, salt in SALTS.items()}
     daemon.deploy("plain", {"f.py": code["plain"]}, concurrency=CLIENTS)
     daemon.deploy("package", {"f.py": "import lib\n" + code["package"], "requirements.txt": "lib"}, timeout_s=10)
-    script = {"f.py": code["script"], "init.wasm": module("", notes=False)}
+    script: dict[str, str | bytes] = {"f.py": code["script"], "init.wasm": module("", notes=False)}
     daemon.deploy("script", script, initscript={"wasm": "init.wasm"}, storage="sockd")
     for name, salt in SALTS.items():
         answer = daemon.run(name, {"token": f"first-{name}", "takes_s": 0})

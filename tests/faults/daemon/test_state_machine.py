@@ -25,7 +25,7 @@ from tests.support.private_worker import look_at
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
-LENGTH_S, ALL_LENGTH_S = 8.0, 180.0
+LENGTH_S, ALL_LENGTH_S = 4.0, 180.0
 STEPS, ALL_STEPS = 40, 80
 HUGE = "huge"
 """A function that needs nearly all of the memory."""
