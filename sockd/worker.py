@@ -156,7 +156,7 @@ async def _cgroups(config: Config, state: StateDir, hierarchies: Hierarchies, st
     leftovers.destroy_all(KILL_DEADLINE_S)
     tree = CgroupTree.create(hierarchies, f"sockd-{state.id}")
     stack.callback(tree.destroy_all, KILL_DEADLINE_S)
-    cgroups = CgroupPool(tree, config.sandbox.cgroup_pool)
+    cgroups = CgroupPool(tree, config.sandbox.cgroup_pool, quick_moves=favordynmods.is_shown())
     await cgroups.start()
     stack.push_async_callback(cgroups.aclose)
     return cgroups

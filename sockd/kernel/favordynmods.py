@@ -42,7 +42,12 @@ def enabled_needed(hierarchies: Hierarchies) -> bool:
     major, minor = (int(part) for part in os.uname().release.split(".")[:2])
     if hierarchies.missing or (major, minor) < (6, 0):
         return False
-    return not any(_OPTION in mount.options for mount in _mounts())
+    return not is_shown()
+
+
+def is_shown() -> bool:
+    """Whether a mounted hierarchy shows it; then moves are cheap on all."""
+    return any(_OPTION in mount.options for mount in _mounts())
 
 
 def enable() -> None:

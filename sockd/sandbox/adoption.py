@@ -26,12 +26,16 @@ class Adoption:
     def __init__(self) -> None:
         self.waiting, self._go = os.pipe()
 
-    async def adopt(self, pidfd: int, parent: int, procs: Sequence[int]) -> None:
-        """Move the child and let it go on. Not on the loop: without favordynmods a move waits for 8-16 ms.
+    async def adopt(self, pidfd: int, parent: int, procs: Sequence[int], *, quick: bool) -> None:
+        """Move the child and let it go on.
 
         Args:
             parent: the Zygote's pidfd; procs: the cgroup.procs files that the child is to be in.
+            quick: here and now; otherwise a move may wait for 8-16 ms, so a thread does it.
         Raises: NotItsChild, OSError; then the child ends by itself, in its Zygote's cgroup."""
+        if quick:
+            move(pidfd, parent, procs, self._go)
+            return
         moving = asyncio.get_running_loop().run_in_executor(None, move, pidfd, parent, tuple(procs), self._go)
         try:
             await asyncio.shield(moving)

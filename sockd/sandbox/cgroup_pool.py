@@ -48,7 +48,11 @@ class CgroupPoolSnapshot:
 class CgroupPool:
     """Up to `size` idle leaves `sandbox-N` of a tree. `take` and `give_back` never wait."""
 
-    def __init__(self, tree: CgroupTree, size: int) -> None:
+    def __init__(self, tree: CgroupTree, size: int, *, quick_moves: bool = False) -> None:
+        """
+        Args:
+            quick_moves: whether moving a task into one takes microseconds, also after a pause (`kernel.favordynmods`)."""
+        self.quick_moves = quick_moves
         self._tree = tree
         self._size = size
         self._idle: deque[Cgroup] = deque()

@@ -138,7 +138,7 @@ class Zygote:
             answer = await self._request(op, given, deadline_s=deadline_s, meanwhile=meanwhile, waits=True, **fields)
             pidfd = take_pidfd(answer.fds)
             try:
-                await adoption.adopt(pidfd, self.pidfd, procs)
+                await adoption.adopt(pidfd, self.pidfd, procs, quick=self._cgroups.quick_moves)
             except BaseException:
                 os.close(pidfd)
                 raise

@@ -66,8 +66,9 @@ def test_what_is_no_process_or_is_gone_is_nobodys_child(child: subprocess.Popen[
         checked_child(its, ours)
 
 
+@pytest.mark.parametrize("quick", [True, False])
 async def test_it_goes_on_when_its_pid_has_been_written(
-    child: subprocess.Popen[bytes], ours: int, its: int, tmp_path: Path
+    child: subprocess.Popen[bytes], ours: int, its: int, tmp_path: Path, quick: bool
 ) -> None:
     files = [tmp_path / "first", tmp_path / "second"]
     adoption = Adoption()
@@ -76,7 +77,7 @@ async def test_it_goes_on_when_its_pid_has_been_written(
         procs = [os.open(file, os.O_CREAT | os.O_WRONLY) for file in files]
         for fd in procs:
             stack.callback(os.close, fd)
-        await adoption.adopt(its, ours, procs)
+        await adoption.adopt(its, ours, procs, quick=quick)
         assert os.read(adoption.waiting, 10) == b"1"
     assert [file.read_text() for file in files] == [str(child.pid)] * 2
 

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from sockd.kernel import pidfds
+from sockd.kernel import favordynmods, pidfds
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.sandbox import base
 from sockd.sandbox.assembly import open_assembly
@@ -76,7 +76,7 @@ class House:
             self._close = undo.pop_all()
 
     async def _start(self, cgroup_pool: int) -> None:
-        self.pool = CgroupPool(self.tree, cgroup_pool)
+        self.pool = CgroupPool(self.tree, cgroup_pool, quick_moves=favordynmods.is_shown())
         await self.pool.start()
         self.ended: list[str] = []
         """What ended by itself: "farm", or a Zygote's name."""

@@ -1,7 +1,7 @@
 /* How a forked child becomes a handler sandbox, or a Zygote of its own, before any Python runs in it.
  *
- * The order is the contract (DESIGN 3): the cgroups first, so that every page is charged right; then the root, the uid,
- * the descriptors; last what cannot be taken back: capabilities, no_new_privs, seccomp. A step that fails is told to the
+ * The order is the contract (DESIGN 3): the cgroups first, so that every page is charged right (if the daemon moves it, while
+ * it goes on, which costs its old cgroup a few pages of stack); then the root, the uid, the descriptors; last what cannot be taken back: capabilities, no_new_privs, seccomp. A step that fails is told to the
  * daemon and ends the child here: no half-confined child goes on.
  */
 
@@ -21,6 +21,8 @@
 #define FAILED 6 /* protocol.FAILED */
 #define TEXT_BYTES 200
 #define FILTER_MAX_INSTRUCTIONS 512
+/* A child of a Zygote with packages, which is not trusted with files of cgroups, is moved by the daemon. */
+#define MOVED "waiting for its cgroups"
 
 /* One FAILED frame: protocol.HEADER, protocol.TIMES, words. */
 struct failure {
@@ -68,14 +70,9 @@ static void await_byte(int fd, const char *what)
     must(count > 0 ? 0 : -1, what);
 }
 
-/* From `first` on: the files of its cgroups; or, in a child of a Zygote with packages, which is not trusted with such, the
- * pipe that tells that the daemon has moved it. */
-static void join_cgroups(const struct fd_list *given, int first, int waits)
+/* From `first` on: the files of its cgroups. */
+static void join_cgroups(const struct fd_list *given, int first)
 {
-    if (waits) {
-        await_byte(given->fds[first], "waiting for its cgroups");
-        return;
-    }
     for (int i = first; i < given->count; i++)
         must(write(given->fds[i], "0", 1), "joining its cgroups"); /* "0" is the writer itself (cgroups(7)) */
 }
@@ -114,7 +111,8 @@ void confine_sandbox(const struct fd_list *given, int waits, int maps_ready)
     int root = given->fds[0], channel = given->fds[1], output = given->fds[2];
 
     report_fd = channel;
-    join_cgroups(given, 3, waits);
+    if (!waits)
+        join_cgroups(given, 3);
     must(sigaction(SIGCHLD, &by_default, NULL), "sigaction");
     must(drop_bounding_set(0), "prctl(PR_CAPBSET_DROP)"); /* a new user namespace starts with a full one */
     must(fchdir(root), "fchdir");
@@ -122,6 +120,8 @@ void confine_sandbox(const struct fd_list *given, int waits, int maps_ready)
     must(setsid(), "setsid");
     await_byte(maps_ready, "waiting for the id maps");
     set_ids(SANDBOX_UID);
+    if (waits)
+        await_byte(given->fds[3], MOVED);
     keep_only(channel, output);
     must(lock_securebits(), "prctl(PR_SET_SECUREBITS)");
     must(set_capabilities(0), "capset");
@@ -137,10 +137,13 @@ void confine_zygote(const struct fd_list *given, int waits, int maps_ready)
     int control = given->fds[0];
 
     report_fd = control;
-    join_cgroups(given, 1, waits);
+    if (!waits)
+        join_cgroups(given, 1);
     must(setsid(), "setsid");
     await_byte(maps_ready, "waiting for the id maps");
     set_ids(0);
+    if (waits)
+        await_byte(given->fds[1], MOVED);
     keep_only(control, null_fd);
     null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     must(null_fd, "open(/dev/null)");
