@@ -24,6 +24,7 @@ from sockd.caches.zygote_tree import ZygoteTree
 from sockd.config import ZygoteConfig
 from sockd.errors import NoCapacity, SandboxFailed, SockdError
 from sockd.kernel import pidfds
+from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.zygote import Imported, Zygote
 
 BYTES_PER_IMPORT_SECOND = 250 << 20
@@ -197,6 +198,8 @@ class Nursery:
             node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
             node.unique_bytes = await asyncio.to_thread(pidfds.private_bytes, zygote.pidfd)
             await self._try_canary(node)
+            if not zygote.alive:  # the tree was told of its end before it was in the tree
+                raise ZygoteGone("it ended as soon as it was there")
         except BaseException:
             zygote.close()
             raise

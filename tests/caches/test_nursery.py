@@ -52,6 +52,10 @@ class FakeZygote:
             threads += harm == 1
         return Imported(0.1, threads, failed)
 
+    @property
+    def alive(self) -> bool:
+        return not self.closed
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True

@@ -172,7 +172,9 @@ class RunningDaemon:
         if answer.status != 200:
             raise DeployFailed(answer.status, last)
         if "error" in last:
-            raise DeployFailed(last["status"], last["error"])
+            failure = DeployFailed(last["status"], last["error"])
+            failure.add_note("\n".join(self.lines[-40:]))  # the daemon's own words, for an error that it keeps to itself
+            raise failure
         result: dict[str, Any] = last["result"]
         return result
 

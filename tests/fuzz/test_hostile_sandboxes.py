@@ -139,8 +139,12 @@ def test_the_type_of_an_error_is_kept_no_longer_than_others(daemon: RunningDaemo
 
 
 def test_a_handler_does_speak_for_its_sandbox(daemon: RunningDaemon) -> None:
-    assert daemon.run("hostile", {"frames": [framed(RESULT, SOME + b'"mine"')]}).json == "mine"
-    answer = daemon.run("hostile", {"frames": [failed(errorType="Mine", errorMessage="no")]})
+    # Each in a sandbox of its own: the handler server's own answer comes after the forged one, and ends the sandbox.
+    daemon.deploy("speaks", {"f.py": HANDLER}, handler="f:handler")
+    assert daemon.run("speaks", {"frames": [framed(RESULT, SOME + b'"mine"')]}).json == "mine"
+    daemon.deploy("speaks", {"f.py": HANDLER + "\n"}, handler="f:handler")
+    answer = daemon.run("speaks", {"frames": [failed(errorType="Mine", errorMessage="no")]})
     assert (answer.status, answer.json["errorType"], answer.json["errorMessage"]) == (500, "Mine", "no")
     assert daemon.run("hostile", {"frames": [framed(99, b"")]}).status == 502
+    daemon.remove("speaks")
     assert daemon.run("hostile", {"frames": []}).json == "plain"
