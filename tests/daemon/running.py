@@ -173,7 +173,9 @@ class RunningDaemon:
             raise DeployFailed(answer.status, last)
         if "error" in last:
             failure = DeployFailed(last["status"], last["error"])
-            failure.add_note("\n".join(self.lines[-40:]))  # the daemon's own words, for an error that it keeps to itself
+            failure.add_note(
+                "\n".join(self.lines[-40:])
+            )  # the daemon's own words, for an error that it keeps to itself
             raise failure
         result: dict[str, Any] = last["result"]
         return result
