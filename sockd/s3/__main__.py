@@ -1,4 +1,4 @@
-"""`python -m sockd.s3 DIR`: serve the directory. The first line of the output is the URL.
+"""`python -m sockd.s3 [DIR]`: serve the directory, or a temporary one. The first line of the output is the URL.
 
 Ends with SIGTERM, SIGINT, or with --die-on-eof when its standard input ends, which it does when the process that started
 it is gone, however it went.
@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -32,8 +33,10 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         log = RequestLog(stack.enter_context(open(arguments.log, "a")) if arguments.log else None)
         faults = Faults()
+        # Made and removed here, not by whoever starts us: with --die-on-eof we outlive that process if it is killed.
+        directory = arguments.directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="sockd-s3-"))
         try:
-            store = Store.open(arguments.directory)
+            store = Store.open(Path(directory))
         except (OSError, DirectoryInUse) as error:
             print(f"sockd.s3: {error}", file=sys.stderr)
             return 1
@@ -65,7 +68,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sockd.s3", description="A small S3 for development and tests.")
-    parser.add_argument("directory", type=Path, metavar="DIR", help="where objects are kept")
+    parser.add_argument(
+        "directory", type=Path, nargs="?", metavar="DIR", help="where objects are kept; without, a temporary one"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
     parser.add_argument("--access-key", default="sockd", metavar="KEY", help="who may sign requests (%(default)s)")

@@ -7,7 +7,6 @@ import secrets
 import select
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -49,7 +48,6 @@ class S3Process:
         self.url = ""
         self._directory = directory
         self._log = log
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -90,11 +88,9 @@ class S3Process:
 
     def start(self) -> None:
         """Raises ServerFailed."""
-        directory = self._directory
-        if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="sockd-s3-")
-            directory = Path(self._temporary.name)
-        command = [sys.executable, "-m", "sockd.s3", str(directory), "--access-key", self.access_key, "--die-on-eof"]
+        command = [sys.executable, "-m", "sockd.s3", "--access-key", self.access_key, "--die-on-eof"]
+        if self._directory:
+            command.append(str(self._directory))
         if self._log:
             command += ["--log", str(self._log)]
         environment = {
@@ -130,6 +126,3 @@ class S3Process:
                 process.kill()
                 process.wait()
             process.stdout.close()
-        if self._temporary:
-            self._temporary.cleanup()
-            self._temporary = None

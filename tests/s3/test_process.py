@@ -24,14 +24,17 @@ threading.Event().wait()
 """
 
 
-def test_it_ends_when_its_parent_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, text=True)
+def test_it_ends_when_its_parent_is_killed_and_leaves_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, text=True, env=environment)
     assert parent.stdout
     pidfd = os.pidfd_open(int(parent.stdout.readline()))
+    assert len(list(tmp_path.iterdir())) == 1
     try:
         parent.kill()
         parent.wait()
         assert select.select([pidfd], [], [], 10)[0]
+        assert list(tmp_path.iterdir()) == []
     finally:
         os.close(pidfd)
         parent.stdout.close()
