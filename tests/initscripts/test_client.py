@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -15,17 +14,14 @@ from pathlib import Path
 import pytest
 
 from initscripts import client as client_module
-from initscripts import process
 from initscripts.client import BUSY, DIED, NOT_READY, EngineClient, EngineDown
 from initscripts.daemon_run import Definition, Run
 from initscripts.keeper import EngineSettings
 from initscripts.limits import Budget, EngineLimits
 from initscripts.process import ConfinedProcess, Ground
-from sockd.kernel.cgroups import CgroupTree, Hierarchies
-from sockd.sandbox import base as bases
-from sockd.sandbox.cgroup_pool import CgroupPool
 from tests.initscripts.guests import LOOP, module
 from tests.initscripts.rooms import compile_once
+from tests.support.ground import ground_at
 from tests.support.house import status_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.root]
@@ -37,17 +33,8 @@ RUNS = 2
 
 @pytest.fixture
 async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
-    async with contextlib.AsyncExitStack() as stack:
-        tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
-        stack.callback(tree.destroy_all, 5)
-        pool = CgroupPool(tree, 0)
-        await pool.start()
-        stack.push_async_callback(pool.aclose)
-        places = process.software()
-        binds = [bases.Bind(source, target) for source, target in places]
-        stack.callback(bases.Base.build(tmp_path / "engine", (*bases.software(), *binds)).close)
-        paths = process.import_paths(places)
-        yield Ground(tmp_path / "engine", bases.interpreter(), paths, pool.take, pool.give_back)
+    async with ground_at(tmp_path / "engine") as ground:
+        yield ground
 
 
 @pytest.fixture

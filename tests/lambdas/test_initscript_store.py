@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import stat
-import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from initscripts import process
 from initscripts.process import ConfinedProcess, Ground
 from sockd.config import InitscriptsConfig
 from sockd.errors import BadInitscript
-from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.lambdas import initscript_store
 from sockd.lambdas.initscript_store import InitscriptStore, compiler_key
-from sockd.sandbox import base as bases
-from sockd.sandbox.cgroup_pool import CgroupPool
 from tests.initscripts.guests import module
+from tests.support.ground import ground_at
 
 pytestmark = [pytest.mark.anyio, pytest.mark.root]
 
@@ -51,17 +46,7 @@ class House:
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with contextlib.AsyncExitStack() as stack:
-        tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
-        stack.callback(tree.destroy_all, 5)
-        pool = CgroupPool(tree, 0)
-        await pool.start()
-        stack.push_async_callback(pool.aclose)
-        places = process.software()
-        binds = [bases.Bind(source, target) for source, target in places]
-        stack.callback(bases.Base.build(tmp_path / "engine", (*bases.software(), *binds)).close)
-        paths = process.import_paths(places)
-        ground = Ground(tmp_path / "engine", bases.interpreter(), paths, pool.take, pool.give_back)
+    async with ground_at(tmp_path / "engine") as ground:
         yield House(tmp_path, ground)
 
 

@@ -9,13 +9,12 @@ BYE\\n           bye, and the end            everything up to the end
 from __future__ import annotations
 
 import contextlib
-import socket
 import socketserver
 import struct
-import threading
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
+from typing import Any
+
+from tests.support.closing_server import ClosingServer
 
 
 def raw(count: int) -> bytes:
@@ -23,46 +22,22 @@ def raw(count: int) -> bytes:
     return (bytes(range(256)) * (count // 256 + 1))[:count]
 
 
-class LineServer(socketserver.ThreadingTCPServer):
+class LineServer(ClosingServer):
     """The service, in this process. A context manager; `url` is tcp://host:port."""
 
-    daemon_threads = False
-    allow_reuse_address = True
-
     def __init__(self, values: Mapping[str, bytes], port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(_Handler, port)
         self.values = dict(values)
         self.connections = 0
         """How many were made."""
-        self._open: set[socket.socket] = set()
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def url(self) -> str:
-        return f"tcp://127.0.0.1:{self.server_address[1]}"
+        return f"tcp://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown()
-        self._thread.join()
-        for connection in list(self._open):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self.server_close()
-
-    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+    def process_request(self, request: Any, client_address: Any) -> None:
         self.connections += 1
-        self._open.add(request)
         super().process_request(request, client_address)
-
-    def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
-        self._open.discard(request)
-        super().shutdown_request(request)
 
 
 class _Handler(socketserver.StreamRequestHandler):

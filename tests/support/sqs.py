@@ -17,7 +17,7 @@ from typing import Any
 
 from sockd.s3.canonical import SignedRequest
 from sockd.s3.signature import Credentials, SignatureRefused, Verifier
-from tests.support.http_peer import HttpPeer
+from tests.support.closing_server import ClosingServer
 
 Json = dict[str, Any]
 MAX_WAIT_S = 20.0
@@ -55,7 +55,7 @@ class Queue:
     messages: list[Message] = field(default_factory=list)
 
 
-class Sqs(HttpPeer):
+class Sqs(ClosingServer):
     """The service, in this process. A context manager; `url` is its endpoint."""
 
     def __init__(self, credentials: Credentials, port: int = 0) -> None:
@@ -66,6 +66,13 @@ class Sqs(HttpPeer):
         """Actions that were asked for with a good signature, oldest first."""
         self.changed = threading.Condition()
         self._closing = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away in the middle are nothing to talk about."""
 
     def shutdown(self) -> None:
         """Called at the context's end; those who wait for a message get none."""

@@ -1,27 +1,29 @@
-"""An HTTP server in a thread of this process that is gone, connections and all, when its context ends."""
+"""A server in a thread of this process that is gone, connections and all, when its context ends."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import socketserver
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
 
-class HttpPeer(ThreadingHTTPServer):
-    """Serves from `__enter__` to `__exit__`."""
+class ClosingServer(socketserver.ThreadingTCPServer):
+    """Serves loopback from `__enter__` to `__exit__`."""
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler], port: int = 0) -> None:
+    daemon_threads = False  # so that server_close joins them
+    allow_reuse_address = True
+
+    def __init__(self, handler: Any, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), handler)
-        self.daemon_threads = False  # so that server_close joins them
         self._open: set[socket.socket] = set()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+    def port(self) -> int:
+        return int(self.server_address[1])
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -45,6 +47,3 @@ class HttpPeer(ThreadingHTTPServer):
     def shutdown_request(self, request: Any) -> None:
         self._open.discard(request)
         super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away in the middle are nothing to talk about."""

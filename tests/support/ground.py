@@ -1,0 +1,29 @@
+"""What a confined process of the engine's stands on: the tree, the cgroups and the interpreter, without a daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from initscripts import process
+from initscripts.process import Ground
+from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from sockd.sandbox import base as bases
+from sockd.sandbox.cgroup_pool import CgroupPool
+
+
+@contextlib.asynccontextmanager
+async def ground_at(path: Path) -> AsyncIterator[Ground]:
+    """A ground with its tree at `path`, taken away at the end."""
+    async with contextlib.AsyncExitStack() as stack:
+        tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
+        stack.callback(tree.destroy_all, 5)
+        pool = CgroupPool(tree, 0)
+        await pool.start()
+        stack.push_async_callback(pool.aclose)
+        places = process.software()
+        binds = [bases.Bind(source, target) for source, target in places]
+        stack.callback(bases.Base.build(path, (*bases.software(), *binds)).close)
+        yield Ground(path, bases.interpreter(), process.import_paths(places), pool.take, pool.give_back)
