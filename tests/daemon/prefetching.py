@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sockd.s3.process import S3Process
 from tests.daemon.running import Answer, Gate, RunningDaemon
 from tests.initscripts.guests import module
 
@@ -78,6 +79,12 @@ def fetching(*keys: str, then: str = "", first: str = "") -> bytes:
     ]
     body = "\n".join([first, "(local.set $a (call $connect @s3))", *sends, *passes, then])
     return module(body, notes=False, s3="s3:", method="GetObject", text="some text", **texts)
+
+
+def patient(server: S3Process) -> dict[str, str]:
+    """The environment of a function that finds the server, and that waits longer than a busy machine may take until a
+    script was heard of: what it reads comes from the script, then, not from whoever was first."""
+    return {**server.env(), "SOCKD_STORAGE_GRACE_S": "5"}
 
 
 def digest(data: bytes) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
-from tests.daemon.prefetching import READS, READY, digest, engine_pid, fetching, reading, spans, trace
+from tests.daemon.prefetching import READS, READY, digest, engine_pid, fetching, patient, reading, spans, trace
 from tests.daemon.running import DeployFailed, Gate, RunningDaemon, at_once, in_background
 from tests.initscripts.guests import LOOP, module
 
@@ -50,7 +50,7 @@ def deploy(daemon: RunningDaemon, server: S3Process) -> Any:
     """Deploy a function that finds the server, with a script."""
 
     def deploy(name: str, wasm: bytes, text: str = READS, *, script: dict[str, Any] | None = None, **more: Any) -> None:
-        settings = {"storage": "sockd", "env": server.env(), "timeout_s": 15, **more}
+        settings = {"storage": "sockd", "env": patient(server), "timeout_s": 15, **more}
         files = reading(text, init_wasm=wasm)
         daemon.deploy(name, files, initscript={"wasm": "init.wasm", **(script or {})}, **settings)
 
@@ -189,7 +189,8 @@ def test_a_function_without_network_has_a_script_without_one(daemon: RunningDaem
     answer = daemon.run("alone")
     assert answer.json == "here"
     shown = trace(daemon, answer)
-    assert shown["initscript"] == "exit" and spans(shown, "rpc") == []
+    assert shown["initscript"] in ("exit", "cancelled")  # whichever of the two was quicker
+    assert spans(shown, "rpc") == []
     assert s3.requests() == []
 
 
@@ -281,7 +282,7 @@ def test_a_script_without_a_file_is_refused_and_one_with_a_missing_file_too(daem
 def test_a_script_is_uploaded_alone_and_kept_by_the_deploys_that_speak_of_it(
     daemon: RunningDaemon, server: S3Process
 ) -> None:
-    settings = {"storage": "sockd", "env": server.env(), "timeout_s": 15}
+    settings = {"storage": "sockd", "env": patient(server), "timeout_s": 15}
     first = daemon.deploy("alone2", reading(), **settings)
     assert first["initscript"] == ""
     wasm = fetching("a")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sockd.s3.process import S3Process
-from tests.daemon.prefetching import READY, digest, engine_pid, fetching, reading, trace
+from tests.daemon.prefetching import READY, digest, engine_pid, fetching, patient, reading, trace
 from tests.daemon.running import DeployFailed, RunningDaemon
 
 pytestmark = pytest.mark.root
@@ -32,7 +32,7 @@ def daemon(tmp_path: Path, server: S3Process) -> Iterator[RunningDaemon]:
     daemon = RunningDaemon.start(tmp_path / "state")
     try:
         files = reading(init_wasm=fetching("a"))
-        daemon.deploy("f", files, initscript={"wasm": "init.wasm"}, storage="sockd", env=server.env())
+        daemon.deploy("f", files, initscript={"wasm": "init.wasm"}, storage="sockd", env=patient(server))
         assert daemon.call("f", {"keys": ["a"]}) == [digest(A)]
         yield daemon
     finally:

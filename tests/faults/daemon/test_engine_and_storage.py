@@ -11,7 +11,7 @@ import pytest
 
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
-from tests.daemon.prefetching import READS, READY, digest, engine_pid, fetching, reading, spans, trace
+from tests.daemon.prefetching import READS, READY, digest, engine_pid, fetching, patient, reading, spans, trace
 from tests.daemon.running import Gate, at_once, in_background
 from tests.initscripts.guests import LOOP, module
 from tests.support.cases import Happened, case
@@ -54,7 +54,7 @@ def deploy(house: PrivateWorker, server: S3Process, s3: Client) -> Deploy:
     """Deploy a function that reads the event's keys, with a script (none: without)."""
 
     def deploy(name: str, wasm: bytes | None, text: str = READS, *, script: object = None, **more: Any) -> None:
-        settings: dict[str, Any] = {"storage": "sockd", "env": server.env(), "timeout_s": 10, **more}
+        settings: dict[str, Any] = {"storage": "sockd", "env": patient(server), "timeout_s": 10, **more}
         files = reading(text)
         if wasm is not None:
             files["init.wasm"] = wasm
@@ -151,7 +151,7 @@ def test_a_wrong_answer_to_all(
         assert answer.status == 500 and answer.error, (did, answer)
         happened(f"{did}: {answer.error}")
         s3.remove_faults()
-    deploy("f", fetching("a"), ENDS, env={**server.env(), "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"})
+    deploy("f", fetching("a"), ENDS, env={**patient(server), "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"})
     answer = house.invoke("f", {"keys": ["a"]})
     assert answer.status == 500 and answer.error == "ConnectionRefusedError", answer
     happened(f"nobody there: {answer.error}")
