@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp, bind_unix
 from sockd.http.worker_api import Progress, Tree
+from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function import Outcome
 from sockd.lambdas.logs import LogBook
 from sockd.lambdas.trace_spans import describe, summary
@@ -65,43 +66,41 @@ class Daemon:
         self.url = ""
         watch(self._metrics, worker)
 
-    async def invoke(
-        self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int, gone: Callable[[], bool] | None = None
-    ) -> Invocation:
+    async def invoke(self, request: InvokeRequest) -> Invocation:
         """Run a function once. Raises: SockdError, with `invocation` where a sandbox was reached."""
         if self.draining:
             raise Draining("the worker is shutting down")
-        function = await self._worker.functions.get(name)
-        return await self._account(name, request_id, arrived_ns, function.invoke(request_id, payload, arrived_ns, gone))
+        function = await self._worker.functions.get(request.name)
+        return await self._account(request, function.invoke(request))
 
-    async def record(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> dict[str, Any]:
+    async def record(self, request: InvokeRequest) -> dict[str, Any]:
         """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""
         if self.draining:
             raise Draining("the worker is shutting down")
         reads: list[AppRead] = []
 
         async def run() -> Outcome:
-            outcome, report = await self._worker.functions.record(name, request_id, payload, arrived_ns)
+            outcome, report = await self._worker.functions.record(request)
             reads.extend(report.reads)
             return outcome
 
-        invocation = await self._account(name, request_id, arrived_ns, run())
+        invocation = await self._account(request, run())
         return {
-            "request_id": request_id_text(request_id),
-            "event": msgspec.Raw(payload),
+            "request_id": request_id_text(request.id),
+            "event": msgspec.Raw(request.payload),
             "answer": msgspec.Raw(invocation.body),
             "reads": reads,
         }
 
-    async def invoke_told(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Told:
+    async def invoke_told(self, request: InvokeRequest) -> Told:
         """As `invoke`, with what was printed; an error of the function's is in the result."""
         if self.draining:
             raise Draining("the worker is shutting down")
-        function = await self._worker.functions.get(name)
+        function = await self._worker.functions.get(request.name)
         told: list[tuple[Outcome, int]] = []
 
         async def run() -> Outcome:
-            outcome = await function.invoke(request_id, payload, arrived_ns)
+            outcome = await function.invoke(request)
             sandbox = outcome.leased.sandbox
             # Now, as the loop's next step may give the cgroup to another.
             told.append((outcome, sandbox.cgroup.peak_bytes() if sandbox.state is State.IDLE else 0))
@@ -109,7 +108,7 @@ class Daemon:
 
         error: SockdError | None = None
         try:
-            await self._account(name, request_id, arrived_ns, run())
+            await self._account(request, run())
         except SockdError as failed:
             if not told:
                 raise
@@ -118,10 +117,9 @@ class Daemon:
         memory_mb = outcome.leased.sandbox.limits.memory_bytes >> 20
         return Told(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes)
 
-    async def _account(
-        self, name: str, request_id: bytes, arrived_ns: int, running: Coroutine[None, None, Outcome]
-    ) -> Invocation:
+    async def _account(self, request: InvokeRequest, running: Coroutine[None, None, Outcome]) -> Invocation:
         """Wait for one invocation and note what there is to note of it: its numbers, its log, its trace."""
+        name = request.name
         try:
             outcome = await running
         except SockdError as error:
@@ -132,9 +130,9 @@ class Daemon:
             self._metrics.observe_error(name, error)
             raise SandboxFailed(f"a sandbox could not be made: {error.strerror}") from error
         reply = outcome.reply
-        self._traces.add(name, request_id, arrived_ns, outcome)
+        self._traces.add(request, outcome)
         if reply.log or reply.log_dropped:
-            self._logs.append(name, LogRecord(request_id_text(request_id), time.time(), reply.log, reply.log_dropped))
+            self._logs.append(name, LogRecord(request_id_text(request.id), time.time(), reply.log, reply.log_dropped))
         if reply.error is not None:
             reply.error.invocation = outcome.invocation
             self._metrics.observe_error(name, reply.error)

@@ -27,6 +27,7 @@ from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, host_check
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.worker_api import WorkerApi
+from sockd.invoke_request import InvokeRequest
 
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
@@ -170,7 +171,8 @@ class FrontExchange(Exchange):
         target = self._target
         if isinstance(target, str):
             worker, body = self._front.worker, bytes(self._body)
-            self.answer(await run(worker, target, body, new_request_id(), self._arrived_ns, self.gone))
+            request = InvokeRequest(target, body or b"{}", new_request_id(), self._arrived_ns, self.gone)
+            self.answer(await run(worker, request))
             return
         request_id = request_id_text(new_request_id())
         if isinstance(target, SockdError):
@@ -182,15 +184,11 @@ class FrontExchange(Exchange):
             self.answer(failure(error, request_id))
 
 
-async def run(
-    worker: WorkerApi, name: str, payload: bytes, request_id: bytes, arrived_ns: int, gone: Callable[[], bool] | None
-) -> Answer:
+async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:
     """Invoke a function and put whatever happens into an answer."""
-    text_id = request_id_text(request_id)
+    text_id = request_id_text(request.id)
     try:
-        event = payload or b"{}"
-        invocation = await worker.invoke(name, event, request_id=request_id, arrived_ns=arrived_ns, gone=gone)
-        return success(invocation, text_id)
+        return success(await worker.invoke(request), text_id)
     except asyncio.CancelledError:
         # Only the server cancels, when its drain is over, and it waits for nothing but the end of this task: better an
         # answer than a connection that closes without one.

@@ -44,6 +44,7 @@ from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.streams import Lines, Work
 from sockd.http.uploads import read_body, store
 from sockd.http.worker_api import Progress, WorkerApi
+from sockd.invoke_request import InvokeRequest
 from sockd.telemetry import LogRecord
 
 OVERRIDES_HEADER: Final = "x-sockd-overrides"
@@ -135,7 +136,7 @@ class Management:
     async def _record(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
         name, payload = _name(request), await read_body(request, self._config.http.max_payload_bytes)
-        recorded = await self._worker.record(name, payload or b"{}", request_id=new_request_id(), arrived_ns=arrived_ns)
+        recorded = await self._worker.record(InvokeRequest(name, payload or b"{}", new_request_id(), arrived_ns))
         return _respond(json_answer(recorded))
 
     async def _traces(self, request: Request) -> Response:
@@ -157,7 +158,9 @@ class Management:
     async def _invoke(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
         payload = await read_body(request, self._config.http.max_payload_bytes)
-        return _respond(await run(self._worker, _name(request), payload, new_request_id(), arrived_ns, None))
+        return _respond(
+            await run(self._worker, InvokeRequest(_name(request), payload or b"{}", new_request_id(), arrived_ns))
+        )
 
     async def _status(self, request: Request) -> Response:
         return _respond(json_answer(self._worker.status()))

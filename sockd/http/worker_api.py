@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
+from sockd.invoke_request import InvokeRequest
 from sockd.telemetry import FunctionInfo, Invocation, LogRecord
 
 Progress = Callable[[str], None]
@@ -48,19 +49,10 @@ class WorkerApi(Protocol):
     def draining(self) -> bool:
         """True from the moment that no new request is taken."""
 
-    async def invoke(
-        self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int, gone: Callable[[], bool] | None = None
-    ) -> Invocation:
-        """Run a function once.
+    async def invoke(self, request: InvokeRequest) -> Invocation:
+        """Run a function once. Raises: SockdError."""
 
-        Args:
-            payload: the event, JSON that nobody here has looked at.
-            request_id: 16 bytes, a UUID.
-            arrived_ns: when the request's head was read, CLOCK_MONOTONIC.
-            gone: whether the client has hung up; asked if the request had to wait, before anything is run.
-        Raises: SockdError."""
-
-    async def record(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Mapping[str, Any]:
+    async def record(self, request: InvokeRequest) -> Mapping[str, Any]:
         """Run a function once in a new sandbox and tell what it read: `request_id`, `event`, `answer`, `reads`.
 
         Raises: SockdError, as `invoke`; BadInitscript, when this worker cannot listen."""

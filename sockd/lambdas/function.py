@@ -18,6 +18,7 @@ from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.errors import ClientGone, NoCapacity, SandboxFailed
+from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.initscripts import Beside, Initscript, Initscripts
 from sockd.lambdas.version import Version
@@ -86,43 +87,34 @@ class Function:
         self._reserve(version)
         self._adopt(version)
 
-    async def invoke(
-        self,
-        request_id: bytes,
-        event: bytes,
-        arrived_ns: int,
-        gone: Callable[[], bool] | None = None,
-        recorder: Initscript | None = None,
-    ) -> Outcome:
+    async def invoke(self, request: InvokeRequest, recorder: Initscript | None = None) -> Outcome:
         """One request.
 
-        Args:
-            gone: whether nobody wants the answer any more; asked after a wait.
-            recorder: makes it a recording: in a new sandbox with our storage library, which does not outlive it.
+        Args: recorder: makes it a recording: in a new sandbox with our storage library, which does not outlive it.
         Raises: TooManyRequests, Draining, NoCapacity, SandboxFailed; the handler's errors are in the reply."""
         if not self.admission.try_enter():
-            await self._wait_for_turn(gone)
+            await self._wait_for_turn(request.gone)
         admitted_ns = time.monotonic_ns()
         version = self.version
         try:
             if recorder is None:
-                leased = await self._lease(version, request_id, event, arrived_ns)
+                leased = await self._lease(version, request)
             else:
-                leased = await self._start(version, recorder, request_id, event, arrived_ns)
+                leased = await self._start(version, recorder, request)
         except BaseException:
             self.admission.leave()
             raise
         try:
             if leased.beside is None:
-                reply = await leased.sandbox.request(request_id, event)
+                reply = await leased.sandbox.request(request.id, request.payload)
             else:
-                reply = await self._first_request(leased.sandbox, leased.beside, request_id, event)
+                reply = await self._first_request(leased.sandbox, leased.beside, request)
         finally:
             if recorder is not None:
                 leased.sandbox.destroy()
             # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
             self._loop.call_soon(self._put_back, leased, version)
-        times = Times(admitted_ns - arrived_ns, leased.setup_ns(), leased.init_ns(), reply.exec_ns)
+        times = Times(admitted_ns - request.arrived_ns, leased.setup_ns(), leased.init_ns(), reply.exec_ns)
         node = ",".join(sorted(leased.node.packages)) if leased.node else ""
         invocation = Invocation(reply.body, leased.origin, leased.sandbox.id, version.number, node, times)
         return Outcome(invocation, reply, leased, time.monotonic_ns())
@@ -162,11 +154,11 @@ class Function:
 
     # -- sandboxes
 
-    async def _lease(self, version: Version, request_id: bytes, event: bytes, arrived_ns: int) -> Leased:
+    async def _lease(self, version: Version, request: InvokeRequest) -> Leased:
         """An idle sandbox of this version, or a new one."""
         sandbox = self._caches.handlers.lease(version.program)
         if sandbox is None:
-            return await self._start(version, version.initscript, request_id, event, arrived_ns)
+            return await self._start(version, version.initscript, request)
         if sandbox.state is State.IDLE:
             return Leased(sandbox, "warm")
         started_ns = time.monotonic_ns()
@@ -177,14 +169,12 @@ class Function:
             raise
         return Leased(sandbox, "paused", started_ns, time.monotonic_ns())
 
-    async def _start(
-        self, version: Version, script: Initscript | None, request_id: bytes, event: bytes, arrived_ns: int
-    ) -> Leased:
+    async def _start(self, version: Version, script: Initscript | None, request: InvokeRequest) -> Leased:
         """A cold start: the initscript, and while it runs memory, a child of the best Zygote, the function's code."""
         beside = None
         if script is not None and self._caches.initscripts is not None:
             # Before anything that waits: what it fetches is on its way while all of the following is done.
-            beside = self._caches.initscripts.start(script, request_id, event, arrived_ns)
+            beside = self._caches.initscripts.start(script, request)
         started_ns = time.monotonic_ns()
         limits = version.program.limits
         try:
@@ -212,13 +202,13 @@ class Function:
         ready_ns = time.monotonic_ns()
         return Leased(sandbox, origin, started_ns, ready_ns, started.node, reserved_ns, forked_ns, beside)
 
-    async def _first_request(self, sandbox: Sandbox, beside: Beside, request_id: bytes, event: bytes) -> Reply:
+    async def _first_request(self, sandbox: Sandbox, beside: Beside, request: InvokeRequest) -> Reply:
         """The one request that an initscript works for; it may have called that off."""
         aborted = beside.aborted()
         if aborted is not None:
             return Reply(error=aborted)
         try:
-            return await sandbox.request(request_id, event)
+            return await sandbox.request(request.id, request.payload)
         finally:
             beside.answered()
 

@@ -20,6 +20,7 @@ from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.config import Config
 from sockd.errors import BadInitscript, NoCapacity, NoSuchFunction
+from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.code_store import CodeStore, CodeVersion
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function import Caches, Function, Outcome
@@ -162,16 +163,16 @@ class Functions:
         """Whether the archive of a deploy could be published. Raises: BadArchive, StorageFull."""
         await in_thread(self._code.check, zip_path)
 
-    async def record(self, name: str, request_id: bytes, event: bytes, arrived_ns: int) -> tuple[Outcome, RunReport]:
+    async def record(self, request: InvokeRequest) -> tuple[Outcome, RunReport]:
         """Run a function once in a new sandbox that is listened to; the report has its reads.
 
         Raises: as `Function.invoke`; NoSuchFunction; BadInitscript, when there is no engine to listen."""
-        function = await self.get(name)
+        function = await self.get(request.name)
         if self._initscripts is None:
             raise BadInitscript("this worker has no initscripts")
-        script = await self._initscripts.recorder(name, function.version.config)
+        script = await self._initscripts.recorder(request.name, function.version.config)
         try:
-            outcome = await function.invoke(request_id, event, arrived_ns, recorder=script)
+            outcome = await function.invoke(request, recorder=script)
             beside = outcome.leased.beside
             if beside is None:
                 raise BadInitscript("the initscript engine is busy; record again")

@@ -20,6 +20,7 @@ from initscripts.daemon_run import Definition, Ending, Run
 from initscripts.limits import Budget
 from sockd.config import MB, InitscriptsConfig
 from sockd.errors import BadInitscript, LaunchAborted, SockdError
+from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function_config import FunctionConfig, InitscriptConfig
 from sockd.lambdas.initscript_store import InitscriptStore
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
@@ -192,14 +193,14 @@ class Initscripts:
         self.client.forget(script.id)
         script.id = 0
 
-    def start(self, script: Initscript, request_id: bytes, event: bytes, arrived_ns: int) -> Beside | None:
+    def start(self, script: Initscript, request: InvokeRequest) -> Beside | None:
         """Start a run, at once or not at all; None is counted with its reason. Never waits."""
         worker, engine = (budget.reserve_nowait(script.reserve_bytes) for budget in self._budgets)
         run = None
         if worker is None or engine is None:
             self.client.refuse(NO_MEMORY)
         else:
-            run = self.client.start(script.id, request_id, event, arrived_ns)
+            run = self.client.start(script.id, request.id, request.payload, request.arrived_ns)
             if run is not None:
                 return Beside(run, (worker, engine))
         for reservation in (worker, engine):

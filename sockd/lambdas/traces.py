@@ -13,6 +13,7 @@ import msgspec
 
 from initscripts.daemon_run import Run
 from sockd.errors import SockdError
+from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function import Outcome
 from sockd.telemetry import Invocation, Times
 
@@ -59,11 +60,11 @@ class Traces:
         self._ring: deque[Trace] = deque(maxlen=keep)
         self._with_runs: deque[Trace] = deque()
 
-    def add(self, name: str, request_id: bytes, arrived_ns: int, outcome: Outcome) -> None:
+    def add(self, request: InvokeRequest, outcome: Outcome) -> None:
         """Remember one that has been answered."""
         if not self._ring.maxlen:
             return
-        trace = trace_of(name, request_id, arrived_ns, outcome)
+        trace = trace_of(request, outcome)
         self._ring.append(trace)
         if trace.run is not None:
             self._with_runs.append(trace)
@@ -84,19 +85,19 @@ class Traces:
         return list(reversed(self._ring))[:limit]
 
 
-def trace_of(name: str, request_id: bytes, arrived_ns: int, outcome: Outcome) -> Trace:
+def trace_of(request: InvokeRequest, outcome: Outcome) -> Trace:
     """What is worth remembering of an outcome: nothing that keeps its sandbox, its answer or its event alive."""
     invocation: Invocation = outcome.invocation
     leased, error = outcome.leased, outcome.reply.error
     return Trace(
-        request_id,
-        name,
+        request.id,
+        request.name,
         invocation.version,
         invocation.origin,
         invocation.sandbox_id,
         invocation.node,
         invocation.times,
-        arrived_ns,
+        request.arrived_ns,
         outcome.answered_ns,
         leased.started_ns,
         leased.reserved_ns,

@@ -16,6 +16,7 @@ import msgspec
 
 from sockd import errors
 from sockd.http.worker_api import Progress, Tree, TreeNode, WorkerApi
+from sockd.invoke_request import InvokeRequest
 from sockd.telemetry import FunctionInfo, Invocation, LogRecord, Times
 
 TIMES = Times(queue=1000, setup=200_000, init=3_000_000, exec=40_000)
@@ -107,9 +108,8 @@ class FakeWorker:
         self.upload: Path | None = None
         self.initscripts: dict[str, bytes | None] = {}
 
-    async def invoke(
-        self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int, gone: Callable[[], bool] | None = None
-    ) -> Invocation:
+    async def invoke(self, request: InvokeRequest) -> Invocation:
+        name, payload = request.name, request.payload
         self.function(name)
         self.invoked.append((name, payload))
         if name in ERRORS:
@@ -125,10 +125,10 @@ class FakeWorker:
         self.finished.set()
         return invocation(payload)
 
-    async def record(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> dict[str, Any]:
-        answer = await self.invoke(name, payload, request_id=request_id, arrived_ns=arrived_ns)
+    async def record(self, request: InvokeRequest) -> dict[str, Any]:
+        answer = await self.invoke(request)
         read = {"rpc": ["s3.GetObject", "b", "k"], "served": "network", "start_ns": 1, "end_ns": 2}
-        return {"request_id": request_id.hex(), "event": payload, "answer": answer.body, "reads": [read]}
+        return {"request_id": request.id.hex(), "event": request.payload, "answer": answer.body, "reads": [read]}
 
     async def deploy(
         self,

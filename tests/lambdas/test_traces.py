@@ -10,6 +10,7 @@ import pytest
 from initscripts.daemon_run import Ending
 from initscripts.report import AppRead, MessageRecord, RpcRecord, RunReport
 from sockd.errors import FunctionFailed
+from sockd.invoke_request import InvokeRequest
 from sockd.lambdas import traces as traces_module
 from sockd.lambdas.trace_spans import critical_path, describe, intersection, length, phases_of, summary, union
 from sockd.lambdas.traces import NoSuchTrace, Trace, Traces, trace_of
@@ -49,7 +50,7 @@ def run_of(told: RunReport | None, ending: Ending | None = None) -> Any:
 
 
 def trace(**more: Any) -> Trace:
-    return trace_of("f", bytes(range(16)), 0, outcome(**more))
+    return trace_of(InvokeRequest("f", b"", bytes(range(16)), 0), outcome(**more))
 
 
 def names(shown: dict[str, Any], track: str) -> list[str]:
@@ -63,7 +64,7 @@ def test_nothing_of_the_answer_is_kept() -> None:
 def test_the_newest_are_kept_and_found_by_the_beginning_of_their_ids() -> None:
     traces = Traces(2)
     for number in range(3):
-        traces.add(f"f{number}", bytes([number]) * 16, 0, outcome())
+        traces.add(InvokeRequest(f"f{number}", b"", bytes([number]) * 16, 0), outcome())
     assert [trace.function for trace in traces.last(9)] == ["f2", "f1"]
     assert traces.get("0202").function == "f2"
     assert traces.get("01010101-0101-0101-0101-010101010101").function == "f1"
@@ -74,7 +75,7 @@ def test_the_newest_are_kept_and_found_by_the_beginning_of_their_ids() -> None:
 
 def test_none_is_kept_where_none_is_wanted() -> None:
     traces = Traces(0)
-    traces.add("f", bytes(16), 0, outcome(run=run_of(None)))
+    traces.add(InvokeRequest("f", b"", bytes(16), 0), outcome(run=run_of(None)))
     assert traces.last(9) == []
 
 
@@ -82,7 +83,7 @@ def test_reports_are_bounded_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces_module, "MAX_REPORTS", 2)
     traces = Traces(10)
     for number in range(3):
-        traces.add("f", bytes([number]) * 16, 0, outcome(run=run_of(report())))
+        traces.add(InvokeRequest("f", b"", bytes([number]) * 16, 0), outcome(run=run_of(report())))
     assert [trace.run is None for trace in traces.last(9)] == [False, False, True]
 
 
@@ -136,7 +137,7 @@ def test_what_a_sandbox_claims_stays_between_request_and_answer() -> None:
     lying = outcome()
     lying.leased.sandbox.init_started_ns = -(10**18)
     lying.reply.exec_started_ns = 10**18
-    shown = describe(trace_of("f", bytes(16), 0, lying))
+    shown = describe(trace_of(InvokeRequest("f", b"", bytes(16), 0), lying))
     for span in shown["spans"]:
         assert 0 <= span["start_ns"] <= span["end_ns"] <= 120 * MS, span
     wild = AppRead(["x"], "network", 10**18, -5)

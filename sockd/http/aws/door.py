@@ -30,6 +30,7 @@ from sockd.http.exchange import Exchange
 from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, host_check
 from sockd.http.request_ids import new_request_id, request_id_text
+from sockd.invoke_request import InvokeRequest
 from sockd.s3.canonical import SignedRequest
 
 UPLOADING_BYTES = 256 << 20
@@ -169,7 +170,8 @@ class LambdaApi:
             call = Call(admitted.segment, query, body)
             if admitted.operation is Operation.INVOKE:
                 name = function_arn.rpartition(":")[2]
-                return await invoke(self._worker, name, bytes(body), admitted.signed.headers, request_id, arrived_ns)
+                request = InvokeRequest(name, bytes(body) or b"{}", request_id, arrived_ns)
+                return await invoke(self._worker, request, admitted.signed.headers)
             status, result = await self._functions.run(admitted.operation, call)
             content = b"" if result is None else msgspec.json.encode(result)
             return Answer(status, f"content-type: application/json\r\nx-amzn-requestid: {text_id}\r\n", content)

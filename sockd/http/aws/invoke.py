@@ -17,6 +17,7 @@ from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
 from sockd.http.aws.names import LATEST
 from sockd.http.aws.worker import LambdaWorker, Told
 from sockd.http.request_ids import request_id_text
+from sockd.invoke_request import InvokeRequest
 
 LOG_TAIL_BYTES = 4096
 _VERSION = f"x-amz-executed-version: {LATEST}\r\n"
@@ -25,9 +26,7 @@ _FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
 """What is the function's own failure. Everything else is the service's."""
 
 
-async def invoke(
-    worker: LambdaWorker, name: str, payload: bytes, headers: Mapping[str, str], request_id: bytes, arrived_ns: int
-) -> Answer:
+async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[str, str]) -> Answer:
     """Run a function, or see whether one could (DryRun). Raises: SockdError, if it was not run."""
     kind = headers.get("x-amz-invocation-type", "RequestResponse")
     log_type = headers.get("x-amz-log-type", "None")
@@ -41,16 +40,16 @@ async def invoke(
         raise ValidationFailed(log_type, "logType", "Member must satisfy enum value set: [None, Tail]")
     if "x-amz-client-context" in headers:
         raise InvalidParameterValue("ClientContext is not passed on by sockd yet; put it into the payload")
-    text_id = request_id_text(request_id)
+    text_id = request_id_text(request.id)
     if kind == "DryRun":
-        worker.function(name)
+        worker.function(request.name)
         return Answer(204, f"x-amzn-requestid: {text_id}\r\n{_VERSION}", b"")
     if log_type == "Tail":
-        told = await worker.invoke_told(name, payload or b"{}", request_id=request_id, arrived_ns=arrived_ns)
+        told = await worker.invoke_told(request)
         answer = _function_error(told.error, text_id) if told.error else _succeeded(success(told.invocation, text_id))
         return answer._replace(fields=f"{answer.fields}x-amz-log-result: {log_tail(told, text_id)}\r\n")
     try:
-        invocation = await worker.invoke(name, payload or b"{}", request_id=request_id, arrived_ns=arrived_ns)
+        invocation = await worker.invoke(request)
     except _FUNCTION_ERRORS as error:
         return _function_error(error, text_id)
     return _succeeded(success(invocation, text_id))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sockd.errors import SockdError
 from sockd.http.worker_api import WorkerApi
+from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.registry import FunctionRecord
 from sockd.telemetry import Invocation
@@ -37,7 +38,7 @@ class Told(NamedTuple):
 class LambdaWorker(WorkerApi, Protocol):
     """What this API may ask of the worker."""
 
-    async def invoke_told(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Told:
+    async def invoke_told(self, request: InvokeRequest) -> Told:
         """As `invoke`, with the log. An error of the function is in the result; others raise SockdError."""
 
     def details(self, name: str) -> Details:

@@ -12,6 +12,7 @@ from sockd import errors
 from sockd.config import FunctionDefaults
 from sockd.http.aws.worker import Details, LambdaWorker, Told
 from sockd.http.worker_api import Progress
+from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.registry import FunctionRecord
 from sockd.telemetry import FunctionInfo
@@ -41,7 +42,8 @@ class FakeLambda(FakeWorker):
         self._details[name] = Details(record, config)
         self.names.add(name)
 
-    async def invoke_told(self, name: str, payload: bytes, *, request_id: bytes, arrived_ns: int) -> Told:
+    async def invoke_told(self, request: InvokeRequest) -> Told:
+        name, payload = request.name, request.payload
         error = ERRORS[name]() if name in ERRORS else None
         if isinstance(error, errors.TooManyRequests):
             raise error
