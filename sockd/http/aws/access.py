@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from sockd.config import HttpConfig, LambdaApiConfig
 from sockd.errors import BadConfig
 from sockd.http.aws.errors import AccessDenied, InvalidSignature, MissingSignature, UnknownKey
-from sockd.http.aws.routes import Operation
+from sockd.http.aws.routes import EVENTS, Operation
 from sockd.http.host_check import is_loopback
 from sockd.http.sockets import parse_listen
 from sockd.s3.canonical import SignedRequest
@@ -58,7 +58,7 @@ class Access:
     def check_head(self, operation: Operation, headers: Mapping[str, str]) -> None:
         """Refuse what no body can make right, before any of it is read. Raises: AccessDenied."""
         if self._verifier is None:
-            if operation is not Operation.INVOKE:
+            if operation not in EVENTS:
                 raise AccessDenied(f"{operation.value} is not open here: {_NEEDS_KEY}")
             return
         authorization = headers.get("authorization")

@@ -19,18 +19,20 @@ from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
 from sockd.http.answers import Answer
 from sockd.http.aws.access import Access
 from sockd.http.aws.archives import CodeTooLarge
+from sockd.http.aws.concurrency import ConcurrencyOperations
 from sockd.http.aws.errors import TooManyUploads, refusal
-from sockd.http.aws.functions import Call, FunctionOperations
-from sockd.http.aws.invoke import invoke
+from sockd.http.aws.functions import FunctionOperations
+from sockd.http.aws.invoke import InvokeOperations
 from sockd.http.aws.names import arn, function_named
-from sockd.http.aws.routes import Operation, route
+from sockd.http.aws.operations import Call, Changes, gather
+from sockd.http.aws.routes import EVENTS, UPLOADS, Operation, route
+from sockd.http.aws.tags import TagOperations
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, host_check
 from sockd.http.request_ids import new_request_id, request_id_text
-from sockd.invoke_request import InvokeRequest
 from sockd.s3.canonical import SignedRequest
 
 UPLOADING_BYTES = 256 << 20
@@ -45,7 +47,7 @@ class Admitted(NamedTuple):
     """A request whose head is in order."""
 
     operation: Operation
-    segment: str
+    segments: tuple[str, ...]
     signed: SignedRequest
     """The parts that a signature covers."""
     max_body_bytes: int
@@ -74,12 +76,19 @@ class LambdaApi:
 
     def __init__(self, worker: LambdaWorker, access: Access, config: Config, tmp: Path) -> None:
         """Args: tmp: a directory for uploads, on the disk of the state directory."""
-        self._worker = worker
         self._access = access
         self._host_allowed = host_check(config.http.listen)
         self._max_payload_bytes = config.http.max_payload_bytes
         self._max_zip_bytes = config.code.max_zip_bytes
-        self._functions = FunctionOperations(worker, config.code, tmp)
+        changes = Changes()
+        self.operations = gather(
+            (
+                FunctionOperations(worker, changes, config.code, tmp),
+                ConcurrencyOperations(worker, changes, config.code),
+                TagOperations(worker, changes),
+                InvokeOperations(worker),
+            )
+        )
         self._running: dict[tuple[str, ...], Running] = {}
         self.uploading_bytes = 0
 
@@ -99,14 +108,14 @@ class LambdaApi:
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
         path, query = (part.decode("latin-1") for part in head.path_and_query())
         method = head.method.decode()
-        operation, segment = route(method, path)
+        operation, segments = route(method, path)
         self._access.check_head(operation, headers)
         limit, is_upload = SETTINGS_BYTES, False
-        if operation is Operation.INVOKE:
+        if operation in EVENTS:
             limit = self._max_payload_bytes
-        elif operation in (Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE):
+        elif operation in UPLOADS:
             limit, is_upload = SETTINGS_BYTES + (self._max_zip_bytes + 2) // 3 * 4, True
-        admitted = Admitted(operation, segment, SignedRequest(method, path, query, headers), limit, is_upload)
+        admitted = Admitted(operation, segments, SignedRequest(method, path, query, headers), limit, is_upload)
         # Digits only, and one of them: the parser has refused everything else.
         if int(headers.get("content-length", "0")) > limit:
             raise self.too_large(admitted)
@@ -163,20 +172,23 @@ class LambdaApi:
 
     async def _run(self, admitted: Admitted, body: bytes | bytearray, request_id: bytes, arrived_ns: int) -> Answer:
         text_id, function_arn = request_id_text(request_id), ""
-        query = parse_qs(admitted.signed.query, keep_blank_values=True, max_num_fields=100)
+        signed = admitted.signed
+        query = parse_qs(signed.query, keep_blank_values=True, max_num_fields=100)
+        call = Call(admitted.segments, query, signed.headers, body, request_id, arrived_ns)
         try:
-            if admitted.segment:
-                function_arn = arn(function_named(admitted.segment, query.get("Qualifier", [None])[0])[0])
-            call = Call(admitted.segment, query, body)
-            if admitted.operation is Operation.INVOKE:
-                name = function_arn.rpartition(":")[2]
-                request = InvokeRequest(name, bytes(body) or b"{}", request_id, arrived_ns)
-                return await invoke(self._worker, request, admitted.signed.headers)
-            status, result = await self._functions.run(admitted.operation, call)
-            content = b"" if result is None else msgspec.json.encode(result)
-            return Answer(status, f"content-type: application/json\r\nx-amzn-requestid: {text_id}\r\n", content)
+            if call.segment:
+                function_arn = arn(function_named(call.segment, call.parameter("Qualifier"))[0])
+            result = await self.operations[admitted.operation](call)
         except Exception as error:
             return refusal(error, text_id, function_arn)
+        if isinstance(result, Answer):
+            return result
+        status, content = result
+        return Answer(
+            status,
+            f"content-type: application/json\r\nx-amzn-requestid: {text_id}\r\n",
+            b"" if content is None else msgspec.json.encode(content),
+        )
 
 
 class LambdaExchange(Exchange):

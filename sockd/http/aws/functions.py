@@ -1,15 +1,11 @@
-"""The operations on functions, all but Invoke: deploying, looking and changing, in AWS's shapes.
+"""The operations on functions: deploying, looking and changing, in AWS's shapes.
 
-Owns the names of functions that are being changed: two clients never change one function at the same time.
+Owns nothing.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,44 +16,26 @@ from sockd.errors import NoSuchFunction
 from sockd.http.aws import shapes
 from sockd.http.aws.archives import archive
 from sockd.http.aws.errors import InvalidParameterValue, PreconditionFailed, ResourceConflict, ValidationFailed
-from sockd.http.aws.names import arn, function_named
+from sockd.http.aws.names import function_named
+from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import Details, LambdaWorker
 from sockd.lambdas.function_config import AwsAttributes
 
-PAGE = 50
-"""Most functions of one answer, as on AWS."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What an operation is called with."""
-
-    segment: str
-    """The part of the path that names a function or an ARN, percent-encoded; empty if none does."""
-    query: dict[str, list[str]]
-    body: bytes | bytearray
-
-    def parameter(self, name: str) -> str | None:
-        """The first of this name in the query."""
-        values = self.query.get(name)
-        return values[0] if values else None
-
-
-Result = tuple[int, dict[str, Any] | None]
-"""A status, and what is answered."""
-
 
 class FunctionOperations:
-    """`run` runs one."""
+    """Create, read, update, delete."""
 
-    def __init__(self, worker: LambdaWorker, config: CodeConfig, tmp: Path) -> None:
+    def __init__(self, worker: LambdaWorker, changes: Changes, config: CodeConfig, tmp: Path) -> None:
         """Args: tmp: a directory for uploads, on the disk of the state directory."""
         self._worker = worker
+        self._changes = changes
         self._config = config
         self._tmp = tmp
-        self._changing: set[str] = set()
-        self._operations: dict[Operation, Callable[[Call], Awaitable[Result]]] = {
+
+    def table(self) -> Table:
+        """As `Operations.table`."""
+        return {
             Operation.CREATE_FUNCTION: self._create,
             Operation.LIST_FUNCTIONS: self._list,
             Operation.GET_FUNCTION: self._get,
@@ -66,18 +44,7 @@ class FunctionOperations:
             Operation.UPDATE_FUNCTION_CONFIGURATION: self._update_configuration,
             Operation.UPDATE_FUNCTION_CODE: self._update_code,
             Operation.LIST_VERSIONS_BY_FUNCTION: self._list_versions,
-            Operation.PUT_FUNCTION_CONCURRENCY: self._put_concurrency,
-            Operation.GET_FUNCTION_CONCURRENCY: self._get_concurrency,
-            Operation.DELETE_FUNCTION_CONCURRENCY: self._delete_concurrency,
-            Operation.GET_ACCOUNT_SETTINGS: self._account_settings,
-            Operation.LIST_TAGS: self._list_tags,
-            Operation.TAG_RESOURCE: self._tag,
-            Operation.UNTAG_RESOURCE: self._untag,
         }
-
-    async def run(self, operation: Operation, call: Call) -> Result:
-        """Raises: SockdError."""
-        return await self._operations[operation](call)
 
     # -- deploying
 
@@ -85,7 +52,7 @@ class FunctionOperations:
         wanted = shapes.parse(call.body, shapes.Create)
         name, _ = function_named(wanted.function_name or "")
         wanted.check()
-        with self._change(name):
+        with self._changes.of(name):
             with contextlib.suppress(NoSuchFunction):
                 self._worker.details(name)
                 raise ResourceConflict(f"Function already exist: {name}")
@@ -97,7 +64,7 @@ class FunctionOperations:
         name, qualified = self._named(call)
         code = shapes.parse(call.body, shapes.Code)
         code.check()
-        with self._change(name):
+        with self._changes.of(name):
             details = self._checked(name, code.revision_id)
             if code.dry_run:
                 details = await self._tried(details, code)
@@ -124,7 +91,7 @@ class FunctionOperations:
         name, qualified = self._named(call)
         if qualified:
             raise InvalidParameterValue("$LATEST version cannot be deleted without deleting the function.")
-        with self._change(name):
+        with self._changes.of(name):
             await self._worker.remove(name)
         return 204, None
 
@@ -134,49 +101,10 @@ class FunctionOperations:
         name, qualified = self._named(call)
         settings = shapes.parse(call.body, shapes.Settings)
         settings.check()
-        with self._change(name):
+        with self._changes.of(name):
             details = self._checked(name, settings.revision_id)
             await self._worker.configure(name, settings.changes(shapes.attributes(details)))
             return 200, shapes.configuration(self._worker.details(name), qualified=qualified)
-
-    async def _put_concurrency(self, call: Call) -> Result:
-        wanted = shapes.parse(call.body, shapes.Concurrency).reserved_concurrent_executions
-        await self._set_concurrency(self._named(call)[0], wanted, wanted)
-        return 200, {"ReservedConcurrentExecutions": wanted}
-
-    async def _delete_concurrency(self, call: Call) -> Result:
-        await self._set_concurrency(self._named(call)[0], self._worker.default_concurrency(), None)
-        return 204, None
-
-    async def _set_concurrency(self, name: str, concurrency: int, reserved: int | None) -> None:
-        with self._change(name):
-            aws = shapes.attributes(self._worker.details(name))
-            await self._set_attributes(name, aws, concurrency=concurrency, reserved_concurrency=reserved)
-
-    async def _tag(self, call: Call) -> Result:
-        name, added = function_named(call.segment)[0], shapes.parse(call.body, shapes.Tags).tags
-        with self._change(name):
-            aws = shapes.attributes(self._worker.details(name))
-            tags = aws.tags | added
-            shapes.check_tags(tags)
-            await self._set_attributes(name, aws, tags=tags)
-        return 204, None
-
-    async def _untag(self, call: Call) -> Result:
-        name = function_named(call.segment)[0]
-        with self._change(name):
-            aws = shapes.attributes(self._worker.details(name))
-            gone = call.query.get("tagKeys", [])
-            await self._set_attributes(name, aws, tags={key: aws.tags[key] for key in aws.tags if key not in gone})
-        return 204, None
-
-    async def _set_attributes(
-        self, name: str, aws: AwsAttributes, *, concurrency: int | None = None, **attributes: Any
-    ) -> None:
-        changes: dict[str, Any] = {"aws": msgspec.to_builtins(msgspec.structs.replace(aws, **attributes))}
-        if concurrency is not None:
-            changes["concurrency"] = concurrency
-        await self._worker.configure(name, changes)
 
     # -- looking
 
@@ -198,46 +126,17 @@ class FunctionOperations:
         name, qualified = self._named(call)
         return 200, shapes.configuration(self._worker.details(name), qualified=qualified)
 
-    async def _get_concurrency(self, call: Call) -> Result:
-        reserved = shapes.attributes(self._worker.details(self._named(call)[0])).reserved_concurrency
-        return 200, {} if reserved is None else {"ReservedConcurrentExecutions": reserved}
-
-    async def _list_tags(self, call: Call) -> Result:
-        return 200, {"Tags": shapes.attributes(self._worker.details(function_named(call.segment)[0])).tags}
-
     async def _list(self, call: Call) -> Result:
         version = call.parameter("FunctionVersion")
         if version not in (None, "ALL"):
             raise ValidationFailed(version or "", "functionVersion", "Member must satisfy enum value set: [ALL]")
-        most, after = _max_items(call.parameter("MaxItems")), _marker(call.parameter("Marker"))
-        rest = [details for details in self._worker.all_details() if details.record.name > after]
-        answer: dict[str, Any] = {
-            "Functions": [shapes.configuration(details, qualified=version == "ALL") for details in rest[:most]]
-        }
-        if len(rest) > most:
-            answer["NextMarker"] = base64.urlsafe_b64encode(rest[most - 1].record.name.encode()).decode()
-        return 200, answer
+        shown, more = page(call, self._worker.all_details(), lambda details: details.record.name)
+        functions = [shapes.configuration(details, qualified=version == "ALL") for details in shown]
+        return 200, {"Functions": functions, **more}
 
     async def _list_versions(self, call: Call) -> Result:
         details = self._worker.details(self._named(call)[0])
         return 200, {"Versions": [shapes.configuration(details, qualified=True)]}
-
-    async def _account_settings(self, call: Call) -> Result:
-        most = self._worker.sandboxes_that_fit()
-        everything = self._worker.all_details()
-        return 200, {
-            "AccountLimit": {
-                "TotalCodeSize": 80530636800,  # AWS's 75 GB; here it is the disk that ends
-                "CodeSizeUnzipped": self._config.max_code_bytes,
-                "CodeSizeZipped": self._config.max_zip_bytes,
-                "ConcurrentExecutions": most,
-                "UnreservedConcurrentExecutions": most,
-            },
-            "AccountUsage": {
-                "TotalCodeSize": sum(details.record.code_bytes for details in everything),
-                "FunctionCount": len(everything),
-            },
-        }
 
     # -- what they have in common
 
@@ -250,31 +149,3 @@ class FunctionOperations:
         if revision is not None and revision != shapes.revision(details):
             raise PreconditionFailed()
         return details
-
-    @contextlib.contextmanager
-    def _change(self, name: str) -> Iterator[None]:
-        """Be the only one who changes this function. Raises: ResourceConflict."""
-        if name in self._changing:
-            raise ResourceConflict(
-                f"The operation cannot be performed at this time. An update is in progress for resource: {arn(name)}"
-            )
-        self._changing.add(name)
-        try:
-            yield
-        finally:
-            self._changing.discard(name)
-
-
-def _max_items(text: str | None) -> int:
-    if text is None:
-        return PAGE
-    if not text.isascii() or not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= 10_000:
-        raise ValidationFailed(text, "maxItems", "Member must be a number from 1 to 10000")
-    return min(int(text), PAGE)
-
-
-def _marker(text: str | None) -> str:
-    try:
-        return base64.b64decode(text or "", b"-_", validate=True).decode()
-    except (binascii.Error, ValueError):
-        raise InvalidParameterValue("Marker is not one of ours") from None

@@ -14,7 +14,9 @@ import msgspec
 from sockd.errors import FunctionFailed, SandboxDied, SockdError, TimedOut
 from sockd.http.answers import Answer, failure, success
 from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
-from sockd.http.aws.names import LATEST
+from sockd.http.aws.names import LATEST, function_named
+from sockd.http.aws.operations import Call, Result, Table
+from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker, Told
 from sockd.http.request_ids import request_id_text
 from sockd.invoke_request import InvokeRequest
@@ -24,6 +26,22 @@ _VERSION = f"x-amz-executed-version: {LATEST}\r\n"
 _FUNCTION_ERROR = "x-amz-function-error: Unhandled\r\n"
 _FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
 """What is the function's own failure. Everything else is the service's."""
+
+
+class InvokeOperations:
+    """Invoke itself."""
+
+    def __init__(self, worker: LambdaWorker) -> None:
+        self._worker = worker
+
+    def table(self) -> Table:
+        """As `Operations.table`."""
+        return {Operation.INVOKE: self._invoke}
+
+    async def _invoke(self, call: Call) -> Result:
+        name, _ = function_named(call.segment, call.parameter("Qualifier"))
+        request = InvokeRequest(name, bytes(call.body) or b"{}", call.request_id, call.arrived_ns)
+        return await invoke(self._worker, request, call.headers)
 
 
 async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[str, str]) -> Answer:

@@ -35,6 +35,11 @@ class Operation(enum.Enum):
     UNTAG_RESOURCE = "UntagResource"
 
 
+EVENTS = frozenset({Operation.INVOKE})
+"""Those whose body is an event: it may have the size of one, and they are as open as `/run`."""
+UPLOADS = frozenset({Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE})
+"""Those whose body holds an archive."""
+
 _FUNCTIONS = "/2015-03-31/functions"
 _FUNCTION = _FUNCTIONS + "/{}"
 _TABLE = (
@@ -60,12 +65,12 @@ _ROUTES = [
 ]
 
 
-def route(method: str, path: str) -> tuple[Operation, str]:
-    """The operation, and the part of the path that names a function (empty if none does), still percent-encoded.
+def route(method: str, path: str) -> tuple[Operation, tuple[str, ...]]:
+    """The operation, and the variable parts of the path, still percent-encoded: the first names a function, if any does.
 
     Raises: UnknownOperation."""
     for wanted, pattern, operation in _ROUTES:
         found = pattern.fullmatch(path) if method == wanted else None
         if found:
-            return operation, found[1] if found.groups() else ""
+            return operation, found.groups()
     raise UnknownOperation(f"sockd does not offer {method} {path[:200]}; its README lists the operations that it has")

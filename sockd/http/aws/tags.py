@@ -1,0 +1,58 @@
+"""The operations on tags: a few words that clients keep with a function and that change nothing.
+
+Owns nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sockd.http.aws import shapes
+from sockd.http.aws.names import function_named
+from sockd.http.aws.operations import Call, Changes, Result, Table
+from sockd.http.aws.routes import Operation
+from sockd.http.aws.worker import LambdaWorker
+from sockd.lambdas.function_config import AwsAttributes
+
+
+class TagOperations:
+    """Tags are the function's; an ARN with a version is refused, as on AWS."""
+
+    def __init__(self, worker: LambdaWorker, changes: Changes) -> None:
+        self._worker = worker
+        self._changes = changes
+
+    def table(self) -> Table:
+        """As `Operations.table`."""
+        return {
+            Operation.LIST_TAGS: self._list,
+            Operation.TAG_RESOURCE: self._tag,
+            Operation.UNTAG_RESOURCE: self._untag,
+        }
+
+    async def _list(self, call: Call) -> Result:
+        return 200, {"Tags": self._attributes(function_named(call.segment)[0]).tags}
+
+    async def _tag(self, call: Call) -> Result:
+        name, added = function_named(call.segment)[0], shapes.parse(call.body, shapes.Tags).tags
+        with self._changes.of(name):
+            aws = self._attributes(name)
+            tags = aws.tags | added
+            shapes.check_tags(tags)
+            await self._set(name, aws, tags)
+        return 204, None
+
+    async def _untag(self, call: Call) -> Result:
+        name = function_named(call.segment)[0]
+        with self._changes.of(name):
+            aws = self._attributes(name)
+            gone = call.query.get("tagKeys", [])
+            await self._set(name, aws, {key: aws.tags[key] for key in aws.tags if key not in gone})
+        return 204, None
+
+    def _attributes(self, name: str) -> AwsAttributes:
+        return shapes.attributes(self._worker.details(name))
+
+    async def _set(self, name: str, aws: AwsAttributes, tags: dict[str, str]) -> None:
+        changed = msgspec.structs.replace(aws, tags=tags)
+        await self._worker.configure(name, {"aws": msgspec.to_builtins(changed)})
