@@ -25,27 +25,44 @@ class HttpConfig(Slice, frozen=True):
     """The front: where it listens and what it takes."""
 
     listen: str = "127.0.0.1:5000"
+    """Address and port of the public door; port 0 takes a free one. Beyond loopback it needs `lambda_api.keys`."""
     max_payload_bytes: int = 6 * MB
+    """Of a request's body and of an answer."""
     max_connections: int = 4096
+    """Open at a time; one more is answered 503 and closed."""
     keep_alive_s: int = 75
+    """How long an idle connection is kept."""
     drain_s: float = 20.0
+    """How long SIGTERM waits for what is under way."""
 
 
 class FunctionDefaults(Slice, frozen=True):
     """What a function gets when its own `sockd.toml` is silent (AWS Lambda's defaults where there is one)."""
 
     memory_mb: int = 128
+    """Of one sandbox, in MB, swap off."""
     timeout_s: float = 3.0
+    """Of one request, in seconds."""
     init_timeout_s: float = 10.0
+    """Of importing the handler, in seconds."""
     concurrency: int = 10
+    """Sandboxes that serve at once."""
     queue_depth: int = 1000
+    """Requests that wait for one of them; beyond, 429."""
     pids: int = 1024
+    """Processes and threads of a sandbox."""
     open_files: int = 1024
+    """Descriptors of one process."""
     cpus: float = 1.0
+    """CPU seconds per second."""
     tmp_mb: int = 512
+    """Size of /tmp, in MB; what is in it counts as memory."""
     tmp_inodes: int = 65536
+    """Files in /tmp."""
     network: Literal["host", "none"] = "host"
+    """The host's network, or none at all."""
     log_bytes: int = 256 * 1024
+    """Kept of what one request prints."""
 
 
 class SandboxConfig(Slice, frozen=True):
@@ -54,26 +71,40 @@ class SandboxConfig(Slice, frozen=True):
     memory_mb: int | None = None
     """Memory of the host given to sandboxes and spares, in MB; None is three quarters of it. Zygotes have their own limit."""
     cgroup_pool: int = 16
+    """Cgroups made ahead."""
     favordynmods: Literal["auto", "on", "off"] = "auto"
+    """Cheap moves of processes between cgroups, machine-wide until reboot; auto: where they are needed."""
     roots: Literal["auto", "late", "early"] = "auto"
     """When a sandbox's root is put together; late gives spares and a /proc of one's own (`sandbox/assembly.py`)."""
     pause_after_s: float = 0.05
+    """An idle sandbox is frozen after this."""
     idle_limit: int = 2000
+    """Most idle sandboxes, frozen ones included."""
     base_uid: int = 0x10000000
+    """The first of the uids that sandboxes and Zygotes get; nobody else may use those from it on."""
     spawn_deadline_s: float = 5.0
+    """How long a Zygote may take to fork."""
 
 
 class ZygoteConfig(Slice, frozen=True):
     """The Zygote tree: which interpreters are kept ready, and how many children of each."""
 
     enabled: bool = True
+    """False: every sandbox is forked from the bare root Zygote."""
     max_nodes: int = 64
+    """Most Zygotes."""
     memory_mb: int = 2048
+    """Of all Zygotes, in MB."""
     policy: Literal["measured", "sock"] = "measured"
+    """Who is evicted: by what was measured, or SOCK's published heuristic."""
     max_depth: int = 4
+    """Of the tree, below the root."""
     max_modules: int = 2000
+    """Most modules that a Zygote imports ahead."""
     import_deadline_s: float = 30.0
+    """How long a Zygote may import."""
     canary_deadline_s: float = 2.0
+    """How long the first fork of a new Zygote may take to answer."""
     spares: int = 4
     """Most ready children of one Zygote; 0 switches spares off."""
 
@@ -82,20 +113,30 @@ class PackageConfig(Slice, frozen=True):
     """The install cache."""
 
     index_url: str | None = None
+    """The package index; None is uv's default."""
     preload: list[str] = []
+    """Packages that are installed and imported by a Zygote at start."""
     resolve_deadline_s: float = 120.0
+    """For resolving a requirements.txt."""
     install_deadline_s: float = 300.0
+    """For installing one distribution."""
     parallel_installs: int = 2
+    """Distributions installed at a time."""
     max_package_mb: int = 1024
+    """Most that one distribution may take on the disk."""
 
 
 class CodeConfig(Slice, frozen=True):
     """What a deployed archive may be (AWS: 50 MB zipped, 250 MB unzipped)."""
 
     max_zip_bytes: int = 50 * MB
+    """Of an archive as it is uploaded."""
     max_code_bytes: int = 250 * MB
+    """Of what it holds."""
     max_files: int = 20000
+    """In it."""
     keep_versions: int = 5
+    """Deploys of each function that are remembered."""
 
 
 class InitscriptsConfig(Slice, frozen=True):
@@ -110,8 +151,11 @@ class InitscriptsConfig(Slice, frozen=True):
     uid: int | None = None
     """The engine's own; None is the one below sandbox.base_uid, and the compiler's is the one below the engine's."""
     max_module_kb: int = 1024
+    """Of a WebAssembly module."""
     compile_deadline_s: float = 60.0
+    """For compiling one."""
     compile_memory_mb: int = 1024
+    """Of the compiler."""
 
 
 class TraceConfig(Slice, frozen=True):
@@ -125,6 +169,7 @@ class LambdaApiConfig(Slice, frozen=True):
     """AWS's Lambda API on the public port."""
 
     enabled: bool = True
+    """False: there is no such API."""
     keys: dict[str, str] = {}
     """Access key ids and their secrets; with any, every request of this API must be signed, without, it is Invoke only."""
 
@@ -133,6 +178,7 @@ class Config(Slice, frozen=True):
     """Everything. `Config.load` is the only place that reads a file."""
 
     state_dir: str = "/var/lib/sockd"
+    """Where everything is kept that outlives the worker."""
     http: HttpConfig = HttpConfig()
     function: FunctionDefaults = FunctionDefaults()
     sandbox: SandboxConfig = SandboxConfig()
