@@ -7,20 +7,23 @@ is built; one of its children's is replaced in a copy of `zygote/` that the base
 from __future__ import annotations
 
 import atexit
+import fcntl
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sockd.caches import nursery
-from sockd.kernel import cgroup_leaf, mounts, seccomp, syscalls
+from sockd.kernel import cgroup_leaf, cgroups, mounts, seccomp, syscalls
 from sockd.kernel.syscall_table import NUMBERS
+from sockd.lambdas import registry
 from sockd.sandbox import base, root, sandbox, uids, zygote
 
 BREAKS: dict[str, Callable[[], None]] = {}
@@ -203,6 +206,58 @@ def late_deadlines() -> None:
     """A sandbox has four times as long as its function's timeout."""
     arm = sandbox.Sandbox._arm
     sandbox.Sandbox._arm = lambda self, exchange, timeout_s: arm(self, exchange, 4 * timeout_s)  # type: ignore[method-assign]
+
+
+# -- group G
+
+
+@breaks("no-lock")
+def no_lock() -> None:
+    """A daemon does not lock its state directory."""
+    fcntl.flock = lambda fd, operation: None
+
+
+@breaks("no-sweep")
+def no_sweep() -> None:
+    """A start leaves the cgroups of a dead daemon where they are; a stop removes its own as ever."""
+    destroy_all = cgroups.CgroupTree.destroy_all
+
+    def first(self: cgroups.CgroupTree, deadline_s: float) -> None:
+        cgroups.CgroupTree.destroy_all = destroy_all  # type: ignore[method-assign]
+
+    cgroups.CgroupTree.destroy_all = first  # type: ignore[method-assign]
+
+
+@breaks("late-commit")
+def late_commit() -> None:
+    """A deploy is answered while the registry's transaction is open: only a stop writes it."""
+
+    @contextmanager
+    def transaction(self: registry.Registry) -> Iterator[None]:
+        if not self._database.in_transaction:
+            self._database.execute("BEGIN IMMEDIATE")
+        yield
+
+    def close(self: registry.Registry) -> None:
+        if self._database.in_transaction:
+            self._database.execute("COMMIT")
+        self._database.close()
+
+    registry.Registry._transaction = transaction  # type: ignore[method-assign]
+    registry.Registry.close = close  # type: ignore[method-assign]
+
+
+@breaks("nothing-undone")
+def nothing_undone() -> None:
+    """What the first steps of making a sandbox have taken is not given back when a later one fails."""
+
+    class NothingUndone(ExitStack):
+        def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+            if kind is not None:
+                self.pop_all()
+            return super().__exit__(kind, error, trace)
+
+    sandbox.ExitStack = NothingUndone  # type: ignore[assignment, attr-defined]
 
 
 def main() -> None:

@@ -14,10 +14,12 @@ from tests.daemon.running import REPO
 DEADLINE_S = 90
 
 
-def verdicts(broken: str, cases: Iterable[str], directory: Path, *, folder: str) -> dict[str, str]:
+def verdicts(broken: str, cases: Iterable[str], directory: Path, *, folder: str, only: str = "") -> dict[str, str]:
     """Case id to verdict of a run of its own.
 
-    Args: broken: a name of `broken.BREAKS`, or "" for a whole worker; directory: for the report; folder: tests/<this>.
+    Args:
+        broken: a name of `broken.BREAKS`, or "" for a whole worker; directory: for the report; folder: tests/<this>;
+        only: of the cases' tests those that this names, as pytest's -k.
     Raises: AssertionError with the run's output, when it did not come to an end."""
     file = directory / f"{broken or 'whole'}.json"
     command = [
@@ -31,7 +33,14 @@ def verdicts(broken: str, cases: Iterable[str], directory: Path, *, folder: str)
         "-q",
         "--tb=line",
     ]
-    command += [f"tests/{folder}", f"--case={','.join(cases)}", f"--broken={broken}", f"--cases-json={file}"]
+    command += [
+        f"tests/{folder}",
+        "-k",
+        only,
+        f"--case={','.join(cases)}",
+        f"--broken={broken}",
+        f"--cases-json={file}",
+    ]
     command.append(f"--basetemp={directory / 'runs'}")
     env = {**os.environ, "PYTHONPATH": str(REPO)}
     done = subprocess.run(command, cwd=REPO, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)

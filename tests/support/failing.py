@@ -1,8 +1,9 @@
-"""A worker with failpoints in its own calls and in its Zygotes: python -m tests.support.failing PORT up ...
+"""A worker with failpoints in its own calls and in its Zygotes: python -m tests.support.failing PORT,BROKEN up ...
 
 What fails, where and how often is the test's to say while it runs (`tests/support/plans.py` listens on the port). The
 daemon asks before each cold start ("start") and each new Zygote ("provision"), its Zygotes before each fork ("sandbox",
-"zygote"): they run a build of zygote/native in which every system call of a fork is a failpoint (`failpoints.h`).
+"zygote"): they run a build of zygote/native in which every system call of a fork is a failpoint (`failpoints.h`). BROKEN names a
+protection that it lacks besides (`broken.py`); mostly it is empty.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from sockd.caches.nursery import Nursery
 from sockd.kernel import pidfds, syscalls
 from sockd.lambdas.function import Function
-from tests.support.broken import copied_zygote
+from tests.support.broken import BREAKS, copied_zygote
 from tests.support.native_build import build_native
 
 HERE = Path(__file__).resolve().parent
@@ -138,7 +139,10 @@ def main() -> None:
     """`sockd` itself, with failpoints."""
     from sockd.cli.main import main as sockd_main
 
-    failpoint = Failpoint(int(sys.argv.pop(1)))
+    port, _, protection = sys.argv.pop(1).partition(",")
+    if protection:
+        BREAKS[protection]()
+    failpoint = Failpoint(int(port))
     patch_zygotes(failpoint.port)
     jump(failpoint)
     for module, name in CALLS:

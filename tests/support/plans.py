@@ -73,7 +73,12 @@ class Plans:
     @property
     def command(self) -> tuple[str, ...]:
         """What starts the worker, without its address."""
-        return (sys.executable, "-m", "tests.support.failing", str(self.port), "up", "--listen", "127.0.0.1:0")
+        return self.command_without("")
+
+    def command_without(self, protection: str) -> tuple[str, ...]:
+        """The same for one that lacks a protection (`broken.py`), if that is not ""."""
+        program = ("-m", "tests.support.failing", f"{self.port},{protection}")
+        return (sys.executable, *program, "up", "--listen", "127.0.0.1:0")
 
     @contextmanager
     def failing(

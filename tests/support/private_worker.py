@@ -108,6 +108,11 @@ def look_at(pid: int) -> Process | None:
     return Process(pid, kind, status, namespace)
 
 
+def command_without(protection: str) -> tuple[str, ...]:
+    """What starts a worker that lacks a protection (`broken.py`); with "", a whole one."""
+    return (COMMAND[0], "-m", "tests.support.broken", protection, *COMMAND[3:]) if protection else COMMAND
+
+
 class PrivateWorker:
     """One running worker and what a case needs of it."""
 
@@ -127,7 +132,7 @@ class PrivateWorker:
         self._config = f'[packages]\nindex_url = "{self.index.url}"\n{zygotes}{config}'
         self._command = command
         if broken:
-            self._command = (COMMAND[0], "-m", "tests.support.broken", broken, *COMMAND[3:])
+            self._command = command_without(broken)
         self._starts = 0
         self._baseline: list[float] = []
         self.daemon = self._start()

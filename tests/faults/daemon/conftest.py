@@ -12,7 +12,7 @@ from tests.support.cases import ALL
 from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex
 from tests.support.plans import Plans
-from tests.support.private_worker import PrivateWorker
+from tests.support.private_worker import PrivateWorker, command_without
 
 FAILING = """
 [zygote]
@@ -36,6 +36,18 @@ def everything(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption(ALL, default=False))
 
 
+@pytest.fixture(scope="session")
+def broken(request: pytest.FixtureRequest) -> str:
+    """The protection that this run's workers lack; "" in every run but those that show that the suite can fail."""
+    return str(request.config.getoption("broken", default=""))
+
+
+@pytest.fixture(scope="session")
+def up(broken: str) -> tuple[str, ...]:
+    """What starts a worker."""
+    return command_without(broken)
+
+
 @pytest.fixture(scope="module")
 def index() -> Iterator[PackageIndex]:
     """Where the workers of this module look for packages."""
@@ -52,10 +64,10 @@ def plans() -> Iterator[Plans]:
 
 
 @pytest.fixture(scope="module")
-def failing(plans: Plans, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
+def failing(plans: Plans, broken: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
     """The module's worker with failpoints. It must end in order, and leave nothing in its cgroups."""
     ledger = Ledger()
-    worker = PrivateWorker(tmp_path_factory.mktemp("failing"), command=plans.command, zygotes=FAILING)
+    worker = PrivateWorker(tmp_path_factory.mktemp("failing"), command=plans.command_without(broken), zygotes=FAILING)
     try:
         yield worker
         assert worker.daemon.terminate() == 0, worker.daemon.lines

@@ -25,8 +25,8 @@ DRAIN_S = 0.5
     "SIGTERM with a request under way, one in the queue, one that comes late, and one that never ends",
     expect="the first two are answered, the third gets 503, the last ends with the grace period; exit 0, nothing left",
 )
-def test_a_stop_drains(state: Path, index: PackageIndex, gate: Gate, happened: Happened) -> None:
-    lives = Lives(state, index)
+def test_a_stop_drains(state: Path, index: PackageIndex, gate: Gate, up: tuple[str, ...], happened: Happened) -> None:
+    lives = Lives(state, index, command=up)
     try:
         daemon = lives.start()
         daemon.deploy("ends", WAITS, concurrency=1, timeout_s=20)
@@ -49,7 +49,7 @@ def test_a_stop_drains(state: Path, index: PackageIndex, gate: Gate, happened: H
         happened(f"both answered, then {late.status} {late.json['errorType']}")
     finally:
         lives.close()
-    stubborn = Lives(state, index, f"[http]\ndrain_s = {DRAIN_S}\n")
+    stubborn = Lives(state, index, f"[http]\ndrain_s = {DRAIN_S}\n", command=up)
     try:
         daemon = stubborn.start()
         daemon.deploy("never", WAITS, timeout_s=900)
@@ -82,6 +82,8 @@ def test_a_second_daemon_refuses(house: PrivateWorker, tmp_path: Path, happened:
             assert second.wait() not in (0, None)
             words = [line.strip() for line in second.lines if f"pid {house.daemon.pid}" in line]
         finally:
+            if second.process.poll() is None:
+                second.kill()
             second.end_reading()
         assert words, second.lines
     happened(words[0].replace(str(house.daemon.state), "…"))

@@ -86,8 +86,8 @@ ACTIVITIES: dict[str, tuple[Work, int, float]] = {
 
 
 @contextmanager
-def lives_of(state: Path, index: PackageIndex, config: str) -> Iterator[Lives]:
-    lives = Lives(state, index, config)
+def lives_of(state: Path, index: PackageIndex, config: str, up: tuple[str, ...]) -> Iterator[Lives]:
+    lives = Lives(state, index, config, command=up)
     try:
         yield lives
     finally:
@@ -101,7 +101,7 @@ def lives_of(state: Path, index: PackageIndex, config: str) -> Iterator[Lives]:
 )
 @pytest.mark.parametrize("activity", ACTIVITIES)
 def test_a_daemon_that_is_killed(
-    state: Path, index: PackageIndex, happened: Happened, everything: bool, activity: str
+    state: Path, index: PackageIndex, up: tuple[str, ...], happened: Happened, everything: bool, activity: str
 ) -> None:
     work, idle, longest_s = ACTIVITIES[activity]
     seed = int.from_bytes(os.urandom(4), "big")
@@ -109,7 +109,7 @@ def test_a_daemon_that_is_killed(
     for number in range(4):
         index.add(wheel(library(number), "1.0", {f"{library(number)}.py": SLOW}))
     known = Known()
-    with lives_of(state, index, CONFIG.format(idle=idle)) as lives:
+    with lives_of(state, index, CONFIG.format(idle=idle), up) as lives:
         lives.start()
         for number in range(FUNCTIONS):
             known.deploy(lives, f"f{number}", 1, library(number))
