@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -23,24 +22,23 @@ import msgspec
 
 from initscripts.report import AppRead
 from sockd.config import Config
-from sockd.errors import Draining, SandboxFailed, SockdError
+from sockd.errors import Draining, SockdError
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
 from sockd.http.front import Front
 from sockd.http.limits import ConnectionLimits
 from sockd.http.management import LIMITS, Management
-from sockd.http.metrics import Metrics
 from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp, bind_unix
 from sockd.http.worker_api import Progress, Tree
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function import Outcome
-from sockd.lambdas.logs import LogBook
 from sockd.lambdas.trace_spans import describe, summary
-from sockd.lambdas.traces import Traces
+from sockd.live import live
 from sockd.notify import notify
+from sockd.observations import Observations
 from sockd.sandbox.lifecycle import State
 from sockd.snapshots import package_rows, status, tree_snapshot, watch
 from sockd.state_dir import StateDir
@@ -50,28 +48,24 @@ from sockd.worker import Worker
 REPORT_DEADLINE_S = 1.0
 """How long somebody who asks for a trace waits for its initscript's report, which comes after the answer."""
 
-_log = logging.getLogger(__name__)
-
 
 class Daemon:
     """What the doors talk to (`sockd.http.worker_api.WorkerApi`)."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._logs = LogBook()
-        self._traces = Traces(worker.config.traces.keep)
-        self._metrics = Metrics()
+        self._noted = Observations(worker.config)
         self._started_s = time.time()
         self.draining = False
         self.url = ""
-        watch(self._metrics, worker)
+        watch(self._noted.metrics, worker)
 
     async def invoke(self, request: InvokeRequest) -> Invocation:
         """Run a function once. Raises: SockdError, with `invocation` where a sandbox was reached."""
         if self.draining:
             raise Draining("the worker is shutting down")
         function = await self._worker.functions.get(request.name)
-        return await self._account(request, function.invoke(request))
+        return await self._noted.account(request, function.invoke(request))
 
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
         """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""
@@ -84,7 +78,7 @@ class Daemon:
             reads.extend(report.reads)
             return outcome
 
-        invocation = await self._account(request, run())
+        invocation = await self._noted.account(request, run())
         return {
             "request_id": request_id_text(request.id),
             "event": msgspec.Raw(request.payload),
@@ -108,7 +102,7 @@ class Daemon:
 
         error: SockdError | None = None
         try:
-            await self._account(request, run())
+            await self._noted.account(request, run())
         except SockdError as failed:
             if not told:
                 raise
@@ -116,29 +110,6 @@ class Daemon:
         outcome, peak_bytes = told[0]
         memory_mb = outcome.leased.sandbox.limits.memory_bytes >> 20
         return Told(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes)
-
-    async def _account(self, request: InvokeRequest, running: Coroutine[None, None, Outcome]) -> Invocation:
-        """Wait for one invocation and note what there is to note of it: its numbers, its log, its trace."""
-        name = request.name
-        try:
-            outcome = await running
-        except SockdError as error:
-            self._metrics.observe_error(name, error)
-            raise
-        except OSError as error:
-            _log.exception("%s could not be run", name)
-            self._metrics.observe_error(name, error)
-            raise SandboxFailed(f"a sandbox could not be made: {error.strerror}") from error
-        reply = outcome.reply
-        self._traces.add(request, outcome)
-        if reply.log or reply.log_dropped:
-            self._logs.append(name, LogRecord(request_id_text(request.id), time.time(), reply.log, reply.log_dropped))
-        if reply.error is not None:
-            reply.error.invocation = outcome.invocation
-            self._metrics.observe_error(name, reply.error)
-            raise reply.error
-        self._metrics.observe(name, outcome.invocation)
-        return outcome.invocation
 
     async def deploy(
         self,
@@ -161,8 +132,7 @@ class Daemon:
     async def remove(self, name: str) -> None:
         """Forget a function, its logs and its numbers."""
         await self._worker.functions.remove(name)
-        self._logs.forget(name)
-        self._metrics.forget(name)
+        self._noted.forget(name)
 
     async def configure(self, name: str, changes: dict[str, Any]) -> None:
         """Change settings of a function, not its code."""
@@ -192,11 +162,11 @@ class Daemon:
 
     def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
         self._worker.functions.current(name)
-        return self._logs.tail(name, request_id=request_id, limit=limit)
+        return self._noted.logs.tail(name, request_id=request_id, limit=limit)
 
     async def follow_logs(self, name: str) -> AsyncIterator[LogRecord]:
         self._worker.functions.current(name)
-        with self._logs.follow(name) as records:
+        with self._noted.logs.follow(name) as records:
             async for record in records:
                 yield record
 
@@ -221,16 +191,19 @@ class Daemon:
         self._worker.nursery.forget(key)
 
     def traces(self, limit: int) -> list[dict[str, Any]]:
-        return [summary(trace) for trace in self._traces.last(limit)]
+        return [summary(trace) for trace in self._noted.traces.last(limit)]
 
     async def trace(self, request_id: str) -> dict[str, Any]:
-        trace = self._traces.get(request_id)
+        trace = self._noted.traces.get(request_id)
         if trace.run is not None:
             await asyncio.wait([trace.run.done], timeout=REPORT_DEADLINE_S)
         return describe(trace)
 
-    def metrics(self) -> bytes:
-        return self._metrics.render()
+    async def metrics(self) -> bytes:
+        return await self._noted.metrics.page()
+
+    def live(self, limit: int) -> dict[str, Any]:
+        return live(self._worker, self._noted.recent, limit)
 
 
 async def serve(config: Config) -> int:

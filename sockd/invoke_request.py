@@ -23,3 +23,5 @@ class InvokeRequest(msgspec.Struct):
     """When the request's head was read, CLOCK_MONOTONIC."""
     gone: Callable[[], bool] | None = None
     """Whether nobody wants the answer any more; asked if it had to wait, before anything is run."""
+    trigger: str = "http"
+    """What asked for it, in OpenTelemetry's words for `faas.trigger`: http, timer, other (an SDK's Invoke)."""

@@ -73,6 +73,11 @@ class HandlerCache:
         """How many are running and paused."""
         return {"idle": len(self._running), "paused": len(self._idle) - len(self._running)}
 
+    def held(self, program: Program) -> tuple[int, int]:
+        """How many idle sandboxes a program has, and the memory that they hold, in bytes."""
+        idle = self._by_program.get(program, ())
+        return len(idle), sum(sandbox.reserved_bytes for sandbox in idle)
+
     def close(self) -> None:
         """Destroy everything idle."""
         if self._timer is not None:

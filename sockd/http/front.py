@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from sockd.config import HttpConfig
 from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
@@ -33,6 +33,7 @@ FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
 _RUN = b"/run/"
 _RUN_TARGET = re.compile(rb"/run/([A-Za-z0-9_-]{1,64})(?:\?.*)?")
+Page = Callable[[], Answer | Awaitable[Answer]]
 _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
 
@@ -62,7 +63,7 @@ class Front:
         self._lambda_api = lambda_api
         self.max_payload_bytes = config.max_payload_bytes
         self._host_allowed = host_check(config.listen)
-        self._pages: dict[bytes, Callable[[], Answer]] = {
+        self._pages: dict[bytes, Page] = {
             b"/healthz": self._healthz,
             b"/status": lambda: json_answer(worker.status()),
             b"/metrics": self._metrics,
@@ -94,7 +95,7 @@ class Front:
         elif not self._host_allowed(host):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
 
-    def route(self, head: Head, called: re.Match[bytes] | None) -> str | Callable[[], Answer]:
+    def route(self, head: Head, called: re.Match[bytes] | None) -> str | Page:
         """A function's name, or a page.
 
         Args: called: the target, as `_RUN_TARGET` matched it.
@@ -122,8 +123,8 @@ class Front:
             return json_answer({"status": "draining"}, 503)
         return json_answer({"status": "ok"})
 
-    def _metrics(self) -> Answer:
-        return Answer(200, _PROMETHEUS, self.worker.metrics())
+    async def _metrics(self) -> Answer:
+        return Answer(200, _PROMETHEUS, await self.worker.metrics())
 
     def refuse(self, error: SockdError, request_id: str) -> Answer:
         """The answer to a request that the worker will not see."""
@@ -138,7 +139,7 @@ class FrontExchange(Exchange):
     """One request to the front: judged by its head, then run as soon as it is whole."""
 
     _body: bytes | bytearray = b""
-    _target: str | Callable[[], Answer] | SockdError
+    _target: str | Page | SockdError
 
     def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
         super().__init__(connection, head)
@@ -150,7 +151,7 @@ class FrontExchange(Exchange):
         except SockdError as error:
             self._aim(error)
 
-    def _aim(self, target: str | Callable[[], Answer] | SockdError) -> None:
+    def _aim(self, target: str | Page | SockdError) -> None:
         self._target = target
         if not isinstance(target, str):
             self.ready = self.ignores_body = True
@@ -179,7 +180,8 @@ class FrontExchange(Exchange):
             self.answer(self._front.refuse(target, request_id))
             return
         try:
-            self.answer(target())
+            page = target()
+            self.answer(page if isinstance(page, Answer) else await page)
         except Exception as error:
             self.answer(failure(error, request_id))
 

@@ -115,5 +115,8 @@ class WorkerApi(Protocol):
 
         Raises: SockdError 404."""
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         """Prometheus text."""
+
+    def live(self, limit: int) -> Mapping[str, Any]:
+        """What `sockd top` shows: `worker`, and of the `limit` busiest functions a row each in `functions`."""

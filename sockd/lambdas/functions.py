@@ -21,6 +21,7 @@ from sockd.caches.install_cache import InstallCache
 from sockd.config import Config
 from sockd.errors import BadInitscript, NoCapacity, NoSuchFunction
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.admission import Admission
 from sockd.lambdas.code_store import CodeStore, CodeVersion
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function import Caches, Function, Outcome
@@ -193,6 +194,16 @@ class Functions:
             function.close()
             await self._drain(function)
         await self._collect_code()
+
+    def admission(self, name: str) -> Admission:
+        """Who of a function's requests runs and waits. Raises: NoSuchFunction, also while its packages are missing."""
+        if name not in self._live:
+            raise NoSuchFunction(f"no function {name!r} is live")
+        return self._live[name].admission
+
+    def active(self) -> list[str]:
+        """The functions that have requests running or waiting."""
+        return [name for name, function in self._live.items() if function.admission.running]
 
     def running(self) -> int:
         """Requests that run now."""

@@ -94,7 +94,7 @@ def test_a_removed_function_s_requests_end_and_the_next_are_404(daemon: RunningD
             assert removed().json == {"removed": "gone"}
     assert daemon.remove("gone").status == 404
     assert daemon.run("gone").status == 404
-    assert 'function="gone"' not in daemon.request("GET", "/metrics").body.decode()
+    assert 'faas_name="gone"' not in daemon.request("GET", "/metrics").body.decode()
 
 
 def test_a_name_can_be_used_again_while_its_last_requests_run(daemon: RunningDaemon, gate: Gate) -> None:

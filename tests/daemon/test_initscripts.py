@@ -137,7 +137,7 @@ def test_a_script_may_call_the_launch_off(daemon: RunningDaemon, deploy: Any, s3
     assert (shown["initscript"], shown["outcome"]) == ("abort", "Initscript.LaunchAborted")
     after = daemon.status()["sandboxes"]
     assert (after["idle"] + after["paused"]) <= (before["idle"] + before["paused"])
-    assert 'outcome="launch_aborted"' in daemon.request("GET", "/metrics").body.decode()
+    assert 'reason="launch_aborted"' in daemon.request("GET", "/metrics").body.decode()
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_the_pages_beside_run_answer(daemon: RunningDaemon) -> None:
     assert status["sandboxes"]["idle"] + status["sandboxes"]["paused"] >= 1
     assert status["memory"]["reserved_bytes"] > 0
     metrics = daemon.request("GET", "/metrics").body.decode()
-    assert 'function="echo"' in metrics
+    assert 'faas_name="echo"' in metrics
     assert str(daemon.state) not in metrics + json.dumps(status)
 
 

@@ -90,6 +90,43 @@ TRACE: dict[str, Any] = {
 """What the worker says of one invocation: see `sockd.lambdas.trace_spans`."""
 
 
+LIVE: dict[str, Any] = {
+    "window_s": 60.0,
+    "worker": {
+        "functions": 12,
+        "rate": 81.2,
+        "sandboxes": {"busy": 3, "idle": 2, "paused": 7, "spare": 4},
+        "queued": 1,
+        "zygotes": 3,
+        "memory_reserved_bytes": 900 << 20,
+        "memory_total_bytes": 12 << 30,
+        "evictions": 0,
+    },
+    "functions": [
+        {
+            "name": name,
+            "rate": rate,
+            "rates": [0.0, rate, rate],
+            "p50_ms": p50_ms,
+            "p99_ms": p50_ms * 4,
+            "count": round(rate * 60),
+            "cold_share": 0.25,
+            "failed": failed,
+            "running": 2,
+            "concurrency": 10,
+            "queued": 1,
+            "idle": 3,
+            "memory_bytes": 640 << 20,
+        }
+        for name, rate, p50_ms, failed in (
+            ("thumbnails-of-a-rather-long-name", 80.0, 1.25, 0),
+            ("report", 1.2, 1800.0, 5),
+        )
+    ],
+}
+"""What the worker is doing: see `sockd.live`."""
+
+
 class FakeWorker:
     """Functions by name, answered at once; counts what it was asked."""
 
@@ -229,8 +266,11 @@ class FakeWorker:
             raise errors.NoSuchFunction(f"no invocation {request_id!r}")
         return TRACE
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         return b"# TYPE x counter\nx_total 1\n"
+
+    def live(self, limit: int) -> dict[str, Any]:
+        return {**LIVE, "functions": LIVE["functions"][:limit]}
 
 
 _verified: Callable[[], WorkerApi] = FakeWorker

@@ -1,0 +1,138 @@
+"""What happened lately: per function, how often and how fast, over about a minute.
+
+Owns one window per function that was invoked, a handful of slots each; the oldest is dropped as time goes on. Counting is
+O(1) and for every request. Quantiles are read from a logarithmic histogram, so they are right to a twentieth, whatever the
+durations are. Pure; the caller brings the clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from heapq import nlargest
+from math import log2
+
+import msgspec
+
+SLOT_NS = 5_000_000_000
+SLOTS = 12
+WINDOW_NS = SLOT_NS * SLOTS
+STEPS = 8
+"""Buckets of the histogram from one power of two to the next."""
+
+
+class Slot:
+    """A few seconds of one function."""
+
+    __slots__ = ("cold", "count", "failed", "started_ns", "took")
+
+    def __init__(self, started_ns: int) -> None:
+        self.started_ns = started_ns
+        self.count = self.cold = self.failed = 0
+        self.took: dict[int, int] = {}
+        """How many took how long, by bucket."""
+
+
+class Lately(msgspec.Struct, frozen=True):
+    """One function over the window; rates are per second, durations from a request's arrival to its answer."""
+
+    count: int = 0
+    rate: float = 0.0
+    p50_ns: int = 0
+    p99_ns: int = 0
+    cold_share: float = 0.0
+    failed: int = 0
+    rates: tuple[float, ...] = ()
+    """By slot, oldest first, as many as the window has; the newest is not over."""
+
+
+NOTHING = Lately(rates=(0.0,) * SLOTS)
+
+
+class Recent:
+    """All functions."""
+
+    def __init__(self) -> None:
+        self._windows: dict[str, deque[Slot]] = {}
+
+    def observe(self, name: str, ended_ns: int, took_ns: int, cold: bool, failed: bool) -> None:
+        """Count an invocation that reached the function. Args: ended_ns: CLOCK_MONOTONIC."""
+        window = self._windows.get(name)
+        if window is None:
+            window = self._windows[name] = deque(maxlen=SLOTS)
+        slot = window[-1] if window else None
+        if slot is None or ended_ns - slot.started_ns >= SLOT_NS:
+            slot = Slot(ended_ns - ended_ns % SLOT_NS)
+            window.append(slot)
+        slot.count += 1
+        if cold:
+            slot.cold += 1
+        if failed:
+            slot.failed += 1
+        bucket = int(log2(took_ns) * STEPS) if took_ns > 0 else 0
+        took = slot.took
+        took[bucket] = took.get(bucket, 0) + 1
+
+    def busiest(self, limit: int, now_ns: int) -> list[str]:
+        """The functions that were invoked most, the first most."""
+        since_ns = now_ns - WINDOW_NS
+        # The last two slots only: this is asked again and again while somebody looks, whatever the number of functions.
+        counts = {
+            name: window[-1].count + (window[-2].count if len(window) > 1 else 0)
+            for name, window in self._windows.items()
+            if window[-1].started_ns > since_ns
+        }
+        return nlargest(limit, counts, key=counts.__getitem__)
+
+    def rate(self, now_ns: int) -> float:
+        """Invocations per second of all functions together, over the last slot that is over."""
+        last_ns = now_ns - now_ns % SLOT_NS - SLOT_NS
+        slots = (slot for window in self._windows.values() for slot in (window[-1], window[max(-2, -len(window))]))
+        return sum({id(slot): slot.count for slot in slots if slot.started_ns == last_ns}.values()) * 1e9 / SLOT_NS
+
+    def forget(self, name: str) -> None:
+        """Drop a removed function's window."""
+        self._windows.pop(name, None)
+
+    def of(self, name: str, now_ns: int) -> Lately:
+        """One function's last minute, all zero if it was not invoked."""
+        newest_ns = now_ns - now_ns % SLOT_NS
+        slots = [slot for slot in self._windows.get(name, ()) if newest_ns - slot.started_ns < WINDOW_NS]
+        count = sum(slot.count for slot in slots)
+        if not count:
+            return NOTHING
+        took = merged(slots)
+        # A function that is called since a moment ago has the rate of that moment.
+        over_s = max((now_ns - slots[0].started_ns) / 1e9, 1.0)
+        rates = [0.0] * SLOTS
+        for slot in slots:
+            lasted_ns = SLOT_NS if slot.started_ns < newest_ns else max(now_ns - newest_ns, 1_000_000_000)
+            rates[SLOTS - 1 - (newest_ns - slot.started_ns) // SLOT_NS] = slot.count * 1e9 / lasted_ns
+        return Lately(
+            count,
+            count / over_s,
+            quantile(took, 0.5),
+            quantile(took, 0.99),
+            sum(slot.cold for slot in slots) / count,
+            sum(slot.failed for slot in slots),
+            tuple(rates),
+        )
+
+
+def merged(slots: Iterable[Slot]) -> dict[int, int]:
+    """Their histograms as one."""
+    took: dict[int, int] = {}
+    for slot in slots:
+        for bucket, count in slot.took.items():
+            took[bucket] = took.get(bucket, 0) + count
+    return took
+
+
+def quantile(took: dict[int, int], share: float) -> int:
+    """The duration in ns that this share of them does not exceed, give or take half a bucket; 0 of nothing."""
+    left = share * sum(took.values())
+    for bucket in sorted(took):
+        left -= took[bucket]
+        if left <= 0:
+            return round(2 ** ((bucket + 0.5) / STEPS))
+    return 0
