@@ -174,6 +174,14 @@ class LambdaApiConfig(Slice, frozen=True):
     """Access key ids and their secrets; with any, every request of this API must be signed, without, it is Invoke only."""
 
 
+class SecretsConfig(Slice, frozen=True):
+    """Environments of functions on the disk."""
+
+    key_file: str | None = None
+    """The key that they are sealed with, made when there is none; None is SOCKD_SECRET_KEY_FILE, else systemd's
+    credential sockd.key, else secret.key in the state directory."""
+
+
 class Config(Slice, frozen=True):
     """Everything. `Config.load` is the only place that reads a file."""
 
@@ -188,6 +196,7 @@ class Config(Slice, frozen=True):
     initscripts: InitscriptsConfig = InitscriptsConfig()
     traces: TraceConfig = TraceConfig()
     lambda_api: LambdaApiConfig = LambdaApiConfig()
+    secrets: SecretsConfig = SecretsConfig()
 
     @classmethod
     def load(cls, path: Path | None, **overrides: str) -> Config:

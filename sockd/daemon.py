@@ -23,6 +23,7 @@ import msgspec
 from initscripts.report import AppRead
 from sockd.config import Config
 from sockd.errors import Draining, SockdError
+from sockd.http import management_env
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
@@ -34,6 +35,7 @@ from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp, bind_unix
 from sockd.http.worker_api import Progress, Tree
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.environments import Environments
 from sockd.lambdas.function import Outcome
 from sockd.lambdas.trace_spans import describe, summary
 from sockd.live import live
@@ -56,6 +58,7 @@ class Daemon:
         self._worker = worker
         self._noted = Observations(worker.config)
         self._started_s = time.time()
+        self.environments = Environments(worker.functions)
         self.draining = False
         self.url = ""
         watch(self._noted.metrics, worker)
@@ -263,7 +266,7 @@ async def _open_doors(
     )
     stack.push_async_callback(front.aclose, 0.0)
     management = HttpServer(
-        Management(daemon, config, state.path / "tmp").app,
+        Management(daemon, config, state.path / "tmp", management_env.routes(daemon.environments)).app,
         [bind_unix(state.socket)],
         limits=LIMITS,
     )

@@ -15,6 +15,7 @@
      │   ├─ Draining
      │   └─ StorageFull 507               nothing was changed
      ├─ SandboxFailed 503                 the platform could not make a sandbox
+     ├─ SecretsLocked 503                 an environment does not open with the worker's key
      ├─ PackagesFailed 503 ── ResolveFailed 400, InstallFailed
      └─ TimedOut 504
 
@@ -184,6 +185,13 @@ class SandboxFailed(SockdError):
 
     status = 503
     error_type = "Sandbox.Failed"
+
+
+class SecretsLocked(SockdError):
+    """A function's environment is sealed with a key that the worker does not have."""
+
+    status = 503
+    error_type = "Secrets.Locked"
 
 
 class PackagesFailed(SockdError):

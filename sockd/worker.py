@@ -36,6 +36,7 @@ from sockd.lambdas.functions import Functions
 from sockd.lambdas.initscript_store import InitscriptStore
 from sockd.lambdas.initscripts import Initscripts
 from sockd.lambdas.registry import Registry
+from sockd.lambdas.secrets import Vault, key_path
 from sockd.sandbox.assembly import Assembly, open_assembly
 from sockd.sandbox.base import Base, Bind, interpreter, plan, software
 from sockd.sandbox.cgroup_pool import CgroupPool
@@ -86,6 +87,7 @@ class Worker:
             state: locked; on_end: called once if the farm ends by itself, after which nothing here works.
         Raises: SockdError that says what to do, OSError."""
         raise_open_files()
+        forbid_core_dumps()
         syscalls.close_on_exec_from(3)  # uvloop's children inherit what is not (measured, whatever close_fds says)
         mounts.enter_private_namespace()
         hierarchies = Hierarchies.detect()
@@ -167,7 +169,8 @@ def _functions(
 ) -> Functions:
     code = CodeStore(state.path / "code", state.path / "tmp", config.code)
     code.recover()
-    registry = Registry.open(state.path / "registry.sqlite", keep_versions=config.code.keep_versions)
+    vault = Vault.at(key_path(config.secrets, state.path))
+    registry = Registry.open(state.path / "registry.sqlite", vault, keep_versions=config.code.keep_versions)
     functions = Functions(config, registry, code, packages, caches)
     stack.callback(functions.close)
     functions.load()
@@ -252,6 +255,11 @@ def affordable_idle(idle_limit: int) -> int:
     if affordable < idle_limit:
         _log.warning("%d open files are enough for %d idle sandboxes, not for %d", soft, affordable, idle_limit)
     return min(idle_limit, affordable)
+
+
+def forbid_core_dumps() -> None:
+    """Ours would hold events and environments. 1, not 0: a core pattern with a pipe takes no notice of 0 (core(5))."""
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
 
 
 def raise_open_files() -> None:

@@ -15,6 +15,8 @@ COMMANDS = {
     "invoke": ("sockd.cli.invoke", "Run a function once."),
     "ls": ("sockd.cli.functions", "List the functions."),
     "rm": ("sockd.cli.functions", "Remove a function."),
+    "env": ("sockd.cli.env", "Show or change the environment of a function."),
+    "secret": ("sockd.cli.env", "Give functions secrets."),
     "logs": ("sockd.cli.logs", "Show what a function has printed."),
     "status": ("sockd.cli.status", "Show what the worker is doing."),
     "tree": ("sockd.cli.tree", "Show the Zygote tree."),

@@ -13,7 +13,7 @@ A PUT of a function may bring its initscript, too: before the zip, as many bytes
 says. What takes long (PUT, POST /packages) answers 200 and streams lines of JSON: {"progress": ...} as it goes, then one
 {"result": ...} or {"error": {...}}. Closing the connection before that cancels the work.
 
-Owns the temporary file of an upload. Knows nothing of functions.
+Environments are `management_env`'s. Owns the temporary file of an upload. Knows nothing of functions.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sockd.config import Config
 from sockd.errors import BadInitscript, BadRequest
-from sockd.http.answers import Answer, error_body, failure, json_answer
+from sockd.http.answers import error_body, json_answer
 from sockd.http.asgi import AsgiApplication
-from sockd.http.front import FUNCTION_NAME, NoSuchPage, run
+from sockd.http.front import NoSuchPage, run
 from sockd.http.limits import ConnectionLimits
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.streams import Lines, Work
+from sockd.http.typed_routes import Handler, function_name, respond, typed_routes
 from sockd.http.uploads import read_body, store
 from sockd.http.worker_api import Progress, WorkerApi
 from sockd.invoke_request import InvokeRequest
@@ -53,7 +54,6 @@ INITSCRIPT_HEADER: Final = "x-sockd-initscript-bytes"
 """How many bytes of the body, before the zip, are a WebAssembly module."""
 LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, half_close=False)
 """For the server of this door: uploads take their time, and a client that leaves must be noticed."""
-Handler = Callable[[Request], Awaitable[ASGIApp]]
 _MAX_REQUIREMENTS_BYTES = 1 << 20
 _MAX_LOG_RECORDS = 10_000
 _encode = msgspec.json.encode
@@ -62,8 +62,8 @@ _encode = msgspec.json.encode
 class Management:
     """The application of the Unix socket; `app` is what a server is given."""
 
-    def __init__(self, worker: WorkerApi, config: Config, tmp: Path) -> None:
-        """Args: tmp: a directory for uploads, on the disk of the state directory."""
+    def __init__(self, worker: WorkerApi, config: Config, tmp: Path, routes: Sequence[Route] = ()) -> None:
+        """Args: tmp: a directory for uploads, on the disk of the state directory; routes: those of other files."""
         self._worker = worker
         self._config = config
         self._tmp = tmp
@@ -84,22 +84,22 @@ class Management:
             ("POST", "/packages", self._add_packages),
             ("DELETE", "/packages/{key}", self._remove_package),
         ]
-        routes = [Route(path, _typed(handler), methods=[method]) for method, path, handler in handlers]
-        self.app = AsgiApplication(Starlette(routes=routes, exception_handlers={HTTPException: _on_http_exception}))
+        every = [*typed_routes(handlers), *routes]
+        self.app = AsgiApplication(Starlette(routes=every, exception_handlers={HTTPException: _on_http_exception}))
 
     async def _list(self, request: Request) -> Response:
-        return _respond(json_answer(self._worker.functions()))
+        return respond(json_answer(self._worker.functions()))
 
     async def _describe(self, request: Request) -> Response:
-        return _respond(json_answer(self._worker.function(_name(request))))
+        return respond(json_answer(self._worker.function(function_name(request))))
 
     async def _remove(self, request: Request) -> Response:
-        name = _name(request)
+        name = function_name(request)
         await self._worker.remove(name)
-        return _respond(json_answer({"removed": name}))
+        return respond(json_answer({"removed": name}))
 
     async def _deploy(self, request: Request) -> ASGIApp:
-        name = _name(request)
+        name = function_name(request)
         overrides = _overrides(request)
         with contextlib.ExitStack() as stack:
             archive = stack.enter_context(tempfile.NamedTemporaryFile(dir=self._tmp, suffix=".zip"))
@@ -125,7 +125,7 @@ class Management:
         return int(text)
 
     async def _deploy_initscript(self, request: Request) -> ASGIApp:
-        name = _name(request)
+        name = function_name(request)
         wasm = await read_body(request, self._config.initscripts.max_module_kb * 1024)
 
         async def deploy(progress: Progress) -> object:
@@ -135,41 +135,43 @@ class Management:
 
     async def _record(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
-        name, payload = _name(request), await read_body(request, self._config.http.max_payload_bytes)
+        name, payload = function_name(request), await read_body(request, self._config.http.max_payload_bytes)
         recorded = await self._worker.record(InvokeRequest(name, payload or b"{}", new_request_id(), arrived_ns))
-        return _respond(json_answer(recorded))
+        return respond(json_answer(recorded))
 
     async def _traces(self, request: Request) -> Response:
-        return _respond(json_answer(self._worker.traces(_limit(request.query_params.get("limit", "20")))))
+        return respond(json_answer(self._worker.traces(_limit(request.query_params.get("limit", "20")))))
 
     async def _trace(self, request: Request) -> Response:
-        return _respond(json_answer(await self._worker.trace(request.path_params["request_id"])))
+        return respond(json_answer(await self._worker.trace(request.path_params["request_id"])))
 
     async def _logs(self, request: Request) -> Response:
-        name, query = _name(request), request.query_params
+        name, query = function_name(request), request.query_params
         request_id = query.get("request_id")
         limit = _limit(query.get("limit", "100"))
         if query.get("follow", "0") == "1":
             self._worker.function(name)  # an unknown one is a 404, not a stream that fails
             return Lines(_follow(self._worker, name, request_id, limit))
         records = self._worker.logs(name, request_id=request_id, limit=limit)
-        return _respond(json_answer([_log_fields(record) for record in records]))
+        return respond(json_answer([_log_fields(record) for record in records]))
 
     async def _invoke(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
         payload = await read_body(request, self._config.http.max_payload_bytes)
-        return _respond(
-            await run(self._worker, InvokeRequest(_name(request), payload or b"{}", new_request_id(), arrived_ns))
+        return respond(
+            await run(
+                self._worker, InvokeRequest(function_name(request), payload or b"{}", new_request_id(), arrived_ns)
+            )
         )
 
     async def _status(self, request: Request) -> Response:
-        return _respond(json_answer(self._worker.status()))
+        return respond(json_answer(self._worker.status()))
 
     async def _tree(self, request: Request) -> Response:
-        return _respond(json_answer(self._worker.tree()))
+        return respond(json_answer(self._worker.tree()))
 
     async def _packages(self, request: Request) -> Response:
-        return _respond(json_answer(self._worker.packages()))
+        return respond(json_answer(self._worker.packages()))
 
     async def _add_packages(self, request: Request) -> ASGIApp:
         body = await read_body(request, _MAX_REQUIREMENTS_BYTES)
@@ -186,14 +188,7 @@ class Management:
     async def _remove_package(self, request: Request) -> Response:
         key = request.path_params["key"]
         await self._worker.remove_package(key)
-        return _respond(json_answer({"removed": key}))
-
-
-def _name(request: Request) -> str:
-    name: str = request.path_params["name"]
-    if not FUNCTION_NAME.fullmatch(name.encode()):
-        raise BadRequest(f"{name[:80]!r} cannot be a function's name: use 1 to 64 of A-Z a-z 0-9 _ -")
-    return name
+        return respond(json_answer({"removed": key}))
 
 
 def _overrides(request: Request) -> dict[str, Any]:
@@ -242,25 +237,6 @@ def _log_fields(record: LogRecord) -> dict[str, object]:
         "text": record.text.decode("utf-8", "backslashreplace"),
         "dropped_bytes": record.dropped_bytes,
     }
-
-
-def _respond(answer: Answer) -> Response:
-    fields = dict(line.split(": ", 1) for line in answer.fields.splitlines())
-    return Response(answer.body, answer.status, fields)
-
-
-def _typed(handler: Handler) -> Handler:
-    """The handler with every exception answered as in the front; only routing's own reach Starlette."""
-
-    async def wrapped(request: Request) -> ASGIApp:
-        try:
-            return await handler(request)
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
-        except Exception as error:
-            return _respond(failure(error, request_id_text(new_request_id())))
-
-    return wrapped
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

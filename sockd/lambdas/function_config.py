@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from sockd.config import FunctionDefaults
-from sockd.errors import BadArchive, BadFunctionConfig
+from sockd.errors import BadArchive, BadFunctionConfig, SecretsLocked
 from sockd.lambdas.archive import checked_path
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -50,6 +50,9 @@ ARGS_BYTES = 32 * 1024
 ENDPOINT = re.compile(r"[A-Za-z0-9*._/:\[\]-]{1,300}")
 MAX_ENDPOINTS = 100
 
+MASK = "********"
+"""Stands for a value that is not shown."""
+NOT_IN_FILES = ("secrets", "sealed", "aws")
 ENV_BYTES = 4096
 """AWS: 4 KB, names and values together."""
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -122,6 +125,10 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """Whose `storage` and `nosql` modules the function imports: its package's own, or the library of ours that takes
     what an initscript has fetched."""
     initscript: InitscriptConfig | None = None
+    secrets: dict[str, str] = msgspec.field(default_factory=dict)
+    """As `env`, but set one by one, kept over deploys and never shown."""
+    sealed: str | None = None
+    """In the registry: what the two above are (`sockd.lambdas.secrets`); nobody has opened it."""
     aws: AwsAttributes | None = None
 
     @classmethod
@@ -140,7 +147,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise BadFunctionConfig(f"sockd.toml: {error}") from None
         given = {key: value for key, value in (overrides or {}).items() if value is not None}
-        keys = tuple(key for key in cls.__struct_fields__ if key != "aws")  # which no file says
+        keys = tuple(key for key in cls.__struct_fields__ if key not in NOT_IN_FILES)
         _check_keys(table, keys)
         _check_keys([key for key in given if key != "aws"], keys)
         table |= given
@@ -155,17 +162,48 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
 
     @classmethod
     def from_json(cls, text: str) -> FunctionConfig:
-        """What `to_json` wrote; not checked again, so that a tightened limit does not break what is deployed."""
-        return msgspec.json.decode(text, type=cls)
+        """What `to_json` wrote; not checked again, so that a tightened limit does not break what is deployed.
+
+        Raises: SecretsLocked when nobody could open its environment."""
+        config = msgspec.json.decode(text, type=cls)
+        if config.sealed is not None:
+            raise SecretsLocked(
+                "this function's environment does not open with the worker's key: put the right key back and start sockd "
+                "again, or, if it is lost, deploy the function again"
+            )
+        return config
 
     def changed(self, changes: dict[str, Any]) -> FunctionConfig:
-        """With other values for some keys. Raises: BadFunctionConfig, as `from_toml`."""
+        """With other values for some keys; what is a secret stays one, whatever `env` says of it.
+
+        Raises: BadFunctionConfig, as `from_toml`."""
         try:
-            config = msgspec.convert(msgspec.to_builtins(self) | changes, FunctionConfig)
+            config = msgspec.convert(msgspec.to_builtins(self) | changes, FunctionConfig).without_shadowed()
         except msgspec.ValidationError as error:
             raise BadFunctionConfig(_words(error)) from None
         config.check()
         return config
+
+    def with_secrets(self, secrets: dict[str, str]) -> FunctionConfig:
+        """These settings with the secrets of the version before. Raises: BadFunctionConfig when they are too much."""
+        config = msgspec.structs.replace(self, secrets=secrets).without_shadowed()
+        config.check()
+        return config
+
+    def without_shadowed(self) -> FunctionConfig:
+        """These settings without variables that are secrets: a client of AWS's API sends back what it was shown of them."""
+        env = {name: value for name, value in self.env.items() if name not in self.secrets}
+        return msgspec.structs.replace(self, env=env)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All that the function is given."""
+        return self.env | self.secrets
+
+    @property
+    def shown_environment(self) -> dict[str, str]:
+        """All of it, without what nobody is to see."""
+        return self.env | dict.fromkeys(self.secrets, MASK)
 
     def to_json(self) -> str:
         """As the registry keeps it."""
@@ -179,7 +217,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
                 f"reserved_memory_mb = {self.reserved_memory_mb}: more than the function can use, "
                 f"which is memory_mb x concurrency = {self.memory_mb * self.concurrency}"
             )
-        check_env(self.env)
+        check_env(self.environment)
         if self.initscript is not None:
             self.initscript.check()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.config import Config
-from sockd.errors import BadInitscript, NoCapacity, NoSuchFunction
+from sockd.errors import BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.code_store import CodeStore, CodeVersion
@@ -37,7 +38,14 @@ REMOVE_DRAIN_S = 30.0
 RECORD_DEADLINE_S = 10.0
 """How long after the answer of a recording its report may take."""
 
+HOW_TO_UNLOCK = (
+    "the key %s is missing or another one, so these functions cannot run: %s. Put the right file back and start sockd again; "
+    "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy them again"
+)
+
 Progress = Callable[[str], None]
+
+_log = logging.getLogger(__name__)
 
 
 class Functions:
@@ -67,11 +75,17 @@ class Functions:
         nothing is started for a function."""
         self._code.gc(self._registry.digests())
         self._scripts.collect(self._registry.initscripts())
+        locked = []
         for record in self._registry.list():
             try:
                 self._live[record.name] = Function(self._version(record), self._caches)
-            except (KeyError, NoCapacity):
+            except (KeyError, NoCapacity, SecretsLocked) as error:
                 self._unready[record.name] = record
+                if isinstance(error, SecretsLocked):
+                    locked.append(record.name)
+        if locked:
+            key = self._registry.key_path
+            _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
 
     async def get(self, name: str) -> Function:
         """A live function. Raises: NoSuchFunction; InstallFailed when packages that were lost cannot be had again."""
@@ -264,6 +278,7 @@ class Functions:
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
     ) -> Version:
         config = FunctionConfig.from_toml(code.settings(), self._config.function, overrides)
+        config = config.with_secrets(self._secrets(name))
         handler = entry_point(code.path, config.handler)
         closure = await self._install(name, code.requirements(), progress)
         self._check_reserve(name, config)
@@ -279,6 +294,12 @@ class Functions:
                 initscript=initscript,
             )
             return self._switch(self._version(record))
+
+    def _secrets(self, name: str) -> dict[str, str]:
+        """What is kept over a deploy."""
+        with contextlib.suppress(NoSuchFunction, SecretsLocked):
+            return FunctionConfig.from_json(self._registry.get(name).config).secrets
+        return {}
 
     async def _install(self, name: str, requirements: str | None, progress: Progress) -> Closure:
         closure = Closure()

@@ -52,7 +52,7 @@ class Initscript:
         args = settings.args.encode() if settings.args is not None else None
         nowhere: list[str] | None = [] if config.network == "none" else None
         budget = budget_of(settings, nowhere) if digest else Budget(region_bytes=0, endpoints=nowhere)
-        return cls(name, digest, config.env, budget, args, next(_numbers))
+        return cls(name, digest, config.environment, budget, args, next(_numbers))
 
     @property
     def reserve_bytes(self) -> int:

@@ -7,7 +7,8 @@ Owns one SQLite file. Called straight on the event loop: a read or a write costs
 disk, but for a checkpoint every thousand pages (WAL with synchronous=NORMAL: a killed daemon loses nothing; a power cut
 may lose the last deploys, never consistency). Settings and packages are JSON that this file does not look into.
 
-The file holds the environment of every function, secrets among them: 0600.
+The file holds the environment of every function, sealed (`secrets`): 0600, and what is deleted or was not sealed by an
+older sockd is overwritten.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sockd.errors import NoSuchFunction, SockdError, StorageFull
+from sockd.lambdas.secrets import Vault, is_sealed
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SCHEMA = """
 CREATE TABLE functions (
     name TEXT PRIMARY KEY,
@@ -44,7 +47,7 @@ CREATE TABLE versions (
 ) WITHOUT ROWID;
 """
 MIGRATION = "ALTER TABLE versions ADD COLUMN initscript TEXT NOT NULL DEFAULT '';"
-"""What makes schema 2 of schema 1, the only older one."""
+"""What makes schema 2 of schema 1. Schema 3 has the tables of 2, but settings may be sealed: see `_seal`."""
 SELECT = """
 SELECT name, version, digest, code_bytes, handler, config, closure, initscript, published_at, created_at, updated_at
 FROM functions JOIN versions USING (name{current})
@@ -73,7 +76,7 @@ class FunctionRecord:
     handler: str
     """"module:attr"."""
     config: str
-    """JSON of a FunctionConfig."""
+    """JSON of a FunctionConfig, opened if the vault has the key."""
     closure: str
     """JSON of a Closure."""
     initscript: str
@@ -89,22 +92,26 @@ class FunctionRecord:
 class Registry:
     """The open file. Not to be used from another thread than the one that opened it."""
 
-    def __init__(self, database: sqlite3.Connection, *, keep_versions: int) -> None:
+    def __init__(self, database: sqlite3.Connection, vault: Vault, *, keep_versions: int) -> None:
         self._database = database
+        self._vault = vault
         self._keep_versions = keep_versions
 
     @classmethod
-    def open(cls, path: Path, *, keep_versions: int = 5) -> Registry:
+    def open(cls, path: Path, vault: Vault | None = None, *, keep_versions: int = 5) -> Registry:
         """Opens the registry, making an empty one when there is none.
 
         Args:
             path: the file; SQLite keeps two more beside it.
+            vault: what seals environments; None: one with its key beside the file. If it has no key it is given one, but
+                not while something is sealed with the one that is missing.
             keep_versions: versions of each function that are remembered, the current one included; at least 1.
-        Raises: BadRegistry when the file is damaged, foreign or of a newer sockd; OSError."""
+        Raises: BadRegistry when the file is damaged, foreign or of a newer sockd; BadConfig, of the key; OSError."""
+        vault = vault or Vault.at(path.parent / "secret.key")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         database = sqlite3.connect(path, isolation_level=None)
         try:
-            _prepare(database, path.name)
+            _prepare(database, path.name, vault)
         except sqlite3.OperationalError as error:
             database.close()
             raise BadRegistry(f"{path.name} cannot be opened: {error}") from error
@@ -114,7 +121,12 @@ class Registry:
         except BaseException:
             database.close()
             raise
-        return cls(database, keep_versions=keep_versions)
+        return cls(database, vault, keep_versions=keep_versions)
+
+    @property
+    def key_path(self) -> Path:
+        """The file of the key that environments are sealed with."""
+        return self._vault.path
 
     def close(self) -> None:
         self._database.close()
@@ -126,9 +138,10 @@ class Registry:
 
         Deploying what is current already changes nothing and returns the current record.
 
-        Raises: StorageFull."""
+        Raises: StorageFull; SecretsLocked when there is an environment and no key."""
         content = (digest, code_bytes, handler, config, closure, initscript)
         now = time.time()
+        sealed = self._vault.seal(name, config)
         with self._transaction():
             old = self._current(name)
             if old and (old.digest, old.code_bytes, old.handler, old.config, old.closure, old.initscript) == content:
@@ -141,7 +154,7 @@ class Registry:
                 "ON CONFLICT (name) DO UPDATE SET version = excluded.version, updated_at = excluded.updated_at",
                 (name, version, created_at, now),
             )
-            run(INSERT, (name, version, *content, now))
+            run(INSERT, (name, version, digest, code_bytes, handler, sealed, closure, initscript, now))
             run("DELETE FROM versions WHERE name = ? AND version <= ?", (name, version - self._keep_versions))
         return FunctionRecord(name, version, *content, published_at=now, created_at=created_at, updated_at=now)
 
@@ -154,12 +167,12 @@ class Registry:
 
     def list(self) -> list[FunctionRecord]:
         """The current version of every function, by name."""
-        return [FunctionRecord(*row) for row in self._database.execute(CURRENT + "ORDER BY name")]
+        return [self._record(row) for row in self._database.execute(CURRENT + "ORDER BY name")]
 
     def versions(self, name: str) -> Sequence[FunctionRecord]:
         """The versions of a function that are remembered, newest first. Raises NoSuchFunction."""
         rows = self._database.execute(EVERY + "WHERE name = ? ORDER BY versions.version DESC", (name,))
-        records = [FunctionRecord(*row) for row in rows]
+        records = [self._record(row) for row in rows]
         if not records:
             raise NoSuchFunction(f"no function {name!r}")
         return records
@@ -184,7 +197,11 @@ class Registry:
 
     def _current(self, name: str) -> FunctionRecord | None:
         row = self._database.execute(CURRENT + "WHERE name = ?", (name,)).fetchone()
-        return FunctionRecord(*row) if row else None
+        return self._record(row) if row else None
+
+    def _record(self, row: Sequence[Any]) -> FunctionRecord:
+        record = FunctionRecord(*row)
+        return replace(record, config=self._vault.open(record.name, record.config))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -201,7 +218,7 @@ class Registry:
             raise
 
 
-def _prepare(database: sqlite3.Connection, file_name: str) -> None:
+def _prepare(database: sqlite3.Connection, file_name: str, vault: Vault) -> None:
     """Checks the file, then sets how it is used. Raises BadRegistry, sqlite3.DatabaseError."""
     (words,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if words != "ok":
@@ -215,12 +232,37 @@ def _prepare(database: sqlite3.Connection, file_name: str) -> None:
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("PRAGMA foreign_keys = ON")
+    database.execute("PRAGMA secure_delete = ON")
     if found == 0:
         if database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
             raise BadRegistry(f"{file_name} is a database of something else: use another state directory")
         database.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-    elif found < SCHEMA_VERSION:
-        database.executescript(f"BEGIN IMMEDIATE; {MIGRATION} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    elif found == 1:
+        database.executescript(f"BEGIN IMMEDIATE; {MIGRATION} PRAGMA user_version = 2; COMMIT;")
+    _give_key(database, vault)
+    if found in (1, 2):
+        _seal(database, vault)
+        # Only now is it schema 3: a kill before this line has all of it done again.
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _give_key(database: sqlite3.Connection, vault: Vault) -> None:
+    """A new key, unless the vault has one or what is sealed waits for the one that is missing."""
+    if vault.has_key or any(is_sealed(config) for (config,) in database.execute("SELECT config FROM versions")):
+        return
+    vault.make_key()
+
+
+def _seal(database: sqlite3.Connection, vault: Vault) -> None:
+    """Seal what an older sockd kept as plain text, and leave no page of it, in the file or in the log beside it."""
+    rows = database.execute("SELECT name, version, config FROM versions").fetchall()
+    database.execute("BEGIN IMMEDIATE")
+    for name, version, config in rows:
+        sealed = vault.seal(name, config)
+        database.execute("UPDATE versions SET config = ? WHERE name = ? AND version = ?", (sealed, name, version))
+    database.execute("COMMIT")
+    database.execute("VACUUM")  # pages that were freed before: secure_delete was off
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _damaged(file_name: str, words: str) -> BadRegistry:

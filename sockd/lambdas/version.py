@@ -137,5 +137,5 @@ def environment(record: FunctionRecord, config: FunctionConfig, bin_paths: Seque
         "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{record.name}",
         "AWS_LAMBDA_LOG_STREAM_NAME": str(record.version),
         "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
-        **config.env,
+        **config.environment,
     }

@@ -89,7 +89,7 @@ from pathlib import Path
 from sockd.lambdas.registry import Registry
 registry = Registry.open(Path({str(path)!r}))
 for number in range(50):
-    registry.put("f", digest=f"d{{number}}", code_bytes=1, handler="f:f", config="", closure="")
+    registry.put("f", digest=f"d{{number}}", code_bytes=1, handler="f:f", config="{{}}", closure="")
 registry._database.execute("BEGIN IMMEDIATE")
 registry._database.execute("DELETE FROM functions")
 os.kill(os.getpid(), signal.SIGKILL)
@@ -103,7 +103,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_failed_put_leaves_the_current_version(registry: Registry) -> None:
     before = put(registry, "f", "d1")
     with pytest.raises(sqlite3.Error):
-        registry.put("f", digest=None, code_bytes=1, handler="", config="", closure="")  # type: ignore[arg-type]
+        registry.put("f", digest=None, code_bytes=1, handler="", config="{}", closure="")  # type: ignore[arg-type]
     assert registry.get("f") == before
     assert put(registry, "f", "d2").version == 2
 
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_refused_with_how_to_rebuild_it(path: Path) -> None:
 def test_damage_in_the_middle_of_the_file_is_found_at_start(path: Path) -> None:
     registry = Registry.open(path)
     for number in range(200):
-        registry.put(f"f{number}", digest="d", code_bytes=1, handler="f:f", config="x" * 200, closure="")
+        registry.put(f"f{number}", digest="d", code_bytes=1, handler="f:f", config=f'{{"x":"{"x" * 200}"}}', closure="")
     registry.close()
     data = bytearray(path.read_bytes())
     for page in range(4096, len(data), 4096):
@@ -138,7 +138,7 @@ def test_the_file_of_a_newer_sockd_is_refused_and_left_alone(path: Path) -> None
     database = sqlite3.connect(path)
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(BadRegistry, match=r"newer sockd \(schema 99, this one knows 2\)"):
+    with pytest.raises(BadRegistry, match=r"newer sockd \(schema 99, this one knows 3\)"):
         Registry.open(path)
 
 

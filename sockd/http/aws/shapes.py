@@ -242,8 +242,8 @@ def configuration(details: Details, *, qualified: bool = False) -> dict[str, Any
         "SnapStart": {"ApplyOn": "None", "OptimizationStatus": "Off"},
         "LoggingConfig": {"LogFormat": "Text", "LogGroup": f"/aws/lambda/{record.name}"},
     }
-    if config.env:
-        answer["Environment"] = {"Variables": config.env}
+    if environment := config.shown_environment:
+        answer["Environment"] = {"Variables": environment}
     return answer
 
 

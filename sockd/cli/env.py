@@ -1,0 +1,104 @@
+"""`sockd env` and `sockd secret`: the environment of a function, and the part of it that nobody sees again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from sockd.cli.client import Management, state_dir_option
+from sockd.cli.output import USAGE, Failure, json_option, print_json, print_table, say
+
+MASK = "********"
+
+
+@click.command()
+@click.argument("name")
+@click.argument("assignments", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--unset", multiple=True, metavar="KEY", help="Remove a variable; may be repeated.")
+@click.option("--show", is_flag=True, help="Show values, too; those of secrets stay hidden.")
+@state_dir_option
+@json_option
+def env(
+    name: str, assignments: tuple[str, ...], unset: tuple[str, ...], show: bool, state_dir: Path, as_json: bool
+) -> None:
+    """Show or change the environment of a function.
+
+    A change is a new version. The next deploy brings what its sockd.toml says; secrets stay."""
+    management = Management(state_dir)
+    if assignments or unset:
+        import json
+
+        body = json.dumps({"set": dict(_pair(item) for item in assignments), "unset": list(unset)}).encode()
+        management.call("PATCH", "functions", name, "env", body=body)
+    found = management.call("GET", "functions", name, "env", query={"values": "1"} if show else {})
+    if as_json:
+        print_json(found)
+        return
+    rows = [(key, MASK if value is None else value, "") for key, value in found["env"].items()]
+    rows += [(key, MASK, "secret") for key in found["secrets"]]
+    if rows:
+        print_table(("name", "value", ""), rows)
+    else:
+        say(f"{name} has no environment of its own; give it some: sockd env {name} KEY=VALUE")
+
+
+@click.group()
+def secret() -> None:
+    """Give functions secrets: environment variables that are kept over deploys and never shown."""
+
+
+@secret.command("set")
+@click.argument("name")
+@click.argument("key")
+@state_dir_option
+def set_(name: str, key: str, state_dir: Path) -> None:
+    """Set a secret of a function. Its value is read from stdin, or asked for."""
+    if sys.stdin.isatty():
+        value = click.prompt(f"{key}", hide_input=True, err=True)
+    else:
+        value = sys.stdin.read().removesuffix("\n")
+    if not value:
+        raise Failure("no value was given", fix=f"sockd secret set {name} {key} < FILE", exit_code=USAGE)
+    Management(state_dir).call("PUT", "functions", name, "secrets", key, body=value.encode())
+    say(f"{name}: {key} is set")
+
+
+@secret.command("rm")
+@click.argument("name")
+@click.argument("key")
+@state_dir_option
+def rm(name: str, key: str, state_dir: Path) -> None:
+    """Remove a secret of a function."""
+    Management(state_dir).call("DELETE", "functions", name, "secrets", key)
+    say(f"{name}: {key} is removed")
+
+
+@secret.command("ls")
+@click.argument("name", required=False)
+@state_dir_option
+@json_option
+def ls(name: str | None, state_dir: Path, as_json: bool) -> None:
+    """List the names of secrets, of one function or of all."""
+    management = Management(state_dir)
+    if name is None:
+        found = management.get("secrets")
+    else:
+        found = {name: management.get("functions", name, "env")["secrets"]}
+    if as_json:
+        print_json(found)
+        return
+    rows = [(function, key) for function, keys in found.items() for key in keys]
+    if rows:
+        print_table(("function", "secret"), rows)
+    else:
+        say("no secrets yet; set one: sockd secret set NAME KEY")
+
+
+def _pair(item: str) -> tuple[str, str]:
+    key, equals, value = item.partition("=")
+    if not equals or not key:
+        # The item is not repeated: it may be a value.
+        raise Failure("what follows the name must be KEY=VALUE", exit_code=USAGE)
+    return key, value

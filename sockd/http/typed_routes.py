@@ -1,0 +1,53 @@
+"""What the routes of the management socket have in common: names from paths, answers, errors as every door answers them.
+
+Owns nothing. A file `management_<noun>.py` makes its routes with `typed_routes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from sockd.errors import BadRequest
+from sockd.http.answers import Answer, failure
+from sockd.http.front import FUNCTION_NAME
+from sockd.http.request_ids import new_request_id, request_id_text
+
+Handler = Callable[[Request], Awaitable[ASGIApp]]
+
+
+def typed_routes(handlers: Sequence[tuple[str, str, Handler]]) -> list[Route]:
+    """Routes of (method, path, handler); every exception of a handler is answered as in the front."""
+    return [Route(path, _typed(handler), methods=[method]) for method, path, handler in handlers]
+
+
+def function_name(request: Request) -> str:
+    """The `{name}` of a path. Raises: BadRequest."""
+    name: str = request.path_params["name"]
+    if not FUNCTION_NAME.fullmatch(name.encode()):
+        raise BadRequest(f"{name[:80]!r} cannot be a function's name: use 1 to 64 of A-Z a-z 0-9 _ -")
+    return name
+
+
+def respond(answer: Answer) -> Response:
+    """An answer of the front's, as Starlette wants it."""
+    fields = dict(line.split(": ", 1) for line in answer.fields.splitlines())
+    return Response(answer.body, answer.status, fields)
+
+
+def _typed(handler: Handler) -> Handler:
+    """Only routing's own exceptions reach Starlette."""
+
+    async def wrapped(request: Request) -> ASGIApp:
+        try:
+            return await handler(request)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except Exception as error:
+            return respond(failure(error, request_id_text(new_request_id())))
+
+    return wrapped
