@@ -1,4 +1,4 @@
-"""One invocation as it was asked for, through whatever door, as plain data.
+"""One invocation as it was asked for, through whatever door, as plain data; and who takes its answer piece by piece.
 
 Owns nothing.
 """
@@ -6,8 +6,28 @@ Owns nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
+
+from sockd.telemetry import Invocation
+
+
+class Sink(Protocol):
+    """Takes an answer while it is being made. To be subclassed by each door that can pass one on.
+
+    An answer that comes whole never touches it. After an error no more comes: what has begun is to be cut."""
+
+    begun: Invocation | None = None
+    """What is known of the invocation when its answer begins; set before `head` is called."""
+    on_gone: Callable[[], None] | None = None
+    """For the sink to call, at any time and once: nobody reads any more. What comes after that is to be dropped."""
+
+    async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Once, before the first chunk. Names are in lower case; names and values are fit for HTTP, whoever chose them."""
+
+    async def chunk(self, data: bytes) -> None:
+        """A part of the body. Waits while the client reads slowly: meanwhile the function waits, too."""
 
 
 class InvokeRequest(msgspec.Struct):
@@ -25,3 +45,13 @@ class InvokeRequest(msgspec.Struct):
     """Whether nobody wants the answer any more; asked if it had to wait, before anything is run."""
     trigger: str = "http"
     """What asked for it, in OpenTelemetry's words for `faas.trigger`: http, timer, other (an SDK's Invoke)."""
+    details: dict[str, Any] | None = None
+    """What the sandbox is told beside the event (see `zygote.details`):
+
+        client_context   any JSON, AWS's ClientContext
+        trace            text for `_X_AMZN_TRACE_ID`
+        arn              `context.invoked_function_arn`
+        http             the request as it came: method, path and raw_path below the function, root_path above it, query,
+                         headers [[name, value], ...], client, server, scheme; the payload is its body then"""
+    sink: Sink | None = None
+    """Takes a streamed answer; without one its pieces are joined, up to the limit of an answer."""

@@ -40,13 +40,15 @@ class Invocation(msgspec.Struct, frozen=True):
     """One answered request. (Structs, as one of each is made for every request.)"""
 
     body: bytes
-    """The handler's answer, JSON."""
+    """The handler's answer: JSON, or what a generator or a web app made."""
     origin: Origin
     sandbox_id: str
     version: str
     node: str = ""
     """The Zygote that the sandbox was forked from, as its packages; empty for the root Zygote."""
     times: Times = Times()
+    streamed: bool = False
+    """The answer went to the request's sink, piece by piece; the body is empty."""
 
     @property
     def cold(self) -> bool:

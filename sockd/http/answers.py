@@ -92,3 +92,11 @@ def _invocation_fields(invocation: Invocation, request_id: str) -> str:
         f"x-sockd-origin: {invocation.origin}\r\nx-sockd-sandbox: {invocation.sandbox_id}\r\n"
         f"server-timing: {invocation.times.server_timing()}\r\n"
     )
+
+
+def begun_fields(invocation: Invocation | None, request_id: str) -> str:
+    """What is told of an invocation with the first part of its answer: all but its content's type and how long it takes."""
+    if invocation is None:
+        return f"x-amzn-requestid: {request_id}\r\n"
+    fields = _invocation_fields(invocation, request_id).removeprefix(_JSON)
+    return f"{fields.rpartition(', exec;')[0]}\r\n"

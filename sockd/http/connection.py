@@ -76,6 +76,8 @@ class Connection(RequestReader, asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self.half_closed = True
+        if self._exchanges:
+            self._exchanges[0].on_gone()
         if self.limits.half_close:
             self.close()
         return self.limits.half_close and bool(self._exchanges)

@@ -7,6 +7,7 @@ body as it comes and answers. Owns its task. Knows nothing of sockets.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,6 +40,8 @@ class Exchange:
     lost = False
     """Nobody will read an answer."""
     task: asyncio.Task[None] | None = None
+    when_gone: Callable[[], None] | None = None
+    """Called as soon as the client looks `gone`, for an answer that takes long."""
 
     def __init__(self, connection: Connection, head: Head) -> None:
         self.connection = connection
@@ -58,6 +61,13 @@ class Exchange:
     def on_lost(self) -> None:
         """The client has gone, or its request broke off."""
         self.lost = True
+        self.on_gone()
+
+    def on_gone(self) -> None:
+        """The client has gone, or has shut down its sending half."""
+        if self.when_gone is not None:
+            tell, self.when_gone = self.when_gone, None
+            tell()
 
     async def run(self) -> None:
         """Answer, if nothing has been `lost`. Called once, when everything before it on the connection is answered."""
@@ -74,7 +84,10 @@ class Exchange:
         """The answer's head but for the empty line behind it; `fields` are lines, each with its end."""
         self.begun = True
         end = "" if self.keep_alive else "connection: close\r\n"
-        return f"{_STATUS_LINES[status]}{self.connection.server.date_line}{fields}{end}"
+        line = (
+            _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
+        )  # RFC 9112, 4: the phrase may be missing, its space not
+        return f"{line}{self.connection.server.date_line}{fields}{end}"
 
     def answer(self, answer: Answer) -> None:
         """Give a whole answer."""

@@ -26,6 +26,7 @@ from sockd.http.exchange import Exchange
 from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, host_check
 from sockd.http.request_ids import new_request_id, request_id_text
+from sockd.http.streamed import StreamedAnswer
 from sockd.http.worker_api import WorkerApi
 from sockd.invoke_request import InvokeRequest
 
@@ -171,19 +172,21 @@ class FrontExchange(Exchange):
     async def run(self) -> None:
         target = self._target
         if isinstance(target, str):
-            worker, body = self._front.worker, bytes(self._body)
-            request = InvokeRequest(target, body or b"{}", new_request_id(), self._arrived_ns, self.gone)
-            self.answer(await run(worker, request))
+            request_id = new_request_id()
+            sink = StreamedAnswer(self, request_id)
+            payload = bytes(self._body) or b"{}"
+            request = InvokeRequest(target, payload, request_id, self._arrived_ns, self.gone, sink=sink)
+            sink.close(await run(self._front.worker, request))
             return
-        request_id = request_id_text(new_request_id())
+        text_id = request_id_text(new_request_id())
         if isinstance(target, SockdError):
-            self.answer(self._front.refuse(target, request_id))
+            self.answer(self._front.refuse(target, text_id))
             return
         try:
             page = target()
             self.answer(page if isinstance(page, Answer) else await page)
         except Exception as error:
-            self.answer(failure(error, request_id))
+            self.answer(failure(error, text_id))
 
 
 async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:

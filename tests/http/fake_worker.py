@@ -127,14 +127,31 @@ LIVE: dict[str, Any] = {
 """What the worker is doing: see `sockd.live`."""
 
 
+STREAMS: dict[str, tuple[int, list[tuple[bytes, bytes]]]] = {
+    "streams": (200, [(b"content-type", b"text/plain"), (b"set-cookie", b"a=1"), (b"set-cookie", b"b=2")]),
+    "promises": (200, [(b"content-length", b"5")]),
+    "forges": (
+        299,
+        [(b"transfer-encoding", b"gzip"), (b"x-sockd-cold", b"7"), (b"connection", b"x"), (b"date", b"now")],
+    ),
+    "creates": (204, [(b"content-length", b"3")]),
+    "breaks": (200, []),
+    "late": (200, []),
+}
+"""Functions that answer with the pieces that their payload lists: status and headers."""
+FLOOD = bytes(64 * 1024)
+
+
 class FakeWorker:
     """Functions by name, answered at once; counts what it was asked."""
 
     def __init__(self) -> None:
         self.draining = False
         self.url = "http://127.0.0.1:5000"
-        self.names = {"echo", "slow", "bug", *ERRORS}
+        self.names = {"echo", "slow", "bug", *ERRORS, *STREAMS}
         self.invoked: list[tuple[str, bytes]] = []
+        self.sent = 0
+        """Bytes that were streamed."""
         self.finished = asyncio.Event()
         self.started = asyncio.Event()
         self.release = asyncio.Event()
@@ -154,6 +171,8 @@ class FakeWorker:
             if name != "busy":
                 error.invocation = invocation()
             raise error
+        if name in STREAMS:
+            return await self._stream(request)
         if name == "bug":
             raise RuntimeError("secret /path")
         if name == "slow":
@@ -161,6 +180,31 @@ class FakeWorker:
             await self.release.wait()
         self.finished.set()
         return invocation(payload)
+
+    async def _stream(self, request: InvokeRequest) -> Invocation:
+        """Its pieces, then what its name says; it `finished` when its client took all or hung up."""
+        sink = request.sink
+        assert sink is not None
+        sink.begun = invocation(b"")
+        sink.on_gone = self.cancelled.set
+        if request.name == "late":
+            while not (request.gone and request.gone()):
+                await asyncio.sleep(0)
+        status, headers = STREAMS[request.name]
+        await sink.head(status, headers)
+        self.started.set()
+        for piece in msgspec.json.decode(request.payload, type=list[str]):
+            if piece == "wait":
+                await self.release.wait()
+                continue
+            for part in [FLOOD] * 400 if piece == "flood" else [piece.encode()]:
+                if not self.cancelled.is_set():
+                    self.sent += len(part)
+                    await sink.chunk(part)
+        self.finished.set()
+        if request.name == "breaks":
+            raise ERRORS["raises"]()
+        return msgspec.structs.replace(invocation(b""), streamed=True)
 
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
         answer = await self.invoke(request)

@@ -59,6 +59,19 @@ class Raw:
         self.send(data)
         return await self.reply()
 
+    async def until(self, end: bytes) -> bytes:
+        """Everything up to these bytes."""
+        async with asyncio.timeout(DEADLINE_S):
+            return await self._reader.readuntil(end)
+
+    def pause(self) -> None:
+        """Take nothing from the kernel's buffer for now, whatever comes."""
+        self.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def go_on(self) -> None:
+        """After `pause`."""
+        self.writer.transport.resume_reading()  # type: ignore[attr-defined]
+
     async def rest(self) -> bytes:
         """Everything until the server closes."""
         async with asyncio.timeout(DEADLINE_S):
