@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults lint format bench clean
+.PHONY: help setup demo test faults docs lint format bench clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
@@ -29,6 +29,9 @@ test: $(STAMP) ## all tests (root; without, those that need it are skipped)
 
 faults: $(STAMP) ## attack and break a private worker, case by case (root); ARGS="--all" for the long cases, too
 	$(BIN)/sockd selftest $(ARGS)
+
+docs: $(STAMP) ## write docs/reference from the code
+	$(BIN)/python -m docs.reference
 
 lint: $(STAMP) ## what tests/test_linters.py asks
 	$(BIN)/ruff check .

@@ -100,7 +100,7 @@ class ZygoteConfig(Slice, frozen=True):
     max_depth: int = 4
     """Of the tree, below the root."""
     max_modules: int = 2000
-    """Most modules that a Zygote imports ahead."""
+    """Most modules that one Zygote imports ahead, and most that one function may report."""
     import_deadline_s: float = 30.0
     """How long a Zygote may import."""
     canary_deadline_s: float = 2.0
@@ -115,7 +115,7 @@ class PackageConfig(Slice, frozen=True):
     index_url: str | None = None
     """The package index; None is uv's default."""
     preload: list[str] = []
-    """Packages that are installed and imported by a Zygote at start."""
+    """Packages that are installed at start."""
     resolve_deadline_s: float = 120.0
     """For resolving a requirements.txt."""
     install_deadline_s: float = 300.0

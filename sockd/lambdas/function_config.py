@@ -71,13 +71,17 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     args: str | None = None
     """What the script reads as its input; None: the event."""
     deadline_s: float = 10.0
+    """Of one run, in seconds."""
     memory_mb: int = 16
-    """Linear memory."""
+    """Linear memory, in MB."""
     region_mb: int = 256
-    """Shared memory for what it fetches."""
+    """Shared memory for what it fetches, in MB."""
     rpcs: int = 1000
+    """Most that one run may send."""
     connections: int = 64
+    """Most that one run may have open."""
     messages: int = 1000
+    """Most that one run may pass on to the function."""
     endpoints: list[str] | None = None
     """Where it may connect to: host, host:port, *.suffix, or a network. None: anywhere but link-local addresses and the
     daemon's own ports; for a function without network: nowhere."""
@@ -121,10 +125,12 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     reserved_memory_mb: int = 0
     """Memory that only this function's sandboxes may use, taken from the worker's budget while it is deployed."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
+    """The environment, 4 KB together; never in a Zygote or a log."""
     storage: Literal["own", "sockd"] = "own"
     """Whose `storage` and `nosql` modules the function imports: its package's own, or the library of ours that takes
     what an initscript has fetched."""
     initscript: InitscriptConfig | None = None
+    """The initscript's, if the function has one."""
     secrets: dict[str, str] = msgspec.field(default_factory=dict)
     """As `env`, but set one by one, kept over deploys and never shown."""
     sealed: str | None = None

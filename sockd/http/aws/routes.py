@@ -42,7 +42,7 @@ UPLOADS = frozenset({Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE})
 
 _FUNCTIONS = "/2015-03-31/functions"
 _FUNCTION = _FUNCTIONS + "/{}"
-_TABLE = (
+TABLE: tuple[tuple[str, str, Operation], ...] = (
     ("POST", _FUNCTION + "/invocations", Operation.INVOKE),
     ("POST", _FUNCTIONS, Operation.CREATE_FUNCTION),
     ("GET", _FUNCTIONS, Operation.LIST_FUNCTIONS),
@@ -61,7 +61,7 @@ _TABLE = (
     ("DELETE", "/2017-03-31/tags/{}", Operation.UNTAG_RESOURCE),
 )
 _ROUTES = [
-    (method, re.compile(re.escape(path).replace(r"\{\}", "([^/]+)") + "/?"), name) for method, path, name in _TABLE
+    (method, re.compile(re.escape(path).replace(r"\{\}", "([^/]+)") + "/?"), name) for method, path, name in TABLE
 ]
 
 

@@ -1,0 +1,193 @@
+"""The reference pages, made from the code: `python -m docs.reference` writes docs/reference/*.md.
+
+Owns nothing. What it reads are the docstrings that stand beside what they describe, so that a page cannot say what the code
+does not; tests/docs/test_reference.py asks for the pages to be those that it would write.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+import textwrap
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+import sockd
+from sockd.cli.main import COMMANDS
+from sockd.config import Config
+from sockd.errors import SockdError
+from sockd.http.aws.routes import TABLE
+from sockd.lambdas.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, InitscriptConfig
+
+PAGES = Path(__file__).with_name("reference")
+_MADE = "<!-- Made by `make docs` from the code. -->\n"
+
+
+def pages() -> dict[str, str]:
+    """Each page's file name and text."""
+    made = {"cli.md": cli(), "configuration.md": configuration(), "function.md": function(), "errors.md": errors()}
+    return {name: _MADE + text for name, text in {**made, "lambda-api.md": lambda_api()}.items()}
+
+
+# -- the pages
+
+
+def cli() -> str:
+    """Every command. Laid out here, as click's own help changes with its version."""
+    text = (
+        "# Commands\n\nExit status: 0 done, 1 the function failed, 2 wrong use, 3 not found, 4 throttled, 5 timed out, "
+        "69 no worker.\n"
+    )
+    for name, (module, _) in COMMANDS.items():
+        text += "".join(_command(getattr(import_module(module), name), f"sockd {name}"))
+    return text
+
+
+def _command(command: click.Command, path: str) -> Iterator[str]:
+    arguments = [_argument(each) for each in command.params if isinstance(each, click.Argument)]
+    usage = " ".join([path, *arguments])
+    yield f"\n## {usage}\n\n{inspect.cleandoc(command.help or command.short_help or '')}\n"
+    options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    if options:
+        rows = "\n".join(map(_row, options))
+        yield f"\n| option | |\n|---|---|\n{rows}\n"
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _command(inner, f"{path} {name}")
+
+
+def _argument(argument: click.Argument) -> str:
+    name = (argument.metavar or argument.human_readable_name.upper()) + ("..." if argument.nargs < 0 else "")
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
+def _row(option: click.Option) -> str:
+    text = " ".join((option.help or "").split())
+    shown = f" Default: {option.default}." if option.show_default is True and not option.is_flag else ""
+    return f"| `{_spelling(option)}` | {text}{shown} |"
+
+
+def _spelling(option: click.Option) -> str:
+    spelled = ", ".join(option.opts) + ("".join(f" / {each}" for each in option.secondary_opts))
+    if option.is_flag or option.count:
+        return spelled
+    choices = option.type.choices if isinstance(option.type, click.Choice) else ()
+    value = option.metavar or "|".join(map(str, choices)) or option.type.name.upper()
+    return f"{spelled} {value}".replace("|", "\\|")  # a table's own mark
+
+
+def configuration() -> str:
+    """The worker's configuration file."""
+    text = "# The worker's configuration\n\nTOML, given as `sockd up --config FILE`. An unknown key is an error at start.\n"
+    text += _table(Config, only_plain=True)
+    for field in msgspec.structs.fields(Config):
+        if inspect.isclass(field.type) and issubclass(field.type, msgspec.Struct):
+            text += f"\n## [{field.encode_name}]\n\n{inspect.getdoc(field.type)}\n{_table(field.type)}"
+    return text
+
+
+def function() -> str:
+    """`sockd.toml`."""
+    text = "# `sockd.toml`\n\nThe settings of a function, a file beside its code; every key is optional.\n"
+    text += _table(FunctionConfig, bounds=BOUNDS, leave_out=("aws", "initscript", "secrets", "sealed"))
+    return f"{text}\n## [initscript]\n\n{inspect.getdoc(InitscriptConfig)}\n{_table(InitscriptConfig, bounds=INITSCRIPT_BOUNDS)}"
+
+
+def errors() -> str:
+    """Everything that is raised on purpose and that a client can see."""
+    for module in pkgutil.walk_packages(sockd.__path__, "sockd."):
+        if module.name.startswith(("sockd.http", "sockd.lambdas", "sockd.caches", "sockd.sandbox")):
+            import_module(module.name)
+    rows = sorted(
+        {
+            (each.error_type, each.status, _first_line(each))
+            for each in _subclasses(SockdError)
+            if each.__module__.startswith("sockd.")
+        }
+    )
+    lines = [f"| `{name}` | {status} | {meaning} |" for name, status, meaning in rows]
+    head = "# Errors\n\n`errorType` of an answer, its status on `/run`, and what it means.\n\n| | | |\n|---|---|---|\n"
+    return head + "\n".join(lines) + "\n"
+
+
+def lambda_api() -> str:
+    """The operations of AWS's API."""
+    lines = [f"| {operation.value} | `{method} {path.replace('{}', '{name}')}` |" for method, path, operation in TABLE]
+    return "# AWS Lambda API\n\n| operation | request |\n|---|---|\n" + "\n".join(sorted(lines)) + "\n"
+
+
+# -- what they are made of
+
+
+def _table(
+    struct: type[msgspec.Struct],
+    *,
+    bounds: dict[str, tuple[float, float]] | None = None,
+    only_plain: bool = False,
+    leave_out: tuple[str, ...] = (),
+) -> str:
+    """The fields of a struct: name, default, bounds, and the text that stands below each in its source."""
+    docs = _field_docs(struct)
+    rows = []
+    for field in msgspec.structs.fields(struct):
+        is_table = inspect.isclass(field.type) and issubclass(field.type, msgspec.Struct)
+        if field.encode_name in leave_out or (only_plain and is_table):
+            continue
+        least_and_most = (bounds or {}).get(field.name)
+        span = f" ({least_and_most[0]} to {least_and_most[1]})" if least_and_most else ""
+        rows.append(f"| `{field.encode_name}` | `{_default(field)}` | {docs[field.name]}{span} |")
+    return "\n| key | default | |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    value: Any = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        value = field.default_factory()
+    if value is None:
+        return "none"
+    return msgspec.json.encode(value).decode()
+
+
+def _field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """The string that follows each field, of the class and those that it inherits from. Raises KeyError in `_table`: none."""
+    docs: dict[str, str] = {}
+    for each in reversed(struct.__mro__):
+        if not issubclass(each, msgspec.Struct) or each is msgspec.Struct:
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        assert isinstance(tree, ast.ClassDef)
+        for before, after in zip(tree.body, tree.body[1:], strict=False):
+            if (
+                isinstance(before, ast.AnnAssign)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+            ):
+                assert isinstance(before.target, ast.Name)
+                docs[before.target.id] = " ".join(str(after.value.value).split())
+    return docs
+
+
+def _first_line(error: type[SockdError]) -> str:
+    paragraph = (inspect.getdoc(error) or "").partition("\n\n")[0]
+    return " ".join(paragraph.split())
+
+
+def _subclasses(error: type[SockdError]) -> Iterator[type[SockdError]]:
+    yield error
+    for each in error.__subclasses__():
+        yield from _subclasses(each)
+
+
+if __name__ == "__main__":
+    PAGES.mkdir(exist_ok=True)
+    for page, content in pages().items():
+        (PAGES / page).write_text(content)
