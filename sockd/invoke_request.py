@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from sockd.telemetry import Invocation
+from sockd.telemetry import Invocation, TraceContext
 
 
 class Sink(Protocol):
@@ -55,3 +55,5 @@ class InvokeRequest(msgspec.Struct):
                          headers [[name, value], ...], client, server, scheme; the payload is its body then"""
     sink: Sink | None = None
     """Takes a streamed answer; without one its pieces are joined, up to the limit of an answer."""
+    trace: TraceContext | None = None
+    """The trace that it is a part of; set by the door, if the caller says so, or by whoever exports traces."""

@@ -36,6 +36,19 @@ class Times(msgspec.Struct, frozen=True):
         )
 
 
+class TraceContext(msgspec.Struct, frozen=True):
+    """Which trace a request belongs to (W3C Trace Context)."""
+
+    trace_id: bytes
+    """16 bytes, not all zero."""
+    parent_id: bytes
+    """8 bytes, the caller's span; empty, if the caller has none."""
+    sampled: bool | None
+    """The caller's decision to record; None leaves it to us."""
+    state: str = ""
+    """`tracestate`, as it came."""
+
+
 class Invocation(msgspec.Struct, frozen=True):
     """One answered request. (Structs, as one of each is made for every request.)"""
 
