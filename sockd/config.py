@@ -165,6 +165,21 @@ class TraceConfig(Slice, frozen=True):
     """How many; 0 remembers none."""
 
 
+class OtlpConfig(Slice, frozen=True):
+    """Spans for an OpenTelemetry collector, by OTLP over HTTP; needs the extra `otel`.
+
+    The variables OTEL_EXPORTER_OTLP_* of `sockd up` count as well; what is set here wins."""
+
+    endpoint: str = ""
+    """The collector's address, such as http://localhost:4318; empty and no variable: nothing is exported."""
+    sample: float = 1.0
+    """Share of the traces that begin here and are recorded, 0 to 1; of a caller's trace the caller has decided."""
+    queue: int = 2048
+    """Most invocations that wait for being exported; what is over it is lost, and counted."""
+    flush_s: float = 5.0
+    """How long a drain waits for the last ones."""
+
+
 class LambdaApiConfig(Slice, frozen=True):
     """AWS's Lambda API on the public port."""
 
@@ -195,6 +210,7 @@ class Config(Slice, frozen=True):
     code: CodeConfig = CodeConfig()
     initscripts: InitscriptsConfig = InitscriptsConfig()
     traces: TraceConfig = TraceConfig()
+    otlp: OtlpConfig = OtlpConfig()
     lambda_api: LambdaApiConfig = LambdaApiConfig()
     secrets: SecretsConfig = SecretsConfig()
 

@@ -41,6 +41,7 @@ from sockd.lambdas.trace_spans import describe, summary
 from sockd.live import live
 from sockd.notify import notify
 from sockd.observations import Observations
+from sockd.otlp.client import SpanExport
 from sockd.sandbox.lifecycle import State
 from sockd.snapshots import package_rows, status, tree_snapshot, watch
 from sockd.state_dir import StateDir
@@ -54,9 +55,9 @@ REPORT_DEADLINE_S = 1.0
 class Daemon:
     """What the doors talk to (`sockd.http.worker_api.WorkerApi`)."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, export: SpanExport | None = None) -> None:
         self._worker = worker
-        self._noted = Observations(worker.config)
+        self._noted = Observations(worker.config, export)
         self._started_s = time.time()
         self.environments = Environments(worker.functions)
         self.draining = False
@@ -224,7 +225,10 @@ async def serve(config: Config) -> int:
         state = StateDir.open(Path(config.state_dir))
         stack.callback(state.close)
         worker = await Worker.build(config, state, stack, lambda: stop(1))
-        daemon = Daemon(worker)
+        export = SpanExport.of(config.otlp)
+        if export is not None:
+            stack.push_async_callback(export.aclose)
+        daemon = Daemon(worker, export)
         servers = await _open_doors(daemon, access, config, state, stack)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)

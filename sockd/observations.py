@@ -7,8 +7,11 @@ an answer finds its log and its trace.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Coroutine
+
+import msgspec
 
 from sockd.config import Config
 from sockd.errors import SandboxFailed, SockdError
@@ -18,8 +21,10 @@ from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function import Outcome
 from sockd.lambdas.logs import LogBook
 from sockd.lambdas.recent import Recent
-from sockd.lambdas.traces import Traces
-from sockd.telemetry import Invocation, LogRecord
+from sockd.lambdas.trace_context import amzn_of
+from sockd.lambdas.traces import Traces, trace_of_refused
+from sockd.otlp.client import SpanExport
+from sockd.telemetry import Invocation, LogRecord, SpanContext, TraceContext
 
 _log = logging.getLogger(__name__)
 
@@ -27,26 +32,39 @@ _log = logging.getLogger(__name__)
 class Observations:
     """`account` is on the way of every request."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, export: SpanExport | None = None) -> None:
+        """Args: export: where spans go; without, a caller's trace context is only passed on."""
         self.metrics = Metrics()
         self.logs = LogBook()
         self.traces = Traces(config.traces.keep)
         self.recent = Recent()
+        self._export = export
+        if export is not None:
+            text = "Invocations for the OpenTelemetry collector, by what became of their spans."
+            self.metrics.counter("otlp_invocations", text, export.counts, label="outcome")
 
     async def account(self, request: InvokeRequest, running: Coroutine[None, None, Outcome]) -> Invocation:
-        """Wait for one invocation and note what there is to note of it. Raises: SockdError, also the function's own."""
+        """Wait for one invocation and note what there is to note of it. Raises: SockdError, also the function's own.
+
+        Args: running: not begun yet."""
         name = request.name
+        span = self._place(request) if request.trace is not None or self._export is not None else None
         try:
             outcome = await running
         except SockdError as error:
-            self.metrics.observe_error(name, request.trigger, error)
+            self._refused(request, span, error)
             raise
         except OSError as error:
             _log.exception("%s could not be run", name)
-            self.metrics.observe_error(name, request.trigger, error)
+            self._refused(request, span, error)
             raise SandboxFailed(f"a sandbox could not be made: {error.strerror}") from error
         reply, invocation = outcome.reply, outcome.invocation
-        self.traces.add(request, outcome)
+        trace = self.traces.add(request, outcome, span)
+        if span is not None:
+            assert request.trace is not None
+            invocation = msgspec.structs.replace(invocation, trace=amzn_of(request.trace))
+            if self._export is not None and span.span_id and trace is not None:
+                self._export.add(trace)
         took_ns = outcome.answered_ns - request.arrived_ns
         self.recent.observe(name, outcome.answered_ns, took_ns, invocation.cold, reply.error is not None)
         if reply.log or reply.log_dropped:
@@ -63,3 +81,23 @@ class Observations:
         self.logs.forget(name)
         self.metrics.forget(name)
         self.recent.forget(name)
+
+    def _place(self, request: InvokeRequest) -> SpanContext:
+        """A request's place in its trace, which is the caller's or begins here; the function is told of it."""
+        # A trace that begins here has the request's id, so that one leads to the other.
+        caller = request.trace or TraceContext(request.id, b"", None)
+        export, sampled = self._export, caller.sampled
+        if export is not None and sampled is None:
+            sampled = export.samples(caller.trace_id)
+        span_id = os.urandom(8) if export is not None and sampled else b""
+        # Where no span of ours is recorded, the function's own are the caller's children.
+        request.trace = TraceContext(caller.trace_id, span_id or caller.parent_id, sampled, caller.state)
+        request.details = {**(request.details or {}), "trace": amzn_of(request.trace)}
+        return SpanContext(caller.trace_id, span_id, caller.parent_id, caller.state)
+
+    def _refused(self, request: InvokeRequest, span: SpanContext | None, error: Exception) -> None:
+        """Note one for which there was no sandbox."""
+        self.metrics.observe_error(request.name, request.trigger, error)
+        if span is not None and span.span_id and self._export is not None:
+            error_type = error.error_type if isinstance(error, SockdError) else type(error).__name__
+            self._export.add(trace_of_refused(request, error_type, span))

@@ -49,6 +49,17 @@ class TraceContext(msgspec.Struct, frozen=True):
     """`tracestate`, as it came."""
 
 
+class SpanContext(msgspec.Struct, frozen=True):
+    """One invocation as a span of a trace."""
+
+    trace_id: bytes
+    span_id: bytes
+    """8 bytes; empty, if it is not recorded."""
+    parent_id: bytes
+    """8 bytes, or empty."""
+    state: str = ""
+
+
 class Invocation(msgspec.Struct, frozen=True):
     """One answered request. (Structs, as one of each is made for every request.)"""
 
@@ -62,6 +73,8 @@ class Invocation(msgspec.Struct, frozen=True):
     times: Times = Times()
     streamed: bool = False
     """The answer went to the request's sink, piece by piece; the body is empty."""
+    trace: str = ""
+    """Its trace context for `x-amzn-trace-id`; empty, if it is part of no trace."""
 
     @property
     def cold(self) -> bool:

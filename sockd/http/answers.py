@@ -87,10 +87,11 @@ def _without_surrogates(value: object) -> object:
 
 def _invocation_fields(invocation: Invocation, request_id: str) -> str:
     # In one piece: it is made for every request.
+    trace = f"x-amzn-trace-id: {invocation.trace}\r\n" if invocation.trace else ""
     return (
         f"{_JSON}x-amzn-requestid: {request_id}\r\nx-sockd-cold: {'1' if invocation.cold else '0'}\r\n"
         f"x-sockd-origin: {invocation.origin}\r\nx-sockd-sandbox: {invocation.sandbox_id}\r\n"
-        f"server-timing: {invocation.times.server_timing()}\r\n"
+        f"server-timing: {invocation.times.server_timing()}\r\n{trace}"
     )
 
 

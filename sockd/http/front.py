@@ -29,6 +29,7 @@ from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.streamed import StreamedAnswer
 from sockd.http.worker_api import WorkerApi
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.trace_context import of_headers
 
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
@@ -176,6 +177,7 @@ class FrontExchange(Exchange):
             sink = StreamedAnswer(self, request_id)
             payload = bytes(self._body) or b"{}"
             request = InvokeRequest(target, payload, request_id, self._arrived_ns, self.gone, sink=sink)
+            request.trace = of_headers(self.head.headers)
             sink.close(await run(self._front.worker, request))
             return
         text_id = request_id_text(new_request_id())

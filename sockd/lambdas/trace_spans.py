@@ -46,6 +46,7 @@ def summary(trace: Trace) -> dict[str, Any]:
     ending = trace.run.ending if trace.run is not None else None
     return {
         "request_id": str(uuid.UUID(bytes=trace.request_id)),
+        "trace_id": trace.span.trace_id.hex() if trace.span is not None else None,
         "function": trace.function,
         "version": trace.version,
         "origin": trace.origin,

@@ -7,6 +7,7 @@ found in its run; only the newest few hundred are kept.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 import msgspec
@@ -15,7 +16,7 @@ from initscripts.daemon_run import Run
 from sockd.errors import SockdError
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function import Outcome
-from sockd.telemetry import Invocation, Times
+from sockd.telemetry import Invocation, SpanContext, Times
 
 MAX_REPORTS = 256
 """Each has up to 128 KB."""
@@ -51,6 +52,9 @@ class Trace(msgspec.Struct):
     error_type: str
     run: Run | None
     """Of its initscript."""
+    trigger: str = "http"
+    span: SpanContext | None = None
+    """Its place in a trace of the caller's, or of ours."""
 
 
 class Traces:
@@ -60,16 +64,17 @@ class Traces:
         self._ring: deque[Trace] = deque(maxlen=keep)
         self._with_runs: deque[Trace] = deque()
 
-    def add(self, request: InvokeRequest, outcome: Outcome) -> None:
-        """Remember one that has been answered."""
-        if not self._ring.maxlen:
-            return
-        trace = trace_of(request, outcome)
+    def add(self, request: InvokeRequest, outcome: Outcome, span: SpanContext | None = None) -> Trace | None:
+        """Remember one that has been answered; it is returned, unless none is kept and it is part of no trace."""
+        if not self._ring.maxlen and span is None:
+            return None
+        trace = trace_of(request, outcome, span)
         self._ring.append(trace)
         if trace.run is not None:
             self._with_runs.append(trace)
             if len(self._with_runs) > MAX_REPORTS:
                 self._with_runs.popleft().run = None
+        return trace
 
     def get(self, request_id: str) -> Trace:
         """By the text of its request id, or a beginning of it that no other has. Raises: NoSuchTrace."""
@@ -85,7 +90,7 @@ class Traces:
         return list(reversed(self._ring))[:limit]
 
 
-def trace_of(request: InvokeRequest, outcome: Outcome) -> Trace:
+def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None = None) -> Trace:
     """What is worth remembering of an outcome: nothing that keeps its sandbox, its answer or its event alive."""
     invocation: Invocation = outcome.invocation
     leased, error = outcome.leased, outcome.reply.error
@@ -107,4 +112,32 @@ def trace_of(request: InvokeRequest, outcome: Outcome) -> Trace:
         outcome.reply.exec_started_ns,
         error.error_type if error is not None else "",
         leased.beside.run if leased.beside is not None else None,
+        request.trigger,
+        span,
+    )
+
+
+def trace_of_refused(request: InvokeRequest, error_type: str, span: SpanContext) -> Trace:
+    """An invocation for which there was no sandbox."""
+    waited_ns = time.monotonic_ns() - request.arrived_ns
+    return Trace(
+        request_id=request.id,
+        function=request.name,
+        version="",
+        origin="",
+        sandbox_id="",
+        node="",
+        times=Times(queue=waited_ns),
+        arrived_ns=request.arrived_ns,
+        answered_ns=request.arrived_ns + waited_ns,
+        started_ns=0,
+        reserved_ns=0,
+        forked_ns=0,
+        ready_ns=0,
+        init_started_ns=0,
+        exec_started_ns=0,
+        error_type=error_type,
+        run=None,
+        trigger=request.trigger,
+        span=span,
     )

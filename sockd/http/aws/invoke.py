@@ -20,6 +20,7 @@ from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker, Told
 from sockd.http.request_ids import request_id_text
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.trace_context import of_mapping
 
 LOG_TAIL_BYTES = 4096
 _VERSION = f"x-amz-executed-version: {LATEST}\r\n"
@@ -41,6 +42,7 @@ class InvokeOperations:
     async def _invoke(self, call: Call) -> Result:
         name, _ = function_named(call.segment, call.parameter("Qualifier"))
         request = InvokeRequest(name, bytes(call.body) or b"{}", call.request_id, call.arrived_ns)
+        request.trigger, request.trace = "other", of_mapping(call.headers)
         return await invoke(self._worker, request, call.headers)
 
 
