@@ -1,0 +1,128 @@
+"""What is told of invocations to those who collect it: spans, trace context, metrics. Against a real collector's wire."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.daemon.collector import Collector, Seen
+from tests.daemon.running import RunningDaemon, at_once
+
+pytestmark = pytest.mark.root
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SERVER = 2
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    yield collector
+    collector.close()
+
+
+@pytest.fixture(scope="module")
+def config(collector: Collector) -> str:
+    return f'[otlp]\nendpoint = "{collector.url}"\n'
+
+
+def of_request(collector: Collector, request_id: str) -> list[Seen]:
+    """All spans of one invocation, the server's first; they come together."""
+
+    def find(spans: list[Seen]) -> list[Seen]:
+        servers = [span for span in spans if span.attributes.get("faas.invocation_id") == request_id]
+        return [*servers, *(span for span in spans if servers and span.parent_id == servers[0].span_id)]
+
+    found: list[Seen] = collector.wait(find)
+    return found
+
+
+def metrics(daemon: RunningDaemon) -> dict[tuple[str, ...], float]:
+    families = text_string_to_metric_families(daemon.request("GET", "/metrics").body.decode())
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_an_invocation_is_a_span_of_the_caller_s_trace_with_its_phases_below(
+    daemon: RunningDaemon, collector: Collector
+) -> None:
+    daemon.deploy("traced", "import time\ndef f(event): time.sleep(0.05)")
+    before_ns = time.time_ns()
+    answer = daemon.run("traced", traceparent=f"00-{TRACE}-{SPAN}-01", tracestate="vendor=x")
+    after_ns = time.time_ns()
+    server, *children = of_request(collector, answer.headers["x-amzn-requestid"])
+    assert (server.name, server.kind, server.trace_id, server.parent_id) == ("traced", SERVER, TRACE, SPAN)
+    assert server.state == "vendor=x" and server.service == "sockd" and not server.failed
+    assert server.attributes["faas.name"] == "traced" and server.attributes["faas.trigger"] == "http"
+    assert server.attributes["faas.coldstart"] is True and server.attributes["faas.version"] == "1"
+    assert before_ns < server.start_ns < server.end_ns < after_ns
+    spans = {span.name: span for span in children}
+    assert {"setup", "init", "exec"} <= set(spans)
+    assert spans["exec"].end_ns - spans["exec"].start_ns >= 50_000_000
+    for span in children:
+        assert span.trace_id == TRACE and server.start_ns <= span.start_ns <= span.end_ns <= server.end_ns
+    assert answer.headers["x-amzn-trace-id"] == f"Root=1-{TRACE[:8]}-{TRACE[8:]};Parent={server.span_id};Sampled=1"
+
+
+def test_a_trace_that_begins_here_has_the_request_s_id(daemon: RunningDaemon, collector: Collector) -> None:
+    daemon.deploy("fresh", "def f(event): raise ValueError(event)")
+    answer = daemon.run("fresh")
+    request_id = answer.headers["x-amzn-requestid"]
+    server, *_ = of_request(collector, request_id)
+    assert server.trace_id == request_id.replace("-", "") and server.parent_id == ""
+    assert server.failed and server.attributes["error.type"] == "ValueError"
+    listed = json.loads(daemon.manage("GET", "/traces?limit=1").body)
+    assert listed[0]["trace_id"] == server.trace_id
+
+
+def test_what_the_caller_does_not_record_is_not_exported_and_hostile_context_is_none(
+    daemon: RunningDaemon, collector: Collector
+) -> None:
+    daemon.deploy("quiet", "def f(event): return 1")
+    unsampled = daemon.run("quiet", traceparent=f"00-{TRACE}-{SPAN}-00")
+    hostile = daemon.run("quiet", traceparent=f"00-{TRACE}-{SPAN}-01-" + "x" * 1000)
+    assert f"Parent={SPAN};Sampled=0" in unsampled.headers["x-amzn-trace-id"]
+    assert TRACE[8:] not in hostile.headers["x-amzn-trace-id"]
+    of_request(collector, hostile.headers["x-amzn-requestid"])
+    ids = {span.attributes.get("faas.invocation_id") for span in collector.spans}
+    assert unsampled.headers["x-amzn-requestid"] not in ids
+
+
+def test_refused_invocations_are_spans_too(daemon: RunningDaemon, collector: Collector) -> None:
+    daemon.deploy("full", "import time\ndef f(event): time.sleep(event)", concurrency=1, queue_depth=0)
+    daemon.call("full", 0)
+    answers = at_once(4, lambda n: daemon.run("full", 0.3))
+    assert {answer.status for answer in answers} == {200, 429}
+    refused = collector.wait(lambda spans: [span for span in spans if span.name == "full" and span.failed])
+    assert refused[0].attributes["error.type"] == "TooManyRequestsException"
+
+
+def test_the_last_spans_come_at_the_drain_and_those_that_nobody_takes_are_counted(
+    collector: Collector, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    state = tmp_path_factory.mktemp("drained") / "state"
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_SERVICE_NAME": "mine"}
+    daemon = RunningDaemon.start(state, env={**environment, "OTEL_EXPORTER_OTLP_HEADERS": "x-key=secret"})
+    try:
+        daemon.deploy("last", "def f(event): return event")
+        collector.status = 400
+        daemon.call("last")
+        daemon.wait_line("Failed to export")
+        collector.status = 200
+        assert metrics(daemon)["sockd_otlp_invocations_total", "exported"] == 0
+        answer = daemon.run("last")
+        assert daemon.terminate() == 0, daemon.lines
+        servers = [span for span in collector.spans if span.service == "mine" and span.kind == SERVER]
+        assert [span.attributes["faas.invocation_id"] for span in servers] == [answer.headers["x-amzn-requestid"]]
+        assert any(headers.get("x-key") == "secret" for headers in collector.headers)
+        assert not any("secret" in line for line in daemon.lines)
+    finally:
+        collector.status = 200
+        daemon.close()
