@@ -197,6 +197,15 @@ class SecretsConfig(Slice, frozen=True):
     credential sockd.key, else secret.key in the state directory."""
 
 
+class FunctionUrlsConfig(Slice, frozen=True):
+    """Function URLs, on the public port."""
+
+    enabled: bool = True
+    """False: no request is for a URL, and none can be made."""
+    domain: str = "localhost"
+    """Below it are the URLs' names: <id>.lambda-url.<domain>. Whoever resolves that must be led to this port."""
+
+
 class Config(Slice, frozen=True):
     """Everything. `Config.load` is the only place that reads a file."""
 
@@ -213,6 +222,7 @@ class Config(Slice, frozen=True):
     otlp: OtlpConfig = OtlpConfig()
     lambda_api: LambdaApiConfig = LambdaApiConfig()
     secrets: SecretsConfig = SecretsConfig()
+    function_urls: FunctionUrlsConfig = FunctionUrlsConfig()
 
     @classmethod
     def load(cls, path: Path | None, **overrides: str) -> Config:

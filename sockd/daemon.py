@@ -23,7 +23,7 @@ import msgspec
 from initscripts.report import AppRead
 from sockd.config import Config
 from sockd.errors import Draining, SockdError
-from sockd.http import management_env
+from sockd.http import management_env, management_urls
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
@@ -33,6 +33,7 @@ from sockd.http.management import LIMITS, Management
 from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp, bind_unix
+from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import Progress, Tree
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.environments import Environments
@@ -58,6 +59,7 @@ class Daemon:
     def __init__(self, worker: Worker, export: SpanExport | None = None) -> None:
         self._worker = worker
         self._noted = Observations(worker.config, export)
+        self.urls = worker.urls
         self._started_s = time.time()
         self.environments = Environments(worker.functions)
         self.draining = False
@@ -262,15 +264,17 @@ async def _open_doors(
     """The public port, and the management socket that only root opens."""
     limits = ConnectionLimits(connections=config.http.max_connections)
     lambda_api = LambdaApi(daemon, access, config, state.path / "tmp") if config.lambda_api.enabled else None
+    url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
     front = HttpServer(
-        Front(daemon, config.http, lambda_api),
+        Front(daemon, config.http, lambda_api, url_door),
         bind_tcp(config.http.listen),
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,
     )
     stack.push_async_callback(front.aclose, 0.0)
+    more = [*management_env.routes(daemon.environments), *management_urls.routes(daemon, config)]
     management = HttpServer(
-        Management(daemon, config, state.path / "tmp", management_env.routes(daemon.environments)).app,
+        Management(daemon, config, state.path / "tmp", more).app,
         [bind_unix(state.socket)],
         limits=LIMITS,
     )

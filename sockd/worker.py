@@ -32,6 +32,7 @@ from sockd.kernel import favordynmods, mounts, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.lambdas.code_store import CodeStore
 from sockd.lambdas.function import Caches
+from sockd.lambdas.function_urls import FunctionUrls
 from sockd.lambdas.functions import Functions
 from sockd.lambdas.initscript_store import InitscriptStore
 from sockd.lambdas.initscripts import Initscripts
@@ -46,6 +47,7 @@ from sockd.sandbox.program import Limits
 from sockd.sandbox.sandbox import Parts
 from sockd.state_dir import StateDir
 
+REGISTRY = "registry.sqlite"
 KILL_DEADLINE_S = 10.0
 HOUSEKEEPING_S = 5.0
 PRESSURE = 0.05
@@ -77,6 +79,7 @@ class Worker:
     handlers: HandlerCache
     functions: Functions
     initscripts: Initscripts
+    urls: FunctionUrls
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -122,9 +125,11 @@ class Worker:
         scripts = _initscripts(config, state, cgroups, budget, stack)
         caches = Caches(handlers, tree, nursery, budget, scripts)
         functions = _functions(config, state, packages, caches, stack)
+        urls = FunctionUrls.open(state.path / REGISTRY)
+        stack.callback(urls.close)
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
-            *(functions, scripts),
+            *(functions, scripts, urls),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -170,7 +175,7 @@ def _functions(
     code = CodeStore(state.path / "code", state.path / "tmp", config.code)
     code.recover()
     vault = Vault.at(key_path(config.secrets, state.path))
-    registry = Registry.open(state.path / "registry.sqlite", vault, keep_versions=config.code.keep_versions)
+    registry = Registry.open(state.path / REGISTRY, vault, keep_versions=config.code.keep_versions)
     functions = Functions(config, registry, code, packages, caches)
     stack.callback(functions.close)
     functions.load()

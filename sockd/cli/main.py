@@ -13,6 +13,7 @@ COMMANDS = {
     "doctor": ("sockd.cli.doctor_command", "Check what this host can do, and say what to fix."),
     "deploy": ("sockd.cli.deploy", "Publish a directory or zip as a function."),
     "invoke": ("sockd.cli.invoke", "Run a function once."),
+    "url": ("sockd.cli.url", "Give a function a URL of its own."),
     "ls": ("sockd.cli.functions", "List the functions."),
     "rm": ("sockd.cli.functions", "Remove a function."),
     "env": ("sockd.cli.env", "Show or change the environment of a function."),

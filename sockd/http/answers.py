@@ -37,7 +37,7 @@ def json_answer(value: object, status: int = 200) -> Answer:
 
 def success(invocation: Invocation, request_id: str) -> Answer:
     """What the handler returned."""
-    return Answer(200, _invocation_fields(invocation, request_id), invocation.body)
+    return Answer(200, _JSON + invocation_fields(invocation, request_id), invocation.body)
 
 
 def failure(error: BaseException, request_id: str) -> Answer:
@@ -49,7 +49,7 @@ def failure(error: BaseException, request_id: str) -> Answer:
         log.error("request %s: %s", request_id, "".join(traceback.format_exception(error)))
         error = SockdError(f"internal error; the worker's log names request {request_id}")
     if error.invocation is not None:
-        fields = _invocation_fields(error.invocation, request_id)
+        fields = _JSON + invocation_fields(error.invocation, request_id)
     else:
         fields = f"{_JSON}x-amzn-requestid: {request_id}\r\nx-sockd-cold: 0\r\n"
     if isinstance(error, TooManyRequests):
@@ -85,11 +85,12 @@ def _without_surrogates(value: object) -> object:
     return value
 
 
-def _invocation_fields(invocation: Invocation, request_id: str) -> str:
+def invocation_fields(invocation: Invocation, request_id: str) -> str:
+    """The headers that tell of an invocation, whatever its answer is."""
     # In one piece: it is made for every request.
     trace = f"x-amzn-trace-id: {invocation.trace}\r\n" if invocation.trace else ""
     return (
-        f"{_JSON}x-amzn-requestid: {request_id}\r\nx-sockd-cold: {'1' if invocation.cold else '0'}\r\n"
+        f"x-amzn-requestid: {request_id}\r\nx-sockd-cold: {'1' if invocation.cold else '0'}\r\n"
         f"x-sockd-origin: {invocation.origin}\r\nx-sockd-sandbox: {invocation.sandbox_id}\r\n"
         f"server-timing: {invocation.times.server_timing()}\r\n{trace}"
     )
@@ -99,5 +100,5 @@ def begun_fields(invocation: Invocation | None, request_id: str) -> str:
     """What is told of an invocation with the first part of its answer: all but its content's type and how long it takes."""
     if invocation is None:
         return f"x-amzn-requestid: {request_id}\r\n"
-    fields = _invocation_fields(invocation, request_id).removeprefix(_JSON)
+    fields = invocation_fields(invocation, request_id)
     return f"{fields.rpartition(', exec;')[0]}\r\n"

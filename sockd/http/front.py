@@ -3,6 +3,7 @@
     POST|GET /run/<name>   bytes in, JSON out; GET or an empty body is the event {}
     GET /healthz  /status  /metrics
     /2015-03-31/...        AWS's Lambda API (`sockd.http.aws`)
+    /url/<id>/...          function URLs (`sockd.http.urls`), which have names of their own, too
 
 Owns the rules of this door (names, sizes, hosts, methods). Knows nothing of functions. It offers no management but to
 signed requests of that API: see `sockd.http`. A client that goes away while its function runs does not stop it: the
@@ -27,6 +28,7 @@ from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, host_check
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.streamed import StreamedAnswer
+from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import WorkerApi
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.trace_context import of_headers
@@ -60,9 +62,16 @@ class MethodNotAllowed(SockdError):
 class Front:
     """The application of the public port."""
 
-    def __init__(self, worker: WorkerApi, config: HttpConfig, lambda_api: LambdaApi | None = None) -> None:
+    def __init__(
+        self,
+        worker: WorkerApi,
+        config: HttpConfig,
+        lambda_api: LambdaApi | None = None,
+        url_door: UrlDoor | None = None,
+    ) -> None:
         self.worker = worker
         self._lambda_api = lambda_api
+        self._url_door = url_door
         self.max_payload_bytes = config.max_payload_bytes
         self._host_allowed = host_check(config.listen)
         self._pages: dict[bytes, Page] = {
@@ -74,6 +83,8 @@ class Front:
         """Requests answered here without reaching the worker, by error type."""
 
     def open(self, connection: Connection, head: Head) -> Exchange:
+        if self._url_door is not None and (addressed := self._url_door.addressed(head)) is not None:
+            return self._url_door.open(connection, head, addressed)
         called = _RUN_TARGET.fullmatch(head.target)
         if called is None and self._lambda_api is not None and head.target.startswith(PREFIX):
             return self._lambda_api.open(connection, head)

@@ -77,3 +77,12 @@ class Access:
             if refused.code in ("InvalidAccessKeyId", "InvalidToken"):
                 raise UnknownKey("The security token included in the request is invalid.") from None
             raise InvalidSignature(refused.message) from None
+
+    def signer(self, request: SignedRequest, body: bytes | bytearray) -> str:
+        """The name of the key that a request to a function URL is signed with. Takes as long as `check`. Raises: AccessDenied."""
+        if self._verifier is None:
+            raise MissingSignature("this worker has no keys ([lambda_api.keys]), so nobody can sign")
+        try:
+            return self._verifier.verify(request, hashlib.sha256(body).hexdigest()).access_key
+        except SignatureRefused as refused:
+            raise InvalidSignature(refused.message) from None

@@ -27,6 +27,7 @@ from sockd.http.aws.names import arn, function_named
 from sockd.http.aws.operations import Call, Changes, gather
 from sockd.http.aws.routes import EVENTS, UPLOADS, Operation, route
 from sockd.http.aws.tags import TagOperations
+from sockd.http.aws.urls import UrlOperations
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
@@ -86,6 +87,7 @@ class LambdaApi:
                 FunctionOperations(worker, changes, config.code, tmp),
                 ConcurrencyOperations(worker, changes, config.code),
                 TagOperations(worker, changes),
+                UrlOperations(worker, changes, config),
                 InvokeOperations(worker),
             )
         )

@@ -33,6 +33,11 @@ class Operation(enum.Enum):
     LIST_TAGS = "ListTags"
     TAG_RESOURCE = "TagResource"
     UNTAG_RESOURCE = "UntagResource"
+    CREATE_FUNCTION_URL_CONFIG = "CreateFunctionUrlConfig"
+    GET_FUNCTION_URL_CONFIG = "GetFunctionUrlConfig"
+    UPDATE_FUNCTION_URL_CONFIG = "UpdateFunctionUrlConfig"
+    DELETE_FUNCTION_URL_CONFIG = "DeleteFunctionUrlConfig"
+    LIST_FUNCTION_URL_CONFIGS = "ListFunctionUrlConfigs"
 
 
 EVENTS = frozenset({Operation.INVOKE})
@@ -42,6 +47,7 @@ UPLOADS = frozenset({Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE})
 
 _FUNCTIONS = "/2015-03-31/functions"
 _FUNCTION = _FUNCTIONS + "/{}"
+_URL = "/2021-10-31/functions/{}/url"
 TABLE: tuple[tuple[str, str, Operation], ...] = (
     ("POST", _FUNCTION + "/invocations", Operation.INVOKE),
     ("POST", _FUNCTIONS, Operation.CREATE_FUNCTION),
@@ -59,6 +65,11 @@ TABLE: tuple[tuple[str, str, Operation], ...] = (
     ("GET", "/2017-03-31/tags/{}", Operation.LIST_TAGS),
     ("POST", "/2017-03-31/tags/{}", Operation.TAG_RESOURCE),
     ("DELETE", "/2017-03-31/tags/{}", Operation.UNTAG_RESOURCE),
+    ("POST", _URL, Operation.CREATE_FUNCTION_URL_CONFIG),
+    ("GET", _URL, Operation.GET_FUNCTION_URL_CONFIG),
+    ("PUT", _URL, Operation.UPDATE_FUNCTION_URL_CONFIG),
+    ("DELETE", _URL, Operation.DELETE_FUNCTION_URL_CONFIG),
+    ("GET", _URL + "s", Operation.LIST_FUNCTION_URL_CONFIGS),
 )
 _ROUTES = [
     (method, re.compile(re.escape(path).replace(r"\{\}", "([^/]+)") + "/?"), name) for method, path, name in TABLE

@@ -11,6 +11,7 @@ from sockd.errors import SockdError
 from sockd.http.worker_api import WorkerApi
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function_config import FunctionConfig
+from sockd.lambdas.function_urls import FunctionUrls
 from sockd.lambdas.registry import FunctionRecord
 from sockd.telemetry import Invocation
 
@@ -37,6 +38,14 @@ class Told(NamedTuple):
 
 class LambdaWorker(WorkerApi, Protocol):
     """What this API may ask of the worker."""
+
+    @property
+    def urls(self) -> FunctionUrls:
+        """The functions' URLs."""
+
+    @property
+    def url(self) -> str:
+        """Where the public port is, such as http://127.0.0.1:5000."""
 
     async def invoke_told(self, request: InvokeRequest) -> Told:
         """As `invoke`, with the log. An error of the function is in the result; others raise SockdError."""

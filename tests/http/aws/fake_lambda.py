@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sockd.http.aws.worker import Details, LambdaWorker, Told
 from sockd.http.worker_api import Progress
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function_config import FunctionConfig
+from sockd.lambdas.function_urls import FunctionUrls
 from sockd.lambdas.registry import FunctionRecord
 from sockd.telemetry import FunctionInfo
 from tests.http.fake_worker import ERRORS, FakeWorker, info, invocation
@@ -25,6 +27,9 @@ class FakeLambda(FakeWorker):
     def __init__(self) -> None:
         super().__init__()
         self.names = {"slow", "bug", *ERRORS}
+        self._database = sqlite3.connect(":memory:", isolation_level=None)
+        self._database.execute("CREATE TABLE functions (name TEXT PRIMARY KEY)")
+        self.urls = FunctionUrls(self._database)
         self._details: dict[str, Details] = {}
         self._times = itertools.count(1_700_000_000)
         for name in sorted(self.names):
@@ -41,6 +46,7 @@ class FakeLambda(FakeWorker):
         record = FunctionRecord(name, version, digest, len(content), "f:f", config.to_json(), "", "", now, now, now)
         self._details[name] = Details(record, config)
         self.names.add(name)
+        self._database.execute("INSERT OR IGNORE INTO functions VALUES (?)", (name,))
 
     async def invoke_told(self, request: InvokeRequest) -> Told:
         name, payload = request.name, request.payload
@@ -69,6 +75,7 @@ class FakeLambda(FakeWorker):
 
     async def remove(self, name: str) -> None:
         await super().remove(name)
+        self._database.execute("DELETE FROM functions WHERE name = ?", (name,))
         del self._details[name]
 
     def details(self, name: str) -> Details:

@@ -31,6 +31,11 @@ PATHS = {
     "ListTags": ("GET", "/2017-03-31/tags/slow"),
     "TagResource": ("POST", "/2017-03-31/tags/slow"),
     "UntagResource": ("DELETE", "/2017-03-31/tags/slow"),
+    "CreateFunctionUrlConfig": ("POST", "/2021-10-31/functions/slow/url"),
+    "GetFunctionUrlConfig": ("GET", "/2021-10-31/functions/slow/url"),
+    "UpdateFunctionUrlConfig": ("PUT", "/2021-10-31/functions/slow/url"),
+    "DeleteFunctionUrlConfig": ("DELETE", "/2021-10-31/functions/slow/url"),
+    "ListFunctionUrlConfigs": ("GET", "/2021-10-31/functions/slow/urls"),
 }
 
 

@@ -1,0 +1,216 @@
+"""The door of function URLs: from a request's head to the function's answer.
+
+Owns nothing but the bodies that are being read. A request is judged by its head (which URL, which size, whether it must be
+signed, whether a browser only asks for permission), and invoked when it is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from sockd.config import Config
+from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
+from sockd.http.answers import Answer, invocation_fields
+from sockd.http.aws.access import Access
+from sockd.http.aws.errors import AccessDenied
+from sockd.http.aws.worker import LambdaWorker
+from sockd.http.connection import Connection
+from sockd.http.exchange import Exchange
+from sockd.http.head import Head
+from sockd.http.host_check import ForbiddenHost, host_check
+from sockd.http.request_ids import new_request_id, request_id_text
+from sockd.http.urls.cors import is_preflight, preflight, with_cors
+from sockd.http.urls.event import UrlRequest, event
+from sockd.http.urls.names import Addressed, UrlNames
+from sockd.http.urls.refusals import Forbidden, refusal
+from sockd.http.urls.response import Reply, lines, reply
+from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.function_urls import FunctionUrl
+from sockd.s3.canonical import SignedRequest
+
+INLINE_BYTES = 128 * 1024
+"""Of a body that is made or read on the loop: half a millisecond."""
+EVENT_BYTES = 64 * 1024
+"""Of an event beyond its body: the head, twice."""
+SANDBOXED = "content-security-policy: sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads\r\n"
+"""For what a function answers under a path of this port: its pages are strangers to the port's own origin."""
+_NO_BODY = (204, 304)
+
+T = TypeVar("T")
+
+
+class Admitted(NamedTuple):
+    """A request to a URL that exists."""
+
+    url: FunctionUrl
+    addressed: Addressed
+    signed: SignedRequest
+    """The parts that a signature covers."""
+
+
+class UrlDoor:
+    """A part of the front's application."""
+
+    def __init__(self, worker: LambdaWorker, access: Access, config: Config) -> None:
+        """Raises: BadConfig."""
+        self._worker = worker
+        self._access = access
+        self._names = UrlNames(config.function_urls.domain)
+        self._host_allowed = host_check(config.http.listen)
+        self.max_body_bytes = config.http.max_payload_bytes
+
+    def addressed(self, head: Head) -> Addressed | None:
+        """Whom a request is for; None: it is none of this door's."""
+        return self._names.addressed(head)
+
+    def open(self, connection: Connection, head: Head, addressed: Addressed) -> Exchange:
+        """As `Application.open`."""
+        return UrlExchange(connection, head, self, addressed)
+
+    def admit(self, head: Head, addressed: Addressed) -> Admitted:
+        """Judge a request by its head. Raises: SockdError."""
+        headers: dict[str, str] = {}
+        for raw_name, raw_value in head.headers:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            if name == "host" and name in headers:
+                raise BadRequest("more than one Host header")
+            headers[name] = f"{headers[name]},{value}" if name in headers else value
+        if "host" not in headers:
+            raise BadRequest("a Host header is needed, as in HTTP/1.1")
+        if addressed.by_path and not self._host_allowed(headers["host"].encode("latin-1")):
+            raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
+        url = self._worker.urls.find(addressed.id)
+        path, query = (part.decode("latin-1") for part in head.path_and_query())
+        admitted = Admitted(url, addressed, SignedRequest(head.method.decode(), path, query, headers))
+        if url.auth == "AWS_IAM" and not self.preflight(admitted) and not _says_signed(admitted.signed):
+            raise Forbidden()
+        # Digits only, and one of them: the parser has refused everything else.
+        if int(headers.get("content-length", "0")) > self.max_body_bytes:
+            raise self.too_large()
+        return admitted
+
+    def preflight(self, admitted: Admitted) -> bool:
+        """Whether this door answers instead of the function."""
+        return admitted.url.cors is not None and is_preflight(admitted.signed.method, admitted.signed.headers)
+
+    def too_large(self) -> SockdError:
+        """The error of a body over the limit."""
+        return RequestTooLarge(
+            f"Request must be smaller than {self.max_body_bytes} bytes for the InvokeFunction operation"
+        )
+
+    async def answer(self, admitted: Admitted, exchange: UrlExchange, body: bytes) -> Answer:
+        """Verify a request and run its function. Never raises."""
+        request_id = new_request_id()
+        text_id = request_id_text(request_id)
+        cors, origin = admitted.url.cors, admitted.signed.headers.get("origin")
+        if cors is not None and self.preflight(admitted):
+            fields = preflight(cors, admitted.signed.headers)
+            return Answer(200, f"x-amzn-requestid: {text_id}\r\n{lines(fields)}", b"")
+        try:
+            request = await self._request(admitted, exchange, body, text_id)
+            answer = await self._invoke(admitted, request, exchange, body, request_id)
+        except asyncio.CancelledError:
+            # Only the server cancels, when its drain is over: better an answer than a connection that just closes.
+            answer = refusal(Draining("the worker stopped before the function had answered"), text_id)
+        except Exception as error:
+            answer = refusal(error, text_id)
+            answer = answer._replace(fields=answer.fields + lines(with_cors(cors, [], origin)))
+        return answer._replace(fields=answer.fields + SANDBOXED) if admitted.addressed.by_path else answer
+
+    async def _request(self, admitted: Admitted, exchange: UrlExchange, body: bytes, request_id: str) -> UrlRequest:
+        """What the function is told of the request. Raises: Forbidden."""
+        access_key = ""
+        if admitted.url.auth == "AWS_IAM":
+            try:
+                access_key = await _off_loop(len(body), lambda: self._access.signer(admitted.signed, body))
+            except AccessDenied:
+                raise Forbidden() from None
+        transport, addressed, head = exchange.connection.transport, admitted.addressed, exchange.head
+        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        return UrlRequest(
+            url_id=admitted.url.id,
+            domain=self._names.host(admitted.url.id),
+            method=admitted.signed.method,
+            path=addressed.path.decode("latin-1"),
+            query=addressed.query.decode("latin-1"),
+            version=head.version,
+            headers=head.headers,
+            source_ip=peer[0] if peer else "",
+            server_port=own[1] if own else 0,
+            root_path=f"/url/{admitted.url.id}" if addressed.by_path else "",
+            request_id=request_id,
+            time_s=time.time(),
+            access_key=access_key,
+        )
+
+    async def _invoke(
+        self, admitted: Admitted, request: UrlRequest, exchange: UrlExchange, body: bytes, request_id: bytes
+    ) -> Answer:
+        """Raises: SockdError."""
+        payload = await _off_loop(len(body) + 16 * len(request.query), lambda: event(request, body))
+        if len(payload) > self.max_body_bytes + EVENT_BYTES:
+            raise self.too_large()
+        asked = InvokeRequest(admitted.url.name, payload, request_id, exchange.arrived_ns, exchange.gone)
+        invocation = await self._worker.invoke(asked)
+        try:
+            replied: Reply = await _off_loop(len(invocation.body), lambda: reply(invocation.body))
+        except SockdError as error:
+            error.invocation = invocation
+            raise
+        fields = with_cors(admitted.url.cors, replied.fields, admitted.signed.headers.get("origin"))
+        return Answer(replied.status, lines(fields) + invocation_fields(invocation, request.request_id), replied.body)
+
+
+class UrlExchange(Exchange):
+    """One request: judged by its head, then run when it is whole."""
+
+    def __init__(self, connection: Connection, head: Head, door: UrlDoor, addressed: Addressed) -> None:
+        super().__init__(connection, head)
+        self.arrived_ns = time.monotonic_ns()
+        self._door = door
+        self._body = bytearray()
+        self._target: Admitted | Exception
+        try:
+            self._target = door.admit(head, addressed)
+            if door.preflight(self._target):
+                self.ready = self.ignores_body = True
+        except Exception as error:
+            self._refuse(error)
+
+    def _refuse(self, error: Exception) -> None:
+        self._target = error
+        self._body = bytearray()
+        self.ready = self.ignores_body = True
+
+    def on_body(self, data: bytes) -> None:
+        self._body += data
+        if len(self._body) > self._door.max_body_bytes:
+            self._refuse(self._door.too_large())
+
+    async def run(self) -> None:
+        target = self._target
+        if isinstance(target, Exception):
+            self.answer(refusal(target, request_id_text(new_request_id())))
+        else:
+            self.answer(await self._door.answer(target, self, bytes(self._body)))
+
+    def answer(self, answer: Answer) -> None:
+        if answer.status not in _NO_BODY or self.lost:
+            super().answer(answer)
+            return
+        # No content-length: RFC 9110, 8.6.
+        self.connection.write(f"{self.begin(answer.status, answer.fields)}\r\n".encode("latin-1"), b"")
+        self.connection.finish(self)
+
+
+def _says_signed(request: SignedRequest) -> bool:
+    return "authorization" in request.headers or "X-Amz-Signature=" in request.query
+
+
+async def _off_loop(size_bytes: int, work: Callable[[], T]) -> T:
+    """Do it here if it is short, in a thread if it is not. (C code that holds the GIL for milliseconds still does.)"""
+    return await asyncio.to_thread(work) if size_bytes > INLINE_BYTES else work()

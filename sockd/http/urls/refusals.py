@@ -1,0 +1,77 @@
+"""What a function URL answers when there is no answer of a function: AWS's statuses and bodies.
+
+Pure but for the log of bugs. Whoever asks here may be anybody, so a failure of the function is told by its type alone, in
+`x-sockd-error`; the message and the frames are in the function's log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from sockd.errors import (
+    FunctionFailed,
+    NoSuchFunction,
+    RequestTooLarge,
+    SandboxDied,
+    SockdError,
+    TimedOut,
+    TooManyRequests,
+)
+from sockd.http.answers import Answer, failure, invocation_fields
+from sockd.http.aws.errors import RESERVED_REACHED, AccessDenied
+from sockd.http.urls.response import BadReply
+
+FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut, BadReply)
+"""What is the function's own failure. Everything else is the service's."""
+_FORBIDDEN = (
+    "Forbidden. For troubleshooting Function URL authorization issues, see: "
+    "https://docs.aws.amazon.com/lambda/latest/dg/urls-auth.html"
+)
+_JSON = "content-type: application/json\r\n"
+_NOT_IN_A_TYPE = re.compile(r"[^A-Za-z0-9_.:-]")
+_TYPE_CHARS = 128
+
+
+class Forbidden(AccessDenied):
+    """The URL wants a signature, and this request has none that holds."""
+
+    def __init__(self) -> None:
+        super().__init__(_FORBIDDEN)
+
+
+def refusal(error: Exception, request_id: str) -> Answer:
+    """The answer to a request that no function has answered."""
+    plain = failure(error, request_id)  # logs a bug of ours, recognises a full disk
+    if not isinstance(error, SockdError):
+        return _service(plain.status, "ServiceException", request_id, {"Message": "Internal Server Error"})
+    if isinstance(error, FUNCTION_ERRORS):
+        told = "" if error.invocation is None else invocation_fields(error.invocation, request_id)
+        fields = told or f"x-amzn-requestid: {request_id}\r\n"
+        kind = f"x-sockd-error: {_type(error.error_type)}\r\n"
+        return Answer(502, f"content-type: text/plain\r\n{fields}{kind}", b"Internal Server Error")
+    if isinstance(error, NoSuchFunction):
+        return _service(403, AccessDenied.error_type, request_id, {"Message": None})
+    if isinstance(error, TooManyRequests):
+        body = {"Reason": RESERVED_REACHED, "Type": "User", "message": "Rate Exceeded."}
+        answer = _service(429, error.error_type, request_id, body)
+        return answer._replace(fields=f"{answer.fields}retry-after: {error.retry_after_s}\r\n")
+    if error.status < 500:
+        body = {"Message": error.message}
+        if isinstance(error, RequestTooLarge):
+            body = {"Type": "User", "message": error.message}
+        return _service(error.status, error.error_type, request_id, body)
+    answer = _service(503, error.error_type, request_id, {"Message": error.message})
+    return answer._replace(fields=f"{answer.fields}retry-after: 1\r\n")
+
+
+def _service(status: int, kind: str, request_id: str, body: Mapping[str, str | None]) -> Answer:
+    fields = f"{_JSON}x-amzn-requestid: {request_id}\r\nx-amzn-errortype: {kind}\r\nx-sockd-error: {kind}\r\n"
+    return Answer(status, fields, msgspec.json.encode(body))
+
+
+def _type(error_type: str) -> str:
+    """A type's name as a header can say it: it is the function's word."""
+    return _NOT_IN_A_TYPE.sub("?", error_type[:_TYPE_CHARS]) or "?"

@@ -1,0 +1,83 @@
+"""The door of function URLs over real sockets, in front of a fake worker whose functions answer what they are told to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sockd.config import Config, HttpConfig, LambdaApiConfig
+from sockd.http.aws.access import Access
+from sockd.http.aws.door import LambdaApi
+from sockd.http.front import Front
+from sockd.http.server import HttpServer
+from sockd.http.sockets import bind_tcp
+from sockd.http.urls.door import UrlDoor
+from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.function_urls import FunctionUrl
+from sockd.telemetry import Invocation
+from tests.http.aws.conftest import KEYS
+from tests.http.aws.fake_lambda import FakeLambda
+from tests.http.fake_worker import invocation
+from tests.http.raw import Raw, raw
+
+MAX_PAYLOAD = 300_000
+
+
+class UrlWorker(FakeLambda):
+    """As `FakeLambda`; a function `says` answers with what it was given here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: bytes = b"{}"
+        self.asked: list[InvokeRequest] = []
+        self.add("says", "echo")
+
+    def add(self, *names: str) -> None:
+        """Functions to have URLs."""
+        self.names.update(names)
+        for name in names:
+            self._database.execute("INSERT OR IGNORE INTO functions VALUES (?)", (name,))
+
+    async def invoke(self, request: InvokeRequest) -> Invocation:
+        self.asked.append(request)
+        answer = await super().invoke(request)
+        return invocation(self.answers) if request.name == "says" else answer
+
+    def says(self, value: object) -> None:
+        self.answers = json.dumps(value).encode()
+
+    @property
+    def event(self) -> Any:
+        """What the last request was for its function."""
+        return json.loads(self.asked[-1].payload)
+
+
+@pytest.fixture
+def worker() -> UrlWorker:
+    return UrlWorker()
+
+
+@pytest.fixture
+async def client(worker: UrlWorker, tmp_path: Path) -> AsyncIterator[Raw]:
+    http = HttpConfig(listen="127.0.0.1:0", max_payload_bytes=MAX_PAYLOAD)
+    config = Config(http=http, lambda_api=LambdaApiConfig(keys=KEYS))
+    access = Access.of(config.lambda_api, http)
+    front = Front(worker, http, LambdaApi(worker, access, config, tmp_path), UrlDoor(worker, access, config))
+    server = HttpServer(front, bind_tcp("127.0.0.1:0"))
+    await server.start()
+    async with raw(server.port) as client:
+        yield client
+    await server.aclose(0)
+
+
+def ask(url: FunctionUrl, method: str, target: str, body: bytes = b"", *headers: str, host: str = "") -> bytes:
+    """A request to a URL by its name."""
+    host = host or f"{url.id}.lambda-url.localhost:5000"
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers]
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
