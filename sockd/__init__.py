@@ -1,1 +1,20 @@
-"""sockd: a serverless platform for Python on one Linux machine. ARCHITECTURE.md says which room holds what."""
+"""sockd: a serverless platform for Python on one Linux machine. ARCHITECTURE.md says which room holds what.
+
+For people who write functions, `sockd.function` and its errors are here (`sockd.remote`), imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing would be most of what this file costs; type checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
+
+_REMOTE = ("DeployFailed", "NoWorker", "RemoteError", "RemoteFunction", "function")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _REMOTE:
+        from importlib import import_module
+
+        return getattr(import_module("sockd.remote"), name)
+    raise AttributeError(f"module 'sockd' has no attribute {name!r}")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
@@ -19,9 +17,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from sockd.cli.output import UNREACHABLE, USAGE, Failure, exit_code_of
-
-DEFAULT_STATE_DIR = "/var/lib/sockd"
-DEFAULT_URL = "http://127.0.0.1:5000"
+from sockd.remote.connections import DEFAULT_STATE_DIR, DEFAULT_URL, UnixConnection
 
 Query = Mapping[str, str]
 NO_QUERY: Query = {}
@@ -43,21 +39,6 @@ class Reply(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost")
-        self._path = path
-
-    def connect(self) -> None:
-        directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            # However long the directory's path is, this fits into the 108 bytes of an address.
-            self.sock.connect(f"/proc/self/fd/{directory}/{self._path.name}")
-        finally:
-            os.close(directory)
 
 
 class Management:
@@ -119,7 +100,7 @@ class Management:
         if str(self._socket.parent) != DEFAULT_STATE_DIR:
             fix += f" --state-dir {self._socket.parent}"
         try:
-            with closing(_UnixConnection(self._socket)) as connection:
+            with closing(UnixConnection(self._socket)) as connection:
                 yield connection
         except PermissionError:
             why = f"{self._socket} is root's alone"

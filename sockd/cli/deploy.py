@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import DEFAULT_URL, Management, state_dir_option
+from sockd.cli.client import Management, state_dir_option
 from sockd.cli.output import USAGE, Failure, json_option, print_json, progress
+from sockd.remote.connections import DEFAULT_URL
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -46,7 +47,14 @@ def deploy(
 
     SOURCE holds the code and, if need be, requirements.txt and sockd.toml; options win over sockd.toml. A running
     function switches to the new version without losing a request. A SOURCE that ends in .wasm is an initscript: the
-    function --name gets it, its code and settings stay."""
+    function --name gets it, its code and settings stay. One that ends in .py is imported, here, and each function in it
+    that @sockd.function decorates is deployed, with the settings that it says."""
+    if source.suffix == ".py" and source.is_file():
+        from sockd.cli.deploy_app import deploy_app
+
+        given = [key for key, value in {**options, "name": name, "env": env, "initscript": initscript}.items() if value]
+        deploy_app(source, given, state_dir, as_json)
+        return
     if source.suffix == ".wasm":
         _deploy_initscript(source, name, Management(state_dir), as_json)
         return

@@ -12,8 +12,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from sockd.cli.client import DEFAULT_URL, Management, Reply, invoke_url, state_dir_option
+from sockd.cli.client import Management, Reply, invoke_url, state_dir_option
 from sockd.cli.output import USAGE, Failure, exit_code_of, json_option, print_json, say
+from sockd.remote.connections import DEFAULT_URL
 
 
 @click.command()

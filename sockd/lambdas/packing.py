@@ -5,21 +5,23 @@ Owns nothing. The counterpart of `archive`, under the same rules for names and k
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sockd.config import CodeConfig
 from sockd.errors import BadArchive
-from sockd.lambdas.archive import BYTECODE, checked_path
+from sockd.lambdas.archive import BYTECODE, Tree, TreeFile, checked_path
 from sockd.lambdas.zip_directory import UNIX
 
 LEFT_BEHIND = frozenset({".git", BYTECODE, ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"})
 PACKED_TIME = (1980, 1, 1, 0, 0, 0)
 """The zip format's epoch: the same directory packs to the same bytes."""
+FILE = stat.S_IFREG | 0o644
 
 
 def pack(directory: Path, config: CodeConfig | None = None) -> bytes:
@@ -28,31 +30,55 @@ def pack(directory: Path, config: CodeConfig | None = None) -> bytes:
     Version control, bytecode, virtual environments and tools' caches (LEFT_BEHIND) stay behind.
 
     Raises: BadArchive for what could not be deployed (links, devices, names) or is over the limits; OSError."""
+    return pack_with_digest(directory, config)[0]
+
+
+def pack_with_digest(
+    directory: Path,
+    config: CodeConfig | None = None,
+    *,
+    only: Sequence[str] | None = None,
+    added: Mapping[str, bytes] | None = None,
+) -> tuple[bytes, str]:
+    """As `pack`, with the digest that the code store will give to what is in it.
+
+    Args:
+        only: names at the top of the directory, the rest stays behind; None: all of it.
+        added: files to be packed instead of the directory's own, or besides."""
     config = config or CodeConfig()
+    added = added or {}
     buffer = io.BytesIO()
     size_bytes = 0
+    files, directories = [], []
+    found = [(path, mode) for path, mode in _walk(directory, "", only) if path not in added]
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for count, (path, mode) in enumerate(_walk(directory, ""), start=1):
+        for count, (path, mode) in enumerate(sorted([*found, *((path, FILE) for path in added)]), start=1):
             if count > config.max_files:
                 raise BadArchive(f"{directory} holds more than {config.max_files} files and directories")
             info = zipfile.ZipInfo(path, PACKED_TIME)
             info.create_system, info.external_attr = UNIX, mode << 16
             info.compress_type = zipfile.ZIP_DEFLATED
-            data = b"" if path.endswith("/") else (directory / path).read_bytes()
+            is_directory = path.endswith("/")
+            data = b"" if is_directory else added[path] if path in added else (directory / path).read_bytes()
             size_bytes += len(data)
             if size_bytes > config.max_code_bytes:
                 raise BadArchive(f"{directory} holds more than {config.max_code_bytes} bytes")
             archive.writestr(info, data)
+            if is_directory:
+                directories.append(path[:-1])
+            else:
+                files.append(TreeFile(path, bool(mode & 0o111), len(data), hashlib.sha256(data).digest()))
     if buffer.tell() > config.max_zip_bytes:
         raise BadArchive(f"{directory} packs to {buffer.tell()} bytes; the limit is {config.max_zip_bytes}")
-    return buffer.getvalue()
+    tree = Tree(tuple(sorted(files, key=lambda file: file.path)), tuple(sorted(directories)))
+    return buffer.getvalue(), tree.digest()
 
 
-def _walk(directory: Path, prefix: str) -> Iterator[tuple[str, int]]:
-    """(path, st_mode) of everything to be packed, sorted; paths of directories end with a slash."""
+def _walk(directory: Path, prefix: str, only: Sequence[str] | None = None) -> Iterator[tuple[str, int]]:
+    """(path, st_mode) of everything to be packed; paths of directories end with a slash."""
     for item in sorted(os.scandir(directory / prefix), key=lambda item: item.name):
         path = prefix + item.name
-        if item.name in LEFT_BEHIND:
+        if item.name in LEFT_BEHIND or (only is not None and item.name not in only):
             continue
         try:
             checked_path(path)

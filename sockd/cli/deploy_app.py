@@ -1,0 +1,73 @@
+"""`sockd deploy FILE.py`: import a file, and deploy the functions in it that are decorated."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.cli.output import UNREACHABLE, USAGE, Failure, print_json, progress
+from sockd.remote.errors import DeployFailed, NoWorker
+from sockd.remote.remote_function import RemoteFunction, found
+
+
+def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: bool) -> None:
+    """Args: options: that were given besides, none of which can be meant for all functions. Raises: Failure."""
+    if options:
+        raise Failure(
+            f"--{options[0].removesuffix('_mb').removesuffix('_s')} is not for a file of decorated functions",
+            fix="@sockd.function(...) takes the settings of each",
+            exit_code=USAGE,
+        )
+    os.environ["SOCKD_STATE_DIR"] = str(state_dir)
+    functions = decorated(file)
+    deployed = []
+    with progress(f"packing {file}") as show:
+        for function in functions:
+            show(f"deploying {function.name}")
+            deployed.append(_deploy(function))
+    if as_json:
+        print_json(deployed)
+        return
+    for each in deployed:
+        packages = len(each["packages"])
+        click.echo(
+            f"{each['name']}: version {each['version_number']} ({each['version'][:12]}), "
+            f"{packages} package{'' if packages == 1 else 's'}"
+        )
+
+
+def decorated(file: Path) -> list[RemoteFunction[..., Any]]:
+    """The decorated functions of a file, which is imported for that. Raises: Failure."""
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        importlib.import_module(file.stem)
+    except Exception as error:
+        frames = traceback.format_exception_only(error)
+        raise Failure(
+            f"{file} cannot be imported",
+            why="".join(frames).strip(),
+            fix="import what only a function needs, such as its packages, within the function",
+        ) from None
+    functions = [each for each in found if each.local.__module__ == file.stem]
+    if not functions:
+        raise Failure(f"{file} has no function that @sockd.function decorates", fix="sockd deploy DIR", exit_code=USAGE)
+    names = [each.name for each in functions]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise Failure(f"{file} has two functions called {min(twice)}", fix="@sockd.function(name=...)", exit_code=USAGE)
+    return functions
+
+
+def _deploy(function: RemoteFunction[..., Any]) -> dict[str, Any]:
+    try:
+        return function.deploy()
+    except DeployFailed as error:
+        raise Failure(f"{function.name} cannot be deployed", why=str(error)) from None
+    except NoWorker as error:
+        raise Failure("no worker answers", why=str(error), fix="sudo sockd up", exit_code=UNREACHABLE) from None

@@ -1,0 +1,19 @@
+"""The client of people who write Python: a decorated function runs on a worker as if it were called here.
+
+    import sockd
+
+    @sockd.function(packages=["pandas"], memory_mb=256)
+    def total(url: str) -> float: ...
+
+    total.remote("https://…")        total.map(urls)        total.spawn(url).result()        total(url)
+
+Needs no daemon to be imported, and imports none of its rooms: it packs the code (`source`), deploys it over the management
+socket when it has changed (`deploying`), and calls over HTTP (`calling`). `stand_in` is what `import sockd` is in a sandbox.
+"""
+
+from __future__ import annotations
+
+from sockd.remote.errors import DeployFailed, NoWorker, RemoteError
+from sockd.remote.remote_function import RemoteFunction, function
+
+__all__ = ["DeployFailed", "NoWorker", "RemoteError", "RemoteFunction", "function"]

@@ -1,0 +1,156 @@
+"""The decorator and what it makes of a function: something that is called here, and runs on a worker if asked to.
+
+Owns what is known of the worker's function: whether this process has seen to its being deployed.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from sockd.remote import calling, deploying, mapping, source
+from sockd.remote.connections import worker_url
+from sockd.remote.values import key_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SPAWNED = 32
+"""Most spawned calls at once; more wait for their turn."""
+
+found: list[RemoteFunction[..., Any]] = []
+"""Every decorated function of this process, for `sockd deploy FILE.py`."""
+
+
+class RemoteFunction(Generic[P, R]):
+    """Called plainly it is the function itself, here. Its methods may be used by several threads at once."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None,
+        packages: Sequence[str],
+        files: Sequence[str] | None,
+        pickle: bool,
+        settings: dict[str, Any],
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.local = function
+        """The function itself, as when it is called plainly."""
+        self.name = name or function.__name__
+        """Of the worker's function."""
+        self._packages = packages
+        self._files = files
+        self._pickle = pickle
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._target: calling.Target | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.local(*args, **kwargs)
+
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it on the worker and wait for the result. The first call of a process deploys what has changed.
+
+        Raises: RemoteError, NoWorker, DeployFailed; TypeError for what cannot be sent."""
+        result: R = calling.call(self._ready(), args, kwargs)
+        return result
+
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Run it on the worker without waiting; the future has the result, or raises as `remote`."""
+        self._ready()
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(SPAWNED, thread_name_prefix=f"sockd-{self.name}")
+            return self._pool.submit(self.remote, *args, **kwargs)
+
+    def map(
+        self,
+        inputs: Iterable[Any],
+        *,
+        concurrency: int = mapping.CONCURRENCY,
+        return_exceptions: bool = False,
+        progress: bool | None = None,
+    ) -> list[Any]:
+        """Run it for each input, many at once; the results in the inputs' order.
+
+        Args:
+            concurrency: most calls at a time; the worker queues what is over the function's own.
+            return_exceptions: an error stands in the place of its result, instead of ending everything.
+            progress: whether to show a bar; None: if somebody looks at a terminal.
+        Raises: the first error, after the calls that were under way have ended; no new one is begun."""
+        target = self._ready()
+        return mapping.run(
+            lambda each: calling.call(target, (each,), {}),
+            inputs,
+            concurrency=concurrency,
+            return_exceptions=return_exceptions,
+            label=self.name if mapping.is_watched(progress) else None,
+        )
+
+    def deploy(self) -> dict[str, Any]:
+        """Deploy it now, changed or not; what the worker says of it. Raises: DeployFailed, NoWorker."""
+        return deploying.deploy(self.name, self._packed())
+
+    def _ready(self) -> calling.Target:
+        with self._lock:
+            if self._target is None:
+                deploying.deploy_if_changed(self.name, self._packed)
+                here = self.local.__module__
+                renamed = {source.place_of(self.local).module: here} if here == "__main__" else {}
+                self._target = calling.Target(worker_url(), self.name, self._key(), renamed)
+            return self._target
+
+    def _packed(self) -> source.Packed:
+        place = source.place_of(self.local)
+        return source.package(place, self._packages, self._settings, files=self._files, key=self._key())
+
+    def _key(self) -> bytes | None:
+        return key_of(self.name) if self._pickle else None
+
+
+@overload
+def function(target: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+
+
+@overload
+def function(
+    *,
+    name: str | None = None,
+    packages: Sequence[str] = (),
+    files: Sequence[str] | None = None,
+    pickle: bool = True,
+    **settings: Any,
+) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]: ...
+
+
+def function(
+    target: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    packages: Sequence[str] = (),
+    files: Sequence[str] | None = None,
+    pickle: bool = True,
+    **settings: Any,
+) -> Any:
+    """Make a function one that can run on a worker.
+
+    Args:
+        name: of the worker's function; None: its own.
+        packages: as lines of a requirements.txt; none: the file beside the module, if there is one.
+        files: names in the module's directory, all that is packed; None: everything there.
+        pickle: whether what JSON cannot hold is pickled (`sockd.remote.values`).
+        settings: keys of sockd.toml, memory_mb and the like. What stands here lies readable in the function's code."""
+
+    def decorate(target: Callable[..., Any]) -> RemoteFunction[..., Any]:
+        made = RemoteFunction(target, name=name, packages=packages, files=files, pickle=pickle, settings=settings)
+        found.append(made)
+        return made
+
+    return decorate if target is None else decorate(target)

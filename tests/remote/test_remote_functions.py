@@ -1,0 +1,189 @@
+"""Decorated functions without a worker: what is packed, what is sent, what an import costs, who may send pickles."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import sockd
+from sockd.remote import mapping, source, stand_in, values
+from sockd.remote.calling import Target, event_of
+from sockd.remote.connections import invoke
+from sockd.remote.errors import DeployFailed, NoWorker, RemoteError
+from sockd.remote.remote_function import RemoteFunction
+
+Import = Callable[..., ModuleType]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of this test's own, and no worker."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("SOCKD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("SOCKD_URL", raising=False)
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
+    """Imports files as a project of its own."""
+    project = tmp_path / "project"
+    monkeypatch.syspath_prepend(str(project))
+    made: list[str] = []
+
+    def write(text: str, module: str = "made_app", **files: str) -> ModuleType:
+        path = project.joinpath(*module.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("import sockd\n" + text)
+        for name, content in files.items():
+            (project / name.replace("__", ".")).write_text(content)
+        importlib.invalidate_caches()
+        made.append(module)
+        return importlib.import_module(module)
+
+    yield write
+    for module in made:
+        sys.modules.pop(module, None)
+
+
+def packed(function: RemoteFunction[..., Any]) -> dict[str, str]:
+    archive = zipfile.ZipFile(io.BytesIO(function._packed().archive))
+    return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def test_importing_sockd_costs_nothing_and_knows_nothing_of_the_daemon() -> None:
+    code = (
+        "import sys; before = len(sys.modules); import sockd; print(len(sys.modules) - before)\n"
+        "sockd.function(lambda: 1)\n"
+        "print([name for name in sys.modules if name.startswith('sockd.') and not name.startswith('sockd.remote')])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    added, ours = run.stdout.splitlines()
+    assert int(added) <= 2 and ours == "[]"
+
+
+def test_a_function_is_packed_with_its_directory_its_settings_and_the_stand_in(app: Import) -> None:
+    module = app(
+        "@sockd.function(packages=['six==1.0'], memory_mb=64, timeout_s=1.5, env={'A': 'b\"c'})\ndef f(x): return x\n",
+        helper__py="HELP = 1\n",
+        sockd__toml="nonsense",
+    )
+    files = packed(module.f)
+    assert set(files) == {"made_app.py", "helper.py", "sockd.py", "sockd.toml", "requirements.txt"}
+    assert files["requirements.txt"] == "six==1.0\n"
+    assert 'handler = "sockd:handler"\nmemory_mb = 64\ntimeout_s = 1.5\n' in files["sockd.toml"]
+    assert 'env = {"A" = "b\\"c"}' in files["sockd.toml"]
+    assert module.f(3) == 3 == module.f.local(3) and module.f.__name__ == "f"
+
+
+def test_the_digest_changes_with_the_code_and_with_nothing_else(app: Import) -> None:
+    module = app("@sockd.function\ndef f(x): return x\n")
+    first = module.f._packed().digest
+    assert module.f._packed().digest == first
+    (Path(str(module.__file__)).parent / "data.txt").write_text("more")
+    assert module.f._packed().digest != first
+
+
+def test_only_the_named_files_are_packed(app: Import) -> None:
+    module = app("@sockd.function(files=['made_app.py'])\ndef f(x): return x\n", secret__txt="x")
+    assert "secret.txt" not in packed(module.f)
+
+
+def test_a_module_in_a_package_is_packed_from_the_top(app: Import) -> None:
+    module = app("@sockd.function\ndef f(x): return x\n", module="made_package.inner.app")
+    files = packed(module.f)
+    assert "made_package/inner/app.py" in files
+    assert "sys.modules['made_package.inner.app'].f" in files["sockd.py"]
+
+
+def test_what_a_sandbox_could_not_import_is_refused(app: Import) -> None:
+    module = app("def outer():\n    @sockd.function\n    def f(x): return x\n    return f\n")
+    with pytest.raises(DeployFailed, match="top of a module"):
+        source.place_of(module.outer().local)
+    (Path(str(module.__file__)).parent / "sockd").mkdir()
+    taken = app("@sockd.function\ndef g(x): return x\n", module="made_other")
+    with pytest.raises(DeployFailed, match="holds a module `sockd`"):
+        taken.g._packed()
+
+
+PLAIN = [None, True, 1, -2.5, "é\ud800", [1, [2]], {"a": {"b": [None]}}]
+SPECIAL = [(1, 2), {1: 2}, float("nan"), float("inf"), b"x", {1, 2}, [({},)]]
+
+
+@pytest.mark.parametrize(
+    ("value", "simple"), [(value, True) for value in PLAIN] + [(value, False) for value in SPECIAL]
+)
+def test_json_carries_what_it_gives_back_and_pickles_the_rest(value: Any, simple: bool) -> None:
+    key = values.key_of("f")
+    event = json.loads(event_of(Target("", "f", key, {}), (value,), {"k": value}))
+    assert ("pickle" in event) is not simple
+    is_call, (given,), kwargs = stand_in.arguments(event, "m", key)
+    answer = json.loads(json.dumps(stand_in.answer(given, is_call, key)))
+    got = answer["json"] if simple else values.unpickled(answer["pickle"], {})
+    assert repr(got) == repr(value) == repr(kwargs["k"])
+
+
+def test_anybody_may_call_with_plain_json_and_nobody_else_with_a_pickle() -> None:
+    key = values.key_of("f")
+    assert stand_in.arguments({"x": 1}, "m", key) == (False, (), {"x": 1})
+    assert stand_in.arguments(5, "m", key) == (False, (5,), {})
+    assert stand_in.answer((1,), False, key) == (1,)
+    forged = {"sockd": 1, "pickle": values.pickled(((), {}), values.key_of("g"))}
+    with pytest.raises(stand_in.BadCall, match="not signed"):
+        stand_in.arguments(forged, "m", key)
+    with pytest.raises(stand_in.BadCall, match="takes no pickles"):
+        stand_in.arguments({"sockd": 1, "pickle": values.pickled(((), {}), key)}, "m", None)
+    with pytest.raises(TypeError, match="pickle=False"):
+        stand_in.answer((1,), True, None)
+    with pytest.raises(TypeError, match="pickle=False"):
+        event_of(Target("", "f", None, {}), ((1,),), {})
+
+
+def test_the_key_is_this_users_and_the_same_each_time(tmp_path: Path) -> None:
+    assert values.key_of("f") == values.key_of("f") != values.key_of("g")
+    assert (tmp_path / "config" / "sockd" / "remote.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_worker_the_error_says_what_to_do(app: Import, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = app("@sockd.function\ndef f(x): return x\n")
+    monkeypatch.setenv("SOCKD_URL", "http://127.0.0.1:1")
+    with pytest.raises(sockd.NoWorker, match="sudo sockd up"):
+        module.f.remote(1)
+    with pytest.raises(NoWorker, match="not a URL"):
+        invoke("nonsense", "f", b"")
+
+
+def test_a_map_keeps_the_order_and_stops_at_the_first_error() -> None:
+    def call(each: int) -> int:
+        if each == 3:
+            raise RemoteError("ValueError", "three")
+        return each * 2
+
+    settings: Any = {"concurrency": 4, "label": None}
+    assert mapping.run(call, (n for n in (5, 1, 2)), return_exceptions=False, **settings) == [10, 2, 4]
+    told = mapping.run(call, [3, 4], return_exceptions=True, **settings)
+    assert isinstance(told[0], RemoteError) and told[1] == 8
+    begun: list[int] = []
+
+    def noted(each: int) -> int:
+        begun.append(each)
+        return call(each)
+
+    with pytest.raises(RemoteError, match="three"):
+        mapping.run(noted, range(100), return_exceptions=False, concurrency=1, label=None)
+    assert begun == [0, 1, 2, 3]
+
+
+def test_a_map_shows_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    mapping.run(abs, [1, 2, 3], concurrency=2, return_exceptions=False, label="counting")
+    shown = capsys.readouterr().err
+    assert "counting" in shown and "3/3" in shown
