@@ -26,6 +26,7 @@ from sockd.http.aws.invoke import InvokeOperations
 from sockd.http.aws.names import arn, function_named
 from sockd.http.aws.operations import Call, Changes, gather
 from sockd.http.aws.routes import EVENTS, UPLOADS, Operation, route
+from sockd.http.aws.streaming import StreamingOperations
 from sockd.http.aws.tags import TagOperations
 from sockd.http.aws.urls import UrlOperations
 from sockd.http.aws.worker import LambdaWorker
@@ -56,10 +57,11 @@ class Admitted(NamedTuple):
 
     @property
     def retried_as(self) -> tuple[str, ...] | None:
-        """What a retry of this request has in common with it, but for the body; None if an SDK did not say."""
+        """What a retry of this request has in common with it, but for the body; None if an SDK did not say, and for an
+        answer that cannot be given twice."""
         headers = self.signed.headers
         sdk_id = headers.get("amz-sdk-invocation-id")
-        if sdk_id is None or len(sdk_id) > _SDK_ID_CHARS:
+        if sdk_id is None or len(sdk_id) > _SDK_ID_CHARS or self.operation is Operation.INVOKE_WITH_RESPONSE_STREAM:
             return None
         meaning = (headers.get(name, "") for name in ("x-amz-invocation-type", "x-amz-log-type"))
         return (sdk_id, self.signed.method, self.signed.path, self.signed.query, *meaning)
@@ -89,6 +91,7 @@ class LambdaApi:
                 TagOperations(worker, changes),
                 UrlOperations(worker, changes, config),
                 InvokeOperations(worker),
+                StreamingOperations(worker),
             )
         )
         self._running: dict[tuple[str, ...], Running] = {}
@@ -136,15 +139,17 @@ class LambdaApi:
         if self.uploading_bytes > UPLOADING_BYTES:
             raise TooManyUploads("Rate Exceeded. Too much is being uploaded at this moment", retry_after_s=5)
 
-    async def answer(self, admitted: Admitted, body: bytes | bytearray, arrived_ns: int) -> Answer:
-        """Verify a request and run its operation, once for all retries. Never raises."""
+    async def answer(self, admitted: Admitted, body: bytes | bytearray, exchange: LambdaExchange) -> Answer:
+        """Verify a request and run its operation, once for all retries. Never raises.
+
+        Args: exchange: may have been answered when this returns, and is `begun` then."""
         request_id = new_request_id()
         try:
             if len(body) > _HASHED_AT_ONCE:
                 await asyncio.to_thread(self._access.check, admitted.signed, body)
             else:
                 self._access.check(admitted.signed, body)
-            return await self._run_once(admitted, body, request_id, arrived_ns)
+            return await self._run_once(admitted, body, request_id, exchange)
         except asyncio.CancelledError:
             # Only the server cancels, when its drain is over: better an answer than a connection that just closes.
             return refusal(Draining("the worker stopped before the operation had ended"), request_id_text(request_id))
@@ -152,18 +157,18 @@ class LambdaApi:
             return refusal(error, request_id_text(request_id))
 
     async def _run_once(
-        self, admitted: Admitted, body: bytes | bytearray, request_id: bytes, arrived_ns: int
+        self, admitted: Admitted, body: bytes | bytearray, request_id: bytes, exchange: LambdaExchange
     ) -> Answer:
         """Run it, or wait for the same that runs already."""
         key = admitted.retried_as
         running = self._running.get(key) if key is not None else None
         if key is None or (running is not None and running.body != body):
-            return await self._run(admitted, body, request_id, arrived_ns)
+            return await self._run(admitted, body, request_id, exchange)
         if running is not None:
             return await asyncio.shield(running.answer)
         mine = self._running[key] = Running(body, asyncio.get_running_loop().create_future())
         try:
-            answer = await self._run(admitted, body, request_id, arrived_ns)
+            answer = await self._run(admitted, body, request_id, exchange)
         except BaseException:
             mine.answer.cancel()  # the drain's end, which comes to whoever waits here as well
             raise
@@ -172,11 +177,13 @@ class LambdaApi:
         mine.answer.set_result(answer)
         return answer
 
-    async def _run(self, admitted: Admitted, body: bytes | bytearray, request_id: bytes, arrived_ns: int) -> Answer:
+    async def _run(
+        self, admitted: Admitted, body: bytes | bytearray, request_id: bytes, exchange: LambdaExchange
+    ) -> Answer:
         text_id, function_arn = request_id_text(request_id), ""
         signed = admitted.signed
         query = parse_qs(signed.query, keep_blank_values=True, max_num_fields=100)
-        call = Call(admitted.segments, query, signed.headers, body, request_id, arrived_ns)
+        call = Call(admitted.segments, query, signed.headers, body, request_id, exchange.arrived_ns, exchange)
         try:
             if call.segment:
                 function_arn = arn(function_named(call.segment, call.parameter("Qualifier"))[0])
@@ -198,7 +205,7 @@ class LambdaExchange(Exchange):
 
     def __init__(self, connection: Connection, head: Head, door: LambdaApi) -> None:
         super().__init__(connection, head)
-        self._arrived_ns = time.monotonic_ns()
+        self.arrived_ns = time.monotonic_ns()
         self._door = door
         self._body = bytearray()
         self._counted = 0
@@ -237,11 +244,13 @@ class LambdaExchange(Exchange):
         target = self._target
         try:
             if isinstance(target, Admitted):
-                answer = await self._door.answer(target, self._body, self._arrived_ns)
+                answer = await self._door.answer(target, self._body, self)
             else:
                 answer = refusal(target, request_id_text(new_request_id()))
         finally:
             self._uncount()
+        if self.begun:
+            return  # it streamed
         if answer.status == 204 and not self.lost:
             # No content-length: RFC 9110, 8.6.
             self.connection.write(f"{self.begin(204, answer.fields)}\r\n".encode("latin-1"), b"")

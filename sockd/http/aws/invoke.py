@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from sockd.errors import FunctionFailed, SandboxDied, SockdError, TimedOut
-from sockd.http.answers import Answer, failure, success
+from sockd.http.answers import Answer, error_body, failure, success
 from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
 from sockd.http.aws.names import LATEST, function_named
 from sockd.http.aws.operations import Call, Result, Table
@@ -23,9 +23,9 @@ from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.trace_context import of_mapping
 
 LOG_TAIL_BYTES = 4096
-_VERSION = f"x-amz-executed-version: {LATEST}\r\n"
+VERSION = f"x-amz-executed-version: {LATEST}\r\n"
 _FUNCTION_ERROR = "x-amz-function-error: Unhandled\r\n"
-_FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
+FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
 """What is the function's own failure. Everything else is the service's."""
 
 
@@ -40,55 +40,70 @@ class InvokeOperations:
         return {Operation.INVOKE: self._invoke}
 
     async def _invoke(self, call: Call) -> Result:
-        name, _ = function_named(call.segment, call.parameter("Qualifier"))
-        request = InvokeRequest(name, bytes(call.body) or b"{}", call.request_id, call.arrived_ns)
-        request.trigger, request.trace = "other", of_mapping(call.headers)
-        return await invoke(self._worker, request, call.headers)
+        return await invoke(self._worker, request_of(call), call.headers)
+
+
+def request_of(call: Call) -> InvokeRequest:
+    """What a call of one of the invoke operations asks for. Raises: SockdError."""
+    if "x-amz-client-context" in call.headers:
+        raise InvalidParameterValue("ClientContext is not passed on by sockd yet; put it into the payload")
+    name, _ = function_named(call.segment, call.parameter("Qualifier"))
+    request = InvokeRequest(name, bytes(call.body) or b"{}", call.request_id, call.arrived_ns)
+    request.trigger, request.trace = "other", of_mapping(call.headers)
+    return request
+
+
+def log_type_of(headers: Mapping[str, str]) -> str:
+    """Whether the log is asked for: None or Tail. Raises: ValidationFailed."""
+    log_type = headers.get("x-amz-log-type", "None")
+    if log_type not in ("None", "Tail"):
+        raise ValidationFailed(log_type, "logType", "Member must satisfy enum value set: [None, Tail]")
+    return log_type
 
 
 async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[str, str]) -> Answer:
     """Run a function, or see whether one could (DryRun). Raises: SockdError, if it was not run."""
     kind = headers.get("x-amz-invocation-type", "RequestResponse")
-    log_type = headers.get("x-amz-log-type", "None")
     if kind == "Event":
         raise InvalidParameterValue("InvocationType Event is not offered by sockd yet; use RequestResponse")
     if kind not in ("RequestResponse", "DryRun"):
         raise ValidationFailed(
             kind, "invocationType", "Member must satisfy enum value set: [RequestResponse, Event, DryRun]"
         )
-    if log_type not in ("None", "Tail"):
-        raise ValidationFailed(log_type, "logType", "Member must satisfy enum value set: [None, Tail]")
-    if "x-amz-client-context" in headers:
-        raise InvalidParameterValue("ClientContext is not passed on by sockd yet; put it into the payload")
+    log_type = log_type_of(headers)
     text_id = request_id_text(request.id)
     if kind == "DryRun":
         worker.function(request.name)
-        return Answer(204, f"x-amzn-requestid: {text_id}\r\n{_VERSION}", b"")
+        return Answer(204, f"x-amzn-requestid: {text_id}\r\n{VERSION}", b"")
     if log_type == "Tail":
         told = await worker.invoke_told(request)
         answer = _function_error(told.error, text_id) if told.error else _succeeded(success(told.invocation, text_id))
         return answer._replace(fields=f"{answer.fields}x-amz-log-result: {log_tail(told, text_id)}\r\n")
     try:
         invocation = await worker.invoke(request)
-    except _FUNCTION_ERRORS as error:
+    except FUNCTION_ERRORS as error:
         return _function_error(error, text_id)
     return _succeeded(success(invocation, text_id))
 
 
 def _succeeded(answer: Answer) -> Answer:
-    return answer._replace(fields=answer.fields + _VERSION)
+    return answer._replace(fields=answer.fields + VERSION)
 
 
 def _function_error(error: SockdError, request_id: str) -> Answer:
     """Raises: the error, when it is not the function's."""
-    if not isinstance(error, _FUNCTION_ERRORS):
+    if not isinstance(error, FUNCTION_ERRORS):
         raise error
-    answer = failure(error, request_id)
-    body = answer.body
-    if not isinstance(error, FunctionFailed):
-        message = f"RequestId: {request_id} Error: {error.message}"
-        body = msgspec.json.encode({"errorType": error.error_type, "errorMessage": message})
-    return Answer(200, answer.fields + _VERSION + _FUNCTION_ERROR, body)
+    fields = failure(error, request_id).fields
+    return Answer(200, fields + VERSION + _FUNCTION_ERROR, error_payload(error, request_id))
+
+
+def error_payload(error: SockdError, request_id: str) -> bytes:
+    """An error as the payload of an answer, JSON."""
+    if isinstance(error, FunctionFailed):
+        return error_body(error, request_id)
+    message = f"RequestId: {request_id} Error: {error.message}"
+    return msgspec.json.encode({"errorType": error.error_type, "errorMessage": message})
 
 
 def log_tail(told: Told, request_id: str) -> str:

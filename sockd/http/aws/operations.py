@@ -17,6 +17,7 @@ from sockd.http.answers import Answer
 from sockd.http.aws.errors import InvalidParameterValue, ResourceConflict, ValidationFailed
 from sockd.http.aws.names import arn
 from sockd.http.aws.routes import Operation
+from sockd.http.exchange import Exchange
 
 PAGE = 50
 """Most entries of one answer, as on AWS."""
@@ -38,6 +39,8 @@ class Call:
     """16 bytes."""
     arrived_ns: int
     """CLOCK_MONOTONIC."""
+    exchange: Exchange | None = None
+    """For an answer that is written while it is being made."""
 
     @property
     def segment(self) -> str:

@@ -18,6 +18,7 @@ class Operation(enum.Enum):
     """Those that sockd offers, by AWS's names."""
 
     INVOKE = "Invoke"
+    INVOKE_WITH_RESPONSE_STREAM = "InvokeWithResponseStream"
     CREATE_FUNCTION = "CreateFunction"
     LIST_FUNCTIONS = "ListFunctions"
     GET_FUNCTION = "GetFunction"
@@ -40,7 +41,7 @@ class Operation(enum.Enum):
     LIST_FUNCTION_URL_CONFIGS = "ListFunctionUrlConfigs"
 
 
-EVENTS = frozenset({Operation.INVOKE})
+EVENTS = frozenset({Operation.INVOKE, Operation.INVOKE_WITH_RESPONSE_STREAM})
 """Those whose body is an event: it may have the size of one, and they are as open as `/run`."""
 UPLOADS = frozenset({Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE})
 """Those whose body holds an archive."""
@@ -50,6 +51,11 @@ _FUNCTION = _FUNCTIONS + "/{}"
 _URL = "/2021-10-31/functions/{}/url"
 TABLE: tuple[tuple[str, str, Operation], ...] = (
     ("POST", _FUNCTION + "/invocations", Operation.INVOKE),
+    (
+        "POST",
+        "/2021-11-15/functions/{}/response-streaming-invocations",
+        Operation.INVOKE_WITH_RESPONSE_STREAM,
+    ),
     ("POST", _FUNCTIONS, Operation.CREATE_FUNCTION),
     ("GET", _FUNCTIONS, Operation.LIST_FUNCTIONS),
     ("GET", _FUNCTION, Operation.GET_FUNCTION),

@@ -26,16 +26,18 @@ from sockd.http.urls.cors import is_preflight, preflight, with_cors
 from sockd.http.urls.event import UrlRequest, event
 from sockd.http.urls.names import Addressed, UrlNames
 from sockd.http.urls.refusals import Forbidden, refusal
-from sockd.http.urls.response import Reply, lines, reply
+from sockd.http.urls.response import Fields, lines, reply
+from sockd.http.urls.streams import Buffered, UrlStream
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function_urls import FunctionUrl
+from sockd.lambdas.trace_context import of_headers
 from sockd.s3.canonical import SignedRequest
 
 INLINE_BYTES = 128 * 1024
 """Of a body that is made or read on the loop: half a millisecond."""
 EVENT_BYTES = 64 * 1024
 """Of an event beyond its body: the head, twice."""
-SANDBOXED = "content-security-policy: sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads\r\n"
+SANDBOXED = ("content-security-policy", "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads")
 """For what a function answers under a path of this port: its pages are strangers to the port's own origin."""
 _NO_BODY = (204, 304)
 
@@ -102,24 +104,35 @@ class UrlDoor:
             f"Request must be smaller than {self.max_body_bytes} bytes for the InvokeFunction operation"
         )
 
-    async def answer(self, admitted: Admitted, exchange: UrlExchange, body: bytes) -> Answer:
-        """Verify a request and run its function. Never raises."""
+    async def answer(self, admitted: Admitted, exchange: UrlExchange, body: bytes) -> None:
+        """Verify a request, run its function, and answer. Never raises."""
         request_id = new_request_id()
         text_id = request_id_text(request_id)
-        cors, origin = admitted.url.cors, admitted.signed.headers.get("origin")
+        cors = admitted.url.cors
         if cors is not None and self.preflight(admitted):
-            fields = preflight(cors, admitted.signed.headers)
-            return Answer(200, f"x-amzn-requestid: {text_id}\r\n{lines(fields)}", b"")
+            told = preflight(cors, admitted.signed.headers)
+            exchange.answer(Answer(200, f"x-amzn-requestid: {text_id}\r\n{lines(told)}", b""))
+            return
+        sink = self._sink(admitted, exchange, request_id)
         try:
             request = await self._request(admitted, exchange, body, text_id)
-            answer = await self._invoke(admitted, request, exchange, body, request_id)
+            answer = await self._invoke(admitted, request, exchange, body, request_id, sink)
         except asyncio.CancelledError:
             # Only the server cancels, when its drain is over: better an answer than a connection that just closes.
             answer = refusal(Draining("the worker stopped before the function had answered"), text_id)
         except Exception as error:
             answer = refusal(error, text_id)
-            answer = answer._replace(fields=answer.fields + lines(with_cors(cors, [], origin)))
-        return answer._replace(fields=answer.fields + SANDBOXED) if admitted.addressed.by_path else answer
+            answer = answer._replace(fields=answer.fields + lines(shaped(admitted, [])))
+        if isinstance(sink, UrlStream):
+            await sink.finish(answer)
+        else:
+            exchange.answer(answer)
+
+    def _sink(self, admitted: Admitted, exchange: UrlExchange, request_id: bytes) -> UrlStream | Buffered:
+        """Who takes an answer that comes piece by piece."""
+        if admitted.url.mode == "BUFFERED":
+            return Buffered(self.max_body_bytes)
+        return UrlStream(exchange, request_id, lambda fields: shaped(admitted, fields))
 
     async def _request(self, admitted: Admitted, exchange: UrlExchange, body: bytes, request_id: str) -> UrlRequest:
         """What the function is told of the request. Raises: Forbidden."""
@@ -148,21 +161,39 @@ class UrlDoor:
         )
 
     async def _invoke(
-        self, admitted: Admitted, request: UrlRequest, exchange: UrlExchange, body: bytes, request_id: bytes
+        self,
+        admitted: Admitted,
+        request: UrlRequest,
+        exchange: UrlExchange,
+        body: bytes,
+        request_id: bytes,
+        sink: UrlStream | Buffered,
     ) -> Answer:
         """Raises: SockdError."""
         payload = await _off_loop(len(body) + 16 * len(request.query), lambda: event(request, body))
         if len(payload) > self.max_body_bytes + EVENT_BYTES:
             raise self.too_large()
-        asked = InvokeRequest(admitted.url.name, payload, request_id, exchange.arrived_ns, exchange.gone)
+        asked = InvokeRequest(admitted.url.name, payload, request_id, exchange.arrived_ns, exchange.gone, sink=sink)
+        asked.trace = of_headers(request.headers)
         invocation = await self._worker.invoke(asked)
-        try:
-            replied: Reply = await _off_loop(len(invocation.body), lambda: reply(invocation.body))
-        except SockdError as error:
-            error.invocation = invocation
-            raise
-        fields = with_cors(admitted.url.cors, replied.fields, admitted.signed.headers.get("origin"))
-        return Answer(replied.status, lines(fields) + invocation_fields(invocation, request.request_id), replied.body)
+        if not invocation.streamed:
+            try:
+                replied = await _off_loop(len(invocation.body), lambda: reply(invocation.body))
+            except SockdError as error:
+                error.invocation = invocation
+                raise
+        elif isinstance(sink, Buffered):
+            replied = sink.reply()
+        else:
+            return Answer(200, "", b"")  # it has been written
+        fields = lines(shaped(admitted, replied.fields)) + invocation_fields(invocation, request.request_id)
+        return Answer(replied.status, fields, replied.body)
+
+
+def shaped(admitted: Admitted, fields: Fields) -> Fields:
+    """A function's headers as its URL sends them."""
+    fields = with_cors(admitted.url.cors, fields, admitted.signed.headers.get("origin"))
+    return [*fields, SANDBOXED] if admitted.addressed.by_path else fields
 
 
 class UrlExchange(Exchange):
@@ -196,7 +227,7 @@ class UrlExchange(Exchange):
         if isinstance(target, Exception):
             self.answer(refusal(target, request_id_text(new_request_id())))
         else:
-            self.answer(await self._door.answer(target, self, bytes(self._body)))
+            await self._door.answer(target, self, bytes(self._body))
 
     def answer(self, answer: Answer) -> None:
         if answer.status not in _NO_BODY or self.lost:

@@ -84,9 +84,24 @@ def reply(body: bytes) -> Reply:
     return _reply(returned)
 
 
+def metadata(text: bytes) -> tuple[int, Fields]:
+    """Status and headers of an answer whose body comes behind them. Raises: BadReply."""
+    try:
+        return _head(_returned.decode(text))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadReply(f"the answer's metadata are not JSON: {error}") from None
+
+
+def _head(returned: _Returned) -> tuple[int, Fields]:
+    status = returned.status_code
+    return (
+        200 if status is msgspec.UNSET else check_status(_decoded("statusCode", status)),
+        checked_fields(_decoded("headers", returned.headers), _decoded("cookies", returned.cookies)),
+    )
+
+
 def _reply(returned: _Returned) -> Reply:
-    status = check_status(_decoded("statusCode", returned.status_code))
-    fields = checked_fields(_decoded("headers", returned.headers), _decoded("cookies", returned.cookies))
+    status, fields = _head(returned)
     raw = bytes(returned.body).lstrip()
     if raw[:1] == b'"':
         try:

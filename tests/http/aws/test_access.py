@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anyio
 INVOKE = "/2015-03-31/functions/echo/invocations"
 PATHS = {
     "Invoke": ("POST", INVOKE),
+    "InvokeWithResponseStream": ("POST", "/2021-11-15/functions/echo/response-streaming-invocations"),
     "CreateFunction": ("POST", "/2015-03-31/functions"),
     "ListFunctions": ("GET", "/2015-03-31/functions/?MaxItems=3"),
     "GetFunction": ("GET", "/2015-03-31/functions/slow"),
@@ -46,7 +47,7 @@ def test_every_operation_is_asked_for_below() -> None:
 
 
 @pytest.mark.parametrize("name", PATHS)
-async def test_without_keys_only_invoke_is_open(keyless: Raw, worker: FakeLambda, name: str) -> None:
+async def test_without_keys_only_invoking_is_open(keyless: Raw, worker: FakeLambda, name: str) -> None:
     worker.names.add("echo")
     before = worker.all_details()
     method, path = PATHS[name]
@@ -54,6 +55,8 @@ async def test_without_keys_only_invoke_is_open(keyless: Raw, worker: FakeLambda
         reply = await keyless.ask(request(method, path, {}, key=key))
         if name == "Invoke":
             assert (reply.status, reply.body) == (200, b"{}")
+        elif name == "InvokeWithResponseStream":
+            assert (reply.status, b"{}" in reply.body) == (200, True)
         else:
             assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "AccessDeniedException")
             assert "lambda_api.keys" in reply.json["message"]

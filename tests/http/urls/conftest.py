@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from sockd.config import Config, HttpConfig, LambdaApiConfig
@@ -21,20 +22,22 @@ from sockd.lambdas.function_urls import FunctionUrl
 from sockd.telemetry import Invocation
 from tests.http.aws.conftest import KEYS
 from tests.http.aws.fake_lambda import FakeLambda
-from tests.http.fake_worker import invocation
+from tests.http.fake_worker import ERRORS, invocation
 from tests.http.raw import Raw, raw
 
 MAX_PAYLOAD = 300_000
 
 
 class UrlWorker(FakeLambda):
-    """As `FakeLambda`; a function `says` answers with what it was given here."""
+    """As `FakeLambda`; the functions `says` and `streaming` answer with what they were given here."""
 
     def __init__(self) -> None:
         super().__init__()
         self.answers: bytes = b"{}"
         self.asked: list[InvokeRequest] = []
-        self.add("says", "echo")
+        self._in_pieces: tuple[int, list[tuple[bytes, bytes]], list[bytes], bool] = (200, [], [], False)
+        self.release.set()
+        self.add("says", "echo", "streaming")
 
     def add(self, *names: str) -> None:
         """Functions to have URLs."""
@@ -44,8 +47,31 @@ class UrlWorker(FakeLambda):
 
     async def invoke(self, request: InvokeRequest) -> Invocation:
         self.asked.append(request)
+        if request.name == "streaming":
+            return await self._answer_in_pieces(request)
         answer = await super().invoke(request)
         return invocation(self.answers) if request.name == "says" else answer
+
+    async def _answer_in_pieces(self, request: InvokeRequest) -> Invocation:
+        sink = request.sink
+        assert sink is not None
+        sink.begun = invocation(b"")
+        status, headers, pieces, fails = self._in_pieces
+        await sink.head(status, headers)
+        for piece in pieces:
+            if piece:
+                await sink.chunk(piece)
+            else:
+                await self.release.wait()
+        if fails:
+            raise ERRORS["raises"]()
+        return msgspec.structs.replace(invocation(b""), streamed=True)
+
+    def streams(
+        self, status: int, headers: list[tuple[bytes, bytes]], pieces: list[bytes], *, fails: bool = False
+    ) -> None:
+        """What `streaming` answers; where a piece is empty it waits for `release`."""
+        self._in_pieces = status, headers, pieces, fails
 
     def says(self, value: object) -> None:
         self.answers = json.dumps(value).encode()

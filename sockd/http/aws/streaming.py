@@ -1,0 +1,108 @@
+"""InvokeWithResponseStream: the answer as an event stream, each piece as soon as the function has made it.
+
+    PayloadChunk …   what the function streams; of one that answers at once, its answer
+    InvokeComplete   {"ErrorCode"?, "ErrorDetails"?, "LogResult"?}: how it ended, also after pieces have gone out
+
+What never ran is an error as of any operation; what ran and failed is in InvokeComplete. A retry of the SDK's runs again: an
+answer that has been passed on piece by piece is not there to be given twice.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sockd.errors import SockdError
+from sockd.http.answers import Answer, invocation_fields
+from sockd.http.aws.errors import ValidationFailed
+from sockd.http.aws.event_stream import CONTENT_TYPE, message
+from sockd.http.aws.invoke import FUNCTION_ERRORS, VERSION, error_payload, log_tail, log_type_of, request_of
+from sockd.http.aws.operations import Call, Result, Table
+from sockd.http.aws.routes import Operation
+from sockd.http.aws.worker import LambdaWorker
+from sockd.http.exchange import Exchange
+from sockd.http.request_ids import request_id_text
+from sockd.http.streamed import StreamedAnswer
+from sockd.telemetry import Invocation
+
+
+class EventStream(StreamedAnswer):
+    """A streamed answer whose pieces become events. Its function's own status and headers are nowhere to be told."""
+
+    async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        name, _, value = VERSION.strip().encode().partition(b": ")
+        await super().head(200, [(b"content-type", CONTENT_TYPE.encode()), (name, value)])
+
+    async def chunk(self, data: bytes) -> None:
+        if data:
+            await super().chunk(payload_chunk(data))
+
+    async def complete(self, told: dict[str, str]) -> None:
+        """The last event."""
+        await super().chunk(invoke_complete(told))
+        self.close(Answer(200, "", b""))
+
+
+class StreamingOperations:
+    """The one operation."""
+
+    def __init__(self, worker: LambdaWorker) -> None:
+        self._worker = worker
+
+    def table(self) -> Table:
+        """As `Operations.table`."""
+        return {Operation.INVOKE_WITH_RESPONSE_STREAM: self._invoke}
+
+    async def _invoke(self, call: Call) -> Result:
+        """An answer; of one that has been written already, what is not looked at any more."""
+        request, text_id = request_of(call), request_id_text(call.request_id)
+        kind = call.headers.get("x-amz-invocation-type", "RequestResponse")
+        tail = log_type_of(call.headers) == "Tail"
+        if kind not in ("RequestResponse", "DryRun"):
+            raise ValidationFailed(
+                kind, "invocationType", "Member must satisfy enum value set: [RequestResponse, DryRun]"
+            )
+        if kind == "DryRun":
+            self._worker.function(request.name)
+            return Answer(204, f"x-amzn-requestid: {text_id}\r\n{VERSION}", b"")
+        assert isinstance(call.exchange, Exchange)
+        stream = request.sink = EventStream(call.exchange, call.request_id)
+        request.gone = call.exchange.gone
+        told: dict[str, str] = {}
+        invocation: Invocation | None = None
+        try:
+            if tail:
+                outcome = await self._worker.invoke_told(request)
+                told["LogResult"] = log_tail(outcome, text_id)
+                invocation = outcome.invocation
+                if outcome.error is not None:
+                    raise outcome.error
+            else:
+                invocation = await self._worker.invoke(request)
+        except SockdError as error:
+            if not isinstance(error, FUNCTION_ERRORS) and not stream.started:
+                raise
+            invocation = invocation or error.invocation
+            told = {"ErrorCode": "Unhandled", "ErrorDetails": error_payload(error, text_id).decode(), **told}
+        if stream.started:
+            await stream.complete(told)
+            return Answer(200, "", b"")
+        return _whole(invocation, told, text_id)
+
+
+def payload_chunk(data: bytes) -> bytes:
+    """A piece of the answer."""
+    return message("PayloadChunk", data, "application/octet-stream")
+
+
+def invoke_complete(told: dict[str, str]) -> bytes:
+    """How it ended."""
+    return message("InvokeComplete", msgspec.json.encode(told), "application/json")
+
+
+def _whole(invocation: Invocation | None, told: dict[str, str], request_id: str) -> Answer:
+    """The events of a function that did not stream."""
+    fields = f"content-type: {CONTENT_TYPE}\r\n{VERSION}"
+    fields += f"x-amzn-requestid: {request_id}\r\n" if invocation is None else invocation_fields(invocation, request_id)
+    answered = invocation is not None and "ErrorCode" not in told
+    events = payload_chunk(invocation.body) if invocation is not None and answered and invocation.body else b""
+    return Answer(200, fields, events + invoke_complete(told))
