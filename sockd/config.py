@@ -34,6 +34,12 @@ class HttpConfig(Slice, frozen=True):
     """How long an idle connection is kept."""
     drain_s: float = 20.0
     """How long SIGTERM waits for what is under way."""
+    replay_s: float = 300.0
+    """How long an answer is kept for a request that comes again under its Idempotency-Key, or its SDK's id."""
+    replay_bytes: int = 64 * MB
+    """Of all answers that are kept; beyond, the oldest go."""
+    replay_answers: int = 10_000
+    """How many are kept."""
 
 
 class FunctionDefaults(Slice, frozen=True):
@@ -180,6 +186,45 @@ class OtlpConfig(Slice, frozen=True):
     """How long a drain waits for the last ones."""
 
 
+class EventsConfig(Slice, frozen=True):
+    """Asynchronous invocation (AWS's numbers where it has one) and schedules."""
+
+    concurrency: int = 64
+    """Events that run at a time, of all functions; of one function, no more than its own concurrency."""
+    max_payload_bytes: int = 1 * MB
+    """Of one event."""
+    max_events: int = 100_000
+    """That wait or run; beyond, callers get 429."""
+    max_bytes: int = 512 * MB
+    """Of their payloads; beyond, callers get 429."""
+    max_dead: int = 100_000
+    """Dead letters that are kept; beyond, the oldest go."""
+    max_dead_bytes: int = 512 * MB
+    """Of their payloads; beyond, the oldest go."""
+    retries: int = 2
+    """After errors of a function, unless its event-invoke-config says otherwise."""
+    retry_delays_s: tuple[float, ...] = (60.0, 120.0)
+    """Before the first retry and the second; the last one holds for all that follow."""
+    max_age_s: int = 6 * 3600
+    """How long an event is tried, unless its function's event-invoke-config says otherwise."""
+    throttle_delay_s: float = 1.0
+    """Before an event that found no place is tried again; it doubles each time."""
+    max_throttle_delay_s: float = 300.0
+    """The longest that it becomes."""
+    remember_s: float = 300.0
+    """How long the id of an SDK's call is known, so that a retry of it is not a second event."""
+    max_remembered: int = 100_000
+    """Most of those ids."""
+    synchronous: Literal["normal", "full"] = "normal"
+    """normal: what was accepted survives the daemon's death, a power cut may take the last moments; full: survives both."""
+    directories: dict[str, str] = {}
+    """Directories of the host that events may end at as `directory:NAME`; another name is one in the state directory."""
+    max_schedules: int = 1000
+    """Most schedules."""
+    missed: Literal["once", "skip"] = "once"
+    """What becomes of the ticks that a schedule missed while the daemon was down: one is made up for, or none."""
+
+
 class LambdaApiConfig(Slice, frozen=True):
     """AWS's Lambda API on the public port."""
 
@@ -223,6 +268,8 @@ class Config(Slice, frozen=True):
     lambda_api: LambdaApiConfig = LambdaApiConfig()
     secrets: SecretsConfig = SecretsConfig()
     function_urls: FunctionUrlsConfig = FunctionUrlsConfig()
+
+    events: EventsConfig = EventsConfig()
 
     @classmethod
     def load(cls, path: Path | None, **overrides: str) -> Config:

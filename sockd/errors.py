@@ -4,7 +4,7 @@
      ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadConfig, InvalidEvent
      ├─ NoSuchFunction 404
      ├─ RequestTooLarge 413
-     ├─ TooManyRequests 429
+     ├─ TooManyRequests 429 ── TooManyEvents
      ├─ FunctionFailed 500                the handler ran and raised
      │   ├─ LaunchAborted                 the initscript decided that nothing is to be run
      │   ├─ InitFailed                    importing the handler raised
@@ -101,6 +101,10 @@ class TooManyRequests(SockdError):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class TooManyEvents(TooManyRequests):
+    """As much as may wait to be run later does."""
 
 
 class FunctionFailed(SockdError):

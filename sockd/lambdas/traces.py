@@ -80,10 +80,11 @@ class Traces:
         """By the text of its request id, or a beginning of it that no other has. Raises: NoSuchTrace."""
         wanted = request_id.replace("-", "").lower()
         found = [trace for trace in self._ring if trace.request_id.hex().startswith(wanted)] if wanted else []
-        if len(found) != 1:
-            known = f"{len(found)} invocations begin so" if found else f"the last {len(self._ring)} are remembered"
+        ids = {trace.request_id for trace in found}
+        if len(ids) != 1:
+            known = f"{len(ids)} invocations begin so" if found else f"the last {len(self._ring)} are remembered"
             raise NoSuchTrace(f"no invocation {request_id[:80]!r}: {known}")
-        return found[0]
+        return found[-1]  # the last attempt, of an event that was tried again
 
     def last(self, limit: int) -> list[Trace]:
         """The newest, newest first."""

@@ -1,0 +1,195 @@
+"""The dispatcher: runs events when they are due, and sees each to its end.
+
+Owns the queue and the attempts under way; how events end is the business of `event_endings`. An event that is cut off in
+an attempt is still in the store, and the daemon's successor runs it again.
+
+It is woken by what comes, by what ends, and by a timer for what is due next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from sockd.config import EventsConfig
+from sockd.errors import SockdError
+from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.clock import Clock, Timer
+from sockd.lambdas.event_configs import EventInvokeConfig
+from sockd.lambdas.event_endings import Endings
+from sockd.lambdas.event_policy import FUNCTION_ERRORS, TOO_OLD, Again, Rules, after_failure, rules
+from sockd.lambdas.event_queue import Entry, EventQueue
+from sockd.lambdas.event_records import LATEST
+from sockd.lambdas.event_store import SCHEDULE, Event
+from sockd.lambdas.trace_context import read
+from sockd.telemetry import Invocation
+
+_log = logging.getLogger(__name__)
+
+
+class Functions(NamedTuple):
+    """The functions, as events need them."""
+
+    invoke: Callable[[InvokeRequest], Awaitable[Invocation]]
+    """Raises: SockdError."""
+    check: Callable[[str, str], object]
+    """Whether there is this function in this version. Raises: NoSuchFunction."""
+    places: Callable[[str], int]
+    """How many events of a function may run at a time."""
+    explain: Callable[[SockdError, str], bytes]
+    """An error as JSON; the second is the request's id."""
+
+
+class Dispatcher:
+    """`add` gives it what the store has; `stop`, then `aclose`, end it."""
+
+    def __init__(
+        self,
+        functions: Functions,
+        endings: Endings,
+        config: EventsConfig,
+        clock: Clock,
+    ) -> None:
+        self._functions = functions
+        self._endings = endings
+        self._config = config
+        self._clock = clock
+        self._running: set[asyncio.Task[None]] = set()
+        self._timer: Timer | None = None
+        self._going = False
+        self.queue = EventQueue(functions.places)
+        self.configs: dict[tuple[str, str], EventInvokeConfig] = {}
+        self.attempts: dict[str, int] = {}
+        """Attempts by what became of them, since the daemon started."""
+
+    def start(self) -> None:
+        """From now on, run what is due."""
+        self._going = True
+        self._dispatch()
+
+    def stop(self) -> None:
+        """Begin nothing any more; what runs goes on."""
+        self._going = False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def aclose(self, deadline_s: float) -> None:
+        """Let what runs end, but no longer than the deadline; what is cut off then is run again by the next daemon."""
+        self.stop()
+        if self._running:
+            await asyncio.wait(self._running, timeout=deadline_s)
+        for attempt in self._running:
+            attempt.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def add(self, event: Event) -> None:
+        """Have an event that is in the store run when it is due, by the wall clock's word of it, within bounds: whatever
+        that clock has done meanwhile, nothing waits longer than it ever had to."""
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        longest = max(*self._config.retry_delays_s, self._config.max_throttle_delay_s, 0.0)
+        wait_s = min(max(event.due_at - now, 0.0), longest)
+        self.queue.push(event, due=monotonic + wait_s, born=monotonic - max(now - event.accepted_at, 0.0))
+        self._dispatch()
+
+    def rules(self, event: Event) -> Rules:
+        """What holds for an event."""
+        return rules(self._config, self.configs.get((event.function, event.qualifier or LATEST)))
+
+    def _dispatch(self) -> None:
+        if not self._going:
+            return
+        while len(self._running) < self._config.concurrency:
+            entry = self.queue.take(self._clock.monotonic())
+            if entry is None:
+                break
+            attempt = asyncio.ensure_future(self._run(entry))
+            self._running.add(attempt)
+            attempt.add_done_callback(self._running.discard)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.queue.next_due()
+        if due is not None:
+            self._timer = self._clock.call_later(max(due - self._clock.monotonic(), 0.0), self._dispatch)
+
+    async def _run(self, entry: Entry) -> None:
+        """One attempt, and what comes of it."""
+        event, again_s = entry.event, None
+        try:
+            again_s = await self._attempt(event, self._clock.monotonic() - entry.born)
+        except Exception:
+            # The event stays in the store for the next daemon; here it is in nobody's way.
+            _log.exception("event %s of %s", uuid.UUID(bytes=event.id), event.function)
+            self.queue.drop(event)
+        finally:
+            self.queue.leave(event)
+            # In the next step of the loop, when this task is no longer one of those that run.
+            asyncio.get_running_loop().call_soon(self._dispatch)
+        if again_s is not None:
+            self.queue.push(event, due=self._clock.monotonic() + again_s, born=entry.born)
+
+    async def _attempt(self, event: Event, age_s: float) -> float | None:
+        """Returns: in how many seconds there is to be another one."""
+        payload = await self._endings.payload(event)
+        if payload is None:
+            self.queue.drop(event)
+            return None
+        holds = self.rules(event)
+        if age_s >= holds.max_age_s:
+            await self._over(event, self._endings.failure(event, payload, holds.on_failure, TOO_OLD, None))
+            return None
+        trigger = "timer" if event.source.startswith(SCHEDULE) else "other"
+        request = InvokeRequest(event.function, payload, event.id, time.monotonic_ns(), trigger=trigger)
+        if event.trace:
+            traceparent, _, tracestate = event.trace.partition(" ")
+            request.trace = read(traceparent, tracestate)
+        try:
+            invocation = await self._functions.invoke(request)
+        except SockdError as error:
+            return await self._after_failure(event, payload, error, age_s)
+        except Exception:
+            _log.exception("event %s of %s", uuid.UUID(bytes=event.id), event.function)
+            return await self._after_failure(event, payload, SockdError("internal error; see the worker's log"), age_s)
+        event.attempts += 1
+        self._count("ok")
+        await self._over(event, self._endings.success(event, payload, holds.on_success, invocation))
+        return None
+
+    async def _after_failure(self, event: Event, payload: bytes, error: SockdError, age_s: float) -> float | None:
+        ran = isinstance(error, FUNCTION_ERRORS)
+        if not self._going and not ran:
+            return None  # the daemon is ending, and the next one will run it
+        event.attempts += 1
+        event.failures += ran
+        event.throttles += not ran
+        self._count("error" if ran else "throttled")
+        failures, throttles, holds = event.failures, event.throttles, self.rules(event)
+        step = after_failure(
+            error, failures=failures, throttles=throttles, age_s=age_s, rules=holds, config=self._config
+        )
+        about = (uuid.UUID(bytes=event.id), event.function, event.attempts, error.error_type[:100])
+        if isinstance(step, Again):
+            _log.warning("event %s of %s: attempt %d failed: %r; again in %.0f s", *about, step.delay_s)
+            event.due_at = self._clock.now() + step.delay_s
+            await self._endings.note(event)
+            return step.delay_s
+        _log.warning("event %s of %s: attempt %d failed, the last: %r", *about)
+        await self._over(event, self._endings.failure(event, payload, holds.on_failure, step.condition, error))
+        return None
+
+    async def _over(self, event: Event, ending: Awaitable[Event | None]) -> None:
+        """See an event to its end, and what follows it to its beginning."""
+        follower = await ending
+        self.queue.drop(event)
+        if follower is not None:
+            self.add(follower)
+
+    def _count(self, outcome: str) -> None:
+        self.attempts[outcome] = self.attempts.get(outcome, 0) + 1

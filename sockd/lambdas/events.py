@@ -1,0 +1,245 @@
+"""Asynchronous invocation: accepts events, and has them run until each is over.
+
+Owns the store's thread and the dispatcher. `accept` returns when the event is committed: from then on it survives the
+daemon's death, runs at least once, and ends at a destination or as a dead letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from sockd.config import EventsConfig
+from sockd.errors import Draining, RequestTooLarge, TooManyEvents
+from sockd.lambdas.clock import Clock, LoopClock
+from sockd.lambdas.dead_letters import DeadLetters, described
+from sockd.lambdas.destinations import Directories, parse_destination
+from sockd.lambdas.dispatcher import Dispatcher, Functions
+from sockd.lambdas.event_configs import EventInvokeConfig
+from sockd.lambdas.event_endings import Endings
+from sockd.lambdas.event_records import LATEST
+from sockd.lambdas.event_store import Event, EventStore
+from sockd.lambdas.store_thread import StoreThread
+from sockd.lambdas.trace_context import traceparent_of
+from sockd.telemetry import TraceContext
+
+CLOSE_DEADLINE_S = 2.0
+
+
+class Events:
+    """`start` when the functions are there; `stop` when they begin to go; `aclose`."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        functions: Functions,
+        directories: Directories,
+        config: EventsConfig,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock or LoopClock()
+        self._functions = functions
+        waiting, configs, dead_total = store.waiting(), store.configs.all(), store.dead_total()
+        self.store = StoreThread(store, "sockd-events")
+        self._endings = Endings(
+            self.store, directories, config, self.clock, check=functions.check, explain=functions.explain
+        )
+        self._dispatcher = Dispatcher(functions, self._endings, config, self.clock)
+        self._dispatcher.configs = {(each.function, each.qualifier): each for each in configs}
+        self.dead_letters = DeadLetters(self.store, self._endings, self.clock, self._dispatcher.add)
+        self._endings.dead_total = dead_total
+        for event in waiting:
+            self._dispatcher.add(event)
+        self._coming = self._coming_bytes = 0
+        """Events that are being written."""
+        self._closing = False
+        self.accepted = 0
+        """Since the daemon started."""
+
+    def start(self) -> None:
+        """Run what is due, from now on."""
+        self._dispatcher.start()
+
+    def stop(self) -> None:
+        """Accept and begin nothing any more."""
+        self._closing = True
+        self._dispatcher.stop()
+
+    async def aclose(self) -> None:
+        """Let attempts that have their answer end, and close the store."""
+        self.stop()
+        await self._dispatcher.aclose(CLOSE_DEADLINE_S)
+        await self.store.aclose()
+
+    # -- accepting
+
+    async def accept(
+        self,
+        name: str,
+        qualifier: str,
+        payload: bytes,
+        *,
+        source: str,
+        retry_key: str = "",
+        trace: TraceContext | None = None,
+    ) -> str:
+        """Have a function run later, once at least. Returns the request id of its attempts, when it is committed.
+
+        Args: retry_key: what a retry of this very call has in common with it; within some minutes it is no other event.
+        Raises: NoSuchFunction, RequestTooLarge, TooManyEvents, Draining, StorageFull."""
+        self._functions.check(name, qualifier)
+        if len(payload) > self.config.max_payload_bytes:
+            raise RequestTooLarge(
+                f"the payload has {len(payload)} bytes; the limit of an asynchronous invocation is "
+                f"{self.config.max_payload_bytes}"
+            )
+        now = self.clock.now()
+        event = Event(0, uuid.uuid4().bytes, name, qualifier, source, 0, now, now, 0, 0, 0, len(payload))
+        if trace is not None:
+            event.trace = f"{traceparent_of(trace)} {trace.state}".rstrip()
+        key = b""
+        if retry_key:
+            key = hashlib.sha256(f"{name}\0{qualifier}\0{retry_key}\0".encode() + payload).digest()
+        # On its own: a caller that leaves must not leave an event in the store that nobody here knows of.
+        accepting = asyncio.ensure_future(self._accept(event, payload, key))
+        return str(uuid.UUID(bytes=await asyncio.shield(accepting)))
+
+    async def _accept(self, event: Event, payload: bytes, key: bytes) -> bytes:
+        def add(store: EventStore) -> bytes:
+            since = event.accepted_at - self.config.remember_s
+            known = store.known(key, since) if key else None
+            if known is None:
+                event.seq = store.add(event, payload)
+                if key:
+                    most = self.config.max_remembered
+                    store.remember(key, event.id, event.accepted_at, since=since, most=most)
+            return known or event.id
+
+        with self.room(event.size):
+            event_id = await self.store.run(add)
+        if event.seq:
+            self.added(event)
+        return event_id
+
+    @contextlib.contextmanager
+    def room(self, size_bytes: int) -> Iterator[None]:
+        """Hold room for an event that is being written, for the length of a block.
+
+        Raises: Draining; TooManyEvents when too much waits already."""
+        if self._closing:
+            raise Draining("the worker is shutting down")
+        queue, config = self._dispatcher.queue, self.config
+        if len(queue) + self._coming >= config.max_events:
+            raise TooManyEvents(f"{len(queue)} events wait, which are events.max_events")
+        if queue.size_bytes + self._coming_bytes + size_bytes > config.max_bytes:
+            raise TooManyEvents(f"the events that wait have {queue.size_bytes} bytes; the limit is {config.max_bytes}")
+        self._coming += 1
+        self._coming_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._coming -= 1
+            self._coming_bytes -= size_bytes
+
+    def added(self, event: Event) -> None:
+        """Have an event run that is in the store."""
+        self.accepted += 1
+        self._dispatcher.add(event)
+
+    # -- functions
+
+    async def forget(self, function: str) -> None:
+        """A function has been removed: what waits for it becomes dead letters, and its settings go."""
+        queue, now = self._dispatcher.queue, self.clock.now()
+        running = [entry.event.seq for entry in queue.entries() if entry.event.seq in queue.running]
+        queue.drop_function(function)
+
+        def forget(store: EventStore) -> tuple[int, int, tuple[int, int]]:
+            store.configs.remove_function(function)
+            store.schedules.remove_function(function)
+            buried = store.bury_function(function, now, "FunctionRemoved", but=running)
+            dropped = store.trim_dead(self.config.max_dead, self.config.max_dead_bytes)
+            return buried, dropped, store.dead_total()
+
+        self._endings.buried(*await self.store.run(forget))
+        for key in [key for key in self._dispatcher.configs if key[0] == function]:
+            del self._dispatcher.configs[key]
+
+    def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None:
+        """How the events of a function, or of one version of it, are to end; None: nobody has said."""
+        return self._dispatcher.configs.get((name, qualifier or LATEST))
+
+    def event_configs(self, name: str) -> list[EventInvokeConfig]:
+        """All of a function, by qualifier."""
+        found = (each for (function, _), each in self._dispatcher.configs.items() if function == name)
+        return sorted(found, key=lambda each: each.qualifier)
+
+    async def put_event_config(self, wanted: EventInvokeConfig) -> EventInvokeConfig:
+        """Set it, with the time. Raises: NoSuchFunction; BadRequest for a destination that cannot be."""
+        self._functions.check(wanted.function, wanted.qualifier)
+        for destination in (wanted.on_success, wanted.on_failure):
+            if destination:
+                parse_destination(destination)
+        config = msgspec.structs.replace(wanted, modified_at=self.clock.now())
+        await self.store.run(lambda store: store.configs.put(config))
+        self._dispatcher.configs[config.function, config.qualifier] = config
+        return config
+
+    async def remove_event_config(self, name: str, qualifier: str) -> bool:
+        """Back to the defaults; returns whether there was one."""
+        key = (name, qualifier or LATEST)
+        await self.store.run(lambda store: store.configs.remove(*key))
+        return self._dispatcher.configs.pop(key, None) is not None
+
+    # -- looking
+
+    def waiting(self, function: str | None, limit: int) -> list[dict[str, Any]]:
+        """Events that are not over, oldest first."""
+        running = self._dispatcher.queue.running
+        entries = (each.event for each in self._dispatcher.queue.entries() if function in (None, each.event.function))
+        return [
+            {**described(event), "state": "running" if event.seq in running else "waiting"}
+            for event, _ in zip(entries, range(limit), strict=False)
+        ]
+
+    def depth(self) -> dict[str, int]:
+        """Events that are not over, by state."""
+        queue = self._dispatcher.queue
+        return {"waiting": len(queue) - len(queue.running), "running": len(queue.running)}
+
+    def oldest_age_s(self) -> float:
+        """How long the oldest event has been here."""
+        oldest = self._dispatcher.queue.oldest()
+        return max(self.clock.monotonic() - oldest.born, 0.0) if oldest is not None else 0.0
+
+    def attempts(self) -> dict[str, int]:
+        """Attempts so far, by what became of them."""
+        return self._dispatcher.attempts
+
+    def endings(self) -> dict[str, int]:
+        """Events that are over, by how they ended."""
+        return self._endings.counts
+
+    def status(self) -> dict[str, Any]:
+        """For `/status`."""
+        return {
+            **self.depth(),
+            "waiting_bytes": self._dispatcher.queue.size_bytes,
+            "oldest_age_s": round(self.oldest_age_s(), 3),
+            "accepted": self.accepted,
+            "attempts": dict(self.attempts()),
+            "endings": dict(self.endings()),
+            "dead": self._endings.dead_total[0],
+            "dead_bytes": self._endings.dead_total[1],
+        }
+
+    def dead(self) -> int:
+        """How many dead letters there are."""
+        return self._endings.dead_total[0]
