@@ -21,9 +21,10 @@ from typing import Any
 import msgspec
 
 from initscripts.report import AppRead
+from sockd.asynchronous import Asynchronous
 from sockd.config import Config
 from sockd.errors import Draining, SockdError
-from sockd.http import management_env, management_urls
+from sockd.http import management_env, management_events, management_urls
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
@@ -57,6 +58,7 @@ class Daemon:
     """What the doors talk to (`sockd.http.worker_api.WorkerApi`)."""
 
     def __init__(self, worker: Worker, export: SpanExport | None = None) -> None:
+        """Raises: BadEventStore, BadConfig."""
         self._worker = worker
         self._noted = Observations(worker.config, export)
         self.urls = worker.urls
@@ -65,6 +67,8 @@ class Daemon:
         self.draining = False
         self.url = ""
         watch(self._noted.metrics, worker)
+        self.later = Asynchronous(worker, self.invoke, self._noted.metrics)
+        self.events = self.later.events
 
     async def invoke(self, request: InvokeRequest) -> Invocation:
         """Run a function once. Raises: SockdError, with `invocation` where a sandbox was reached."""
@@ -138,6 +142,7 @@ class Daemon:
     async def remove(self, name: str) -> None:
         """Forget a function, its logs and its numbers."""
         await self._worker.functions.remove(name)
+        await self.later.forget(name)
         self._noted.forget(name)
 
     async def configure(self, name: str, changes: dict[str, Any]) -> None:
@@ -177,7 +182,13 @@ class Daemon:
                 yield record
 
     def status(self) -> dict[str, Any]:
-        return {"url": self.url, "pid": os.getpid(), "uptime_s": time.time() - self._started_s, **status(self._worker)}
+        return {
+            "url": self.url,
+            "pid": os.getpid(),
+            "uptime_s": time.time() - self._started_s,
+            **status(self._worker),
+            **self.later.status(),
+        }
 
     def tree(self) -> Tree:
         return tree_snapshot(self._worker)
@@ -231,12 +242,14 @@ async def serve(config: Config) -> int:
         if export is not None:
             stack.push_async_callback(export.aclose)
         daemon = Daemon(worker, export)
+        stack.push_async_callback(daemon.later.aclose)
         servers = await _open_doors(daemon, access, config, state, stack)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
         worker.open_engine([servers[0].port])
         preloading = asyncio.create_task(worker.preload())
         settle_collector()
+        daemon.later.start()
         print(f"sockd is listening on {daemon.url}", flush=True)
         notify("READY=1")
         status = await stopped
@@ -245,6 +258,7 @@ async def serve(config: Config) -> int:
         if status:
             print("the farm ended by itself; start sockd again", file=sys.stderr)
         daemon.draining = True
+        daemon.later.stop()
         await worker.functions.drain(config.http.drain_s)
         for server in servers:
             await server.aclose(config.http.drain_s)
@@ -272,7 +286,11 @@ async def _open_doors(
         keep_alive_s=config.http.keep_alive_s,
     )
     stack.push_async_callback(front.aclose, 0.0)
-    more = [*management_env.routes(daemon.environments), *management_urls.routes(daemon, config)]
+    more = [
+        *management_env.routes(daemon.environments),
+        *management_urls.routes(daemon, config),
+        *management_events.routes(daemon.events),
+    ]
     management = HttpServer(
         Management(daemon, config, state.path / "tmp", more).app,
         [bind_unix(state.socket)],

@@ -26,7 +26,9 @@ from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, host_check
+from sockd.http.replays import Replays
 from sockd.http.request_ids import new_request_id, request_id_text
+from sockd.http.run_options import HEADERS, run_as_asked
 from sockd.http.streamed import StreamedAnswer
 from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import WorkerApi
@@ -72,6 +74,7 @@ class Front:
         self.worker = worker
         self._lambda_api = lambda_api
         self._url_door = url_door
+        self.replays = lambda_api.replays if lambda_api is not None else Replays(config)
         self.max_payload_bytes = config.max_payload_bytes
         self._host_allowed = host_check(config.listen)
         self._pages: dict[bytes, Page] = {
@@ -90,9 +93,12 @@ class Front:
             return self._lambda_api.open(connection, head)
         return FrontExchange(connection, head, self, called)
 
-    def check(self, head: Head) -> None:
-        """Raises: BadRequest, ForbiddenHost, RequestTooLarge."""
+    def check(self, head: Head) -> dict[bytes, bytes] | None:
+        """Returns: those of its headers that ask for more than an answer, if it has any (`run_options`).
+
+        Raises: BadRequest, ForbiddenHost, RequestTooLarge."""
         host: bytes | None = None
+        asked: dict[bytes, bytes] | None = None
         for name, value in head.headers:
             if name == b"host":
                 if host is not None:
@@ -102,11 +108,14 @@ class Front:
                 length = int(value)  # digits only: the parser has refused everything else
                 if length > self.max_payload_bytes:
                     raise RequestTooLarge(f"the payload has {length} bytes; the limit is {self.max_payload_bytes}")
+            elif name in HEADERS:
+                asked = {**(asked or {}), name: value}
         if host is None:
             if head.version != "1.0":
                 raise BadRequest("a Host header is needed, as in HTTP/1.1")
         elif not self._host_allowed(host):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
+        return asked
 
     def route(self, head: Head, called: re.Match[bytes] | None) -> str | Page:
         """A function's name, or a page.
@@ -153,13 +162,14 @@ class FrontExchange(Exchange):
 
     _body: bytes | bytearray = b""
     _target: str | Page | SockdError
+    _asked: dict[bytes, bytes] | None = None
 
     def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
         super().__init__(connection, head)
         self._arrived_ns = time.monotonic_ns()
         self._front = front
         try:
-            front.check(head)
+            self._asked = front.check(head)
             self._aim(front.route(head, called))
         except SockdError as error:
             self._aim(error)
@@ -189,7 +199,10 @@ class FrontExchange(Exchange):
             payload = bytes(self._body) or b"{}"
             request = InvokeRequest(target, payload, request_id, self._arrived_ns, self.gone, sink=sink)
             request.trace = of_headers(self.head.headers)
-            sink.close(await run(self._front.worker, request))
+            if self._asked is None:
+                sink.close(await run(self._front.worker, request))
+            else:
+                sink.close(await self._run_as_asked(request, self._asked))
             return
         text_id = request_id_text(new_request_id())
         if isinstance(target, SockdError):
@@ -200,6 +213,18 @@ class FrontExchange(Exchange):
             self.answer(page if isinstance(page, Answer) else await page)
         except Exception as error:
             self.answer(failure(error, text_id))
+
+    async def _run_as_asked(self, request: InvokeRequest, asked: dict[bytes, bytes]) -> Answer:
+        front = self._front
+        try:
+            return await run_as_asked(
+                *(request, asked),
+                events=front.worker.events,
+                replays=front.replays,
+                run=lambda: run(front.worker, request),
+            )
+        except SockdError as error:
+            return failure(error, request_id_text(request.id))
 
 
 async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:

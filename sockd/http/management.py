@@ -41,8 +41,9 @@ from sockd.http.asgi import AsgiApplication
 from sockd.http.front import NoSuchPage, run
 from sockd.http.limits import ConnectionLimits
 from sockd.http.request_ids import new_request_id, request_id_text
+from sockd.http.run_options import accepted
 from sockd.http.streams import Lines, Work
-from sockd.http.typed_routes import Handler, function_name, respond, typed_routes
+from sockd.http.typed_routes import Handler, function_name, limit, respond, typed_routes
 from sockd.http.uploads import read_body, store
 from sockd.http.worker_api import Progress, WorkerApi
 from sockd.invoke_request import InvokeRequest
@@ -55,7 +56,6 @@ INITSCRIPT_HEADER: Final = "x-sockd-initscript-bytes"
 LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, half_close=False)
 """For the server of this door: uploads take their time, and a client that leaves must be noticed."""
 _MAX_REQUIREMENTS_BYTES = 1 << 20
-_MAX_LOG_RECORDS = 10_000
 _encode = msgspec.json.encode
 
 
@@ -140,7 +140,7 @@ class Management:
         return respond(json_answer(recorded))
 
     async def _traces(self, request: Request) -> Response:
-        return respond(json_answer(self._worker.traces(_limit(request.query_params.get("limit", "20")))))
+        return respond(json_answer(self._worker.traces(limit(request.query_params.get("limit", "20")))))
 
     async def _trace(self, request: Request) -> Response:
         return respond(json_answer(await self._worker.trace(request.path_params["request_id"])))
@@ -148,21 +148,20 @@ class Management:
     async def _logs(self, request: Request) -> Response:
         name, query = function_name(request), request.query_params
         request_id = query.get("request_id")
-        limit = _limit(query.get("limit", "100"))
+        most = limit(query.get("limit", "100"))
         if query.get("follow", "0") == "1":
             self._worker.function(name)  # an unknown one is a 404, not a stream that fails
-            return Lines(_follow(self._worker, name, request_id, limit))
-        records = self._worker.logs(name, request_id=request_id, limit=limit)
+            return Lines(_follow(self._worker, name, request_id, most))
+        records = self._worker.logs(name, request_id=request_id, limit=most)
         return respond(json_answer([_log_fields(record) for record in records]))
 
     async def _invoke(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
         payload = await read_body(request, self._config.http.max_payload_bytes)
-        return respond(
-            await run(
-                self._worker, InvokeRequest(function_name(request), payload or b"{}", new_request_id(), arrived_ns)
-            )
-        )
+        wanted = InvokeRequest(function_name(request), payload or b"{}", new_request_id(), arrived_ns)
+        if request.headers.get("x-amz-invocation-type") == "Event":
+            return respond(await accepted(self._worker.events, wanted, source="cli"))
+        return respond(await run(self._worker, wanted))
 
     async def _status(self, request: Request) -> Response:
         return respond(json_answer(self._worker.status()))
@@ -199,12 +198,6 @@ def _overrides(request: Request) -> dict[str, Any]:
         return msgspec.json.decode(header, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise BadRequest(f"{OVERRIDES_HEADER} is not a JSON object: {error}") from None
-
-
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) > _MAX_LOG_RECORDS:
-        raise BadRequest(f"limit must be a number from 0 to {_MAX_LOG_RECORDS}")
-    return int(text)
 
 
 async def _follow(worker: WorkerApi, name: str, request_id: str | None, limit: int) -> AsyncGenerator[bytes]:

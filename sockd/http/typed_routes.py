@@ -17,6 +17,7 @@ from sockd.http.answers import Answer, failure
 from sockd.http.front import FUNCTION_NAME
 from sockd.http.request_ids import new_request_id, request_id_text
 
+MAX_LIMIT = 10_000
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
@@ -31,6 +32,13 @@ def function_name(request: Request) -> str:
     if not FUNCTION_NAME.fullmatch(name.encode()):
         raise BadRequest(f"{name[:80]!r} cannot be a function's name: use 1 to 64 of A-Z a-z 0-9 _ -")
     return name
+
+
+def limit(text: str) -> int:
+    """A number of entries, as a query says it. Raises: BadRequest."""
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) > MAX_LIMIT:
+        raise BadRequest(f"limit must be a number from 0 to {MAX_LIMIT}")
+    return int(text)
 
 
 def respond(answer: Answer) -> Response:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
 from sockd.invoke_request import InvokeRequest
-from sockd.telemetry import FunctionInfo, Invocation, LogRecord
+from sockd.telemetry import FunctionInfo, Invocation, LogRecord, TraceContext
 
 Progress = Callable[[str], None]
 """Takes one line of progress, for a person; never waits."""
@@ -42,8 +42,31 @@ class Tree(TypedDict):
     """`{"package": "name==version", "reason": ...}`"""
 
 
+class EventsApi(Protocol):
+    """Asynchronous invocation, as every door has it (`sockd.lambdas.events`)."""
+
+    async def accept(
+        self,
+        name: str,
+        qualifier: str,
+        payload: bytes,
+        *,
+        source: str,
+        retry_key: str = "",
+        trace: TraceContext | None = None,
+    ) -> str:
+        """Have a function run later, once at least. Returns the request id of its attempts, when that is certain.
+
+        Args: retry_key: what a retry of this very call has in common with it; within some minutes it is no other event.
+        Raises: NoSuchFunction, RequestTooLarge, TooManyRequests, Draining, StorageFull."""
+
+
 class WorkerApi(Protocol):
     """What the doors may ask of the worker."""
+
+    @property
+    def events(self) -> EventsApi:
+        """What is to run later."""
 
     @property
     def draining(self) -> bool:

@@ -221,8 +221,6 @@ def test_errors_come_as_the_exceptions_that_boto3_has_for_them(client: Any, func
         client.update_function_code(FunctionName="f", ZipFile=b"no zip")
     with pytest.raises(errors.InvalidParameterValueException, match="memory_mb"):
         client.update_function_configuration(FunctionName="f", MemorySize=20_000)
-    with pytest.raises(errors.InvalidParameterValueException, match="Event"):
-        invoke(client, "f", InvocationType="Event")
     with pytest.raises(errors.InvalidParameterValueException, match="runtime"):
         client.create_function(
             FunctionName="js", Runtime="nodejs22.x", Role=ROLE, Handler="a.b", Code={"ZipFile": zipped({"a.js": ""})}

@@ -224,3 +224,26 @@ async def test_a_function_finishes_although_its_client_has_gone(front: Front, wo
     worker.release.set()
     await worker.finished.wait()
     await server.aclose(0)
+
+
+async def test_an_event_is_accepted_and_not_run(client: Raw, worker: FakeWorker) -> None:
+    reply = await client.ask(post("/run/echo", b"[1]", "X-Amz-Invocation-Type: Event"))
+    event_id = "00000001-0000-4000-8000-000000000000"
+    assert (reply.status, reply.json, reply.headers["x-amzn-requestid"]) == (202, {"requestId": event_id}, event_id)
+    assert worker.events.accepted == [("echo", "", b"[1]", "run")]
+    assert (await client.ask(post("/run/none", b"", "X-Amz-Invocation-Type: Event"))).status == 404
+    assert (await client.ask(post("/run/echo", b"", "X-Amz-Invocation-Type: DryRun"))).status == 400
+    worker.events.full = True
+    reply = await client.ask(post("/run/echo", b"[1]", "X-Amz-Invocation-Type: Event"))
+    assert (reply.status, "retry-after" in reply.headers) == (429, True)
+    assert worker.invoked == []
+
+
+async def test_an_idempotency_key_runs_a_function_once(client: Raw, worker: FakeWorker) -> None:
+    first = await client.ask(post("/run/echo", b"[1]", "Idempotency-Key: one"))
+    again = await client.ask(post("/run/echo", b"[1]", "Idempotency-Key: one"))
+    assert (again.body, again.headers["x-amzn-requestid"]) == (first.body, first.headers["x-amzn-requestid"])
+    assert (await client.ask(post("/run/echo", b"[2]", "Idempotency-Key: one"))).status == 422
+    assert (await client.ask(post("/run/echo", b"[2]", "Idempotency-Key: " + "x" * 256))).status == 400
+    assert (await client.ask(post("/run/echo", b"[2]", "Idempotency-Key: two"))).status == 200
+    assert len(worker.invoked) == 2

@@ -1,7 +1,7 @@
 """The door of this API: requests whose path is one of AWS's, from their heads to their answers.
 
-Owns the bodies that are being read (so many bytes of uploads at a time, whoever sends them) and the operations that run,
-by the id that an SDK keeps over its retries: a retry of what still runs waits for that one's answer.
+Owns the bodies that are being read (so many bytes of uploads at a time, whoever sends them). An operation runs once for
+all requests with the id that an SDK keeps over its retries (`sockd.http.replays`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sockd.http.aws.access import Access
 from sockd.http.aws.archives import CodeTooLarge
 from sockd.http.aws.concurrency import ConcurrencyOperations
 from sockd.http.aws.errors import TooManyUploads, refusal
+from sockd.http.aws.event_config import EventConfigOperations
 from sockd.http.aws.functions import FunctionOperations
 from sockd.http.aws.invoke import InvokeOperations
 from sockd.http.aws.names import arn, function_named
@@ -34,6 +35,7 @@ from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, host_check
+from sockd.http.replays import Replays
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.s3.canonical import SignedRequest
 
@@ -67,13 +69,6 @@ class Admitted(NamedTuple):
         return (sdk_id, self.signed.method, self.signed.path, self.signed.query, *meaning)
 
 
-class Running(NamedTuple):
-    """An operation under way that a retry may find."""
-
-    body: bytes | bytearray
-    answer: asyncio.Future[Answer]
-
-
 class LambdaApi:
     """A part of the front's application."""
 
@@ -92,9 +87,10 @@ class LambdaApi:
                 UrlOperations(worker, changes, config),
                 InvokeOperations(worker),
                 StreamingOperations(worker),
+                EventConfigOperations(worker),
             )
         )
-        self._running: dict[tuple[str, ...], Running] = {}
+        self.replays = Replays(config.http)
         self.uploading_bytes = 0
 
     def open(self, connection: Connection, head: Head) -> Exchange:
@@ -149,33 +145,17 @@ class LambdaApi:
                 await asyncio.to_thread(self._access.check, admitted.signed, body)
             else:
                 self._access.check(admitted.signed, body)
-            return await self._run_once(admitted, body, request_id, exchange)
+            key = admitted.retried_as
+            if key is None:
+                return await self._run(admitted, body, request_id, exchange)
+            return await self.replays.once(
+                key, body, lambda: self._run(admitted, body, request_id, exchange), strict=False
+            )
         except asyncio.CancelledError:
             # Only the server cancels, when its drain is over: better an answer than a connection that just closes.
             return refusal(Draining("the worker stopped before the operation had ended"), request_id_text(request_id))
         except Exception as error:
             return refusal(error, request_id_text(request_id))
-
-    async def _run_once(
-        self, admitted: Admitted, body: bytes | bytearray, request_id: bytes, exchange: LambdaExchange
-    ) -> Answer:
-        """Run it, or wait for the same that runs already."""
-        key = admitted.retried_as
-        running = self._running.get(key) if key is not None else None
-        if key is None or (running is not None and running.body != body):
-            return await self._run(admitted, body, request_id, exchange)
-        if running is not None:
-            return await asyncio.shield(running.answer)
-        mine = self._running[key] = Running(body, asyncio.get_running_loop().create_future())
-        try:
-            answer = await self._run(admitted, body, request_id, exchange)
-        except BaseException:
-            mine.answer.cancel()  # the drain's end, which comes to whoever waits here as well
-            raise
-        finally:
-            del self._running[key]
-        mine.answer.set_result(answer)
-        return answer
 
     async def _run(
         self, admitted: Admitted, body: bytes | bytearray, request_id: bytes, exchange: LambdaExchange

@@ -26,6 +26,7 @@ from sockd.errors import (
     SandboxFailed,
     SockdError,
     StorageFull,
+    TooManyEvents,
     TooManyRequests,
 )
 from sockd.http.answers import Answer, failure
@@ -142,7 +143,7 @@ def refusal(error: Exception, request_id: str, function_arn: str = "") -> Answer
     body = {"Type": "User" if status < 500 else "Service", "Message": error.message, "message": error.message}
     fields = f"content-type: application/json\r\nx-amzn-requestid: {request_id}\r\nx-amzn-errortype: {code}\r\n"
     if isinstance(error, TooManyRequests):
-        body["Reason"] = CALLER_LIMIT if isinstance(error, TooManyUploads) else RESERVED_REACHED
+        body["Reason"] = CALLER_LIMIT if isinstance(error, TooManyUploads | TooManyEvents) else RESERVED_REACHED
         fields += f"retry-after: {error.retry_after_s}\r\n"
     elif status == 503:
         fields += "retry-after: 1\r\n"

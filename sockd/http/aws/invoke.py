@@ -30,17 +30,22 @@ FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
 
 
 class InvokeOperations:
-    """Invoke itself."""
+    """Invoke, now or later."""
 
     def __init__(self, worker: LambdaWorker) -> None:
         self._worker = worker
 
     def table(self) -> Table:
         """As `Operations.table`."""
-        return {Operation.INVOKE: self._invoke}
+        return {Operation.INVOKE: self._invoke, Operation.INVOKE_ASYNC: self._invoke_async}
 
     async def _invoke(self, call: Call) -> Result:
         return await invoke(self._worker, request_of(call), call.headers)
+
+    async def _invoke_async(self, call: Call) -> Result:
+        """What Invoke's type Event was before there were types."""
+        accepted = await accept(self._worker, request_of(call), call.headers)
+        return accepted._replace(fields=f"{accepted.fields}content-type: application/json\r\n", body=b'{"Status":202}')
 
 
 def request_of(call: Call) -> InvokeRequest:
@@ -65,7 +70,7 @@ async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[
     """Run a function, or see whether one could (DryRun). Raises: SockdError, if it was not run."""
     kind = headers.get("x-amz-invocation-type", "RequestResponse")
     if kind == "Event":
-        raise InvalidParameterValue("InvocationType Event is not offered by sockd yet; use RequestResponse")
+        return await accept(worker, request, headers)
     if kind not in ("RequestResponse", "DryRun"):
         raise ValidationFailed(
             kind, "invocationType", "Member must satisfy enum value set: [RequestResponse, Event, DryRun]"
@@ -84,6 +89,15 @@ async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[
     except FUNCTION_ERRORS as error:
         return _function_error(error, text_id)
     return _succeeded(success(invocation, text_id))
+
+
+async def accept(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[str, str]) -> Answer:
+    """Have a function run later: 202, whose id is that of its attempts. Raises: SockdError."""
+    retry_key = headers.get("amz-sdk-invocation-id", "")
+    event_id = await worker.events.accept(
+        request.name, "", request.payload, source="aws", retry_key=retry_key, trace=request.trace
+    )
+    return Answer(202, f"x-amzn-requestid: {event_id}\r\n", b"")
 
 
 def _succeeded(answer: Answer) -> Answer:

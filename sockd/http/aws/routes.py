@@ -19,6 +19,7 @@ class Operation(enum.Enum):
 
     INVOKE = "Invoke"
     INVOKE_WITH_RESPONSE_STREAM = "InvokeWithResponseStream"
+    INVOKE_ASYNC = "InvokeAsync"
     CREATE_FUNCTION = "CreateFunction"
     LIST_FUNCTIONS = "ListFunctions"
     GET_FUNCTION = "GetFunction"
@@ -30,6 +31,11 @@ class Operation(enum.Enum):
     PUT_FUNCTION_CONCURRENCY = "PutFunctionConcurrency"
     GET_FUNCTION_CONCURRENCY = "GetFunctionConcurrency"
     DELETE_FUNCTION_CONCURRENCY = "DeleteFunctionConcurrency"
+    PUT_FUNCTION_EVENT_INVOKE_CONFIG = "PutFunctionEventInvokeConfig"
+    UPDATE_FUNCTION_EVENT_INVOKE_CONFIG = "UpdateFunctionEventInvokeConfig"
+    GET_FUNCTION_EVENT_INVOKE_CONFIG = "GetFunctionEventInvokeConfig"
+    DELETE_FUNCTION_EVENT_INVOKE_CONFIG = "DeleteFunctionEventInvokeConfig"
+    LIST_FUNCTION_EVENT_INVOKE_CONFIGS = "ListFunctionEventInvokeConfigs"
     GET_ACCOUNT_SETTINGS = "GetAccountSettings"
     LIST_TAGS = "ListTags"
     TAG_RESOURCE = "TagResource"
@@ -41,13 +47,14 @@ class Operation(enum.Enum):
     LIST_FUNCTION_URL_CONFIGS = "ListFunctionUrlConfigs"
 
 
-EVENTS = frozenset({Operation.INVOKE, Operation.INVOKE_WITH_RESPONSE_STREAM})
+EVENTS = frozenset({Operation.INVOKE, Operation.INVOKE_ASYNC, Operation.INVOKE_WITH_RESPONSE_STREAM})
 """Those whose body is an event: it may have the size of one, and they are as open as `/run`."""
 UPLOADS = frozenset({Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE})
 """Those whose body holds an archive."""
 
 _FUNCTIONS = "/2015-03-31/functions"
 _FUNCTION = _FUNCTIONS + "/{}"
+_EVENT_CONFIG = "/2019-09-25/functions/{}/event-invoke-config"
 _URL = "/2021-10-31/functions/{}/url"
 TABLE: tuple[tuple[str, str, Operation], ...] = (
     ("POST", _FUNCTION + "/invocations", Operation.INVOKE),
@@ -56,6 +63,7 @@ TABLE: tuple[tuple[str, str, Operation], ...] = (
         "/2021-11-15/functions/{}/response-streaming-invocations",
         Operation.INVOKE_WITH_RESPONSE_STREAM,
     ),
+    ("POST", "/2014-11-13/functions/{}/invoke-async", Operation.INVOKE_ASYNC),
     ("POST", _FUNCTIONS, Operation.CREATE_FUNCTION),
     ("GET", _FUNCTIONS, Operation.LIST_FUNCTIONS),
     ("GET", _FUNCTION, Operation.GET_FUNCTION),
@@ -67,6 +75,11 @@ TABLE: tuple[tuple[str, str, Operation], ...] = (
     ("PUT", "/2017-10-31/functions/{}/concurrency", Operation.PUT_FUNCTION_CONCURRENCY),
     ("GET", "/2019-09-30/functions/{}/concurrency", Operation.GET_FUNCTION_CONCURRENCY),
     ("DELETE", "/2017-10-31/functions/{}/concurrency", Operation.DELETE_FUNCTION_CONCURRENCY),
+    ("PUT", _EVENT_CONFIG, Operation.PUT_FUNCTION_EVENT_INVOKE_CONFIG),
+    ("POST", _EVENT_CONFIG, Operation.UPDATE_FUNCTION_EVENT_INVOKE_CONFIG),
+    ("GET", _EVENT_CONFIG, Operation.GET_FUNCTION_EVENT_INVOKE_CONFIG),
+    ("DELETE", _EVENT_CONFIG, Operation.DELETE_FUNCTION_EVENT_INVOKE_CONFIG),
+    ("GET", _EVENT_CONFIG + "/list", Operation.LIST_FUNCTION_EVENT_INVOKE_CONFIGS),
     ("GET", "/2016-08-19/account-settings", Operation.GET_ACCOUNT_SETTINGS),
     ("GET", "/2017-03-31/tags/{}", Operation.LIST_TAGS),
     ("POST", "/2017-03-31/tags/{}", Operation.TAG_RESOURCE),

@@ -78,7 +78,11 @@ class Settings(Shape):
             ("FileSystemConfigs", self.file_system_configs, "functions have /tmp only"),
             ("ImageConfig", _given(self.image_config), "send a ZipFile"),
             ("VpcConfig", _given(self.vpc_config), "the network is the host's; see `network` in sockd.toml"),
-            ("DeadLetterConfig", _given(self.dead_letter_config), "there is no asynchronous invocation yet"),
+            (
+                "DeadLetterConfig",
+                _given(self.dead_letter_config),
+                "events that fail are kept as dead letters; PutFunctionEventInvokeConfig sends them elsewhere",
+            ),
             (
                 "SnapStart",
                 (self.snap_start or {}).get("ApplyOn", "None") != "None",

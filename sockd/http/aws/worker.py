@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from sockd.errors import SockdError
-from sockd.http.worker_api import WorkerApi
+from sockd.http.worker_api import EventsApi, WorkerApi
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.event_configs import EventInvokeConfig
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.function_urls import FunctionUrls
 from sockd.lambdas.registry import FunctionRecord
@@ -36,6 +37,15 @@ class Told(NamedTuple):
     """The most that its sandbox has used; 0: the sandbox is gone."""
 
 
+class LambdaEvents(EventsApi, Protocol):
+    """Asynchronous invocation, and how it is to end (`sockd.lambdas.events`)."""
+
+    def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None: ...
+    def event_configs(self, name: str) -> list[EventInvokeConfig]: ...
+    async def put_event_config(self, wanted: EventInvokeConfig) -> EventInvokeConfig: ...
+    async def remove_event_config(self, name: str, qualifier: str) -> bool: ...
+
+
 class LambdaWorker(WorkerApi, Protocol):
     """What this API may ask of the worker."""
 
@@ -46,6 +56,10 @@ class LambdaWorker(WorkerApi, Protocol):
     @property
     def url(self) -> str:
         """Where the public port is, such as http://127.0.0.1:5000."""
+
+    @property
+    def events(self) -> LambdaEvents:
+        """What is to run later."""
 
     async def invoke_told(self, request: InvokeRequest) -> Told:
         """As `invoke`, with the log. An error of the function is in the result; others raise SockdError."""

@@ -14,9 +14,11 @@ from tests.http.raw import Raw
 
 pytestmark = pytest.mark.anyio
 INVOKE = "/2015-03-31/functions/echo/invocations"
+EVENT_CONFIG = "/2019-09-25/functions/slow/event-invoke-config"
 PATHS = {
     "Invoke": ("POST", INVOKE),
     "InvokeWithResponseStream": ("POST", "/2021-11-15/functions/echo/response-streaming-invocations"),
+    "InvokeAsync": ("POST", "/2014-11-13/functions/echo/invoke-async"),
     "CreateFunction": ("POST", "/2015-03-31/functions"),
     "ListFunctions": ("GET", "/2015-03-31/functions/?MaxItems=3"),
     "GetFunction": ("GET", "/2015-03-31/functions/slow"),
@@ -28,6 +30,11 @@ PATHS = {
     "PutFunctionConcurrency": ("PUT", "/2017-10-31/functions/slow/concurrency"),
     "GetFunctionConcurrency": ("GET", "/2019-09-30/functions/slow/concurrency"),
     "DeleteFunctionConcurrency": ("DELETE", "/2017-10-31/functions/slow/concurrency"),
+    "PutFunctionEventInvokeConfig": ("PUT", EVENT_CONFIG),
+    "UpdateFunctionEventInvokeConfig": ("POST", EVENT_CONFIG),
+    "GetFunctionEventInvokeConfig": ("GET", EVENT_CONFIG),
+    "DeleteFunctionEventInvokeConfig": ("DELETE", EVENT_CONFIG),
+    "ListFunctionEventInvokeConfigs": ("GET", EVENT_CONFIG + "/list"),
     "GetAccountSettings": ("GET", "/2016-08-19/account-settings/"),
     "ListTags": ("GET", "/2017-03-31/tags/slow"),
     "TagResource": ("POST", "/2017-03-31/tags/slow"),
@@ -57,6 +64,8 @@ async def test_without_keys_only_invoking_is_open(keyless: Raw, worker: FakeLamb
             assert (reply.status, reply.body) == (200, b"{}")
         elif name == "InvokeWithResponseStream":
             assert (reply.status, b"{}" in reply.body) == (200, True)
+        elif name == "InvokeAsync":
+            assert reply.status == 202
         else:
             assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "AccessDeniedException")
             assert "lambda_api.keys" in reply.json["message"]

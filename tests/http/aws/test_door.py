@@ -99,8 +99,30 @@ async def test_a_retry_gets_the_answer_of_what_runs(
         assert (await fourth.reply()).body == b'{"n": 2}'
         assert (await third.reply()).headers["x-amzn-requestid"] != first.headers["x-amzn-requestid"]
     assert len(worker.invoked) == 3
-    assert (await client.ask(ask)).status == 200  # what has ended is run again: its answer is not kept
-    assert len(worker.invoked) == 4
+    late = await client.ask(ask)
+    assert (late.body, late.headers["x-sockd-replayed"]) == (first.body, "1")
+    assert len(worker.invoked) == 3
+
+
+async def test_what_was_refused_is_tried_again(client: Raw, worker: FakeLambda) -> None:
+    ask = request("POST", f"{FUNCTIONS}/busy/invocations", {}, amz_sdk_invocation_id="one")
+    assert [(await client.ask(ask)).status for _ in range(2)] == [429, 429]
+    assert len(worker.invoked) == 2
+
+
+async def test_an_event_is_accepted_and_not_run(client: Raw, worker: FakeLambda) -> None:
+    reply = await client.ask(request("POST", SLOW, {"n": 1}, X_Amz_Invocation_Type="Event"))
+    assert (reply.status, reply.body) == (202, b"")
+    assert reply.headers["x-amzn-requestid"] == "00000001-0000-4000-8000-000000000000"
+    reply = await client.ask(request("POST", "/2014-11-13/functions/slow/invoke-async", {"n": 2}))
+    assert (reply.status, reply.json) == (202, {"Status": 202})
+    assert worker.events.accepted == [("slow", "", b'{"n": 1}', "aws"), ("slow", "", b'{"n": 2}', "aws")]
+    assert worker.invoked == []
+    reply = await client.ask(request("POST", f"{FUNCTIONS}/none/invocations", {}, X_Amz_Invocation_Type="Event"))
+    assert reply.status == 404
+    worker.events.full = True
+    reply = await client.ask(request("POST", SLOW, {"n": 1}, X_Amz_Invocation_Type="Event"))
+    assert (reply.status, reply.json["Reason"]) == (429, "CallerRateLimitExceeded")
 
 
 async def test_a_client_that_went_away_is_answered_when_it_retries(

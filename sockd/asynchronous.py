@@ -1,0 +1,80 @@
+"""The asynchronous side of the daemon: the events that run later, over the worker's functions.
+
+Owns the events. Built before the doors open; what waits from an earlier life begins to run after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sockd.errors import NoSuchFunction
+from sockd.http.answers import error_body
+from sockd.http.metrics import Metrics
+from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.destinations import Directories
+from sockd.lambdas.dispatcher import Functions
+from sockd.lambdas.event_store import EventStore
+from sockd.lambdas.events import Events
+from sockd.telemetry import Invocation
+from sockd.worker import Worker
+
+
+class Asynchronous:
+    """`start`, `stop`, then `aclose`."""
+
+    def __init__(
+        self, worker: Worker, invoke: Callable[[InvokeRequest], Awaitable[Invocation]], metrics: Metrics
+    ) -> None:
+        """Raises: BadEventStore, BadConfig."""
+        config, path = worker.config.events, worker.state.path
+        self._worker = worker
+        directories = Directories(path / "destinations", config.directories)
+        store = EventStore.open(path / "events.sqlite", synchronous=config.synchronous)
+        functions = Functions(invoke, self._check, self._places, error_body)
+        self.events = Events(store, functions, directories, config)
+        watch(metrics, self.events)
+
+    def start(self) -> None:
+        """Run what is due, from now on."""
+        self.events.start()
+
+    def stop(self) -> None:
+        """Begin nothing any more."""
+        self.events.stop()
+
+    async def aclose(self) -> None:
+        """End, when what runs has ended."""
+        await self.events.aclose()
+
+    async def forget(self, function: str) -> None:
+        """A function has been removed."""
+        await self.events.forget(function)
+
+    def status(self) -> dict[str, Any]:
+        """For `/status`."""
+        return {"events": self.events.status()}
+
+    def _check(self, name: str, qualifier: str) -> None:
+        try:
+            self._worker.functions.current(name)
+        except KeyError:
+            return  # it is there, but has to have its packages installed again
+
+    def _places(self, name: str) -> int:
+        try:
+            return self._worker.functions.current(name).config.concurrency
+        except (NoSuchFunction, KeyError):
+            return 1  # for finding out what is wrong with it
+
+
+def watch(metrics: Metrics, events: Events) -> None:
+    """Have the numbers of events read at each scrape."""
+    metrics.gauge("events", "Events that are not over, by state.", events.depth, label="state")
+    metrics.gauge("events_oldest_age_seconds", "Age of the oldest event that is not over.", events.oldest_age_s)
+    metrics.gauge("events_dead", "Dead letters that are kept.", events.dead)
+    metrics.counter("events_accepted", "Events accepted.", lambda: events.accepted)
+    metrics.counter(
+        "event_attempts", "Attempts to run an event, by what became of them.", events.attempts, label="outcome"
+    )
+    metrics.counter("events_ended", "Events that are over, by how they ended.", events.endings, label="ending")

@@ -1,0 +1,57 @@
+"""What the headers of a request to `/run` ask for besides an answer.
+
+    X-Amz-Invocation-Type: Event   run it later; 202 when that is certain
+    Idempotency-Key: ...           run it once, however often it is asked for within some minutes
+
+Owns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from sockd.errors import BadRequest
+from sockd.http.answers import Answer, json_answer
+from sockd.http.replays import Replays
+from sockd.http.worker_api import EventsApi
+from sockd.invoke_request import InvokeRequest
+
+INVOCATION_TYPE = b"x-amz-invocation-type"
+IDEMPOTENCY_KEY = b"idempotency-key"
+HEADERS = frozenset({INVOCATION_TYPE, IDEMPOTENCY_KEY})
+_KEY_CHARS = 255
+
+
+async def run_as_asked(
+    request: InvokeRequest,
+    asked: Mapping[bytes, bytes],
+    *,
+    events: EventsApi,
+    replays: Replays,
+    run: Callable[[], Awaitable[Answer]],
+) -> Answer:
+    """An answer as such a header wants it.
+
+    Args: run: invokes the function now. Raises: SockdError."""
+    key = asked.get(IDEMPOTENCY_KEY, b"").decode("latin-1")
+    if len(key) > _KEY_CHARS:
+        raise BadRequest(f"an Idempotency-Key has at most {_KEY_CHARS} characters")
+    kind = asked.get(INVOCATION_TYPE, b"RequestResponse")
+    if kind == b"Event":
+        return await accepted(events, request, source="run", retry_key=key)
+    if kind != b"RequestResponse":
+        raise BadRequest("X-Amz-Invocation-Type is RequestResponse or Event")
+    if not key:
+        return await run()
+    # In whole, as a stream could not be told again.
+    request.sink = None
+    return await replays.once(("run", request.name, key), request.payload, run, strict=True)
+
+
+async def accepted(events: EventsApi, request: InvokeRequest, *, source: str, retry_key: str = "") -> Answer:
+    """Have a function run later: 202 with the id of its attempts. Raises: SockdError."""
+    event_id = await events.accept(
+        request.name, "", request.payload, source=source, retry_key=retry_key, trace=request.trace
+    )
+    answer = json_answer({"requestId": event_id}, 202)
+    return answer._replace(fields=f"{answer.fields}x-amzn-requestid: {event_id}\r\n")
