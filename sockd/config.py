@@ -171,6 +171,15 @@ class TraceConfig(Slice, frozen=True):
     """How many; 0 remembers none."""
 
 
+class LogConfig(Slice, frozen=True):
+    """What functions have printed: so much of it is kept."""
+
+    memory_mb: int = 64
+    """Of all functions together, in memory; of one function, 1000 records and 1 MB."""
+    keep_mb: int = 0
+    """On disk, in the state directory, over restarts; 0 keeps none there."""
+
+
 class OtlpConfig(Slice, frozen=True):
     """Spans for an OpenTelemetry collector, by OTLP over HTTP; needs the extra `otel`.
 
@@ -264,6 +273,7 @@ class Config(Slice, frozen=True):
     code: CodeConfig = CodeConfig()
     initscripts: InitscriptsConfig = InitscriptsConfig()
     traces: TraceConfig = TraceConfig()
+    logs: LogConfig = LogConfig()
     otlp: OtlpConfig = OtlpConfig()
     lambda_api: LambdaApiConfig = LambdaApiConfig()
     secrets: SecretsConfig = SecretsConfig()

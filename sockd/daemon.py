@@ -43,7 +43,6 @@ from sockd.lambdas.trace_spans import describe, summary
 from sockd.live import live
 from sockd.notify import notify
 from sockd.observations import Observations
-from sockd.otlp.client import SpanExport
 from sockd.sandbox.lifecycle import State
 from sockd.snapshots import package_rows, status, tree_snapshot, watch
 from sockd.state_dir import StateDir
@@ -57,10 +56,10 @@ REPORT_DEADLINE_S = 1.0
 class Daemon:
     """What the doors talk to (`sockd.http.worker_api.WorkerApi`)."""
 
-    def __init__(self, worker: Worker, export: SpanExport | None = None) -> None:
+    def __init__(self, worker: Worker, noted: Observations) -> None:
         """Raises: BadEventStore, BadConfig."""
         self._worker = worker
-        self._noted = Observations(worker.config, export)
+        self._noted = noted
         self.urls = worker.urls
         self._started_s = time.time()
         self.environments = Environments(worker.functions)
@@ -175,6 +174,10 @@ class Daemon:
         self._worker.functions.current(name)
         return self._noted.logs.tail(name, request_id=request_id, limit=limit)
 
+    async def find_logs(self, name: str, *, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
+        self._worker.functions.current(name)
+        return await self._noted.find_logs(name, request_id, since_s, limit)
+
     async def follow_logs(self, name: str) -> AsyncIterator[LogRecord]:
         self._worker.functions.current(name)
         with self._noted.logs.follow(name) as records:
@@ -238,10 +241,9 @@ async def serve(config: Config) -> int:
         state = StateDir.open(Path(config.state_dir))
         stack.callback(state.close)
         worker = await Worker.build(config, state, stack, lambda: stop(1))
-        export = SpanExport.of(config.otlp)
-        if export is not None:
-            stack.push_async_callback(export.aclose)
-        daemon = Daemon(worker, export)
+        observations = Observations.open(config, state.path / "logs")
+        stack.push_async_callback(observations.aclose)
+        daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)
         servers = await _open_doors(daemon, access, config, state, stack)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,15 +10,17 @@ import logging
 import os
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 
 import msgspec
 
-from sockd.config import Config
+from sockd.config import MB, Config
 from sockd.errors import SandboxFailed, SockdError
 from sockd.http.metrics import Metrics
 from sockd.http.request_ids import request_id_text
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function import Outcome
+from sockd.lambdas.log_store import LogStore
 from sockd.lambdas.logs import LogBook
 from sockd.lambdas.recent import Recent
 from sockd.lambdas.trace_context import amzn_of
@@ -32,16 +34,33 @@ _log = logging.getLogger(__name__)
 class Observations:
     """`account` is on the way of every request."""
 
-    def __init__(self, config: Config, export: SpanExport | None = None) -> None:
-        """Args: export: where spans go; without, a caller's trace context is only passed on."""
+    def __init__(self, config: Config, export: SpanExport | None = None, store: LogStore | None = None) -> None:
+        """Args: export: where spans go; without, a caller's trace context is only passed on. store: where logs go besides
+        memory."""
         self.metrics = Metrics()
-        self.logs = LogBook()
+        self.logs = LogBook(max_bytes=config.logs.memory_mb * MB)
         self.traces = Traces(config.traces.keep)
         self.recent = Recent()
         self._export = export
+        self._store = store
         if export is not None:
             text = "Invocations for the OpenTelemetry collector, by what became of their spans."
             self.metrics.counter("otlp_invocations", text, export.counts, label="outcome")
+        if store is not None:
+            self.metrics.counter("lost_logs", "Records that could not be written to [logs].", lambda: store.lost)
+
+    @classmethod
+    def open(cls, config: Config, directory: Path) -> Observations:
+        """With what the configuration asks for. Args: directory: for logs. Raises: BadConfig, OSError."""
+        export = SpanExport.of(config.otlp)
+        return cls(config, export, LogStore(directory, config.logs.keep_mb * MB) if config.logs.keep_mb else None)
+
+    async def aclose(self) -> None:
+        """Have everything that is noted where it belongs."""
+        if self._export is not None:
+            await self._export.aclose()
+        if self._store is not None:
+            await self._store.aclose()
 
     async def account(self, request: InvokeRequest, running: Coroutine[None, None, Outcome]) -> Invocation:
         """Wait for one invocation and note what there is to note of it. Raises: SockdError, also the function's own.
@@ -68,7 +87,7 @@ class Observations:
         took_ns = outcome.answered_ns - request.arrived_ns
         self.recent.observe(name, outcome.answered_ns, took_ns, invocation.cold, reply.error is not None)
         if reply.log or reply.log_dropped:
-            self.logs.append(name, LogRecord(request_id_text(request.id), time.time(), reply.log, reply.log_dropped))
+            await self._keep_log(request, outcome)
         if reply.error is not None:
             reply.error.invocation = invocation
             self.metrics.observe_error(name, request.trigger, reply.error)
@@ -76,11 +95,28 @@ class Observations:
         self.metrics.observe(name, request.trigger, invocation)
         return invocation
 
+    async def find_logs(self, name: str, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
+        """As `WorkerApi.find_logs`."""
+        if self._store is not None:
+            return await self._store.find(name, request_id=request_id, since_s=since_s, limit=limit)
+        return self.logs.tail(name, request_id=request_id, since_s=since_s, limit=limit)
+
     def forget(self, name: str) -> None:
         """Drop what a removed function has left."""
+        if self._store is not None:
+            self._store.forget(name)
         self.logs.forget(name)
         self.metrics.forget(name)
         self.recent.forget(name)
+
+    async def _keep_log(self, request: InvokeRequest, outcome: Outcome) -> None:
+        """Keep what it printed, in memory and, if that is wanted, on disk: before anybody has the answer."""
+        reply, version = outcome.reply, outcome.invocation.version
+        text_id = request_id_text(request.id)
+        record = LogRecord(text_id, time.time(), reply.log, reply.log_dropped, request.name, version)
+        self.logs.append(request.name, record)
+        if self._store is not None:
+            await self._store.append(record)
 
     def _place(self, request: InvokeRequest) -> SpanContext:
         """A request's place in its trace, which is the caller's or begins here; the function is told of it."""

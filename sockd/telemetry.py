@@ -92,6 +92,9 @@ class LogRecord:
     text: bytes
     dropped_bytes: int
     """Bytes beyond the limit that were read and thrown away."""
+    function: str = ""
+    version: str = ""
+    """The one that ran, as `Invocation.version`."""
 
 
 class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,38 +14,63 @@ import click
 
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.output import json_option, print_json
+from sockd.cli.terminal import printable
+from sockd.cli.times import since as time_of
 
 
 @click.command()
 @click.argument("name")
 @click.option("-f", "--follow", is_flag=True, help="Go on as records come, until Ctrl-C.")
-@click.option("--request", "request_id", metavar="ID", help="Only those of one request.")
+@click.option("--since", metavar="TIME", help="Only what is newer: 10s, 5m, 2h, 1d, or 2026-01-31T12:00.")
+@click.option("--request", "request_id", metavar="ID", help="Only those of one request: its id, or a beginning of it.")
 @click.option("-n", "--limit", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Most requests.")
+@click.option("--raw", is_flag=True, help="The bytes as they were printed, and nothing else.")
 @state_dir_option
 @json_option
-def logs(name: str, follow: bool, request_id: str | None, limit: int, state_dir: Path, as_json: bool) -> None:
+def logs(
+    name: str,
+    follow: bool,
+    since: str | None,
+    request_id: str | None,
+    limit: int,
+    raw: bool,
+    state_dir: Path,
+    as_json: bool,
+) -> None:
     """Show what a function has printed, request by request.
 
-    With --json: a list, or with -f a line for each record."""
+    In a terminal control characters are escaped. With --json: a list, or with -f a line for each record."""
     management = Management(state_dir)
-    query = {"limit": str(limit), **({"request_id": request_id} if request_id else {})}
+    query = {
+        "limit": str(limit),
+        **({"request_id": request_id} if request_id else {}),
+        **({"since": f"{time_of(since):.6f}"} if since else {}),
+        **({"raw": "1"} if raw else {}),
+    }
+    show = _show_raw if raw else _show
     if follow:
         with suppress(KeyboardInterrupt):  # the way to say that one has seen enough
             for record in management.lines("GET", "functions", name, "logs", query={**query, "follow": "1"}):
-                click.echo(json.dumps(record)) if as_json else _show(record)
+                click.echo(json.dumps(record)) if as_json else show(record)
         return
     records = management.get("functions", name, "logs", query=query)
     if as_json:
         print_json(records)
     else:
         for record in records:
-            _show(record)
+            show(record)
 
 
 def _show(record: dict[str, Any]) -> None:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time_s"]))
-    click.secho(f"--- {when} {record['request_id']}", dim=True)
-    text = record["text"]
+    version = f" version {record['version']}" if record.get("version") else ""
+    click.secho(f"--- {when} {record['request_id']}{version}", dim=True)
+    text = printable(record["text"]) if sys.stdout.isatty() else record["text"]
     click.echo(text, nl=not text.endswith("\n"))
     if record["dropped_bytes"]:
         click.secho(f"--- {record['dropped_bytes']} bytes more were dropped (log_bytes)", dim=True)
+
+
+def _show_raw(record: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(base64.b64decode(record["raw"]))
+    sys.stdout.buffer.flush()

@@ -19,6 +19,7 @@ COMMANDS = {
     "env": ("sockd.cli.env", "Show or change the environment of a function."),
     "secret": ("sockd.cli.env", "Give functions secrets."),
     "logs": ("sockd.cli.logs", "Show what a function has printed."),
+    "top": ("sockd.cli.top", "Show the busiest functions, live."),
     "status": ("sockd.cli.status", "Show what the worker is doing."),
     "tree": ("sockd.cli.tree", "Show the Zygote tree."),
     "trace": ("sockd.cli.trace", "Show where the time of an invocation went."),

@@ -20,17 +20,31 @@ PLAIN_WIDTH = 120
 @click.command()
 @click.argument("request_id", metavar="[ID]", required=False)
 @click.option("--chrome", "chrome_file", type=click.Path(dir_okay=False, path_type=Path), help="Write a Chrome trace.")
-@click.option("--limit", default=20, show_default=True, help="How many to list.")
+@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list.")
+@click.option("--slowest", is_flag=True, help="List the slowest of those that are remembered, not the newest.")
+@click.option("--cold", is_flag=True, help="List cold ones only.")
+@click.option("--function", metavar="NAME", default="", help="List those of one function only.")
 @state_dir_option
 @json_option
-def trace(request_id: str | None, chrome_file: Path | None, limit: int, state_dir: Path, as_json: bool) -> None:
+def trace(
+    request_id: str | None,
+    chrome_file: Path | None,
+    limit: int,
+    slowest: bool,
+    cold: bool,
+    function: str,
+    state_dir: Path,
+    as_json: bool,
+) -> None:
     """Show where the time of an invocation went.
 
     ID is its x-amzn-RequestId, or a beginning of it, or `last`; without one the last invocations are listed. The file of
     --chrome opens in chrome://tracing or ui.perfetto.dev."""
     management = Management(state_dir)
     if request_id is None and chrome_file is None:
-        show_list(management.get("traces", query={"limit": str(limit)}), as_json)
+        order = "slowest" if slowest else "newest"
+        query = {"limit": str(limit), "order": order, "cold": str(int(cold)), "function": function}
+        show_list(management.get("traces", query=query), as_json)
         return
     if request_id in (None, "last"):
         request_id = last_id(management)

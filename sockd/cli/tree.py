@@ -5,39 +5,39 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.output import json_option, print_json, size
-
-if TYPE_CHECKING:
-    from rich.tree import Tree
+from sockd.cli.terminal import watch
 
 Node = dict[str, Any]
 
 
 @click.command()
+@click.option("--live", is_flag=True, help="Draw it again every second, until Ctrl-C.")
 @state_dir_option
 @json_option
-def tree(state_dir: Path, as_json: bool) -> None:
+def tree(live: bool, state_dir: Path, as_json: bool) -> None:
     """Show the Zygote tree: which packages are imported ahead, and what that costs."""
-    shown = Management(state_dir).get("tree")
+    management = Management(state_dir)
+    if live and not as_json and sys.stdout.isatty():
+        watch(lambda width: lines(management.get("tree")), 1.0)
+        return
+    shown = management.get("tree")
     if as_json:
         print_json(shown)
         return
-    root: Node | None = shown["root"]
-    if root is None:
-        click.echo("no Zygote is running")
-    elif sys.stdout.isatty():
-        from rich.console import Console
+    click.echo("\n".join(lines(shown)))
 
-        Console().print(_rich(root))
-    else:
-        click.echo("\n".join(_plain(root)))
-    for refused in shown["refused"]:
-        click.echo(f"refused: {refused['package']}: {refused['reason']}")
+
+def lines(shown: dict[str, Any]) -> list[str]:
+    """The tree as text."""
+    root = shown["root"]
+    refused = [f"refused: {refused['package']}: {refused['reason']}" for refused in shown["refused"]]
+    return [*(_plain(root) if root is not None else ["no Zygote is running"]), *refused]
 
 
 def _label(node: Node) -> str:
@@ -60,16 +60,3 @@ def _plain(node: Node, indent: str = "") -> Iterator[str]:
         last = number == len(children)
         yield f"{indent}{'└── ' if last else '├── '}{_label(child)}"
         yield from _plain(child, f"{indent}{'    ' if last else '│   '}")
-
-
-def _rich(node: Node) -> Tree:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    def add(parent: Tree, node: Node) -> None:
-        for child in node.get("children", ()):
-            add(parent.add(Text(_label(child))), child)
-
-    top = Tree(Text(_label(node), style="bold"))
-    add(top, node)
-    return top

@@ -4,25 +4,23 @@
     PUT    /functions/{name}     zip       POST   /packages        requirements text
     GET    /functions/{name}               DELETE /packages/{key}
     DELETE /functions/{name}
-    GET    /functions/{name}/logs?limit=&request_id=&follow=1
     POST   /functions/{name}/invoke       POST   /functions/{name}/record
     PUT    /functions/{name}/initscript   a WebAssembly module
-    GET    /traces?limit=                 GET    /traces/{request id}
 
 A PUT of a function may bring its initscript, too: before the zip, as many bytes as the header x-sockd-initscript-bytes
 says. What takes long (PUT, POST /packages) answers 200 and streams lines of JSON: {"progress": ...} as it goes, then one
 {"result": ...} or {"error": {...}}. Closing the connection before that cancels the work.
 
-Environments are `management_env`'s. Owns the temporary file of an upload. Knows nothing of functions.
+Environments are `management_env`'s, logs `management_logs`'s, what happens now and happened last `management_live`'s.
+Owns the temporary file of an upload. Knows nothing of functions.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,18 +34,18 @@ from starlette.types import ASGIApp
 
 from sockd.config import Config
 from sockd.errors import BadInitscript, BadRequest
+from sockd.http import management_live, management_logs
 from sockd.http.answers import error_body, json_answer
 from sockd.http.asgi import AsgiApplication
 from sockd.http.front import NoSuchPage, run
 from sockd.http.limits import ConnectionLimits
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.run_options import accepted
-from sockd.http.streams import Lines, Work
-from sockd.http.typed_routes import Handler, function_name, limit, respond, typed_routes
+from sockd.http.streams import Work
+from sockd.http.typed_routes import Handler, function_name, respond, typed_routes
 from sockd.http.uploads import read_body, store
 from sockd.http.worker_api import Progress, WorkerApi
 from sockd.invoke_request import InvokeRequest
-from sockd.telemetry import LogRecord
 
 OVERRIDES_HEADER: Final = "x-sockd-overrides"
 """A JSON object of `sockd.toml` keys, ASCII, that win over those of the archive."""
@@ -56,7 +54,6 @@ INITSCRIPT_HEADER: Final = "x-sockd-initscript-bytes"
 LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, half_close=False)
 """For the server of this door: uploads take their time, and a client that leaves must be noticed."""
 _MAX_REQUIREMENTS_BYTES = 1 << 20
-_encode = msgspec.json.encode
 
 
 class Management:
@@ -72,19 +69,16 @@ class Management:
             ("PUT", "/functions/{name}", self._deploy),
             ("GET", "/functions/{name}", self._describe),
             ("DELETE", "/functions/{name}", self._remove),
-            ("GET", "/functions/{name}/logs", self._logs),
             ("POST", "/functions/{name}/invoke", self._invoke),
             ("PUT", "/functions/{name}/initscript", self._deploy_initscript),
             ("POST", "/functions/{name}/record", self._record),
-            ("GET", "/traces", self._traces),
-            ("GET", "/traces/{request_id}", self._trace),
             ("GET", "/status", self._status),
             ("GET", "/tree", self._tree),
             ("GET", "/packages", self._packages),
             ("POST", "/packages", self._add_packages),
             ("DELETE", "/packages/{key}", self._remove_package),
         ]
-        every = [*typed_routes(handlers), *routes]
+        every = [*typed_routes(handlers), *management_logs.routes(worker), *management_live.routes(worker), *routes]
         self.app = AsgiApplication(Starlette(routes=every, exception_handlers={HTTPException: _on_http_exception}))
 
     async def _list(self, request: Request) -> Response:
@@ -139,22 +133,6 @@ class Management:
         recorded = await self._worker.record(InvokeRequest(name, payload or b"{}", new_request_id(), arrived_ns))
         return respond(json_answer(recorded))
 
-    async def _traces(self, request: Request) -> Response:
-        return respond(json_answer(self._worker.traces(limit(request.query_params.get("limit", "20")))))
-
-    async def _trace(self, request: Request) -> Response:
-        return respond(json_answer(await self._worker.trace(request.path_params["request_id"])))
-
-    async def _logs(self, request: Request) -> Response:
-        name, query = function_name(request), request.query_params
-        request_id = query.get("request_id")
-        most = limit(query.get("limit", "100"))
-        if query.get("follow", "0") == "1":
-            self._worker.function(name)  # an unknown one is a 404, not a stream that fails
-            return Lines(_follow(self._worker, name, request_id, most))
-        records = self._worker.logs(name, request_id=request_id, limit=most)
-        return respond(json_answer([_log_fields(record) for record in records]))
-
     async def _invoke(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
         payload = await read_body(request, self._config.http.max_payload_bytes)
@@ -198,38 +176,6 @@ def _overrides(request: Request) -> dict[str, Any]:
         return msgspec.json.decode(header, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise BadRequest(f"{OVERRIDES_HEADER} is not a JSON object: {error}") from None
-
-
-async def _follow(worker: WorkerApi, name: str, request_id: str | None, limit: int) -> AsyncGenerator[bytes]:
-    """What there is, then what comes; nothing between the two is lost or told twice."""
-    coming = aiter(worker.follow_logs(name))
-    step = asyncio.ensure_future(anext(coming))
-    try:
-        await asyncio.sleep(0)  # the iterator's first step subscribes; nothing else runs between it and the next line
-        for record in worker.logs(name, request_id=request_id, limit=limit):
-            yield _log_line(record)
-        while True:
-            record = await step
-            step = asyncio.ensure_future(anext(coming))
-            if request_id in (None, record.request_id):
-                yield _log_line(record)
-    except StopAsyncIteration:
-        return
-    finally:
-        step.cancel()
-
-
-def _log_line(record: LogRecord) -> bytes:
-    return _encode(_log_fields(record)) + b"\n"
-
-
-def _log_fields(record: LogRecord) -> dict[str, object]:
-    return {
-        "request_id": record.request_id,
-        "time_s": record.time_s,
-        "text": record.text.decode("utf-8", "backslashreplace"),
-        "dropped_bytes": record.dropped_bytes,
-    }
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

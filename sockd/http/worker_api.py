@@ -110,7 +110,12 @@ class WorkerApi(Protocol):
         """One function. Raises: NoSuchFunction."""
 
     def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
-        """The last `limit` records kept, oldest first. Raises: NoSuchFunction."""
+        """The last `limit` records kept in memory, oldest first. Raises: NoSuchFunction."""
+
+    async def find_logs(self, name: str, *, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
+        """The last `limit` records of all that are kept, oldest first.
+
+        Args: request_id: the beginning of an id, or empty; since_s: Unix time. Raises: NoSuchFunction."""
 
     def follow_logs(self, name: str) -> AsyncIterator[LogRecord]:
         """Records as they come, from the first step on (which subscribes before it waits), until it is closed."""

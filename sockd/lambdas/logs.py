@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, takewhile
 
 from sockd.telemetry import LogRecord
 
@@ -98,15 +98,20 @@ class LogBook:
             else:
                 del self._rings[name]
 
-    def tail(self, name: str, *, limit: int | None = None, request_id: str | None = None) -> list[LogRecord]:
+    def tail(
+        self, name: str, *, limit: int | None = None, request_id: str | None = None, since_s: float = 0.0
+    ) -> list[LogRecord]:
         """The newest records of a function, oldest of them first; none for a function that printed nothing.
 
         Args:
             limit: most records; None is all that are kept.
-            request_id: only those of this request."""
+            request_id: only those whose id begins so.
+            since_s: only those from this Unix time on."""
         ring = self._rings.get(name)
         newest_first = reversed(ring.records) if ring else iter(())
-        wanted = (record for record in newest_first if request_id is None or record.request_id == request_id)
+        beginning = request_id or ""
+        recent = takewhile(lambda record: record.time_s >= since_s, newest_first)
+        wanted = (record for record in recent if record.request_id.startswith(beginning))
         return list(islice(wanted, limit))[::-1]
 
     @contextmanager

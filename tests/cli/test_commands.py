@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import json
@@ -10,86 +9,14 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import uvloop
 
-from sockd.config import Config, HttpConfig
-from sockd.http.front import Front
-from sockd.http.management import LIMITS, Management
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp, bind_unix
+from sockd.http.sockets import bind_unix
 from sockd.telemetry import LogRecord
-from tests.http.fake_worker import FakeWorker
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-@dataclass
-class Served:
-    """A fake worker with its doors open, in a thread."""
-
-    worker: FakeWorker
-    state_dir: Path
-    loop: asyncio.AbstractEventLoop
-
-    def environment(self) -> dict[str, str]:
-        known = {key: value for key, value in os.environ.items() if not key.startswith("SOCKD_")}
-        return {**known, "PYTHONPATH": str(REPOSITORY), "SOCKD_STATE_DIR": str(self.state_dir), "NO_COLOR": "1"}
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    state_dir = tmp_path_factory.mktemp("state")
-    (state_dir / "tmp").mkdir()
-    started: list[Served] = []
-    ready = threading.Event()
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        worker = FakeWorker()
-        front = HttpServer(Front(worker, HttpConfig()), bind_tcp("127.0.0.1:0"))
-        app = Management(worker, Config(), state_dir / "tmp").app
-        management = HttpServer(app, [bind_unix(state_dir / "sockd.sock")], limits=LIMITS)
-        await front.start()
-        await management.start()
-        worker.url = f"http://127.0.0.1:{front.port}"
-        started.append(Served(worker, state_dir, asyncio.get_running_loop()))
-        ready.set()
-        await stop.wait()
-        await front.aclose(0)
-        await management.aclose(0)
-
-    thread = threading.Thread(target=lambda: uvloop.run(serve()))
-    thread.start()
-    assert ready.wait(10)
-    yield started[0]
-    started[0].loop.call_soon_threadsafe(stop.set)
-    thread.join(10)
-
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def run(served: Served) -> Run:
-    def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "sockd", *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            env={**served.environment(), **environment},
-            check=False,
-        )
-
-    return run
+from tests.cli.serving import REPOSITORY, Run, Served
 
 
 @pytest.fixture
@@ -114,6 +41,7 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
         "status",
         "tree",
         "trace",
+        "top",
         "initscript",
         "packages",
         "bench",
@@ -138,6 +66,8 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
         "logs",
         "status",
         "tree",
+        "top",
+        "trace",
         "initscript",
         "packages",
         "bench",

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from initscripts import recorder, toolchain
 from sockd.cli.initscript import initscript
 from sockd.s3.process import S3Process
-from tests.cli.test_commands import Run, run, served  # noqa: F401  # fixtures
+from tests.cli.serving import Run
 from tests.initscripts.builds import build, build_text, example
 from tests.support import peers
 from tests.support.sqs import Sqs
@@ -224,7 +224,7 @@ def test_what_was_recorded_runs_with_another_event(s3: S3Process, rehearse: Rehe
 # -- record
 
 
-def test_record_writes_a_source_that_builds(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_record_writes_a_source_that_builds(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "my.c"
     done = run("initscript", "record", "echo", "-d", '{"bucket": "b", "key": "k"}', "-o", str(source))
     assert (done.returncode, done.stdout) == (0, f"{source}: 1 read\n")
@@ -232,7 +232,7 @@ def test_record_writes_a_source_that_builds(run: Run, tmp_path: Path) -> None:  
     assert command("check", put_module(tmp_path / "my.wasm", build(source))).exit_code == 0
 
 
-def test_record_does_not_replace_what_somebody_may_have_edited(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_record_does_not_replace_what_somebody_may_have_edited(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "my.rs"
     source.write_text("mine")
     arguments = ("initscript", "record", "echo", "--language", "rust", "-o", str(source))
@@ -243,7 +243,7 @@ def test_record_does_not_replace_what_somebody_may_have_edited(run: Run, tmp_pat
     assert "boot!(run);" in source.read_text()
 
 
-def test_record_of_what_does_not_work_writes_nothing(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_record_of_what_does_not_work_writes_nothing(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "my.c"
     assert run("initscript", "record", "nobody", "-o", str(source)).returncode == 3
     assert run("initscript", "record", "echo", "-d", "{", "-o", str(source)).returncode == 2

@@ -304,6 +304,10 @@ class FakeWorker:
         records = [LogRecord(f"r{n}", 1_700_000_000.0 + n, b"line \xff %d\n" % n, 0) for n in range(3)]
         return [record for record in records if request_id in (None, record.request_id)][:limit]
 
+    async def find_logs(self, name: str, *, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
+        found = [record for record in self.logs(name, request_id=None, limit=limit) if record.time_s >= since_s]
+        return [record for record in found if record.request_id.startswith(request_id)]
+
     async def follow_logs(self, name: str) -> AsyncIterator[LogRecord]:
         self.following.set()
         try:

@@ -1,0 +1,57 @@
+"""The management door's routes for what the worker does at this moment, and what it did last.
+
+    GET /live?limit=                              what `sockd top` shows
+    GET /traces?limit=&order=&cold=&function=     GET /traces/{request id}
+
+`order` is `newest` or `slowest`; `cold=1` leaves out what a warm sandbox served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sockd.errors import BadRequest
+from sockd.http.answers import json_answer
+from sockd.http.typed_routes import MAX_LIMIT, limit, respond, typed_routes
+from sockd.http.worker_api import WorkerApi
+
+MAX_ROWS = 500
+ORDERS: dict[str, Callable[[dict[str, Any]], int] | None] = {
+    "newest": None,
+    "slowest": lambda trace: trace["arrived_ns"] - trace["answered_ns"],
+}
+
+
+def routes(worker: WorkerApi) -> list[Route]:
+    """The routes, for `Management`."""
+
+    async def live(request: Request) -> Response:
+        return respond(json_answer(worker.live(min(limit(request.query_params.get("limit", "50")), MAX_ROWS))))
+
+    async def traces(request: Request) -> Response:
+        query = request.query_params
+        most, order = limit(query.get("limit", "20")), query.get("order", "newest")
+        if order not in ORDERS:
+            raise BadRequest(f"order must be one of {', '.join(ORDERS)}")
+        key, function, is_cold = ORDERS[order], query.get("function", ""), query.get("cold", "0") == "1"
+        if key is None and not function and not is_cold:
+            return respond(json_answer(worker.traces(most)))
+        chosen = [
+            trace
+            for trace in worker.traces(MAX_LIMIT)
+            if (not function or trace["function"] == function)
+            and (not is_cold or trace["origin"] in ("spare", "zygote"))
+        ]
+        if key is not None:
+            chosen.sort(key=key)
+        return respond(json_answer(chosen[:most]))
+
+    async def trace(request: Request) -> Response:
+        return respond(json_answer(await worker.trace(request.path_params["request_id"])))
+
+    return typed_routes([("GET", "/live", live), ("GET", "/traces", traces), ("GET", "/traces/{request_id}", trace)])
