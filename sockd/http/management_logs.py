@@ -90,11 +90,12 @@ async def _follow(worker: WorkerApi, wanted: Wanted) -> AsyncGenerator[bytes]:
         told = await _found(worker, wanted)
         for record in told:
             yield _encode(wanted.fields(record)) + b"\n"
-        ids = {record.request_id for record in told}  # a request has one record, which may have come while we looked
+        known = {(record.request_id, record.time_s) for record in told}  # what came while we looked is in both
         while True:
             record = await step
             step = asyncio.ensure_future(anext(coming))
-            if record.request_id.startswith(wanted.request_id) and record.request_id not in ids:
+            is_new = (record.request_id, record.time_s) not in known
+            if is_new and record.request_id.startswith(wanted.request_id):
                 yield _encode(wanted.fields(record)) + b"\n"
     except StopAsyncIteration:
         return

@@ -54,12 +54,14 @@ class SpanExport:
         """Those with an initscript, and until when."""
         self._timer: asyncio.TimerHandle | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._starting = False
+        self._running: asyncio.Task[None] | None = None
+        self._started = asyncio.Event()
         self._began_s = -RESTART_S
         self._closed = False
+        self._sent = 0
+        """To the process that there is."""
         self.lost = 0
-        """Invocations that did not fit into the pipe."""
+        """Invocations that did not fit into the pipe, or were in a process that ended."""
         self._before = Tally()
         self._now = Tally()
 
@@ -111,28 +113,34 @@ class SpanExport:
         """Send what is left, wait for that as long as `flush_s` says, and end the process."""
         if self._closed:
             return
-        self._send(last=True)
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        process = self._process
-        if process is None:
-            return
-        assert process.stdin is not None
         try:
             async with asyncio.timeout(self._config.flush_s):
-                with contextlib.suppress(ConnectionError):
-                    await process.stdin.drain()
-                process.stdin.close()
-                await process.wait()
-                if self._reading is not None:
-                    await self._reading
+                await self._flush()
         except TimeoutError:
             _log.warning("the last spans could not be exported within otlp.flush_s")
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            self.lost += len(self._ready)
+            if self._running is not None:
+                self._running.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._running
+
+    async def _flush(self) -> None:
+        """The last of all to the process, which then ends when it has sent them."""
+        self._send(last=True)
+        if self._running is not None and self._process is None:
+            await self._started.wait()
+            self._send(last=True)
+        if self._process is None or self._running is None:
+            return
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            await self._process.stdin.drain()
+        self._process.stdin.close()
+        await self._running
 
     # -- the pipe
 
@@ -157,49 +165,54 @@ class SpanExport:
                 self._encode(trace)
             else:
                 self._waiting.append((until_s, trace))
-        process = self._process
-        if self._ready and process is None and not self._starting and now_s - self._began_s >= RESTART_S:
-            self._starting, self._began_s = True, now_s
-            self._reading = self._loop.create_task(self._run())
-        stdin = process.stdin if process is not None else None
-        if stdin is not None and stdin.transport.get_write_buffer_size() + self._ready_bytes <= self._limit_bytes:
-            stdin.write(b"".join(self._ready))
-            self._ready.clear()
-            self._ready_bytes = 0
-        if (self._ready or self._waiting) and not last:
+        if self._ready and self._running is None and now_s - self._began_s >= RESTART_S:
+            self._began_s = now_s
+            self._started.clear()
+            self._running = self._loop.create_task(self._run())
+        stdin = self._process.stdin if self._process is not None else None
+        if stdin is not None and not stdin.transport.is_closing():
+            # While the process does not take them they wait here, up to the limit.
+            has_room = stdin.transport.get_write_buffer_size() + self._ready_bytes <= self._limit_bytes
+            if has_room:
+                stdin.write(b"".join(self._ready))
+                self._sent += len(self._ready)
+                self._ready.clear()
+                self._ready_bytes = 0
+        if (self._ready or self._waiting) and not self._closed:
             self._timer = self._loop.call_later(SEND_S, self._send)
 
     async def _run(self) -> None:
-        """One process, from its start to its end; what it says is read."""
+        """One process, from its start to its end; what it says is read. Cancelled, it is killed."""
+        process: asyncio.subprocess.Process | None = None
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = self._process = await asyncio.create_subprocess_exec(
                 *confinement(0),
-                *(sys.executable, "-B", "-m", "sockd.otlp", str(self._config.queue)),
+                *(sys.executable, "-BP", "-m", "sockd.otlp", str(self._config.queue)),
                 env=dict(self._environment),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
-        except OSError as error:
-            _log.warning("spans cannot be exported: %s", error)
-            self._starting = False
-            return
-        self._process, self._starting = process, False
-        assert process.stdout is not None
-        try:
+            self._started.set()
+            assert process.stdout is not None
             while line := await process.stdout.readline():
                 self._now = msgspec.json.decode(line, type=Tally)
             await process.wait()
+        except (OSError, msgspec.DecodeError) as error:
+            _log.warning("spans cannot be exported: %s", error)
         finally:
-            if process.returncode is None:
+            self._started.set()
+            self._process = self._running = None
+            before, now = self._before, self._now
+            self._before = Tally(
+                before.exported + now.exported, before.dropped + now.dropped, before.failed + now.failed
+            )
+            self.lost += max(self._sent - now.exported - now.dropped - now.failed, 0)
+            self._now, self._sent = Tally(), 0
+            if process is not None and process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-            self._before = Tally(
-                self._before.exported + self._now.exported,
-                self._before.dropped + self._now.dropped,
-                self._before.failed + self._now.failed,
-            )
-            self._now, self._process = Tally(), None
+                await process.wait()
             if not self._closed:
                 _log.warning("the process that exports spans has ended; another one is started when there are spans")
 
