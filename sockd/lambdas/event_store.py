@@ -185,7 +185,7 @@ class EventStore:
     def bury(self, event: Event, now: float, reason: str, error_type: str = "", error: str = "") -> None:
         """Make a dead letter of an event; one that is gone stays gone."""
         self.note(event)
-        self._bury("seq = ?", (event.seq,), (now, reason, error_type, error[:_MAX_ERROR_CHARS]))
+        self._bury("seq = ?", (event.seq,), (now, reason, _text(error_type), _text(error)))
 
     def bury_function(self, function: str, now: float, reason: str, *, but: list[int]) -> int:
         """Make dead letters of the events of a function, but for some; returns how many."""
@@ -251,6 +251,11 @@ class EventStore:
     def discard(self, letter: DeadLetter) -> bool:
         """Delete a dead letter; returns whether it was there."""
         return self.database.execute("DELETE FROM dead WHERE seq = ?", (letter.seq,)).rowcount > 0
+
+
+def _text(words: str) -> str:
+    """A handler's words, as UTF-8 can hold them: lone surrogates are in no database."""
+    return words[:_MAX_ERROR_CHARS].encode("utf-8", "backslashreplace").decode()
 
 
 def _prepare(database: sqlite3.Connection, file_name: str, synchronous: str) -> None:

@@ -60,6 +60,16 @@ CREATE TABLE schedules (
         marks = ", ".join("?" * len(_NAMES))
         self._database.execute(f"INSERT OR REPLACE INTO schedules VALUES ({marks})", msgspec.structs.astuple(schedule))
 
+    def advance(self, old: Schedule, new: Schedule) -> bool:
+        """Put one in place of another, if that one is still there as it was before its tick."""
+        is_there = self._database.execute(
+            "SELECT 1 FROM schedules WHERE name = ? AND next_at = ? AND created_at = ? AND enabled",
+            (old.name, old.next_at, old.created_at),
+        ).fetchone()
+        if is_there:
+            self.put(new)
+        return bool(is_there)
+
     def remove(self, name: str) -> None:
         self._database.execute("DELETE FROM schedules WHERE name = ?", (name,))
 

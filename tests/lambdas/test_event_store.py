@@ -60,13 +60,13 @@ def test_what_was_added_is_there_when_the_file_is_opened_again(store: EventStore
 
 def test_an_event_that_dies_keeps_its_payload_and_says_why(store: EventStore) -> None:
     made = add(store, event(), b"[1]")
-    store.bury(made, NOW + 9, "RetriesExhausted", "ValueError", "x" * 10_000)
+    store.bury(made, NOW + 9, "RetriesExhausted", "Value\udcffError", "x" * 10_000)
     assert store.waiting() == []
     found = store.dead_letter(made.id)
     assert found is not None
     letter, payload = found
     assert (letter.reason, letter.error_type, len(letter.error), letter.died_at) == (
-        *("RetriesExhausted", "ValueError", 2000),
+        *("RetriesExhausted", "Value\\udcffError", 2000),
         NOW + 9,
     )
     assert payload == b"[1]"

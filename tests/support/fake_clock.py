@@ -26,6 +26,7 @@ class FakeClock:
         self._offset = now - 1000.0
         self._timers: list[tuple[float, int, FakeTimer]] = []
         self._numbers = itertools.count()
+        self._alarms: list[FakeAlarm] = []
 
     def now(self) -> float:
         return self._monotonic + self._offset
@@ -41,6 +42,18 @@ class FakeClock:
     def jump(self, seconds: float) -> None:
         """Somebody sets the wall clock."""
         self._offset += seconds
+        for alarm in list(self._alarms):
+            alarm.callback(True)
+
+    def alarm(self, callback: Callable[[bool], None]) -> FakeAlarm:
+        """As `sockd.kernel.wall_clock.WallTimer`."""
+        alarm = FakeAlarm(self, callback)
+        self._alarms.append(alarm)
+        return alarm
+
+    def drop(self, alarm: FakeAlarm) -> None:
+        """It is closed."""
+        self._alarms.remove(alarm)
 
     def pass_by(self, seconds: float) -> None:
         """Let time pass, and call what is due meanwhile, each at its moment."""
@@ -56,6 +69,27 @@ class FakeClock:
         """Seconds until the next timer."""
         live = [moment for moment, _, timer in self._timers if timer.callback is not None]
         return min(live) - self._monotonic if live else None
+
+
+class FakeAlarm:
+    """A timer on the wall clock of a FakeClock."""
+
+    def __init__(self, clock: FakeClock, callback: Callable[[bool], None]) -> None:
+        self._clock = clock
+        self._timer: FakeTimer | None = None
+        self.callback = callback
+        self.at: float | None = None
+
+    def set(self, at: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.at = at
+        if at is not None:
+            self._timer = self._clock.call_later(max(at - self._clock.now(), 0.0), lambda: self.callback(False))
+
+    def close(self) -> None:
+        self.set(None)
+        self._clock.drop(self)
 
 
 async def until(condition: Callable[[], object]) -> None:
