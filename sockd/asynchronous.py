@@ -1,6 +1,6 @@
-"""The asynchronous side of the daemon: the events that run later, over the worker's functions.
+"""The asynchronous side of the daemon: events that run later and schedules that make them, over the worker's functions.
 
-Owns the events. Built before the doors open; what waits from an earlier life begins to run after that.
+Owns both. Built before the doors open; what waits from an earlier life begins to run after that.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from sockd.errors import NoSuchFunction
 from sockd.http.answers import error_body
 from sockd.http.metrics import Metrics
 from sockd.invoke_request import InvokeRequest
+from sockd.kernel.wall_clock import WallTimer
 from sockd.lambdas.destinations import Directories
 from sockd.lambdas.dispatcher import Functions
 from sockd.lambdas.event_store import EventStore
 from sockd.lambdas.events import Events
+from sockd.lambdas.schedules import Schedules
 from sockd.telemetry import Invocation
 from sockd.worker import Worker
 
@@ -32,12 +34,15 @@ class Asynchronous:
         directories = Directories(path / "destinations", config.directories)
         store = EventStore.open(path / "events.sqlite", synchronous=config.synchronous)
         functions = Functions(invoke, self._check, self._places, error_body)
+        rows = store.schedules.all()
         self.events = Events(store, functions, directories, config)
-        watch(metrics, self.events)
+        self.schedules = Schedules(self.events, rows, self._check)
+        watch(metrics, self.events, self.schedules)
 
     def start(self) -> None:
         """Run what is due, from now on."""
         self.events.start()
+        self.schedules.start(WallTimer)
 
     def stop(self) -> None:
         """Begin nothing any more."""
@@ -45,15 +50,17 @@ class Asynchronous:
 
     async def aclose(self) -> None:
         """End, when what runs has ended."""
+        await self.schedules.aclose()
         await self.events.aclose()
 
     async def forget(self, function: str) -> None:
         """A function has been removed."""
         await self.events.forget(function)
+        self.schedules.forget(function)
 
     def status(self) -> dict[str, Any]:
         """For `/status`."""
-        return {"events": self.events.status()}
+        return {"events": {**self.events.status(), "schedules": len(self.schedules.all())}}
 
     def _check(self, name: str, qualifier: str) -> None:
         try:
@@ -68,10 +75,11 @@ class Asynchronous:
             return 1  # for finding out what is wrong with it
 
 
-def watch(metrics: Metrics, events: Events) -> None:
+def watch(metrics: Metrics, events: Events, schedules: Schedules) -> None:
     """Have the numbers of events read at each scrape."""
     metrics.gauge("events", "Events that are not over, by state.", events.depth, label="state")
     metrics.gauge("events_oldest_age_seconds", "Age of the oldest event that is not over.", events.oldest_age_s)
+    metrics.counter("schedule_ticks", "Events made by schedules.", lambda: schedules.ticks)
     metrics.gauge("events_dead", "Dead letters that are kept.", events.dead)
     metrics.counter("events_accepted", "Events accepted.", lambda: events.accepted)
     metrics.counter(

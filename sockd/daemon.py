@@ -24,7 +24,7 @@ from initscripts.report import AppRead
 from sockd.asynchronous import Asynchronous
 from sockd.config import Config
 from sockd.errors import Draining, SockdError
-from sockd.http import management_env, management_events, management_urls
+from sockd.http import management_env, management_events, management_schedules, management_urls
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
@@ -292,6 +292,7 @@ async def _open_doors(
         *management_env.routes(daemon.environments),
         *management_urls.routes(daemon, config),
         *management_events.routes(daemon.events),
+        *management_schedules.routes(daemon.later.schedules, 2 * config.events.max_payload_bytes),
     ]
     management = HttpServer(
         Management(daemon, config, state.path / "tmp", more).app,

@@ -58,10 +58,17 @@ class Management:
             raise self.failure(reply.status, _error(reply.body), path)
         return json.loads(reply.body)
 
-    def exchange(self, method: str, *path: str, body: bytes | None = None, query: Query = NO_QUERY) -> Reply:
+    def exchange(
+        self,
+        method: str,
+        *path: str,
+        body: bytes | None = None,
+        query: Query = NO_QUERY,
+        headers: Query = NO_QUERY,
+    ) -> Reply:
         """One request and its whole answer, whatever its status."""
         with self._reached() as connection:
-            return _exchange(connection, method, _target(path, query), body)
+            return _exchange(connection, method, _target(path, query), body, headers)
 
     def lines(
         self,
@@ -110,7 +117,7 @@ class Management:
             raise Failure("no worker answers", why=why, fix=fix, exit_code=UNREACHABLE) from None
 
 
-def invoke_url(url: str, name: str, payload: bytes) -> Reply:
+def invoke_url(url: str, name: str, payload: bytes, headers: Query = NO_QUERY) -> Reply:
     """POST /run/<name> at a public door. Raises: Failure if nothing answers there."""
     try:
         parts = urlsplit(url)
@@ -123,7 +130,7 @@ def invoke_url(url: str, name: str, payload: bytes) -> Reply:
     target = f"{parts.path.rstrip('/')}/run/{quote(name, safe='')}"
     try:
         with closing(kind(host, port)) as connection:
-            return _exchange(connection, "POST", target, payload)
+            return _exchange(connection, "POST", target, payload, headers)
     except (OSError, http.client.HTTPException) as error:
         raise Failure(
             f"no worker answers at {url}", why=_words(error), fix="sudo sockd up", exit_code=UNREACHABLE
@@ -134,11 +141,13 @@ def _words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
-def _exchange(connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None) -> Reply:
-    connection.request(method, target, body)
+def _exchange(
+    connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None, headers: Query = NO_QUERY
+) -> Reply:
+    connection.request(method, target, body, dict(headers))
     response = connection.getresponse()
-    headers = {name.lower(): value for name, value in response.getheaders()}
-    return Reply(response.status, headers, response.read())
+    fields = {name.lower(): value for name, value in response.getheaders()}
+    return Reply(response.status, fields, response.read())
 
 
 def _target(path: tuple[str, ...], query: Query) -> str:

@@ -21,29 +21,35 @@ from sockd.remote.connections import DEFAULT_URL
 @click.argument("name")
 @click.option("-d", "--data", default="{}", metavar="JSON|@FILE|-", help="The event.  [default: {}]")
 @click.option("--url", envvar="SOCKD_URL", show_envvar=True, help=f"The worker's address.  [default: {DEFAULT_URL}]")
+@click.option("--async", "later", is_flag=True, help="Have it run later; print the id once that is certain.")
 @state_dir_option
 @json_option
 @click.pass_context
-def invoke(ctx: click.Context, name: str, data: str, url: str | None, state_dir: Path, as_json: bool) -> None:
+def invoke(
+    ctx: click.Context, name: str, data: str, url: str | None, later: bool, state_dir: Path, as_json: bool
+) -> None:
     """Run a function once and print what it answers.
 
     Goes to --url; or, where only --state-dir is given, to the worker that has that directory."""
     payload = payload_of(data)
     given = ctx.get_parameter_source("state_dir") is not ParameterSource.DEFAULT
+    headers = {"x-amz-invocation-type": "Event"} if later else {}
     begun = time.perf_counter()
     if url is None and given:
-        reply = Management(state_dir).exchange("POST", "functions", name, "invoke", body=payload)
+        reply = Management(state_dir).exchange("POST", "functions", name, "invoke", body=payload, headers=headers)
     else:
-        reply = invoke_url(url or DEFAULT_URL, name, payload)
+        reply = invoke_url(url or DEFAULT_URL, name, payload, headers)
     total_ms = (time.perf_counter() - begun) * 1e3
     if as_json:
         print_json(_as_fields(reply, total_ms))
+    elif reply.status == 202:
+        click.echo(reply.headers["x-amzn-requestid"])
     elif reply.status == 200:
         sys.stdout.buffer.write(reply.body + b"\n")
         sys.stdout.flush()
         if sys.stderr.isatty():
             say(_timing_line(reply, total_ms))
-    if reply.status != 200:
+    if reply.status not in (200, 202):
         if not as_json:
             _raise(reply, name)
         sys.exit(exit_code_of(reply.status))

@@ -14,6 +14,8 @@ COMMANDS = {
     "deploy": ("sockd.cli.deploy", "Publish a directory or zip as a function."),
     "invoke": ("sockd.cli.invoke", "Run a function once."),
     "url": ("sockd.cli.url", "Give a function a URL of its own."),
+    "events": ("sockd.cli.events", "Look at what runs later, and at dead letters."),
+    "schedule": ("sockd.cli.schedule", "Run functions by the clock."),
     "ls": ("sockd.cli.functions", "List the functions."),
     "rm": ("sockd.cli.functions", "Remove a function."),
     "env": ("sockd.cli.env", "Show or change the environment of a function."),

@@ -35,6 +35,8 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
         "doctor",
         "deploy",
         "invoke",
+        "events",
+        "schedule",
         "ls",
         "rm",
         "logs",

@@ -236,3 +236,29 @@ def test_boto3_configures_and_invokes(daemon: RunningDaemon, client: Any) -> Non
     client.delete_function_event_invoke_config(FunctionName="first")
     with pytest.raises(exceptions.ResourceNotFoundException):
         client.delete_function_event_invoke_config(FunctionName="first")
+
+
+def test_a_schedule_goes_on_in_the_next_daemon_and_ticks_once(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    wanted = json.dumps({"function": "f", "expression": "rate(1 second)", "event": {"id": 1}})
+    first = RunningDaemon.start(state)
+    try:
+        first.deploy("f", "def f(event):\n    return event['time']\n")
+        configure(first, "f", on_success="directory:done")
+        assert first.manage("PUT", "/schedules/s", wanted).status == 200
+        soon(lambda: len(records(first, "done")) >= 2)
+        first.kill()
+    finally:
+        first.close()
+    before = len(records(first, "done"))
+    second = RunningDaemon.start(state)
+    try:
+        soon(lambda: len(records(second, "done")) >= before + 2)
+        assert second.remove("f").status == 200
+        assert second.manage("GET", "/schedules").json == []
+        settled(second)
+        times = [record["requestPayload"]["time"] for record in records(second, "done")]
+        assert len(times) == len(set(times))  # each tick has its moment, and made one event
+        assert second.terminate() == 0
+    finally:
+        second.close()

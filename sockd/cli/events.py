@@ -1,0 +1,127 @@
+"""`sockd events`: what is to run later, and the dead letters."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.cli.client import Management, state_dir_option
+from sockd.cli.output import USAGE, Failure, age, json_option, print_json, print_table, say
+
+HEADINGS = ("id", "function", "state", "tries", "accepted", "why")
+function_option = click.option("--function", metavar="NAME", help="Those of one function only.")
+id_argument = click.argument("event_id", metavar="[ID]", required=False)
+all_option = click.option("--all", "everything", is_flag=True, help="All dead letters.")
+
+
+@click.group()
+def events() -> None:
+    """Look at events that run later, and at dead letters: those that ended without success."""
+
+
+@events.command()
+@click.option("--state", type=click.Choice(["all", "waiting", "dead"]), default="all", show_default=True)
+@function_option
+@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@state_dir_option
+@json_option
+def ls(state: str, function: str | None, limit: int, state_dir: Path, as_json: bool) -> None:
+    """List events that wait or run, and dead letters."""
+    query = {"state": state, "limit": str(limit), **({"function": function} if function else {})}
+    found = Management(state_dir).get("events", query=query)
+    if as_json:
+        print_json(found)
+    elif not found:
+        say("no events; make one: sockd invoke NAME --async")
+    else:
+        print_table(HEADINGS, [_row(each) for each in found])
+
+
+@events.command()
+@click.argument("event_id", metavar="ID")
+@state_dir_option
+def show(event_id: str, state_dir: Path) -> None:
+    """Show a dead letter with its payload, as JSON."""
+    print_json(Management(state_dir).get("events", event_id))
+
+
+@events.command()
+@id_argument
+@function_option
+@all_option
+@state_dir_option
+def retry(event_id: str | None, function: str | None, everything: bool, state_dir: Path) -> None:
+    """Run dead letters again: one, those of a function, or all."""
+    path, query = _wanted(event_id, function, everything)
+    retried = Management(state_dir).call("POST", "events", *path, "retry", query=query)["retried"]
+    say(f"{retried} are run again; look: sockd events ls")
+
+
+@events.command()
+@id_argument
+@function_option
+@all_option
+@state_dir_option
+def rm(event_id: str | None, function: str | None, everything: bool, state_dir: Path) -> None:
+    """Delete dead letters: one, those of a function, or all."""
+    path, query = _wanted(event_id, function, everything)
+    deleted = Management(state_dir).call("DELETE", "events", *path, query=query)["deleted"]
+    say(f"{deleted} are deleted")
+
+
+@events.command()
+@click.argument("function")
+@click.option("--retries", type=click.IntRange(0), help="After errors of the function.  [default: 2]")
+@click.option("--max-age", type=click.IntRange(1), metavar="SECONDS", help="How long it is tried.  [default: 21600]")
+@click.option("--on-success", default="", metavar="DESTINATION", help="A function, or directory:NAME.")
+@click.option("--on-failure", default="", metavar="DESTINATION", help="The same; without it, the dead letters.")
+@click.option("--reset", is_flag=True, help="Back to the defaults.")
+@state_dir_option
+@json_option
+def config(
+    function: str,
+    retries: int | None,
+    max_age: int | None,
+    on_success: str,
+    on_failure: str,
+    reset: bool,
+    state_dir: Path,
+    as_json: bool,
+) -> None:
+    """Show or set how the events of a function are to end. What is not named goes back to its default."""
+    management, path = Management(state_dir), ("functions", function, "event-invoke-config")
+    wanted = {"max_retries": retries, "max_age_s": max_age, "on_success": on_success, "on_failure": on_failure}
+    if reset:
+        management.call("DELETE", *path)
+    elif any(value not in (None, "") for value in wanted.values()):
+        management.call("PUT", *path, body=json.dumps(wanted).encode())
+    found = management.get(*path)
+    if as_json:
+        print_json(found)
+    elif not found:
+        say(f"the events of {function} end by the worker's defaults")
+    else:
+        headings = ("version", "retries", "max age", "on success", "on failure")
+        print_table(headings, [_config_row(each) for each in found])
+
+
+def _config_row(each: dict[str, Any]) -> tuple[str, ...]:
+    numbers = ("default" if each[key] is None else str(each[key]) for key in ("max_retries", "max_age_s"))
+    return each["qualifier"], *numbers, each["on_success"] or "-", each["on_failure"] or "dead letters"
+
+
+def _wanted(event_id: str | None, function: str | None, everything: bool) -> tuple[list[str], dict[str, str]]:
+    """Which dead letters: the parts of a path, and a query. Raises: Failure."""
+    if sum((event_id is not None, function is not None, everything)) != 1:
+        raise Failure("name one dead letter, or --function NAME, or --all", fix="sockd events ls", exit_code=USAGE)
+    return ([event_id] if event_id else []), ({"function": function} if function else {})
+
+
+def _row(each: dict[str, Any]) -> tuple[str, ...]:
+    why = " ".join(filter(None, (each.get("reason"), each.get("error_type")))) or each["source"]
+    accepted = age(time.time() - each["accepted_at"])
+    return each["id"], each["function"], each["state"], str(each["attempts"]), accepted, why

@@ -1,0 +1,87 @@
+"""The management door's routes for schedules.
+
+    GET    /schedules
+    PUT    /schedules/{schedule}     {"function", "expression", "timezone", "event"}
+    PATCH  /schedules/{schedule}     {"enabled": true}
+    DELETE /schedules/{schedule}
+
+Owns nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sockd.errors import BadRequest
+from sockd.http.answers import json_answer
+from sockd.http.typed_routes import respond, typed_routes
+from sockd.http.uploads import read_body
+from sockd.lambdas.schedule_table import Schedule
+from sockd.lambdas.schedules import Schedules
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a PUT."""
+
+    function: str
+    expression: str
+    timezone: str = "UTC"
+    event: msgspec.Raw = msgspec.Raw()
+    """JSON, the `detail` of the events."""
+
+
+class Switch(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a PATCH."""
+
+    enabled: bool
+
+
+def routes(schedules: Schedules, max_body_bytes: int) -> list[Route]:
+    """The routes, for `Management`. Args: max_body_bytes: of a schedule and its event."""
+
+    async def show_all(request: Request) -> Response:
+        return respond(json_answer([described(each) for each in schedules.all()]))
+
+    async def put(request: Request) -> Response:
+        body = await read_body(request, max_body_bytes)
+        try:
+            wanted = msgspec.json.decode(body, type=Wanted)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise BadRequest(f"not a schedule: {error}") from None
+        name = request.path_params["schedule"]
+        event, timezone = bytes(wanted.event), wanted.timezone
+        made = await schedules.put(name, wanted.function, wanted.expression, timezone=timezone, event=event)
+        return respond(json_answer(described(made)))
+
+    async def switch(request: Request) -> Response:
+        try:
+            wanted = msgspec.json.decode(await read_body(request, max_body_bytes), type=Switch)
+        except (msgspec.DecodeError, UnicodeError):
+            raise BadRequest('send {"enabled": true} or {"enabled": false}') from None
+        return respond(
+            json_answer(described(await schedules.enable(request.path_params["schedule"], enabled=wanted.enabled)))
+        )
+
+    async def remove(request: Request) -> Response:
+        name = request.path_params["schedule"]
+        await schedules.remove(name)
+        return respond(json_answer({"removed": name}))
+
+    return typed_routes(
+        [
+            ("GET", "/schedules", show_all),
+            ("PUT", "/schedules/{schedule}", put),
+            ("PATCH", "/schedules/{schedule}", switch),
+            ("DELETE", "/schedules/{schedule}", remove),
+        ]
+    )
+
+
+def described(schedule: Schedule) -> dict[str, Any]:
+    """A schedule, JSON-able."""
+    return {**msgspec.structs.asdict(schedule), "event": msgspec.Raw(schedule.event or b"{}")}
