@@ -27,6 +27,8 @@ async def echo(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     body = b""
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return
         body += message["body"]
         if not message.get("more_body"):
             break

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,3 +186,17 @@ def test_a_context_that_cannot_be_made_leaves_no_descriptor() -> None:
     for options in ({"size": "nonsense"}, {"nonsense": "1"}, {"size": 5}):
         with pytest.raises(OSError):
             syscalls.new_filesystem("tmpfs", options, MountAttr.NONE)  # type: ignore[arg-type]
+
+
+def test_a_short_time_slice_is_the_callers_own() -> None:
+    code = (
+        "import os\nfrom sockd.kernel import syscalls\nusual = syscalls.time_slice_ns()\n"
+        "syscalls.set_time_slice(100_000)\nprint(syscalls.time_slice_ns(), usual, flush=True)\n"
+        "if os.fork() == 0:\n    print(syscalls.time_slice_ns(), usual, flush=True)\n    os._exit(0)\nos.wait()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (own, usual), (childs, _) = (map(int, line.split()) for line in done.stdout.splitlines())
+    if not usual:
+        pytest.skip("this kernel tells no time slices")
+    assert own == 100_000
+    assert childs == usual

@@ -1,0 +1,93 @@
+"""`neighbour`: what a well-behaved function's callers notice while others ask for too much.
+
+One client calls a warm function again and again, 2 ms apart. In turns, nobody else asks; somebody attacks the worker
+(`attackers.py`); and, where it can, the same attacker attacks another server on the same machine, which shows what of
+the difference is the machine's. Attackers use only processor time that nobody else wants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.client import Client
+from benchmarks.functions import ECHO, Function
+from benchmarks.harness import Run, main
+from benchmarks.results import Result
+from benchmarks.warm import in_process_server
+from benchmarks.worker import REPOSITORY, worker
+
+GAP_S = 0.002
+WINDOW_CALLS = 150
+ATTACKS = {"burst": 1000, "flood": 10_000, "slow": 50, "large": 4}
+WORDS = {
+    "burst": "bursts of 1000 requests",
+    "flood": "floods of 10 000 connections",
+    "slow": "50 slow clients",
+    "large": "4 bodies of 7 MB at a time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+
+def measure(run: Run) -> Result:
+    result = Result("neighbour")
+    with (
+        worker() as house,
+        in_process_server() as other,
+        tempfile.TemporaryDirectory() as scratch,
+        Client(house.host, house.port) as client,
+    ):
+        house.deploy(Function("neighbour", ECHO).write(Path(scratch)), "neighbour")
+        settings = {"concurrency": 8, "queue_depth": 500, "memory_mb": 48}
+        house.deploy(Function("victim", ECHO, settings=settings).write(Path(scratch)), "victim")
+        ours, theirs = Address(house.host, house.port), Address(other.host, other.port)
+        for kind in ATTACKS:
+            run.say(WORDS[kind])
+            samples: dict[str, list[float]] = {"alone": [], "another server": [], "attacked": []}
+            for _ in range(run.pick(12, 4)):
+                samples["alone"] += calls(client)
+                for case, target in (("another server", theirs), ("attacked", ours)):
+                    with attacking(kind, target):
+                        samples[case] += calls(client)
+            rows = {case: result.add(f"{WORDS[kind]}: {case}", "latency", "ms", ms) for case, ms in samples.items()}
+            alone, attacked = rows["alone"].p99, rows["attacked"].p99
+            assert alone is not None and attacked is not None
+            result.aim(f"{WORDS[kind]}: the neighbour's p99, times that without", attacked / alone, "<= 2")
+    return result
+
+
+def calls(client: Client) -> list[float]:
+    """Milliseconds of one window's calls."""
+    taken = []
+    for _ in range(WINDOW_CALLS):
+        time.sleep(GAP_S)
+        taken.append(client.invoke("neighbour").ms)
+    return taken
+
+
+@contextlib.contextmanager
+def attacking(kind: str, target: Address) -> Iterator[None]:
+    """An attacker at work until the end of the block."""
+    words = (kind, target.host, str(target.port), str(ATTACKS[kind]))
+    command = [sys.executable, "-m", "benchmarks.attackers", *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.readline()
+        yield
+        process.stdin.close()
+        process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main("neighbour", measure, "A warm function's latency while others attack the worker."))
