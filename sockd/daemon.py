@@ -210,14 +210,14 @@ class Daemon:
         await self._worker.packages.remove(key, users=self._worker.functions.users)
         self._worker.nursery.forget(key)
 
-    def traces(self, limit: int) -> list[dict[str, Any]]:
-        return [summary(trace) for trace in self._noted.traces.last(limit)]
+    def traces(self, limit: int, function: str | None = None) -> list[dict[str, Any]]:
+        return [summary(trace) for trace in self._noted.traces.last(limit, function)]
 
     async def trace(self, request_id: str) -> dict[str, Any]:
         trace = self._noted.traces.get(request_id)
         if trace.run is not None:
             await asyncio.wait([trace.run.done], timeout=REPORT_DEADLINE_S)
-        return describe(trace)
+        return describe(trace, self._noted.traces.why(trace))
 
     async def metrics(self) -> bytes:
         return await self._noted.metrics.page()

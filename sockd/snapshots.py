@@ -29,10 +29,21 @@ def status(worker: Worker) -> dict[str, Any]:
         "packages": len(worker.packages.snapshot()),
         "memory": {"total_bytes": budget.total, "reserved_bytes": budget.used},
         "evictions": worker.handlers.evictions,
+        "caches": cache_counts(worker),
         "cgroups": {"kind": worker.hierarchies.kind, **_fields(worker.cgroups.snapshot())},
         "policy": worker.config.zygote.policy,
         "initscripts": engine_state(worker),
         "roots": {"made": worker.assembly.kind, "spares": worker.tree.most_spares},
+    }
+
+
+def cache_counts(worker: Worker) -> dict[str, dict[str, int]]:
+    """What the three caches were asked for and had, since the worker started."""
+    handlers, packages = worker.handlers, worker.packages
+    return {
+        "handler": {"hits": handlers.hits, "misses": handlers.misses},
+        "import": dict(vars(worker.nursery.hits)),
+        "install": {"hits": packages.hits, "misses": packages.misses},
     }
 
 
@@ -76,6 +87,7 @@ def tree_snapshot(worker: Worker) -> Tree:
             "packages": sorted(requirement(worker, key) for key in node.packages - inherited),
             "modules": len(node.modules),
             "unique_memory_bytes": node.unique_bytes,
+            "shared_memory_bytes": node.shared_bytes,
             "rate": node.rate.at(now_s),
             "spares": len(node.spares),
             "starts": node.hits,

@@ -155,6 +155,7 @@ class Worker:
     def _keep_house(self) -> None:
         """Every few seconds, drop the spares that nobody needs any more."""
         self.tree.trim()
+        self.tree.measure_root()
         self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
 
     def _stop_keeping_house(self) -> None:

@@ -30,13 +30,16 @@ class HandlerCache:
         self._running: OrderedDict[Sandbox, float] = OrderedDict()
         """Those that are not paused yet."""
         self._timer: asyncio.TimerHandle | None = None
+        self.hits = self.misses = 0
         self.evictions = 0
 
     def lease(self, program: Program) -> Sandbox | None:
         """The most recently used idle sandbox of a program, now the caller's; it may be paused. None: there is none."""
         idle = self._by_program.get(program)
         if not idle:
+            self.misses += 1
             return None
+        self.hits += 1
         sandbox, _ = idle.popitem()
         self._remove(sandbox)
         return sandbox

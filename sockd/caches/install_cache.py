@@ -64,6 +64,8 @@ class InstallCache:
         self._removals: SingleFlight[str, None] = SingleFlight()
         self._slots = asyncio.Semaphore(config.parallel_installs)
         self._resolves = asyncio.Semaphore(config.parallel_installs)
+        self.hits = self.misses = 0
+        """Distributions that somebody wanted: there, or not."""
 
     async def recover(self) -> list[str]:
         """Deletes what a dead daemon left half done, then knows what is installed.
@@ -87,6 +89,8 @@ class InstallCache:
         A caller that is cancelled leaves; installs that it started go on, for others may wait for the same.
         Raises: InstallFailed with the words of all that failed, after all have ended; Draining."""
         missing = [distribution for distribution in closure.distributions if distribution.key not in self._store]
+        self.misses += len(missing)
+        self.hits += len(closure.distributions) - len(missing)
         if not missing:
             return
         tell = progress or (lambda line: None)

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from sockd.caches import eviction, selection
 from sockd.caches.distribution import SANDBOX_STORE
+from sockd.caches.import_hits import ImportHits
 from sockd.caches.import_profile import Seen, load_learned, save_learned
 from sockd.caches.rate import RATE_TAU_S, DecayingRate
 from sockd.caches.zygote_node import ZygoteNode
@@ -47,6 +48,7 @@ class Nursery:
         self.profile, self.refused, problem = load_learned(learned, max_modules=config.max_modules)
         if problem:
             _log.warning("%s", problem)
+        self.hits = ImportHits()
         self._limits = selection.TreeLimits(max_nodes=config.max_nodes, max_depth=config.max_depth)
         self._costs: dict[str, selection.PackageCost] | None = None
         self._waiting: dict[frozenset[str], None] = {}
@@ -67,6 +69,7 @@ class Nursery:
     ) -> None:
         """What a function imported, after it was forked from `node`."""
         seen = [Seen(*entry) for entry in imports]
+        self.hits.count(closure, node.packages, len(seen))
         self.profile.observe(function, closure, seen, inherited=node.packages)
         self._costs = None
         if seen:
@@ -196,7 +199,7 @@ class Nursery:
             node = ZygoteNode(zygote, plan.packages, parent, frozenset(modules), seconds_saved=plan.seconds_saved)
             node.import_seconds = imported.seconds
             node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
-            node.unique_bytes = await asyncio.to_thread(pidfds.private_bytes, zygote.pidfd)
+            node.unique_bytes, node.shared_bytes = await asyncio.to_thread(pidfds.memory, zygote.pidfd)
             await self._try_canary(node)
             if not zygote.alive:  # the tree was told of its end before it was in the tree
                 raise ZygoteGone("it ended as soon as it was there")

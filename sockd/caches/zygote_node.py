@@ -31,6 +31,8 @@ class ZygoteNode:
     late_seconds: float = 0.0
     """What functions spent since on importing more of its packages, after the fork."""
     unique_bytes: int = 0
+    """Memory that was its alone when it began to serve, and what it shared with its parent and others."""
+    shared_bytes: int = 0
     seconds_saved: float = 0.0
     """Import time that a start from it is saved, against a start from the node it was forked from."""
     created_s: float = field(default_factory=time.monotonic)

@@ -9,6 +9,7 @@ sandboxes out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -21,6 +22,7 @@ from sockd.caches.spare_policy import wanted_spares
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.config import ZygoteConfig
 from sockd.errors import NoCapacity, SandboxFailed, SockdError
+from sockd.kernel import pidfds
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.memory_budget import Reservation
@@ -150,6 +152,15 @@ class ZygoteTree:
         """Drop the spares that no recent use asks for (called now and then, and under memory pressure)."""
         for node in self.nodes:
             node.drop_spares(keep=self._wanted(node))
+
+    def measure_root(self) -> None:
+        """Note the memory of a new root Zygote, some 10 MB; the other nodes are measured before they serve."""
+        if not self._has_root() or self.nodes[0].unique_bytes:
+            return
+        cgroup = self.nodes[0].zygote.cgroup
+        with contextlib.suppress(OSError):  # it has just ended
+            for number in cgroup.pids()[:1] if cgroup is not None else ():
+                self.nodes[0].unique_bytes, self.nodes[0].shared_bytes = pidfds.memory_of(number)
 
     def _wanted(self, node: ZygoteNode) -> int:
         now_s = time.monotonic()

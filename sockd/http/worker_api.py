@@ -24,6 +24,8 @@ class TreeNode(TypedDict):
     """What it has imported beyond its parent's, as `name==version`; empty for the root Zygote."""
     modules: NotRequired[int]
     unique_memory_bytes: NotRequired[int]
+    shared_memory_bytes: NotRequired[int]
+    """With its parent and others; both as they were when it began to serve."""
     rate: NotRequired[float]
     """Forks per second, recently."""
     spares: NotRequired[int]
@@ -135,8 +137,8 @@ class WorkerApi(Protocol):
     async def remove_package(self, key: str) -> None:
         """Delete one distribution. Raises: SockdError: 404 if there is none, 400 if it is in use."""
 
-    def traces(self, limit: int) -> list[dict[str, Any]]:
-        """The last invocations, newest first, without their spans."""
+    def traces(self, limit: int, function: str | None = None) -> list[dict[str, Any]]:
+        """The last invocations, or those of one function, newest first, without their spans."""
 
     async def trace(self, request_id: str) -> dict[str, Any]:
         """One invocation with its spans, by its id or a beginning of it; an initscript's report is waited for, shortly.

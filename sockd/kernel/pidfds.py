@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import os
 import struct
+from typing import NamedTuple
 
 _PIDFD_GET_PID_NAMESPACE = 0xFF06
 """_IO(0xFF, 6) of linux/pidfd.h: an fd of the process's active pid namespace (since Linux 6.11)."""
@@ -62,12 +63,26 @@ def pid(pidfd: int) -> int:
     return -1
 
 
-def private_bytes(pidfd: int) -> int:
-    """Memory that is the process's alone: what the host gets back when it ends (proc(5), smaps_rollup). Takes some ms for a
-    large process. Raises: OSError when it is gone."""
-    with open(f"/proc/{pid(pidfd)}/smaps_rollup") as file:
-        fields = {line.split()[0]: line.split()[1] for line in file.readlines()[1:]}
-    return (int(fields["Private_Clean:"]) + int(fields["Private_Dirty:"])) * 1024
+class Memory(NamedTuple):
+    """What a process has mapped that is in memory."""
+
+    private_bytes: int
+    """Its alone: what the host gets back when it ends."""
+    shared_bytes: int
+    """Others have these pages, too."""
+
+
+def memory(pidfd: int) -> Memory:
+    """The memory of a process (proc(5), smaps_rollup). Takes some ms for a large one. Raises: OSError when it is gone."""
+    return memory_of(pid(pidfd))
+
+
+def memory_of(number: int) -> Memory:
+    """As `memory`, of a process by its number in our own pid namespace."""
+    with open(f"/proc/{number}/smaps_rollup") as file:
+        kilobytes = {line.split()[0]: int(line.split()[1]) for line in file.readlines()[1:]}
+    private, shared = (kilobytes[f"{kind}_Clean:"] + kilobytes[f"{kind}_Dirty:"] for kind in ("Private", "Shared"))
+    return Memory(private * 1024, shared * 1024)
 
 
 async def wait_exited(pidfd: int, deadline_s: float) -> None:

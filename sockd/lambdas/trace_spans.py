@@ -56,11 +56,12 @@ def summary(trace: Trace) -> dict[str, Any]:
         "arrived_ns": trace.arrived_ns,
         "answered_ns": trace.answered_ns,
         "initscript": None if trace.run is None else ending.outcome if ending is not None else "running",
+        "times": msgspec.structs.asdict(trace.times),
     }
 
 
-def describe(trace: Trace) -> dict[str, Any]:
-    """A trace with its spans, JSON-able."""
+def describe(trace: Trace, why: str = "") -> dict[str, Any]:
+    """A trace with its spans, JSON-able. Args: why: why it was cold."""
     report = trace.run.report() if trace.run is not None else None
     phases = phases_of(trace)
     reads = reads_of(trace, report)
@@ -75,6 +76,9 @@ def describe(trace: Trace) -> dict[str, Any]:
         "fetched_ns": length(union(within(fetched, (trace.arrived_ns, trace.answered_ns)))),
         "hidden_ns": hidden_ns(trace, fetched, [(read.start_ns, read.end_ns) for read in reads]),
         "critical": critical_path(phases, reads),
+        "why": why,
+        "zygote": zygote_words(trace.node) if trace.forked_ns else "",
+        "imported": [msgspec.structs.asdict(each) for each in trace.imported],
         "log": report.log if report is not None else "",
         "cut": report.cut if report is not None else False,
     }

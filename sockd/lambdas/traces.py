@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from itertools import islice
 
 import msgspec
 
 from initscripts.daemon_run import Run
 from sockd.errors import SockdError
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.cold_starts import Imported, imported_packages, why_cold
 from sockd.lambdas.function import Outcome
 from sockd.telemetry import Invocation, SpanContext, Times
 
@@ -55,6 +57,8 @@ class Trace(msgspec.Struct):
     trigger: str = "http"
     span: SpanContext | None = None
     """Its place in a trace of the caller's, or of ours."""
+    imported: tuple[Imported, ...] = ()
+    """What it imported after the fork, of packages."""
 
 
 class Traces:
@@ -86,9 +90,14 @@ class Traces:
             raise NoSuchTrace(f"no invocation {request_id[:80]!r}: {known}")
         return found[-1]  # the last attempt, of an event that was tried again
 
-    def last(self, limit: int) -> list[Trace]:
-        """The newest, newest first."""
-        return list(reversed(self._ring))[:limit]
+    def last(self, limit: int, function: str | None = None) -> list[Trace]:
+        """The newest, newest first. Args: function: only those of this one."""
+        newest_first = (trace for trace in reversed(self._ring) if function in (None, trace.function))
+        return list(islice(newest_first, limit))
+
+    def why(self, trace: Trace) -> str:
+        """Why it was cold, as a sentence; empty: it was not."""
+        return why_cold(trace, self._ring) if trace.forked_ns else ""
 
 
 def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None = None) -> Trace:
@@ -115,6 +124,7 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         leased.beside.run if leased.beside is not None else None,
         request.trigger,
         span,
+        imported_packages(leased.sandbox.imports or ()) if leased.node is not None else (),
     )
 
 

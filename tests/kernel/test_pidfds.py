@@ -108,11 +108,11 @@ def test_memory_that_is_a_processs_own(start: Start) -> None:
     child, pidfd = start(f"kept = bytes(1) * (20 << 20)\n{WAIT}")
     assert child.stdout is not None
     assert child.stdout.read(1) == b"."
-    assert 20 << 20 <= pidfds.private_bytes(pidfd) < 60 << 20
+    assert 20 << 20 <= pidfds.memory(pidfd).private_bytes < 60 << 20
     child.kill()
     child.wait()
     with pytest.raises(OSError):
-        pidfds.private_bytes(pidfd)
+        pidfds.memory(pidfd).private_bytes
 
 
 def exited(code: int) -> int:
@@ -146,5 +146,5 @@ def test_every_signal_has_a_name() -> None:
 def test_this_process_can_be_seen() -> None:
     with owned(os.pidfd_open(os.getpid())) as pidfd:
         assert pidfds.pid(pidfd) == os.getpid()
-        assert pidfds.private_bytes(pidfd) > 0
+        assert pidfds.memory(pidfd).private_bytes > 0
         assert Path(f"/proc/{pidfds.pid(pidfd)}").exists()

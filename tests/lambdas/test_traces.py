@@ -37,7 +37,7 @@ def outcome(*, cold: bool = True, run: Any = None, error: Any = None) -> Any:
         forked_ns=4 * MS if cold else 0,
         ready_ns=5 * MS if cold else 0,
         node=object() if cold else None,
-        sandbox=SimpleNamespace(init_started_ns=5 * MS),
+        sandbox=SimpleNamespace(init_started_ns=5 * MS, imports=[("a-1-x", "a", 0.02), ("a-1-x", "a.b", 0.01)]),
         beside=SimpleNamespace(run=run) if run is not None else None,
     )
     reply = SimpleNamespace(error=error, exec_started_ns=90 * MS if cold else MS)
@@ -177,3 +177,16 @@ def test_intervals() -> None:
     assert union([(5, 7), (0, 2), (2, 3), (6, 9)]) == [(0, 3), (5, 9)]
     assert intersection([(0, 3), (5, 9)], [(2, 6), (8, 20)]) == [(2, 3), (5, 6), (8, 9)]
     assert length([(0, 3), (5, 9)]) == 7
+
+
+def test_a_trace_says_what_was_imported_after_the_fork() -> None:
+    assert describe(trace())["imported"] == [{"package": "a-1-x", "modules": 2, "ns": 30 * MS}]
+    assert describe(trace(cold=False))["imported"] == []
+
+
+def test_traces_of_one_function_are_found_among_others() -> None:
+    traces = Traces(9)
+    for number, name in enumerate("fgfg"):
+        traces.add(InvokeRequest(name, b"", bytes([number]) * 16, 0), outcome())
+    assert [trace.request_id[0] for trace in traces.last(9, "f")] == [2, 0]
+    assert len(traces.last(1, "g")) == 1
