@@ -260,6 +260,17 @@ class FunctionUrlsConfig(Slice, frozen=True):
     """Below it are the URLs' names: <id>.lambda-url.<domain>. Whoever resolves that must be led to this port."""
 
 
+class PageConfig(Slice, frozen=True):
+    """The page at `/`, which shows functions, their invocations and what they print."""
+
+    enabled: bool | None = None
+    """None: where the port listens on loopback. Off loopback it needs `lambda_api.keys`."""
+    ask_for_key: bool = False
+    """Ask the browser for one of `lambda_api.keys` on loopback, too, as behind a proxy; off loopback that is always so."""
+    viewers: int = 32
+    """Open pages that are kept up to date at once; others have to be reloaded."""
+
+
 class Config(Slice, frozen=True):
     """Everything. `Config.load` is the only place that reads a file."""
 
@@ -278,6 +289,7 @@ class Config(Slice, frozen=True):
     lambda_api: LambdaApiConfig = LambdaApiConfig()
     secrets: SecretsConfig = SecretsConfig()
     function_urls: FunctionUrlsConfig = FunctionUrlsConfig()
+    page: PageConfig = PageConfig()
 
     events: EventsConfig = EventsConfig()
 

@@ -31,6 +31,8 @@ from sockd.http.aws.worker import Details, Told
 from sockd.http.front import Front
 from sockd.http.limits import ConnectionLimits
 from sockd.http.management import LIMITS, Management
+from sockd.http.page.access import PageAccess
+from sockd.http.page.page import Page
 from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp, bind_unix
@@ -39,6 +41,7 @@ from sockd.http.worker_api import Progress, Tree
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.environments import Environments
 from sockd.lambdas.function import Outcome
+from sockd.lambdas.recent import Lately
 from sockd.lambdas.trace_spans import describe, summary
 from sockd.live import live
 from sockd.notify import notify
@@ -210,8 +213,8 @@ class Daemon:
         await self._worker.packages.remove(key, users=self._worker.functions.users)
         self._worker.nursery.forget(key)
 
-    def traces(self, limit: int, function: str | None = None) -> list[dict[str, Any]]:
-        return [summary(trace) for trace in self._noted.traces.last(limit, function)]
+    def traces(self, limit: int, function: str | None = None, *, cold: bool = False) -> list[dict[str, Any]]:
+        return [summary(trace) for trace in self._noted.traces.last(limit, function, cold=cold)]
 
     async def trace(self, request_id: str) -> dict[str, Any]:
         trace = self._noted.traces.get(request_id)
@@ -221,6 +224,9 @@ class Daemon:
 
     async def metrics(self) -> bytes:
         return await self._noted.metrics.page()
+
+    def lately(self, name: str) -> Lately:
+        return self._noted.recent.of(name, time.monotonic_ns())
 
     def live(self, limit: int) -> dict[str, Any]:
         return live(self._worker, self._noted.recent, limit)
@@ -237,6 +243,7 @@ async def serve(config: Config) -> int:
             stopped.set_result(status)
 
     access = Access.of(config.lambda_api, config.http)
+    viewers = PageAccess.of(config)
     async with AsyncExitStack() as stack:
         state = StateDir.open(Path(config.state_dir))
         stack.callback(state.close)
@@ -245,7 +252,7 @@ async def serve(config: Config) -> int:
         stack.push_async_callback(observations.aclose)
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)
-        servers = await _open_doors(daemon, access, config, state, stack)
+        servers = await _open_doors(daemon, access, viewers, config, state, stack)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
         worker.open_engine([servers[0].port])
@@ -275,14 +282,20 @@ def settle_collector() -> None:
 
 
 async def _open_doors(
-    daemon: Daemon, access: Access, config: Config, state: StateDir, stack: AsyncExitStack
+    daemon: Daemon,
+    access: Access,
+    viewers: PageAccess | None,
+    config: Config,
+    state: StateDir,
+    stack: AsyncExitStack,
 ) -> list[HttpServer]:
     """The public port, and the management socket that only root opens."""
     limits = ConnectionLimits(connections=config.http.max_connections)
     lambda_api = LambdaApi(daemon, access, config, state.path / "tmp") if config.lambda_api.enabled else None
     url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
+    page = Page(daemon, viewers, viewers=config.page.viewers) if viewers is not None else None
     front = HttpServer(
-        Front(daemon, config.http, lambda_api, url_door),
+        Front(daemon, config.http, lambda_api, url_door, page),
         bind_tcp(config.http.listen),
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,

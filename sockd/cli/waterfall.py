@@ -6,15 +6,17 @@ the colours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from sockd.lambdas.trace_axis import extent, in_order
 
 MAX_ROWS = 60
 """Rows of a drawing; `--json` has all spans."""
 NAME_WIDTH = 36
 LEAST_AXIS = 20
 STYLES = {"daemon": "blue", "sandbox": "green", "initscript": "magenta", "rpc": "yellow", "reads": "cyan"}
-"""Of the tracks, in the order in which they are drawn."""
+"""Of the tracks."""
 
 Trace = Mapping[str, Any]
 
@@ -68,19 +70,6 @@ def hidden_words(trace: Trace) -> str:
     return (
         f", fetched for {ms(fetched)} ms, of which {ms(hidden)} ms ({share} %) were hidden: the function did not wait"
     )
-
-
-def extent(trace: Trace) -> tuple[int, int]:
-    """The time axis: from the request to whatever ended last."""
-    ends = [span["end_ns"] for span in trace["spans"]]
-    return trace["arrived_ns"], max([trace["answered_ns"], *ends, trace["arrived_ns"] + 1])
-
-
-def in_order(spans: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """By track, then by time."""
-    tracks = list(STYLES)
-    known = {track: place for place, track in enumerate(tracks)}
-    return sorted(spans, key=lambda span: (known.get(span["track"], len(tracks)), span["start_ns"], span["end_ns"]))
 
 
 def bar_of(span: Mapping[str, Any], start: int, end: int, axis: int, answer: int) -> str:

@@ -38,7 +38,7 @@ class AsgiExchange(Exchange):
         super().__init__(connection, head)
         self.ready = True
         self._app = app
-        self._scope = _scope(head)
+        self._scope = _scope(head, connection)
         self._body = bytearray()
         self._changed = asyncio.Event()
         """The body, or whether there is a client."""
@@ -103,7 +103,7 @@ class AsgiExchange(Exchange):
         return f"{self.begin(self._start['status'], ''.join(lines))}\r\n".encode("latin-1")
 
 
-def _scope(head: Head) -> Scope:
+def _scope(head: Head, connection: Connection) -> Scope:
     path, query = head.path_and_query()
     scope: dict[str, Any] = {
         "type": "http",
@@ -116,7 +116,13 @@ def _scope(head: Head) -> Scope:
         "query_string": query,
         "root_path": "",
         "headers": head.headers,
-        "client": None,
-        "server": None,
+        "client": _address(connection, "peername"),
+        "server": _address(connection, "sockname"),
     }
     return scope
+
+
+def _address(connection: Connection, name: str) -> tuple[str, int] | None:
+    """Host and port of one end; a Unix socket has none."""
+    address = connection.transport.get_extra_info(name)
+    return address[:2] if isinstance(address, tuple) else None

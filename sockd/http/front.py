@@ -4,6 +4,7 @@
     GET /healthz  /status  /metrics
     /2015-03-31/...        AWS's Lambda API (`sockd.http.aws`)
     /url/<id>/...          function URLs (`sockd.http.urls`), which have names of their own, too
+    /  /functions/<name>   the page for people (`sockd.http.page`), where there is one
 
 Owns the rules of this door (names, sizes, hosts, methods). Knows nothing of functions. It offers no management but to
 signed requests of that API: see `sockd.http`. A client that goes away while its function runs does not stop it: the
@@ -16,6 +17,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from sockd.config import HttpConfig
 from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
@@ -25,7 +27,7 @@ from sockd.http.aws.routes import PREFIX
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
-from sockd.http.host_check import ForbiddenHost, host_check
+from sockd.http.host_check import ForbiddenHost, NoServiceWorkers, host_check
 from sockd.http.replays import Replays
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.run_options import HEADERS, run_as_asked
@@ -61,6 +63,15 @@ class MethodNotAllowed(SockdError):
         self.allow = allow
 
 
+class Site(Protocol):
+    """Pages of another application on this port, behind this door's rules of hosts."""
+
+    def serves(self, head: Head) -> bool:
+        """Whether a request is for it."""
+
+    def open(self, connection: Connection, head: Head) -> Exchange: ...
+
+
 class Front:
     """The application of the public port."""
 
@@ -70,11 +81,13 @@ class Front:
         config: HttpConfig,
         lambda_api: LambdaApi | None = None,
         url_door: UrlDoor | None = None,
+        site: Site | None = None,
     ) -> None:
         self.worker = worker
         self._lambda_api = lambda_api
         self._url_door = url_door
         self.replays = lambda_api.replays if lambda_api is not None else Replays(config)
+        self._site = site
         self.max_payload_bytes = config.max_payload_bytes
         self._host_allowed = host_check(config.listen)
         self._pages: dict[bytes, Page] = {
@@ -91,12 +104,22 @@ class Front:
         called = _RUN_TARGET.fullmatch(head.target)
         if called is None and self._lambda_api is not None and head.target.startswith(PREFIX):
             return self._lambda_api.open(connection, head)
+        if called is None and self._site is not None and self._site.serves(head) and self._allowed(head):
+            return self._site.open(connection, head)
         return FrontExchange(connection, head, self, called)
+
+    def _allowed(self, head: Head) -> bool:
+        """False: our own exchange will say why not."""
+        try:
+            self.check(head)
+        except SockdError:
+            return False
+        return True
 
     def check(self, head: Head) -> dict[bytes, bytes] | None:
         """Returns: those of its headers that ask for more than an answer, if it has any (`run_options`).
 
-        Raises: BadRequest, ForbiddenHost, RequestTooLarge."""
+        Raises: BadRequest, ForbiddenHost, NoServiceWorkers, RequestTooLarge."""
         host: bytes | None = None
         asked: dict[bytes, bytes] | None = None
         for name, value in head.headers:
@@ -110,6 +133,8 @@ class Front:
                     raise RequestTooLarge(f"the payload has {length} bytes; the limit is {self.max_payload_bytes}")
             elif name in HEADERS:
                 asked = {**(asked or {}), name: value}
+            elif name == b"service-worker":
+                raise NoServiceWorkers
         if host is None:
             if head.version != "1.0":
                 raise BadRequest("a Host header is needed, as in HTTP/1.1")

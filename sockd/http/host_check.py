@@ -22,6 +22,19 @@ class ForbiddenHost(SockdError):
     error_type = "AccessDeniedException"
 
 
+class NoServiceWorkers(SockdError):
+    """A browser asked for the script of a service worker where all functions share one origin."""
+
+    status = 403
+    error_type = "AccessDeniedException"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no service worker is served here: all functions share this address, and one could take over the pages of "
+            "others. A function URL has a name of its own"
+        )
+
+
 def host_check(listen: str) -> Callable[[bytes], bool]:
     """A function that says whether a Host header may be answered; anything goes when `listen` is not loopback."""
     configured, _ = parse_listen(listen)

@@ -1,13 +1,13 @@
-"""Answers that take long: lines of JSON, sent as they come.
+"""Answers that take long: lines of JSON, or events, sent as they come.
 
-Owns the work that makes the lines, and what the work needs, until it has ended.
+Owns the work that makes them, and what the work needs, until it has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import msgspec
 from starlette.responses import StreamingResponse
@@ -18,20 +18,29 @@ from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.worker_api import Progress
 
 
-class Lines(StreamingResponse):
-    """Lines of JSON from an iterator, which is closed in the end however that comes."""
+class Stream(StreamingResponse):
+    """Pieces from an iterator, which is closed in the end however that comes."""
 
-    def __init__(self, lines: AsyncGenerator[bytes]) -> None:
-        super().__init__(lines, media_type="application/x-ndjson")
-        self._lines = lines
+    def __init__(
+        self, pieces: AsyncGenerator[bytes], media_type: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(pieces, 200, headers, media_type)
+        self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with contextlib.aclosing(self._lines):
+        async with contextlib.aclosing(self._pieces):
             try:
                 await super().__call__(scope, receive, send)
             except asyncio.CancelledError:
                 # The server's drain is over and it waits for nothing but the end of this task: end the stream in order.
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Lines(Stream):
+    """Lines of JSON."""
+
+    def __init__(self, lines: AsyncGenerator[bytes]) -> None:
+        super().__init__(lines, "application/x-ndjson")
 
 
 class Work:

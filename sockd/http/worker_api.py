@@ -137,8 +137,8 @@ class WorkerApi(Protocol):
     async def remove_package(self, key: str) -> None:
         """Delete one distribution. Raises: SockdError: 404 if there is none, 400 if it is in use."""
 
-    def traces(self, limit: int, function: str | None = None) -> list[dict[str, Any]]:
-        """The last invocations, or those of one function, newest first, without their spans."""
+    def traces(self, limit: int, function: str | None = None, *, cold: bool = False) -> list[dict[str, Any]]:
+        """The last invocations, or those of one function, or the cold ones, newest first, without their spans."""
 
     async def trace(self, request_id: str) -> dict[str, Any]:
         """One invocation with its spans, by its id or a beginning of it; an initscript's report is waited for, shortly.

@@ -90,10 +90,10 @@ class Traces:
             raise NoSuchTrace(f"no invocation {request_id[:80]!r}: {known}")
         return found[-1]  # the last attempt, of an event that was tried again
 
-    def last(self, limit: int, function: str | None = None) -> list[Trace]:
-        """The newest, newest first. Args: function: only those of this one."""
+    def last(self, limit: int, function: str | None = None, *, cold: bool = False) -> list[Trace]:
+        """The newest, newest first. Args: function: only those of this one; cold: only cold ones."""
         newest_first = (trace for trace in reversed(self._ring) if function in (None, trace.function))
-        return list(islice(newest_first, limit))
+        return list(islice((trace for trace in newest_first if trace.forked_ns or not cold), limit))
 
     def why(self, trace: Trace) -> str:
         """Why it was cold, as a sentence; empty: it was not."""

@@ -82,6 +82,7 @@ async def test_the_last_one_returned_is_the_first_leased() -> None:
     first, second = house.kept(), house.kept()
     lease: Any = house.cache.lease
     assert [lease("f"), lease("f"), lease("f")] == [second, first, None]
+    assert (house.cache.hits, house.cache.misses) == (2, 1)
     assert house.cache.counts() == {"idle": 0, "paused": 0}
     house.cache.close()
 

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sockd.cli import trace as command
-from sockd.cli.waterfall import MAX_ROWS, NAME_WIDTH, chrome, column, draw, extent, in_lanes, ms, shorten, words
+from sockd.cli.waterfall import MAX_ROWS, NAME_WIDTH, chrome, column, draw, in_lanes, ms, shorten, words
+from sockd.lambdas.trace_axis import extent
 from tests.http.fake_worker import MS, TRACE
 
 

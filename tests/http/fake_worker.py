@@ -347,7 +347,7 @@ class FakeWorker:
         if key != "numpy-2.3.0-abc":
             raise errors.BadRequest(f"{key} is not installed")
 
-    def traces(self, limit: int, function: str | None = None) -> list[dict[str, Any]]:
+    def traces(self, limit: int, function: str | None = None, *, cold: bool = False) -> list[dict[str, Any]]:
         return [{key: value for key, value in TRACE.items() if key not in ("spans", "critical")}][:limit]
 
     async def trace(self, request_id: str) -> dict[str, Any]:

@@ -247,3 +247,8 @@ async def test_an_idempotency_key_runs_a_function_once(client: Raw, worker: Fake
     assert (await client.ask(post("/run/echo", b"[2]", "Idempotency-Key: " + "x" * 256))).status == 400
     assert (await client.ask(post("/run/echo", b"[2]", "Idempotency-Key: two"))).status == 200
     assert len(worker.invoked) == 2
+
+
+async def test_functions_that_share_an_address_have_no_service_workers(client: Raw, worker: FakeWorker) -> None:
+    reply = await client.ask(get("/run/echo", "Service-Worker: script"))
+    assert (reply.status, worker.invoked) == (403, [])

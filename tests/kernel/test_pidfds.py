@@ -112,7 +112,7 @@ def test_memory_that_is_a_processs_own(start: Start) -> None:
     child.kill()
     child.wait()
     with pytest.raises(OSError):
-        pidfds.memory(pidfd).private_bytes
+        pidfds.memory(pidfd)
 
 
 def exited(code: int) -> int:

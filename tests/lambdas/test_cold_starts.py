@@ -12,7 +12,12 @@ from sockd.lambdas.cold_starts import MAX_IMPORTED, imported_packages, why_cold
 
 def past(arrived: int, answered: int, *, function: str = "f", version: str = "1", error: str = "") -> Any:
     return SimpleNamespace(
-        function=function, version=version, arrived_ns=arrived, started_ns=arrived, answered_ns=answered, error_type=error
+        function=function,
+        version=version,
+        arrived_ns=arrived,
+        started_ns=arrived,
+        answered_ns=answered,
+        error_type=error,
     )
 
 

@@ -190,3 +190,6 @@ def test_traces_of_one_function_are_found_among_others() -> None:
         traces.add(InvokeRequest(name, b"", bytes([number]) * 16, 0), outcome())
     assert [trace.request_id[0] for trace in traces.last(9, "f")] == [2, 0]
     assert len(traces.last(1, "g")) == 1
+    traces.add(InvokeRequest("f", b"", bytes([9]) * 16, 0), outcome(cold=False))
+    assert [trace.request_id[0] for trace in traces.last(9, "f")] == [9, 2, 0]
+    assert [trace.request_id[0] for trace in traces.last(9, "f", cold=True)] == [2, 0]

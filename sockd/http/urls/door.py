@@ -20,7 +20,7 @@ from sockd.http.aws.worker import LambdaWorker
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
-from sockd.http.host_check import ForbiddenHost, host_check
+from sockd.http.host_check import ForbiddenHost, NoServiceWorkers, host_check
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
 from sockd.http.urls.event import UrlRequest, event
@@ -84,6 +84,8 @@ class UrlDoor:
             raise BadRequest("a Host header is needed, as in HTTP/1.1")
         if addressed.by_path and not self._host_allowed(headers["host"].encode("latin-1")):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
+        if addressed.by_path and "service-worker" in headers:
+            raise NoServiceWorkers
         url = self._worker.urls.find(addressed.id)
         path, query = (part.decode("latin-1") for part in head.path_and_query())
         admitted = Admitted(url, addressed, SignedRequest(head.method.decode(), path, query, headers))

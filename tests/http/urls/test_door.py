@@ -77,6 +77,13 @@ async def test_a_page_that_rebinds_its_name_reaches_no_url(client: Raw, worker: 
     assert worker.asked == []
 
 
+async def test_a_service_worker_needs_a_name_of_its_own(client: Raw, worker: UrlWorker) -> None:
+    url = worker.urls.create("says")
+    for prefix, host, status in (("", "", 200), (f"/url/{url.id}", "localhost", 403)):
+        reply = await client.ask(ask(url, "GET", f"{prefix}/sw.js", b"", "Service-Worker: script", host=host))
+        assert reply.status == status
+
+
 async def test_two_names_or_none_are_refused(client: Raw, worker: UrlWorker) -> None:
     url = worker.urls.create("says")
     reply = await client.ask(ask(url, "GET", "/", b"", "Host: localhost"))

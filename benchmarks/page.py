@@ -1,0 +1,161 @@
+"""`page`: how long the page at `/` takes, in the worker and in a browser, and what it costs while nobody does anything."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.client import Client
+from benchmarks.functions import ECHO, Function
+from benchmarks.harness import Run, main
+from benchmarks.results import Result
+from benchmarks.worker import Worker, worker
+
+FUNCTIONS = 20
+INVOCATIONS = 200
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
+SETTLE_S = 8.0
+"""After the last invocation: longer than the worker's housekeeping and the spares' last refill."""
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def measure(run: Run) -> Result:
+    result = Result("page")
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Function("echo", ECHO).write(Path(scratch))
+        firsts = []
+        for _ in range(run.pick(5, 1)):
+            run.say("the first page of a worker")
+            with worker() as ours:
+                firsts.append(get(ours, "/")[1])
+        result.add("/, the first after the start", "server", "ms", firsts, tail=False)
+        with worker() as ours:
+            run.say(f"{FUNCTIONS} functions")
+            fill(ours, directory)
+            result.add("/", "server", "ms", [get(ours, "/")[1] for _ in range(run.pick(200, 50))])
+            result.add(
+                "/functions/echo0", "server", "ms", [get(ours, "/functions/echo0")[1] for _ in range(run.pick(200, 50))]
+            )
+            result.add("/, a first load", "transfer", "KB", [transfer_kb(ours)], tail=False)
+            measure_browser(run, ours, result)
+            measure_idle(run, ours, result)
+    judge(result)
+    return result
+
+
+def fill(ours: Worker, directory: Path) -> None:
+    for number in range(FUNCTIONS):
+        ours.deploy(directory, f"echo{number}")
+    with Client(ours.host, ours.port) as client:
+        for number in range(INVOCATIONS):
+            client.invoke(f"echo{number % FUNCTIONS}")
+
+
+def get(ours: Worker, path: str) -> tuple[bytes, float]:
+    """What a GET answers, as a browser would ask, and how many ms that took, with a connection of its own."""
+    begun = time.perf_counter()
+    with socket.create_connection((ours.host, ours.port)) as connection:
+        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+        connection.sendall(head.encode())
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    took_ms = (time.perf_counter() - begun) * 1e3
+    first, _, body = answer.partition(b"\r\n\r\n")
+    assert b" 200 " in first.splitlines()[0], first
+    return body, took_ms
+
+
+def transfer_kb(ours: Worker) -> float:
+    """The page and everything that it names, as it comes over the wire, without headers."""
+    page = get(ours, "/")[0]
+    urls = re.findall(r'(?:src|href)="(/static/[^"]+)"', gzip.decompress(page).decode())
+    return (len(page) + sum(len(get(ours, url)[0]) for url in urls)) / 1000
+
+
+def measure_browser(run: Run, ours: Worker, result: Result) -> None:
+    """Chromium's load event: in a context that has nothing, and again in the same tab."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        result.notes.append("no browser: playwright is not installed")
+        return
+    if CHROMIUM is None:
+        result.notes.append("no browser: apt-get install chromium")
+        return
+    run.say("Chromium")
+    first: list[float] = []
+    again: list[float] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for _ in range(run.pick(20, 5)):
+            context = browser.new_context()
+            page = context.new_page()
+            for times in (first, again):
+                page.goto(ours.url, wait_until="load")
+                times.append(page.evaluate(LOADED))
+            context.close()
+        browser.close()
+    result.add("/, Chromium, nothing cached", "load event", "ms", first)
+    result.add("/, Chromium, in the same tab again", "load event", "ms", again)
+
+
+def measure_idle(run: Run, ours: Worker, result: Result) -> None:
+    """The worker's CPU time while one page is open, or none, and nothing is invoked."""
+    seconds = run.pick(30.0, 10.0)
+    time.sleep(SETTLE_S)
+    run.say(f"{seconds:g} s without a viewer, {seconds:g} s with one")
+    result.add("idle, nobody looks", "CPU", "%", [cpu_share(ours, seconds)], tail=False)
+    with viewer(ours):
+        result.add("idle, one open page", "CPU", "%", [cpu_share(ours, seconds)], tail=False)
+
+
+@contextmanager
+def viewer(ours: Worker) -> Iterator[None]:
+    """A page that is kept up to date."""
+    page = gzip.decompress(get(ours, "/")[0]).decode()
+    address = page.partition('sse-connect="')[2].partition('"')[0].replace("&amp;", "&")
+    with socket.create_connection((ours.host, ours.port)) as connection:
+        connection.sendall(f"GET {address} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert b" 200 " in connection.recv(1 << 16)
+        yield
+
+
+def cpu_share(ours: Worker, seconds: float) -> float:
+    """Per cent of one processor that the daemon uses from now on."""
+    before = cpu_s(ours.process.pid)
+    time.sleep(seconds)
+    return (cpu_s(ours.process.pid) - before) / seconds * 100
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process (proc(5), stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def judge(result: Result) -> None:
+    result.aim(
+        "the first page after the start, server, p50 ms",
+        result.row("/, the first after the start", "server").p50,
+        "<= 100",
+    )
+    result.aim("the page, server, p99 ms", result.row("/", "server").p99 or 0.0, "<= 20")
+    result.aim("a first load, KB", result.row("/, a first load", "transfer").p50, "<= 100")
+    result.aim("CPU with one open page, idle, %", result.row("idle, one open page", "CPU").p50, "<= 1")
+    if any(row.metric == "load event" for row in result.rows):
+        for case in ("nothing cached", "in the same tab again"):
+            value = result.row(f"/, Chromium, {case}", "load event").p50
+            result.aim(f"Chromium's load event, {case}, p50 ms", value, "<= 100")
+
+
+if __name__ == "__main__":
+    sys.exit(main("page", measure, "The page at /: server and browser time, transfer, CPU while idle."))

@@ -1,0 +1,127 @@
+"""Who may look at the page.
+
+It shows what functions print, which is nobody's affair but their owner's. Functions reach this port when their network is
+the host's, and so does every web page that the user of this machine looks at. Pages that functions answer with have this
+very address, so that browsers think them one with this page. So:
+
+    POLICY: on loopback the page is open to this machine, but not to the uids that functions, Zygotes and initscripts run as,
+    not under a name that is not loopback's (`Host`, which the front checks), and not through a proxy, whose clients nobody
+    knows. Everywhere else, and on loopback if `page.ask_for_key` says so, it wants a key of `lambda_api.keys` as HTTP Basic
+    credentials, and off loopback it is closed unless `page.enabled` says otherwise.
+
+    POLICY: a browser gets a page to show and not to read: it says which it is (Fetch Metadata), and no script can say so for
+    it. Streams of events, for which browsers say no such thing, want a token that stands in the page alone. The page itself
+    is in a sandbox (Content Security Policy), an origin of its own, so that no script of another reads it in the browser.
+
+Owns the token.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+from collections.abc import Mapping
+
+from starlette.requests import Request
+
+from sockd.config import Config
+from sockd.errors import BadConfig, SockdError
+from sockd.http.host_check import is_loopback
+from sockd.http.sockets import parse_listen
+from sockd.kernel.socket_owners import owner
+
+UIDS = 1 << 30
+"""So many from `sandbox.base_uid` on are the Zygotes' and sandboxes' (`sockd.caches.zygote_tree`)."""
+ENGINE_UIDS = 2
+"""Below it: the initscript engine's and its compiler's, unless `initscripts.uid` says otherwise."""
+PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+
+
+class KeyNeeded(SockdError):
+    """There are no credentials, or wrong ones."""
+
+    status = 401
+    error_type = "AccessDeniedException"
+
+
+class NotForYou(SockdError):
+    """Whoever asks may not look at all."""
+
+    status = 403
+    error_type = "AccessDeniedException"
+
+
+class PageAccess:
+    """The rules of one worker."""
+
+    def __init__(self, keys: Mapping[str, str] | None, *, base_uid: int, engine_uid: int | None = None) -> None:
+        """Args: keys: one of them is asked for; None: none is, which is for loopback only."""
+        self._keys = keys
+        self.token = secrets.token_urlsafe(16)
+        """What pages give the streams that they open, until the worker ends."""
+        self._uids = range(base_uid - ENGINE_UIDS, base_uid + UIDS)
+        self._engine = (engine_uid, engine_uid - 1) if engine_uid is not None else ()
+
+    @classmethod
+    def of(cls, config: Config) -> PageAccess | None:
+        """What a configuration says; None: there is no page. Raises: BadConfig, when it would open too much."""
+        host, _ = parse_listen(config.http.listen)
+        here = is_loopback(host)
+        if not (here if config.page.enabled is None else config.page.enabled):
+            return None
+        asks = config.page.ask_for_key or not here
+        if asks and not config.lambda_api.keys:
+            raise BadConfig(
+                "page: it shows logs and is to ask for a key, but there is none: add one, [lambda_api.keys] NAME = "
+                '"SECRET" (openssl rand -hex 20), or set page.enabled = false'
+            )
+        keys = config.lambda_api.keys if asks else None
+        return cls(keys, base_uid=config.sandbox.base_uid, engine_uid=config.initscripts.uid)
+
+    def check(self, request: Request) -> None:
+        """Whether a page may be had. Raises: KeyNeeded, NotForYou."""
+        self._check_who(request)
+        wanted_for = request.headers.get("sec-fetch-dest")
+        if wanted_for is None and self._keys is not None:
+            raise NotForYou(
+                "beyond this machine a browser shows this page over TLS only: put a proxy with it in front. Others send "
+                "the header Sec-Fetch-Dest: document"
+            )
+        if wanted_for not in (None, "document"):
+            raise NotForYou(
+                "open this page by itself: what functions answer with has this address, too, and may not read it"
+            )
+
+    def check_stream(self, request: Request) -> None:
+        """Whether a stream of events may be had. Raises: KeyNeeded, NotForYou."""
+        self._check_who(request)
+        if not hmac.compare_digest(request.query_params.get("token", "").encode(), self.token.encode()):
+            raise NotForYou("this page is from before the worker was started again: reload it")
+
+    def _check_who(self, request: Request) -> None:
+        if self._keys is not None:
+            self._check_key(request.headers.get("authorization", ""))
+            return
+        if any(name in request.headers for name in PROXIED):
+            raise NotForYou("this page is open to this machine alone; behind a proxy, set page.ask_for_key = true")
+        theirs, ours = request.scope["client"], request.scope["server"]
+        uid = owner(theirs, ours) if theirs and ours else None
+        if uid is None:
+            raise NotForYou(
+                "this page is open to this machine alone, and the kernel does not say whose connection this is"
+            )
+        if uid in self._uids or uid in self._engine:
+            raise NotForYou("functions may not look at each other")
+
+    def _check_key(self, header: str) -> None:
+        assert self._keys is not None
+        scheme, _, encoded = header.partition(" ")
+        try:
+            given = base64.b64decode(encoded, validate=True) if scheme.lower() == "basic" else b""
+        except ValueError:  # binascii.Error is one, too
+            given = b""
+        # Every key is compared, each in constant time: how long it takes tells nothing about any.
+        known = [hmac.compare_digest(given, f"{name}:{secret}".encode()) for name, secret in self._keys.items()]
+        if not any(known):
+            raise KeyNeeded("sign in with the name and the secret of a key of lambda_api.keys")

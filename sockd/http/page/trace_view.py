@@ -1,0 +1,135 @@
+"""One invocation as a page: the waterfall, what the answer waited for, and why it was cold.
+
+Pure: a trace of the worker (`sockd.lambdas.trace_spans`) in, values of the template out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sockd.http.page import charts, words
+from sockd.http.page.views import Values, unix_s
+from sockd.lambdas.trace_axis import extent, in_order
+
+MAX_SPANS = 80
+KINDS = frozenset(("queue", "memory", "fork", "prepare", "thaw", "setup", "init", "exec", "answer"))
+COLD = {
+    "spare": "A spare was at hand: forked ahead and confined, it only had to become this function.",
+    "zygote": "No spare was at hand: the sandbox was forked for this very request.",
+}
+WARM = {
+    "warm": "An idle sandbox served it: nothing had to be made.",
+    "paused": "A paused sandbox served it: it was thawed.",
+}
+
+
+def trace_page(trace: Mapping[str, Any]) -> Values:
+    """All values of the page."""
+    total = trace["answered_ns"] - trace["arrived_ns"]
+    at_s = unix_s(trace["arrived_ns"])
+    return {
+        "id": trace["request_id"],
+        "function": trace["function"],
+        "version": trace["version"],
+        "sandbox": trace["sandbox"],
+        "origin": trace["origin"],
+        "is_cold": trace["origin"] in COLD,
+        "outcome": trace["outcome"][:200],
+        "is_ok": trace["outcome"] == "ok",
+        "total": words.ms(total),
+        "clock": words.clock(at_s),
+        "stamp": words.stamp(at_s),
+        "story": story(trace),
+        "imported": [imported(each) for each in trace["imported"]],
+        "initscript": initscript(trace),
+        **waterfall(trace),
+        **critical(trace, total),
+    }
+
+
+def story(trace: Mapping[str, Any]) -> list[str]:
+    """Why it was cold or not, in sentences."""
+    origin = trace["origin"]
+    if origin not in COLD:
+        return [WARM.get(origin, "")]
+    held = trace["zygote"]
+    zygote = "the root Zygote, which holds no packages" if held == "root Zygote" else f"the Zygote that holds {held}"
+    modules = sum(each["modules"] for each in trace["imported"])
+    spent = words.ms(sum(each["ns"] for each in trace["imported"]))
+    imports = (
+        f"It imported {words.many(modules, 'module')} of packages itself, in {spent} ms."
+        if modules
+        else "It imported nothing of packages: what it needs was there."
+    )
+    return [trace["why"], COLD[origin], f"It comes from {zygote}.", imports]
+
+
+def imported(each: Mapping[str, Any]) -> Values:
+    """What it imported of one package."""
+    name, _, version = each["package"].rpartition("-")[0].rpartition("-")
+    return {
+        "name": name or each["package"],
+        "version": version,
+        "modules": words.grouped(each["modules"]),
+        "ms": words.ms(each["ns"]),
+    }
+
+
+def initscript(trace: Mapping[str, Any]) -> str:
+    """What its initscript did, in a sentence; empty: it has none."""
+    if trace["initscript"] is None:
+        return ""
+    fetched, hidden = trace["fetched_ns"], trace["hidden_ns"]
+    if not fetched:
+        return f"{trace['initscript']}; nothing was fetched before the answer."
+    share = words.percent(hidden / fetched)
+    return (
+        f"{trace['initscript']}; something was being fetched for {words.ms(fetched)} ms, and for {words.ms(hidden)} ms of "
+        f"them ({share}) the function did not wait for it."
+    )
+
+
+def waterfall(trace: Mapping[str, Any]) -> Values:
+    """Rows on one time axis."""
+    start, end = extent(trace)
+    spans = in_order(trace["spans"])
+    rows: list[Values] = []
+    for each in spans[:MAX_SPANS]:
+        first, last = each["start_ns"] - start, each["end_ns"] - start
+        rows.append(
+            {
+                "track": each["track"],
+                "is_first": not rows or rows[-1]["track"] != each["track"],
+                "name": each["name"],
+                "detail": each["detail"],
+                "start": words.ms(first),
+                "ms": words.ms(last - first) if last > first else "·",
+                "piece": charts.span(kind_of(each["name"], each["track"]), first, last, end - start),
+            }
+        )
+    answer = charts.span("answered", trace["answered_ns"] - start, trace["answered_ns"] - start, end - start)
+    return {"rows": rows, "more": max(len(spans) - MAX_SPANS, 0), "answer": answer, "axis": words.ms(end - start)}
+
+
+def kind_of(name: str, track: str = "") -> str:
+    """The colour of a span or step: a word of this file, whatever a function called its error."""
+    if track in ("initscript", "rpc", "reads"):
+        return track
+    word = name.partition(" ")[0]
+    return "reads" if word == "read" else word if word in KINDS else "failed"
+
+
+def critical(trace: Mapping[str, Any], total: int) -> Values:
+    """What the answer waited for."""
+    steps = [
+        {
+            "name": step["name"],
+            "kind": kind_of(step["name"]),
+            "ms": words.ms(step["ns"]),
+            "share": words.percent(step["ns"] / total) if total else "",
+        }
+        for step in trace["critical"]
+    ]
+    parts = [(kind_of(step["name"]), step["ns"], step["name"]) for step in trace["critical"]]
+    return {"steps": steps, "path": charts.stacked(parts, total)}

@@ -1,0 +1,292 @@
+"""The worker's data as the values of templates: strings as they are shown, and geometry of what is drawn.
+
+Pure but for reading the worker. Bounded: whatever there is, a page tells of so many functions, invocations and bytes of log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sockd.http.page import charts, words
+from sockd.http.page.worker import PageWorker
+from sockd.lambdas.recent import SLOT_NS, SLOTS
+from sockd.telemetry import LogRecord
+
+Values = dict[str, Any]
+MAX_FUNCTIONS = 100
+MAX_INVOCATIONS = 20
+MAX_COLD = 12
+MAX_RECORDS = 30
+MAX_RECORD_BYTES = 4 << 10
+MAX_LOG_BYTES = 32 << 10
+MAX_NAMES = 4
+"""Packages of a Zygote that are told by name; the others are in its title."""
+SPARK_HEIGHT, SPARK_STEP = 20, 5
+PHASES = ("queue", "setup", "init", "exec")
+WINDOW_WORDS = "last minute"
+CLOCK_NS = time.time_ns() - time.monotonic_ns()
+"""From CLOCK_MONOTONIC to the time of day, the same for all pages: a moment that is shown does not wander."""
+
+
+def glance(worker: PageWorker) -> Values:
+    """The worker in a few numbers."""
+    live = worker.live(MAX_FUNCTIONS)
+    state = live["worker"]
+    rows = live["functions"]
+    count = sum(row["count"] for row in rows)
+    cold = sum(row["cold_share"] * row["count"] for row in rows)
+    failed = sum(row["failed"] for row in rows)
+    sandboxes = state["sandboxes"]
+    reserved, total = state["memory_reserved_bytes"], state["memory_total_bytes"]
+    return {
+        "rate": words.rate(state["rate"]),
+        "count": words.many(count, "request"),
+        "cold": words.percent(cold / count) if count else words.NOTHING,
+        "failed": words.percent(failed / count) if count else words.NOTHING,
+        "failures": words.grouped(failed),
+        "busy": words.grouped(sandboxes["busy"]),
+        "queued": state["queued"],
+        "others": " · ".join(f"{words.grouped(sandboxes[kind])} {kind}" for kind in ("idle", "paused", "spare")),
+        "reserved": words.size(reserved),
+        "total": words.size(total),
+        "memory": charts.stacked([("own", reserved, "")], total),
+    }
+
+
+def functions(worker: PageWorker) -> Values:
+    """The table of functions: all, or the busiest."""
+    live = worker.live(MAX_FUNCTIONS)
+    count = live["worker"]["functions"]
+    rows = {row["name"]: function_row(row) for row in live["functions"]}
+    if count <= MAX_FUNCTIONS:
+        for info in worker.functions():
+            rows.setdefault(info.name, quiet_row(info.name))
+    return {
+        "rows": [rows[name] for name in sorted(rows)],
+        "count": words.many(count, "function"),
+        "hidden": words.grouped(max(count - len(rows), 0)) if count > len(rows) else "",
+        "window": WINDOW_WORDS,
+    }
+
+
+def function_row(row: Mapping[str, Any]) -> Values:
+    """One function that had requests lately."""
+    if not row["count"]:
+        return quiet_row(row["name"]) | {"running": running(row)}
+    return {
+        "name": row["name"],
+        "rate": words.rate(row["rate"]),
+        "spark": spark(row["rates"]),
+        "p50": words.ms(row["p50_ms"] * 1e6),
+        "p99": words.ms(row["p99_ms"] * 1e6),
+        "cold": words.percent(row["cold_share"]),
+        "failed": words.grouped(row["failed"]),
+        "is_failing": bool(row["failed"]),
+        "count": words.grouped(row["count"]),
+        "running": running(row),
+    }
+
+
+def quiet_row(name: str) -> Values:
+    """One that had none."""
+    numbers = dict.fromkeys(("rate", "p50", "p99", "cold", "failed"), words.NOTHING)
+    return {"name": name, **numbers, "spark": [], "is_failing": False, "count": "0", "running": ""}
+
+
+def running(row: Mapping[str, Any]) -> str:
+    """What a function does right now."""
+    waiting = f", {row['queued']} waiting" if row["queued"] else ""
+    return f"{row['running']} of {row['concurrency']} running{waiting}" if row["running"] or row["queued"] else ""
+
+
+def spark(rates: Sequence[float]) -> list[charts.Column]:
+    """A minute of rates as columns."""
+    return charts.columns(rates, height=SPARK_HEIGHT, width=SPARK_STEP)
+
+
+def tree(worker: PageWorker) -> Values:
+    """The Zygote tree as rows, each with its depth, and what may not be in it."""
+    told = worker.tree()
+    root = told["root"]
+    flat = list(flatten(root, 0)) if root is not None else []
+    most = max((own(node) + node.get("shared_memory_bytes", 0) for _, node in flat), default=0)
+    refused = [{"package": each["package"], "reason": each["reason"]} for each in told["refused"]]
+    return {"rows": [tree_row(node, depth, most) for depth, node in flat], "refused": refused}
+
+
+def flatten(node: Mapping[str, Any], depth: int) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    """A node and all below it, parents first."""
+    yield depth, node
+    for child in node.get("children", ()):
+        yield from flatten(child, depth + 1)
+
+
+def tree_row(node: Mapping[str, Any], depth: int, most: int) -> Values:
+    """One Zygote."""
+    packages = [package.partition("==") for package in node["packages"]]
+    shared = node.get("shared_memory_bytes", 0)
+    measured = own(node) > 0
+    return {
+        "depth": min(depth, 6),
+        "names": [{"name": name, "version": version} for name, _, version in packages[:MAX_NAMES]],
+        "more": len(packages) - MAX_NAMES if len(packages) > MAX_NAMES else 0,
+        "all": ", ".join(node["packages"]),
+        "own": words.size(own(node)) if measured else words.NOTHING,
+        "shared": words.size(shared) if measured else words.NOTHING,
+        "bar": charts.stacked([("own", own(node), "its own"), ("shared", shared, "shared")], most),
+        "starts": words.grouped(node.get("starts", 0)),
+        "spares": node.get("spares", 0),
+        "rate": words.rate(node.get("rate", 0.0)),
+        "saved": words.ms(node.get("saved_s", 0.0) * 1e9) if packages else words.NOTHING,
+    }
+
+
+def own(node: Mapping[str, Any]) -> int:
+    """A node's memory that is its alone."""
+    return int(node.get("unique_memory_bytes", 0))
+
+
+def caches(worker: PageWorker) -> Values:
+    """The three tiers, each with its share of hits since the worker started."""
+    status = worker.status()
+    counts = status["caches"]
+    handler, imports, install = counts["handler"], counts["import"], counts["install"]
+    sandboxes = status["sandboxes"]
+    tiers = [
+        tier("Handler", [("hit", handler["hits"], "an idle sandbox"), ("miss", handler["misses"], "a new one")])
+        | {
+            "of": "requests found an idle sandbox",
+            "now": f"{sandboxes['idle'] + sandboxes['paused']} kept, {status['evictions']} evicted",
+        },
+        tier(
+            "Import",
+            [
+                ("hit", imports["full"], "all imported ahead"),
+                ("part", imports["partial"], "some imported ahead"),
+                ("miss", imports["missed"], "nothing imported ahead"),
+            ],
+        )
+        | {
+            "of": "cold starts with packages found all of them imported",
+            "now": words.many(status["zygotes"], "Zygote")
+            + f", {words.many(imports['unneeded'], 'cold start')} without packages",
+        },
+        tier("Install", [("hit", install["hits"], "installed"), ("miss", install["misses"], "fetched")])
+        | {
+            "of": "packages of deploys were installed already",
+            "now": f"{words.many(status['packages'], 'package')} kept",
+        },
+    ]
+    return {"tiers": tiers}
+
+
+def tier(name: str, parts: Sequence[tuple[str, int, str]]) -> Values:
+    """One cache; the first part is its hits."""
+    total = sum(count for _, count, _ in parts)
+    return {
+        "name": name,
+        "share": words.percent(parts[0][1] / total) if total else words.NOTHING,
+        "total": words.grouped(total),
+        "bar": charts.stacked(parts, total),
+        "parts": [{"kind": kind, "count": words.grouped(count), "title": title} for kind, count, title in parts],
+    }
+
+
+def invocations(worker: PageWorker, function: str | None = None) -> Values:
+    """The last requests, newest first."""
+    rows = [invocation_row(trace) for trace in worker.traces(MAX_INVOCATIONS, function)]
+    return {"rows": rows, "function": function}
+
+
+def cold_starts(worker: PageWorker, function: str | None = None) -> Values:
+    """The last that were cold, newest first."""
+    rows = [invocation_row(trace) for trace in worker.traces(MAX_COLD, function, cold=True)]
+    return {"rows": rows, "function": function}
+
+
+def invocation_row(trace: Mapping[str, Any]) -> Values:
+    """One of them."""
+    total = trace["answered_ns"] - trace["arrived_ns"]
+    times = trace["times"]
+    at_s = unix_s(trace["arrived_ns"])
+    return {
+        "id": trace["request_id"],
+        "function": trace["function"],
+        "clock": words.clock(at_s),
+        "stamp": words.stamp(at_s),
+        "origin": trace["origin"],
+        "is_cold": trace["origin"] in ("spare", "zygote"),
+        "total": words.ms(total),
+        "bar": charts.stacked(
+            [(phase, times[phase], f"{phase} {words.ms(times[phase])} ms") for phase in PHASES], total
+        ),
+        "spoken": ", ".join(f"{phase} {words.ms(times[phase])} ms" for phase in PHASES if times[phase]),
+        "outcome": trace["outcome"][:120],
+        "is_ok": trace["outcome"] == "ok",
+    }
+
+
+def unix_s(monotonic_ns: int) -> float:
+    """A moment of CLOCK_MONOTONIC as Unix time."""
+    return (monotonic_ns + CLOCK_NS) / 1e9
+
+
+def lately(worker: PageWorker, name: str) -> Values:
+    """One function's last minute."""
+    seen = worker.lately(name)
+    share = seen.failed / seen.count if seen.count else 0.0
+    seconds = SLOT_NS * SLOTS // 10**9
+    return {
+        "rate": words.rate(seen.rate) if seen.count else "0",
+        "count": words.many(seen.count, "request"),
+        "columns": spark(seen.rates),
+        "window": f"{seconds} s",
+        "p50": words.ms(seen.p50_ns) if seen.count else words.NOTHING,
+        "p99": words.ms(seen.p99_ns) if seen.count else words.NOTHING,
+        "cold": words.percent(seen.cold_share) if seen.count else words.NOTHING,
+        "failed": words.percent(share) if seen.count else words.NOTHING,
+        "failures": words.grouped(seen.failed),
+    }
+
+
+def facts(worker: PageWorker, name: str) -> Values:
+    """What a function is. Raises: NoSuchFunction."""
+    info = worker.function(name)
+    return {
+        "name": info.name,
+        "version": f"{info.version_number} ({info.version[:12]})",
+        "handler": info.handler,
+        "limits": f"{info.memory_mb} MB, {info.timeout_s:g} s, {info.concurrency} at once",
+        "network": info.network,
+        "code": words.size(info.code_bytes),
+        "initscript": info.initscript[:12],
+        "deployed": words.day(info.updated_at),
+        "deployed_stamp": words.stamp(info.updated_at),
+        "packages": info.packages,
+    }
+
+
+def log(worker: PageWorker, name: str, request_id: str | None = None) -> Values:
+    """What a function printed, newest first, or one request of it. Raises: NoSuchFunction."""
+    records = worker.logs(name, request_id=request_id, limit=MAX_RECORDS)
+    kept: list[Values] = []
+    left = MAX_LOG_BYTES
+    for record in reversed(records):
+        if left <= 0:
+            break
+        kept.append(log_row(record, min(left, MAX_RECORD_BYTES if request_id is None else MAX_LOG_BYTES)))
+        left -= len(record.text)
+    return {"rows": kept, "name": name, "request_id": request_id}
+
+
+def log_row(record: LogRecord, limit: int) -> Values:
+    """One record. Args: limit: most bytes of its text."""
+    return {
+        "id": record.request_id,
+        "clock": words.clock(record.time_s),
+        "stamp": words.stamp(record.time_s),
+        "text": words.log_text(record.text, limit),
+        "dropped": words.size(record.dropped_bytes) if record.dropped_bytes else "",
+    }

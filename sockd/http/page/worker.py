@@ -1,0 +1,18 @@
+"""The worker as the page sees it: what `WorkerApi` has, and what only the page shows.
+
+Owns nothing. Fulfilled by the daemon.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sockd.http.worker_api import WorkerApi
+from sockd.lambdas.recent import Lately
+
+
+class PageWorker(WorkerApi, Protocol):
+    """What the page may ask of the worker. Reading costs microseconds for each function, node or trace that is told."""
+
+    def lately(self, name: str) -> Lately:
+        """What happened to a function in the last minute."""

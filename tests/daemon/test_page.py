@@ -1,0 +1,171 @@
+"""The page of a real daemon in a real browser: it shows what happens while it happens, in any theme and width, and nobody's
+text runs. Skipped where there is no Chromium."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.daemon.running import RunningDaemon
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(60)]
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")
+DEADLINE_MS = 15_000
+HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b[31mred\x00 \u202ereversed"
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Chromium's own sandbox wants namespaces that root in a container may not have; nothing here is a stranger's page.
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+def opened(browser: Browser, problems: list[str], **options: Any) -> Page:
+    """A page that notes whatever the browser complains of, refused scripts and styles among it."""
+    page = browser.new_context(**options).new_page()
+    page.set_default_timeout(DEADLINE_MS)
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    return page
+
+
+@in_browser
+def test_the_page_shows_what_happens_while_it_happens(daemon: RunningDaemon) -> None:
+    problems: list[str] = []
+    with browser() as chromium:
+        page = opened(chromium, problems)
+        page.goto(daemon.url)
+        page.get_by_text("No functions yet").wait_for()
+        daemon.deploy(
+            "chatty", f"def f(event):\n print({HOSTILE!r} + event)\n if event == 'bad': raise ValueError(event)"
+        )
+        page.get_by_role("link", name="chatty").wait_for()
+        daemon.run("chatty", "first")
+        page.locator("#cold_starts").get_by_text("chatty").wait_for()
+
+        page.get_by_role("link", name="chatty").click()
+        page.get_by_role("heading", name="chatty").wait_for()
+        daemon.run("chatty", "second")
+        shown = page.locator("#log pre").filter(has_text="second").inner_text()
+        assert "<script>window.ran" in shown and "red␀ \\u202ereversed" in shown
+        assert page.evaluate("window.ran") is None
+
+        page.locator("#cold_starts th a").click()
+        page.get_by_role("heading", name="Why it was cold").wait_for()
+        story = page.locator(".story").inner_text()
+        assert "first request of this function" in story and "root Zygote" in story
+        assert page.locator(".waterfall tbody tr").count() >= 6
+        assert "first" in page.locator("ol.log").inner_text()
+        assert daemon.run("chatty", "bad").status == 500
+        page.goto(f"{daemon.url}/functions/chatty")
+        page.locator("#invocations").get_by_text("ValueError").wait_for()
+    assert problems == []
+
+
+@in_browser
+def test_in_any_theme_and_width_nothing_overflows_and_a_first_load_is_small(daemon: RunningDaemon) -> None:
+    name = "a-function-whose-name-has-as-many-letters-as-a-name-may-have-000"[:64]
+    daemon.deploy(name, "def f(event): return event")
+    traced = daemon.run(name).headers["x-amzn-requestid"]
+    problems: list[str] = []
+    grounds = set()
+    with browser() as chromium:
+        for scheme in ("light", "dark"):
+            page = opened(chromium, problems, color_scheme=scheme)
+            received = sizes_of(page)
+            page.goto(daemon.url)
+            page.locator("#state[data-state=live]").wait_for()
+            assert 10_000 < sum(received) < 100_000
+            grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            for path in ("/", f"/functions/{name}", f"/traces/{traced}"):
+                page.goto(f"{daemon.url}{path}")
+                for width in (360, 800, 1400):
+                    page.set_viewport_size({"width": width, "height": 800})
+                    assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+            page.context.close()
+    assert len(grounds) == 2 and problems == []
+
+
+def sizes_of(page: Page) -> list[int]:
+    """The bytes of each answer as it came over the wire, from now on."""
+    received: list[int] = []
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.on("Network.loadingFinished", lambda event: received.append(event["encodedDataLength"]))
+    return received
+
+
+@in_browser
+def test_without_scripts_and_with_a_keyboard_it_is_all_there(daemon: RunningDaemon) -> None:
+    daemon.deploy("quiet", "def f(event): return event")
+    with browser() as chromium:
+        page = opened(chromium, [], java_script_enabled=False)
+        page.goto(daemon.url)
+        assert page.locator("#state").inner_text() == ""
+        for _ in range(20):
+            page.keyboard.press("Tab")
+            if page.locator(":focus").inner_text() == "quiet":
+                break
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="quiet").wait_for()
+        assert page.get_by_role("region", name="Settings").get_by_text("128 MB, 3 s").count() == 1
+        page.get_by_role("link", name="sockd").click()
+        assert page.get_by_role("table").count() >= 2
+        assert page.get_by_role("region").count() == 5
+
+
+@in_browser
+def test_a_script_under_this_address_reads_nothing_of_the_page(daemon: RunningDaemon) -> None:
+    with browser() as chromium:
+        page = opened(chromium, [])
+        page.goto(f"{daemon.url}/status")  # a document of this origin, as what a function answers with is
+        assert page.evaluate("fetch('/').then(answer => answer.status)") == 403
+        assert page.evaluate("fetch('/events').then(answer => answer.status)") == 403
+        with page.expect_popup() as popup:
+            page.evaluate("window.shown = window.open('/'); 0")
+        popup.value.wait_for_load_state()
+        read = "() => { try { return window.shown.document.body.innerText } catch (error) { return error.name } }"
+        assert page.evaluate(read) == "SecurityError"
+
+
+def test_a_function_may_not_look(daemon: RunningDaemon) -> None:
+    code = (
+        "import urllib.error, urllib.request\n"
+        "def f(event):\n"
+        " try: return urllib.request.urlopen(event, timeout=5).status\n"
+        " except urllib.error.HTTPError as error: return error.code\n"
+    )
+    daemon.deploy("looks", code)
+    assert daemon.request("GET", "/").status == 200
+    assert [daemon.call("looks", f"{daemon.url}{path}") for path in ("/", "/functions/looks", "/events")] == [403] * 3
+
+
+def test_the_end_of_the_daemon_ends_open_pages(daemon: RunningDaemon) -> None:
+    """The module's daemon must end in order, and soon: see its fixture."""
+    import http.client
+
+    page = daemon.request("GET", "/").body.decode()
+    address = page.partition('sse-connect="')[2].partition('"')[0].replace("&amp;", "&")
+    stream = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=30)
+    stream.request("GET", address)
+    answer = stream.getresponse()
+    assert answer.status == 200
+    daemon.signal(15)
+    assert answer.read().startswith(b"retry:")
+    stream.close()

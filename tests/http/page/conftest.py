@@ -1,0 +1,36 @@
+"""The page on a server of its own, behind a front as in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sockd.config import HttpConfig
+from sockd.http.front import Front
+from sockd.http.page.access import PageAccess
+from sockd.http.page.page import Page
+from sockd.http.server import HttpServer
+from sockd.http.sockets import bind_tcp
+from tests.http.page.fake_page_worker import FakePageWorker
+
+SANDBOX_UIDS = 0x10000000
+
+
+@pytest.fixture
+def worker() -> FakePageWorker:
+    return FakePageWorker("echo", "thumbnails")
+
+
+@pytest.fixture
+def page(worker: FakePageWorker) -> Page:
+    return Page(worker, PageAccess(None, base_uid=SANDBOX_UIDS), viewers=2)
+
+
+@pytest.fixture
+async def port(worker: FakePageWorker, page: Page) -> AsyncIterator[int]:
+    server = HttpServer(Front(worker, HttpConfig(listen="127.0.0.1:0"), site=page), bind_tcp("127.0.0.1:0"))
+    await server.start()
+    yield server.port
+    worker.draining = True
+    await server.aclose(0)

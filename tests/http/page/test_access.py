@@ -1,0 +1,155 @@
+"""Who may look at the page: this machine, but not what runs in sandboxes; elsewhere who has a key."""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import Any
+
+import pytest
+
+from sockd.config import Config, HttpConfig, LambdaApiConfig, PageConfig
+from sockd.errors import BadConfig
+from sockd.http.front import Front
+from sockd.http.page import access as access_module
+from sockd.http.page.access import UIDS, PageAccess
+from sockd.http.page.page import Page
+from sockd.http.server import HttpServer
+from sockd.http.sockets import bind_tcp
+from tests.http.page.fake_page_worker import REQUEST_ID, FakePageWorker
+from tests.http.raw import get, raw
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "0123456789abcdef"
+KEYS = LambdaApiConfig(keys={"ALICE": SECRET, "BOB": SECRET[::-1]})
+PAGES = ("/", "/functions/echo", f"/traces/{REQUEST_ID}")
+SHOWN = "Sec-Fetch-Dest: document"
+BASE_UID = Config().sandbox.base_uid
+
+
+def config(listen: str = "127.0.0.1:0", keys: LambdaApiConfig | None = None, **page: Any) -> Config:
+    return Config(http=HttpConfig(listen=listen), lambda_api=keys or LambdaApiConfig(), page=PageConfig(**page))
+
+
+@pytest.mark.parametrize(
+    ("configured", "there"),
+    [
+        (config(), True),
+        (config("[::1]:5000"), True),
+        (config(enabled=False), False),
+        (config("0.0.0.0:5000", KEYS), False),
+        (config("0.0.0.0:5000", KEYS, enabled=True), True),
+    ],
+)
+def test_by_default_there_is_a_page_on_loopback_only(configured: Config, there: bool) -> None:
+    assert (PageAccess.of(configured) is not None) == there
+
+
+@pytest.mark.parametrize("configured", [config("0.0.0.0:5000", enabled=True), config(ask_for_key=True)])
+def test_a_page_that_is_to_ask_for_a_key_and_has_none_does_not_start(configured: Config) -> None:
+    with pytest.raises(BadConfig, match="add one"):
+        PageAccess.of(configured)
+
+
+async def statuses(access: PageAccess | None, *headers: str) -> list[int]:
+    assert access is not None
+    worker = FakePageWorker("echo")
+    front = Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, access, viewers=4))
+    server = HttpServer(front, bind_tcp("127.0.0.1:0"))
+    await server.start()
+    worker.draining = True  # a stream that is opened ends at once
+    found = []
+    for path in (*PAGES, f"/events?token={access.token}"):
+        async with raw(server.port) as client:
+            found.append((await client.ask(get(path, *headers))).status)
+    await server.aclose(0)
+    assert bool(worker.read) == (found[0] == 200)
+    return found
+
+
+async def test_this_machine_may_look() -> None:
+    assert await statuses(PageAccess.of(config())) == [200] * 4
+
+
+@pytest.mark.parametrize("uid", [BASE_UID, BASE_UID + UIDS - 1, BASE_UID - 1, BASE_UID - 2, None])
+async def test_sandboxes_the_engine_and_whoever_is_unknown_may_not(
+    monkeypatch: pytest.MonkeyPatch, uid: int | None
+) -> None:
+    monkeypatch.setattr(access_module, "owner", lambda *ends: uid)
+    assert await statuses(PageAccess.of(config())) == [403] * 4
+
+
+async def test_an_engine_with_a_uid_of_its_own_may_not_either() -> None:
+    assert await statuses(PageAccess(None, base_uid=BASE_UID, engine_uid=os.getuid())) == [403] * 4
+    assert await statuses(PageAccess(None, base_uid=BASE_UID, engine_uid=os.getuid() + 1)) == [403] * 4
+
+
+async def test_a_proxys_clients_may_not_unless_they_are_asked_for_a_key() -> None:
+    assert await statuses(PageAccess.of(config()), "X-Forwarded-For: 192.0.2.7") == [403] * 4
+    credentials = basic(f"BOB:{SECRET[::-1]}")
+    asking = PageAccess.of(config(keys=KEYS, ask_for_key=True))
+    assert await statuses(asking, "X-Forwarded-For: 192.0.2.7", SHOWN, credentials) == [200] * 4
+
+
+def basic(text: str) -> str:
+    return f"Authorization: Basic {base64.b64encode(text.encode()).decode()}"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Accept: */*",
+        basic("ALICE:"),
+        basic(f"ALICE:{SECRET[::-1]}"),
+        basic(f"alice:{SECRET}"),
+        basic("ALICE"),
+        "Authorization: Basic §",
+        f"Authorization: Bearer {SECRET}",
+    ],
+)
+async def test_who_has_no_key_is_asked_for_one(header: str) -> None:
+    assert await statuses(PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True)), header) == [401] * 4
+
+
+async def test_who_has_a_key_may_look_and_the_browser_is_told_how() -> None:
+    access = PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True))
+    assert await statuses(access, SHOWN, basic(f"ALICE:{SECRET}")) == [200] * 4
+    assert access is not None
+    worker = FakePageWorker("echo")
+    server = HttpServer(
+        Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, access, viewers=1)), bind_tcp("127.0.0.1:0")
+    )
+    await server.start()
+    async with raw(server.port) as client:
+        reply = await client.ask(get("/"))
+    assert reply.headers["www-authenticate"].startswith("Basic")
+    await server.aclose(0)
+
+
+async def test_a_script_of_a_functions_page_may_not_read_the_page() -> None:
+    access = PageAccess.of(config())
+    for wanted_for in ("empty", "iframe", "object", "script", "serviceworker"):
+        assert await statuses(access, f"Sec-Fetch-Dest: {wanted_for}") == [403, 403, 403, 200]
+    assert await statuses(access, SHOWN) == [200] * 4
+
+
+async def test_a_stream_wants_the_token_that_stands_in_the_page() -> None:
+    access = PageAccess.of(config())
+    assert access is not None
+    real, access.token = access.token, "another"
+    assert await statuses(access) == [200] * 4
+    worker = FakePageWorker("echo")
+    server = HttpServer(
+        Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, access, viewers=1)), bind_tcp("127.0.0.1:0")
+    )
+    await server.start()
+    for query in ("", "?token=", f"?token={real}", "?token=%C3%A9"):
+        async with raw(server.port) as client:
+            assert (await client.ask(get(f"/events{query}"))).status == 403
+    await server.aclose(0)
+
+
+async def test_beyond_this_machine_a_browser_needs_tls() -> None:
+    access = PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True))
+    assert await statuses(access, basic(f"ALICE:{SECRET}")) == [403, 403, 403, 200]

@@ -1,0 +1,245 @@
+"""The page over a real socket: what it shows, what every answer of it carries, and that a stranger's text stays text."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sockd.http.page import trace_view, views, words
+from sockd.http.page.page import Page
+from sockd.http.page.rendering import load
+from tests.http.page.fake_page_worker import REQUEST_ID, FakePageWorker
+from tests.http.raw import get, post, raw
+
+pytestmark = pytest.mark.anyio
+
+PAGES = (
+    "/",
+    "/functions/echo",
+    f"/traces/{REQUEST_ID}",
+    "/functions/none",
+    "/traces/none",
+    "/static/page.css",
+    "/static/x",
+)
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'; DROP TABLE functions; --",
+    "\x1b]8;;http://evil\x07\x00\x1b[2J",
+    "</pre></section><style>*{display:none}</style>",
+    "{{ 7 * 7 }}{% raw %}",
+    "data: event\n\nevent: functions\ndata: <b>",
+    "\u202etxt.exe",
+    "\ud800",
+    "&lt;b&gt;",
+)
+
+
+class Reader(HTMLParser):
+    """What a browser sees: the tags with their attributes' names, and the text."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, tuple[str, ...]]] = []
+        self.text = ""
+        self.values: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, tuple(name for name, _ in attrs)))
+        self.values += [value for _, value in attrs if value]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    return reader
+
+
+async def test_the_page_tells_of_functions_zygotes_caches_and_invocations(port: int) -> None:
+    async with raw(port) as client:
+        reply = await client.ask(get("/"))
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    text = read(reply.body.decode()).text
+    for words_of_it in (
+        "2 functions",
+        "thumbnails",
+        "numpy",
+        "grpcio==1.0",
+        "90\u202f%",
+        "75\u202f%",
+        "Last cold starts",
+    ):
+        assert words_of_it in text
+
+
+async def test_a_functions_page_tells_of_its_last_minute_its_settings_and_its_log(port: int) -> None:
+    async with raw(port) as client:
+        text = read((await client.ask(get("/functions/echo"))).body.decode()).text
+    for words_of_it in ("120 requests", "128 MB, 3 s, 10 at once", "plain", "7 B more were printed"):
+        assert words_of_it in text
+
+
+async def test_a_trace_tells_where_the_time_went_and_why_it_was_cold(port: int) -> None:
+    async with raw(port) as client:
+        text = read((await client.ask(get(f"/traces/{REQUEST_ID}"))).body.decode()).text
+    for words_of_it in (
+        "s3.GetObject data model",
+        "Critical path",
+        "345 ms",
+        "Why it was cold",
+        "the Zygote that holds",
+    ):
+        assert words_of_it in text
+
+
+async def test_every_answer_lets_nothing_run_and_names_no_other_host(port: int) -> None:
+    async with raw(port) as client:
+        for path in PAGES:
+            reply = await client.ask(get(path))
+            policy = reply.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'") and "sandbox allow-scripts allow-forms" in policy
+            assert not any(word in policy for word in ("unsafe", "*", "allow-same-origin"))
+            assert reply.headers["x-content-type-options"] == "nosniff"
+            assert not re.search(rb"(?:https?:)?//[a-z0-9.-]+\.[a-z]+", reply.body), path
+            if reply.headers["content-type"].startswith("text/html"):
+                reader = read(reply.body.decode())
+                assert reply.headers["cache-control"] == "no-store"
+                assert not any(
+                    "style" in names or any(name.startswith("on") for name in names) for _, names in reader.tags
+                )
+                assert "style" not in {tag for tag, _ in reader.tags}
+                assert all("src" in names for tag, names in reader.tags if tag == "script")
+
+
+async def test_what_is_not_there_is_a_page_that_says_so(port: int) -> None:
+    async with raw(port) as client:
+        for path, word in (("/functions/none", "no function"), ("/traces/none", "no invocation")):
+            reply = await client.ask(get(path))
+            assert reply.status == 404 and word in reply.body.decode()
+        assert (await client.ask(get("/functions?name=echo"))).headers["location"] == "/functions/echo"
+        assert (await client.ask(get("/functions?name=%3Cb%3E"))).status == 404
+
+
+async def test_nothing_can_be_changed_and_the_rest_of_the_port_is_as_it_was(port: int, worker: FakePageWorker) -> None:
+    async with raw(port) as client:
+        assert (await client.ask(post("/functions/echo"))).status == 405
+        assert (await client.ask(post("/"))).status == 405
+        assert (await client.ask(get("/status"))).json["version"] == "0"
+        assert (await client.ask(post("/run/echo", b"1"))).body == b"1"
+        assert (await client.ask(get("/nowhere"))).status == 404
+        client.send(get("/", method="HEAD"))
+    assert [name for name, _ in worker.invoked] == ["echo"]
+
+
+async def test_a_name_that_is_not_loopbacks_is_refused_before_the_page_is_asked(port: int) -> None:
+    async with raw(port) as client:
+        reply = await client.ask(b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+    assert reply.status == 403 and b"errorType" in reply.body
+
+
+async def test_a_first_load_is_less_than_a_hundred_kilobytes(port: int) -> None:
+    async with raw(port) as client:
+        replies = [await client.ask(get("/", "Accept-Encoding: gzip"))]
+        page = gzip.decompress(replies[0].body).decode()
+        urls = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
+        assert len(urls) == 5
+        for url in urls:
+            reply = await client.ask(get(url, "Accept-Encoding: gzip"))
+            assert "immutable" in reply.headers["cache-control"]
+            assert gzip.decompress(reply.body) == (await client.ask(get(url))).body
+            replies.append(reply)
+    assert sum(len(reply.body) for reply in replies) < 100_000
+
+
+async def test_without_live_parts_a_page_has_no_script(port: int) -> None:
+    async with raw(port) as client:
+        assert b"<script" in (await client.ask(get("/"))).body
+        for path in ("/?live=0", f"/traces/{REQUEST_ID}"):
+            reply = await client.ask(get(path))
+            assert b"<script" not in reply.body and b"sse-connect" not in reply.body
+
+
+async def test_with_no_functions_it_says_how_to_begin(port: int, worker: FakePageWorker) -> None:
+    worker.names.clear()
+    async with raw(port) as client:
+        text = read((await client.ask(get("/"))).body.decode()).text
+    assert "sockd deploy hello" in text and "sockd invoke hello" in text
+
+
+async def test_when_the_worker_fails_the_page_says_no_more_than_that(
+    port: int, worker: FakePageWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "tree", lambda: 1 / 0)
+    async with raw(port) as client:
+        reply = await client.ask(get("/"))
+    assert reply.status == 500 and b"ZeroDivisionError" not in reply.body
+
+
+def test_its_paths_are_its_own(page: Page) -> None:
+    from sockd.http.head import Head
+
+    def serves(target: bytes) -> bool:
+        return page.serves(Head(b"GET", target, "1.1", []))
+
+    assert serves(b"/") and serves(b"/?live=0") and serves(b"/functions/a") and serves(b"/events?seen=")
+    assert not serves(b"/run/a") and not serves(b"/2015-03-31/functions") and not serves(b"/metrics")
+
+
+ENVIRONMENT = load()
+SHAPES: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+
+
+def rendered(text: str) -> dict[str, str]:
+    """Everything that shows a stranger's text, as HTML by template."""
+    worker = FakePageWorker("echo", text=text)
+    values = {
+        "parts/functions.html": views.functions(worker),
+        "parts/tree.html": views.tree(worker),
+        "parts/invocations.html": views.invocations(worker),
+        "parts/cold_starts.html": views.cold_starts(worker, "echo"),
+        "parts/log.html": views.log(worker, "echo"),
+    }
+    return {name: ENVIRONMENT.get_template(name).render(each) for name, each in values.items()}
+
+
+@settings(max_examples=60)
+@given(st.one_of(st.sampled_from(HOSTILE), st.text(alphabet=st.characters(codec=None), max_size=60)))
+def test_no_text_of_a_stranger_becomes_markup(text: str) -> None:
+    for template, html in rendered(text).items():
+        shape = SHAPES.setdefault(template, read(rendered("plain")[template]).tags)
+        reader = read(html)
+        assert reader.tags == shape, template
+        shown = words.printable(text)
+        if template == "parts/log.html":
+            raw_text = words.printable(text.encode("utf-8", "surrogatepass").decode("utf-8", "backslashreplace"))
+            assert raw_text in reader.text
+        elif template == "parts/invocations.html":
+            assert shown[:120] in reader.text
+        assert not words.CONTROLS.search(html)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_a_trace_of_hostile_texts_has_the_shape_of_a_plain_one(text: str) -> None:
+    def shape(trace: FakePageWorker, values: dict[str, object]) -> list[tuple[str, tuple[str, ...]]]:
+        common = {"asset": dict.fromkeys(("icon.svg", "page.css"), ""), "path": "/", "script_log": "x"}
+        log = views.log(trace, "echo", REQUEST_ID)
+        html = ENVIRONMENT.get_template("trace.html").render({**common, **values, "log": log})
+        assert not words.CONTROLS.search(html)
+        return read(html).tags
+
+    shapes = []
+    for each in (text, "plain"):
+        worker = FakePageWorker("echo", text=each)
+        shapes.append(shape(worker, trace_view.trace_page(await worker.trace(REQUEST_ID))))
+    assert shapes[0] == shapes[1]
