@@ -46,6 +46,7 @@ class Asynchronous:
 
     def stop(self) -> None:
         """Begin nothing any more."""
+        self.schedules.stop()
         self.events.stop()
 
     async def aclose(self) -> None:

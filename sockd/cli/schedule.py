@@ -24,7 +24,7 @@ def schedule() -> None:
 
 
 @schedule.command()
-@click.argument("function")
+@click.argument("function", metavar="NAME[:ALIAS]")
 @click.argument("expression")
 @click.option("-d", "--data", default="{}", metavar="JSON|@FILE|-", help="The `detail` of its events.  [default: {}]")
 @click.option("--timezone", default="UTC", show_default=True, help="Of a cron expression, such as Europe/Berlin.")
@@ -42,7 +42,9 @@ def add(
         event = json.loads(payload_of(data))
     except ValueError as error:
         raise Failure("the event is not JSON", why=str(error), exit_code=USAGE) from None
-    wanted = {"function": function, "expression": expression, "timezone": timezone, "event": event}
+    function, _, qualifier = function.partition(":")
+    wanted = {"function": function, "qualifier": qualifier, "expression": expression}
+    wanted |= {"timezone": timezone, "event": event}
     made = Management(state_dir).call("PUT", "schedules", name or function, body=json.dumps(wanted).encode())
     if as_json:
         print_json(made)
@@ -97,7 +99,8 @@ def _switch(name: str, state_dir: Path, *, enabled: bool) -> None:
 def _row(each: dict[str, Any]) -> tuple[str, ...]:
     following = _moment(each["next_at"]) if each["enabled"] else "disabled"
     last = age(time.time() - each["last_at"]) if each["last_at"] else "never"
-    return each["name"], each["function"], each["expression"], each["timezone"], following, last
+    function = ":".join(filter(None, (each["function"], each["qualifier"])))
+    return each["name"], function, each["expression"], each["timezone"], following, last
 
 
 def _moment(at: float) -> str:

@@ -1,7 +1,7 @@
 """The management door's routes for schedules.
 
     GET    /schedules
-    PUT    /schedules/{schedule}     {"function", "expression", "timezone", "event"}
+    PUT    /schedules/{schedule}     {"function", "qualifier", "expression", "timezone", "event"}
     PATCH  /schedules/{schedule}     {"enabled": true}
     DELETE /schedules/{schedule}
 
@@ -30,6 +30,8 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
 
     function: str
     expression: str
+    qualifier: str = ""
+    """A version or an alias."""
     timezone: str = "UTC"
     event: msgspec.Raw = msgspec.Raw()
     """JSON, the `detail` of the events."""
@@ -55,7 +57,12 @@ def routes(schedules: Schedules, max_body_bytes: int) -> list[Route]:
             raise BadRequest(f"not a schedule: {error}") from None
         name = request.path_params["schedule"]
         event, timezone = bytes(wanted.event), wanted.timezone
-        made = await schedules.put(name, wanted.function, wanted.expression, timezone=timezone, event=event)
+        made = await schedules.put(
+            *(name, wanted.function, wanted.expression),
+            timezone=timezone,
+            event=event,
+            qualifier=wanted.qualifier,
+        )
         return respond(json_answer(described(made)))
 
     async def switch(request: Request) -> Response:

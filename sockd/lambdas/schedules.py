@@ -73,11 +73,15 @@ class Schedules:
         self._alarm = alarm(self._woken)
         self._woken()
 
-    async def aclose(self) -> None:
-        """Tick no more."""
+    def stop(self) -> None:
+        """Begin no tick any more."""
         if self._alarm is not None:
             self._alarm.close()
             self._alarm = None
+
+    async def aclose(self) -> None:
+        """Tick no more. Safe to call twice."""
+        self.stop()
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
@@ -99,11 +103,13 @@ class Schedules:
             raise NoSuchSchedule(f"no schedule {name[:80]!r}; `sockd schedule ls` lists them")
         return self._schedules[name]
 
-    async def put(self, name: str, function: str, expression: str, *, timezone: str, event: bytes) -> Schedule:
+    async def put(
+        self, name: str, function: str, expression: str, *, timezone: str, event: bytes, qualifier: str = ""
+    ) -> Schedule:
         """Make a schedule, or give one of the same function another time or event.
 
-        Args: event: JSON, or nothing. Raises: BadRequest, NoSuchFunction, TooManyRequests."""
-        self._check(function, "")
+        Args: event: JSON, or nothing; qualifier: a version or an alias. Raises: BadRequest, NoSuchFunction, TooManyRequests."""
+        self._check(function, qualifier)
         old = self._schedules.get(name)
         if not NAME.fullmatch(name):
             raise BadRequest("a schedule's name is 1 to 64 of A-Z a-z 0-9 _ . -")
@@ -120,6 +126,7 @@ class Schedules:
         schedule = Schedule(
             name=name,
             function=function,
+            qualifier=qualifier,
             expression=expression,
             timezone=timezone,
             event=event,

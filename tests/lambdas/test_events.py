@@ -403,3 +403,29 @@ async def test_functions_take_turns_and_none_takes_all_places(tmp_path: Path) ->
         assert names[4:13].count("few") == 4  # in turns, though twenty of the other came first
         assert house.functions.most_at_once <= 4
         assert events.status()["endings"] == {"succeeded": 25}
+
+
+async def test_a_full_disk_is_waited_for_and_what_ran_is_not_run_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.functions.do["f"] = lambda payload: b"1"
+    async with house.open() as events:
+        house.functions.holding = asyncio.Event()
+        await events.accept("f", "", b"{}", source="aws")
+        await until(lambda: house.functions.ran)
+        tried, run = [0], events.store.run
+
+        async def is_full(work: Callable[[EventStore], Any]) -> Any:
+            tried[0] += 1
+            if tried[0] < 4:
+                raise errors.StorageFull
+            return await run(work)
+
+        monkeypatch.setattr(events.store, "run", is_full)
+        house.functions.holding.set()
+        for pause_s in (1, 2, 4):
+            await until(lambda: house.clock.next_in() is not None)
+            assert house.clock.next_in() == pause_s
+            house.clock.pass_by(pause_s)
+        await until(lambda: not sum(events.depth().values()))
+        assert (tried[0], len(house.functions.ran), events.status()["endings"]) == (4, 1, {"succeeded": 1})
