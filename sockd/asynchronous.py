@@ -64,14 +64,11 @@ class Asynchronous:
         return {"events": {**self.events.status(), "schedules": len(self.schedules.all())}}
 
     def _check(self, name: str, qualifier: str) -> None:
-        try:
-            self._worker.functions.current(name)
-        except KeyError:
-            return  # it is there, but has to have its packages installed again
+        self._worker.versions.get(name, qualifier)
 
     def _places(self, name: str) -> int:
         try:
-            return self._worker.functions.current(name).config.concurrency
+            return self._worker.functions.current(name).config.concurrency or 1  # 0: to be told so, and try again
         except (NoSuchFunction, KeyError):
             return 1  # for finding out what is wrong with it
 

@@ -142,7 +142,11 @@ class CodeConfig(Slice, frozen=True):
     max_files: int = 20000
     """In it."""
     keep_versions: int = 5
-    """Deploys of each function that are remembered."""
+    """Deploys of each function that are remembered, beside those that were published."""
+    max_published: int = 1000
+    """Published versions of one function, and its aliases: each at most so many."""
+    live_versions: int = 64
+    """Published versions of all functions that stay live, with sandboxes of their own, when nobody uses them."""
 
 
 class InitscriptsConfig(Slice, frozen=True):

@@ -66,6 +66,7 @@ class Daemon:
         self.urls = worker.urls
         self._started_s = time.time()
         self.environments = Environments(worker.functions)
+        self.versions = worker.versions
         self.draining = False
         self.url = ""
         watch(self._noted.metrics, worker)
@@ -76,7 +77,7 @@ class Daemon:
         """Run a function once. Raises: SockdError, with `invocation` where a sandbox was reached."""
         if self.draining:
             raise Draining("the worker is shutting down")
-        function = await self._worker.functions.get(request.name)
+        function = await self._worker.functions.called(request)
         return await self._noted.account(request, function.invoke(request))
 
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
@@ -102,7 +103,7 @@ class Daemon:
         """As `invoke`, with what was printed; an error of the function's is in the result."""
         if self.draining:
             raise Draining("the worker is shutting down")
-        function = await self._worker.functions.get(request.name)
+        function = await self._worker.functions.called(request)
         told: list[tuple[Outcome, int]] = []
 
         async def run() -> Outcome:
@@ -143,6 +144,7 @@ class Daemon:
 
     async def remove(self, name: str) -> None:
         """Forget a function, its logs and its numbers."""
+        self.versions.provisioning.forget(name)
         await self._worker.functions.remove(name)
         await self.later.forget(name)
         self._noted.forget(name)
@@ -154,9 +156,8 @@ class Daemon:
     async def check_archive(self, zip_path: Path) -> None:
         await self._worker.functions.check(zip_path)
 
-    def details(self, name: str) -> Details:
-        version = self._worker.functions.current(name)
-        return Details(version.record, version.config)
+    def details(self, name: str, qualifier: str = "") -> Details:
+        return Details.of(self.versions.get(name, qualifier))
 
     def all_details(self) -> list[Details]:
         return [Details(version.record, version.config) for version in self._worker.functions.all()]

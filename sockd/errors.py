@@ -2,7 +2,7 @@
 
     SockdError 500
      ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadConfig, InvalidEvent
-     ├─ NoSuchFunction 404
+     ├─ NoSuchFunction 404 ── NoSuchVersion
      ├─ RequestTooLarge 413
      ├─ TooManyRequests 429 ── TooManyEvents
      ├─ FunctionFailed 500                the handler ran and raised
@@ -83,6 +83,16 @@ class NoSuchFunction(SockdError):
 
     status = 404
     error_type = "ResourceNotFoundException"
+
+
+class NoSuchVersion(NoSuchFunction):
+    """The function has no published version or alias of that name."""
+
+    def __init__(self, name: str, qualifier: str) -> None:
+        self.qualifier = qualifier[:128]
+        super().__init__(
+            f"function {name!r} has no version or alias {self.qualifier!r}; `sockd versions {name}` lists them"
+        )
 
 
 class RequestTooLarge(SockdError):

@@ -57,3 +57,11 @@ class InvokeRequest(msgspec.Struct):
     """Takes a streamed answer; without one its pieces are joined, up to the limit of an answer."""
     trace: TraceContext | None = None
     """The trace that it is a part of; set by the door, if the caller says so, or by whoever exports traces."""
+    qualifier: str = ""
+    """Which version: empty or "$LATEST" is what was deployed last; else a published number, or an alias."""
+    retried_as: bytes = b""
+    """What all tries of one call have in common, at least 6 random bytes; empty: nobody has said."""
+
+    def draw(self) -> float:
+        """A number in [0, 1) that decides between the versions of an alias: the same one for all tries of a call."""
+        return int.from_bytes((self.retried_as or self.id)[:6]) / (1 << 48)

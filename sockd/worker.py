@@ -37,8 +37,10 @@ from sockd.lambdas.function_urls import FunctionUrls
 from sockd.lambdas.functions import Functions
 from sockd.lambdas.initscript_store import InitscriptStore
 from sockd.lambdas.initscripts import Initscripts
+from sockd.lambdas.provisioning import Provisioning
 from sockd.lambdas.registry import Registry
 from sockd.lambdas.secrets import Vault, key_path
+from sockd.lambdas.versions import Versions
 from sockd.sandbox.assembly import Assembly, open_assembly
 from sockd.sandbox.base import Base, Bind, interpreter, plan, software
 from sockd.sandbox.cgroup_pool import CgroupPool
@@ -82,6 +84,7 @@ class Worker:
     nursery: Nursery
     handlers: HandlerCache
     functions: Functions
+    versions: Versions
     initscripts: Initscripts
     urls: FunctionUrls
     _timer: asyncio.TimerHandle | None = None
@@ -129,12 +132,12 @@ class Worker:
         stack.callback(handlers.close)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         caches = Caches(handlers, tree, nursery, budget, scripts)
-        functions = _functions(config, state, packages, caches, stack)
+        functions, versions = _functions(config, state, packages, caches, stack)
         urls = FunctionUrls.open(state.path / REGISTRY)
         stack.callback(urls.close)
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
-            *(functions, scripts, urls),
+            *(functions, versions, scripts, urls),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -177,7 +180,7 @@ async def _cgroups(config: Config, state: StateDir, hierarchies: Hierarchies, st
 
 def _functions(
     config: Config, state: StateDir, packages: InstallCache, caches: Caches, stack: AsyncExitStack
-) -> Functions:
+) -> tuple[Functions, Versions]:
     code = CodeStore(state.path / "code", state.path / "tmp", config.code)
     code.recover()
     vault = Vault.at(key_path(config.secrets, state.path))
@@ -185,7 +188,10 @@ def _functions(
     functions = Functions(config, registry, code, packages, caches)
     stack.callback(functions.close)
     functions.load()
-    return functions
+    provisioning = Provisioning(registry, functions, caches.budget)
+    stack.callback(provisioning.close)
+    provisioning.load()
+    return functions, Versions(registry, functions, provisioning, config.code)
 
 
 def compile_ours() -> None:

@@ -1,6 +1,7 @@
 """The public door: no framework on the way of an invocation.
 
-    POST|GET /run/<name>   bytes in, JSON out; GET or an empty body is the event {}
+    POST|GET /run/<name>[:version or alias]
+                           bytes in, JSON out; GET or an empty body is the event {}
     GET /healthz  /status  /metrics
     /2015-03-31/...        AWS's Lambda API (`sockd.http.aws`)
     /url/<id>/...          function URLs (`sockd.http.urls`), which have names of their own, too
@@ -23,6 +24,7 @@ from sockd.config import HttpConfig
 from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
 from sockd.http.answers import Answer, failure, json_answer, success
 from sockd.http.aws.door import LambdaApi
+from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
@@ -40,7 +42,10 @@ from sockd.lambdas.trace_context import of_headers
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
 _RUN = b"/run/"
-_RUN_TARGET = re.compile(rb"/run/([A-Za-z0-9_-]{1,64})(?:\?.*)?")
+_CALLED = rb"[A-Za-z0-9_-]{1,64}(?::(?:\$LATEST|[A-Za-z0-9_-]{1,128}))?"
+"""A function, and perhaps which version or alias of it."""
+_CALLED_NAME = re.compile(_CALLED)
+_RUN_TARGET = re.compile(rb"/run/(" + _CALLED + rb")(?:\?.*)?")
 Page = Callable[[], Answer | Awaitable[Answer]]
 _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
@@ -143,7 +148,7 @@ class Front:
         return asked
 
     def route(self, head: Head, called: re.Match[bytes] | None) -> str | Page:
-        """A function's name, or a page.
+        """A function's name, perhaps with a colon and a qualifier; or a page.
 
         Args: called: the target, as `_RUN_TARGET` matched it.
         Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
@@ -153,8 +158,11 @@ class Front:
         if path.startswith(_RUN):
             # The raw path, so that nothing is decoded before it is judged: %2e, %2f and %00 are simply not in a name.
             name = path[len(_RUN) :]
-            if not FUNCTION_NAME.fullmatch(name):
-                raise BadRequest("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, and nothing follows it in the path")
+            if not _CALLED_NAME.fullmatch(name):
+                raise BadRequest(
+                    "a function's name is 1 to 64 of A-Z a-z 0-9 _ -, and nothing but :VERSION or :ALIAS follows it in "
+                    "the path"
+                )
             if head.method not in (b"POST", b"GET"):
                 raise MethodNotAllowed(head.method.decode(), "GET, POST")
             return name.decode()
@@ -222,7 +230,10 @@ class FrontExchange(Exchange):
             request_id = new_request_id()
             sink = StreamedAnswer(self, request_id)
             payload = bytes(self._body) or b"{}"
-            request = InvokeRequest(target, payload, request_id, self._arrived_ns, self.gone, sink=sink)
+            name, _, qualifier = target.partition(":")
+            request = InvokeRequest(name, payload, request_id, self._arrived_ns, self.gone, sink=sink)
+            if qualifier:
+                request.qualifier, request.details = qualifier, {"arn": arn(name, qualifier)}
             request.trace = of_headers(self.head.headers)
             if self._asked is None:
                 sink.close(await run(self._front.worker, request))

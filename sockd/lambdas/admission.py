@@ -34,7 +34,7 @@ class Admission:
     def __init__(self, concurrency: int, queue_depth: int) -> None:
         """
         Args:
-            concurrency: requests that run at the same time, at least 1.
+            concurrency: requests that run at the same time; 0: none, and nobody waits for better times.
             queue_depth: requests that wait, at least 0."""
         self.concurrency = concurrency
         self.queue_depth = queue_depth
@@ -63,6 +63,8 @@ class Admission:
             raise Draining("the function takes no new requests; try again")
         if self.try_enter():
             return
+        if not self.concurrency:
+            raise _switched_off()
         if len(self._waiters) >= self.queue_depth:
             raise TooManyRequests(
                 f"{self.concurrency} requests are running and {len(self._waiters)} waiting, which are the function's "
@@ -73,7 +75,7 @@ class Admission:
         try:
             await turn
         except BaseException:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.leave()  # the turn came in the same step of the loop as the cancellation: pass it on
             else:
                 turn.cancel()
@@ -104,9 +106,16 @@ class Admission:
         self.leave()
 
     def resize(self, concurrency: int, queue_depth: int) -> None:
-        """Sets new limits. Nobody who runs or waits is turned away: smaller limits hold for those who come later."""
+        """Sets new limits. Nobody who runs or waits is turned away: smaller limits hold for those who come later. But
+        with a concurrency of 0 those who wait are, with TooManyRequests: their turn would never come."""
         self.concurrency = concurrency
         self.queue_depth = queue_depth
+        if not concurrency:
+            for turn in self._waiters:
+                if not turn.done():
+                    turn.set_exception(_switched_off())
+            self._waiters.clear()
+            self._check_idle()
         self._wake()
 
     def close(self) -> None:
@@ -131,3 +140,7 @@ class Admission:
     def _check_idle(self) -> None:
         if self._idle is not None and not self.running and not self._waiters:
             self._idle.set()
+
+
+def _switched_off() -> TooManyRequests:
+    return TooManyRequests("the function's concurrency is 0: it is switched off")

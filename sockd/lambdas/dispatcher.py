@@ -147,6 +147,7 @@ class Dispatcher:
             return None
         trigger = "timer" if event.source.startswith(SCHEDULE) else "other"
         request = InvokeRequest(event.function, payload, event.id, time.monotonic_ns(), trigger=trigger)
+        request.qualifier = event.qualifier
         if event.trace:
             traceparent, _, tracestate = event.trace.partition(" ")
             request.trace = read(traceparent, tracestate)

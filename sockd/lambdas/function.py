@@ -1,7 +1,8 @@
-"""A function: its current version, who may run it now, and how one request of it is served.
+"""A function: its current version, and how one request of it is served. A published version is one, too, that never
+switches.
 
-Owns the admission queue, the current version, and the memory that is reserved for it. A request runs to its end on the
-version that was current when it was admitted; sandboxes of a version that is no longer current are not kept.
+Owns the version. What it may use is its allowance, which all versions of a function share. A request runs to its end on
+the version that was current when it was admitted; sandboxes of a version that is no longer current are not kept.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
-from sockd.errors import ClientGone, NoCapacity, SandboxFailed
+from sockd.errors import ClientGone, SandboxFailed
 from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.admission import Admission
+from sockd.lambdas.allowance import Allowance
 from sockd.lambdas.initscripts import Beside, Initscript, Initscripts
+from sockd.lambdas.provisioned import Pool, provisioned_init
 from sockd.lambdas.version import Version
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
@@ -55,6 +57,8 @@ class Leased(msgspec.Struct):
     forked_ns: int = 0
     beside: Beside | None = None
     """The run of its initscript."""
+    pool: Pool | None = None
+    """Where it goes back to, if it is one of those that are kept initialized."""
 
     def setup_ns(self) -> int:
         """From asking for a sandbox to one that is confined and may become the function."""
@@ -77,14 +81,18 @@ class Outcome(msgspec.Struct):
 class Function:
     """`invoke` runs it; `switch` deploys; `close` forgets it."""
 
-    def __init__(self, version: Version, caches: Caches) -> None:
+    def __init__(self, version: Version, caches: Caches, allowance: Allowance) -> None:
         self.version = version
+        self.allowance = allowance
+        self.admission = allowance.admission
         self._caches = caches
         self._loop = asyncio.get_running_loop()
-        self.admission = Admission(version.config.concurrency, version.config.queue_depth)
-        self._reserved: Reservation | None = None
-        self._own_budget = MemoryBudget(0)
-        self._reserve(version)
+        self._closed = False
+        self._ended: asyncio.Future[None] | None = None
+        self.running = 0
+        """Requests that run on it or wait for their turn."""
+        self.pools: list[Pool] = []
+        """Sandboxes that are kept initialized for it."""
         self._adopt(version)
 
     async def invoke(self, request: InvokeRequest, recorder: Initscript | None = None) -> Outcome:
@@ -92,8 +100,13 @@ class Function:
 
         Args: recorder: makes it a recording: in a new sandbox with our storage library, which does not outlive it.
         Raises: TooManyRequests, Draining, NoCapacity, SandboxFailed; the handler's errors are in the reply."""
-        if not self.admission.try_enter():
-            await self._wait_for_turn(request.gone)
+        self.running += 1
+        try:
+            if not self.admission.try_enter():
+                await self._wait_for_turn(request.gone)
+        except BaseException:
+            self._leave()
+            raise
         admitted_ns = time.monotonic_ns()
         version = self.version
         try:
@@ -103,6 +116,7 @@ class Function:
                 leased = await self._start(version, recorder, request)
         except BaseException:
             self.admission.leave()
+            self._leave()
             raise
         try:
             if leased.beside is None:
@@ -123,24 +137,40 @@ class Function:
         """Make another version current: the next request gets it; those under way end on the old one.
 
         Raises: NoCapacity when its reserved memory is not to be had; the old version stays."""
-        self._release_reserved()
-        try:
-            self._reserve(version)
-        except NoCapacity:
-            self._reserve(self.version)
-            raise
+        self.allowance.change(version.config)
         self._adopt(version)
         old, self.version = self.version, version
-        self.admission.resize(version.config.concurrency, version.config.queue_depth)
         self._caches.handlers.drop(old.program)
         self._let_go(old)
 
     def close(self) -> None:
-        """Forget the function: waiters are served, later requests are not."""
-        self.admission.close()
-        self._release_reserved()
+        """Forget this version: requests under way end on it. Its allowance is the caller's."""
+        self._closed = True
         self._caches.handlers.drop(self.version.program)
         self._let_go(self.version)
+
+    async def drain(self) -> None:
+        """Return when nothing runs on it; for one who has closed it, or the version, to new requests."""
+        if self.running:
+            if self._ended is None:
+                self._ended = self._loop.create_future()
+            await asyncio.shield(self._ended)
+
+    async def initialize(self, reservation: Reservation) -> Sandbox:
+        """A new sandbox that has imported the handler, for requests to come; without its initscript, which works for one
+        request. It owns the reservation, also when this fails. Raises: SockdError, OSError."""
+        program = self.version.program
+        started = await self._caches.tree.start(self.version.zygote_keys, program, reservation)
+        try:
+            started.sandbox.become(program, init=provisioned_init(program.init))
+        except OSError:
+            started.sandbox.destroy()
+            raise
+        reply = await started.sandbox.initialize()
+        self._caches.tree.refill(started.node)
+        if reply.error is not None:
+            raise reply.error
+        return started.sandbox
 
     def _adopt(self, version: Version) -> None:
         """Have a version's initscript ready for its cold starts."""
@@ -155,7 +185,11 @@ class Function:
     # -- sandboxes
 
     async def _lease(self, version: Version, request: InvokeRequest) -> Leased:
-        """An idle sandbox of this version, or a new one."""
+        """A sandbox of this version that is kept for it, an idle one, or a new one."""
+        for pool in self.pools:
+            kept = pool.lease()
+            if kept is not None:
+                return Leased(kept, "warm", pool=pool)
         sandbox = self._caches.handlers.lease(version.program)
         if sandbox is None:
             return await self._start(version, version.initscript, request)
@@ -178,10 +212,7 @@ class Function:
         started_ns = time.monotonic_ns()
         limits = version.program.limits
         try:
-            reservation = self._own_budget.reserve_nowait(limits.memory_bytes)
-            if reservation is None:
-                deadline_s = version.config.timeout_s
-                reservation = await self._caches.budget.reserve(limits.memory_bytes, deadline_s=deadline_s)
+            reservation = await self.allowance.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
             reserved_ns = time.monotonic_ns()
             started = await self._caches.tree.start(version.zygote_keys, version.program, reservation)
         except BaseException:
@@ -229,12 +260,21 @@ class Function:
             self._dispose(leased, version)
         finally:
             self.admission.leave()
+            self._leave()
+
+    def _leave(self) -> None:
+        self.running -= 1
+        if self._ended is not None and not self.running:
+            self._ended.set_result(None)
+            self._ended = None
 
     def _dispose(self, leased: Leased, version: Version) -> None:
         sandbox = leased.sandbox
         if leased.beside is not None:
             leased.beside.finish()
-        if version is not self.version or self.admission.closed:
+        if leased.pool is not None:
+            leased.pool.keep(sandbox)
+        elif version is not self.version or self._closed or self.admission.closed:
             sandbox.destroy()
             version.program.close()  # its start may have opened the code again
         elif sandbox.state is State.IDLE:
@@ -245,25 +285,6 @@ class Function:
                 nursery.observe(version.id, version.zygote_keys, leased.node, sandbox.imports)
             nursery.consider(version.zygote_keys)
             self._caches.tree.refill(leased.node)
-
-    # -- memory of its own
-
-    def _reserve(self, version: Version) -> None:
-        """Take the memory that only this function may use out of the worker's. Raises: NoCapacity."""
-        size = version.config.reserved_memory_mb << 20
-        if not size:
-            return
-        self._reserved = self._caches.budget.reserve_nowait(size)
-        if self._reserved is None:
-            raise NoCapacity(f"{version.config.reserved_memory_mb} MB cannot be reserved: the worker has not got them")
-        self._own_budget = MemoryBudget(size)
-
-    def _release_reserved(self) -> None:
-        """Sandboxes that hold a part of it keep it until they end; new ones take from the worker's."""
-        if self._reserved is not None:
-            self._reserved.close()
-            self._reserved = None
-            self._own_budget = MemoryBudget(0)
 
 
 def become_beside(sandbox: Sandbox, program: Program, beside: Beside, *, is_recording: bool) -> None:

@@ -25,7 +25,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "reserved_memory_mb": (0, 1 << 20),
     "timeout_s": (0.001, 900),
     "init_timeout_s": (0.001, 900),
-    "concurrency": (1, 1000),
+    "concurrency": (0, 1000),
     "queue_depth": (0, 100_000),
     "pids": (1, 32768),
     "open_files": (32, 65536),
@@ -211,6 +211,18 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         """All of it, without what nobody is to see."""
         return self.env | dict.fromkeys(self.secrets, MASK)
 
+    def with_shared(self, other: FunctionConfig) -> FunctionConfig:
+        """These settings, and of another version what all versions of a function share: what it may use, and its tags."""
+        own, theirs = self.aws or AwsAttributes(), other.aws or AwsAttributes()
+        aws = msgspec.structs.replace(own, tags=theirs.tags, reserved_concurrency=theirs.reserved_concurrency)
+        return msgspec.structs.replace(
+            self,
+            concurrency=other.concurrency,
+            queue_depth=other.queue_depth,
+            reserved_memory_mb=other.reserved_memory_mb,
+            aws=aws if aws != AwsAttributes() else None,
+        )
+
     def to_json(self) -> str:
         """As the registry keeps it."""
         return msgspec.json.encode(self).decode()
@@ -218,7 +230,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     def check(self) -> None:
         """Raises BadFunctionConfig for the first value out of its bounds."""
         _check_bounds(self, BOUNDS)
-        if self.reserved_memory_mb > self.memory_mb * self.concurrency:
+        if self.concurrency and self.reserved_memory_mb > self.memory_mb * self.concurrency:
             raise BadFunctionConfig(
                 f"reserved_memory_mb = {self.reserved_memory_mb}: more than the function can use, "
                 f"which is memory_mb x concurrency = {self.memory_mb * self.concurrency}"

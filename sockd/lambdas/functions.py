@@ -1,15 +1,17 @@
 """All functions of a worker: deploying, finding and forgetting them.
 
 Owns the live functions, the registry and the code store. A deploy publishes code, resolves and installs packages, records
-the version and switches to it; whatever fails before the record leaves the function as it was (DESIGN 8).
+the version and switches to it; whatever fails before the record leaves the function as it was (DESIGN 8). Versions that
+were given a number live beside it (`published`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,15 @@ from sockd.config import Config
 from sockd.errors import BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.admission import Admission
+from sockd.lambdas.aliases import LATEST
+from sockd.lambdas.allowance import Allowance
 from sockd.lambdas.code_store import CodeStore, CodeVersion
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function import Caches, Function, Outcome
 from sockd.lambdas.function_config import FunctionConfig, InitscriptConfig, check_name
 from sockd.lambdas.initscript_deploys import InitscriptDeploys
 from sockd.lambdas.initscripts import Initscripts
+from sockd.lambdas.published import Published
 from sockd.lambdas.registry import FunctionRecord, Registry
 from sockd.lambdas.version import Version
 
@@ -62,6 +67,15 @@ class Functions:
         self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
         self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
         self._live: dict[str, Function] = {}
+        self._allowances: dict[str, Allowance] = {}
+        self.published = Published(
+            registry,
+            packages,
+            caches,
+            version_of=self._version,
+            allowance_of=self._allowance,
+            most=config.code.live_versions,
+        )
         self._unready: dict[str, FunctionRecord] = {}
         """Functions of an earlier daemon whose packages are not all there; they are installed when first asked for."""
         self._publishing = asyncio.Lock()
@@ -78,7 +92,7 @@ class Functions:
         locked = []
         for record in self._registry.list():
             try:
-                self._live[record.name] = Function(self._version(record), self._caches)
+                self._open(self._version(record))
             except (KeyError, NoCapacity, SecretsLocked) as error:
                 self._unready[record.name] = record
                 if isinstance(error, SecretsLocked):
@@ -87,8 +101,21 @@ class Functions:
             key = self._registry.key_path
             _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
 
-    async def get(self, name: str) -> Function:
-        """A live function. Raises: NoSuchFunction; InstallFailed when packages that were lost cannot be had again."""
+    async def called(self, request: InvokeRequest) -> Function:
+        """The version that a request is for. Raises: as `get`."""
+        if not request.qualifier:
+            return await self.get(request.name)
+        return await self.get(request.name, request.qualifier, request.draw())
+
+    async def get(self, name: str, qualifier: str = "", draw: float = 0.0) -> Function:
+        """A live version of a function: what was deployed last, or a published one.
+
+        Args: qualifier: a number or an alias; draw: in [0, 1), decides between the versions of an alias.
+        Raises: NoSuchFunction; InstallFailed when packages that were lost cannot be had again."""
+        if qualifier:
+            number = self.published.resolve(name, qualifier, draw)
+            if number is not None:
+                return await self.published.get(name, number)
         function = self._live.get(name)
         if function is not None:
             return function
@@ -97,7 +124,7 @@ class Functions:
             raise NoSuchFunction(f"no function {name!r}; `sockd ls` lists them")
         await self._packages.ensure(Closure.from_json(record.closure))
         if name in self._unready:
-            self._live[name] = Function(self._version(record), self._caches)
+            self._open(self._version(record))
             del self._unready[name]
         return await self.get(name)
 
@@ -123,7 +150,7 @@ class Functions:
             async with self._publish(zip_path) as code:
                 return await self._deploy(name, code, overrides, progress, wasm)
         finally:
-            await self._collect_code()
+            await self.collect_code()
 
     async def deploy_initscript(self, name: str, wasm: bytes, progress: Progress) -> Version:
         """Give a function another initscript, its code and settings unchanged: a new version.
@@ -137,18 +164,9 @@ class Functions:
                 if config.initscript is None or config.initscript.wasm is not None:
                     settings = msgspec.structs.replace(config.initscript or InitscriptConfig(), wasm=None)
                     config = msgspec.structs.replace(config, initscript=settings)
-                put = self._registry.put(
-                    name,
-                    digest=record.digest,
-                    code_bytes=record.code_bytes,
-                    handler=record.handler,
-                    config=config.to_json(),
-                    closure=record.closure,
-                    initscript=digest,
-                )
-                return self._switch(self._version(put))
+                return self._put(dataclasses.replace(record, config=config.to_json(), initscript=digest))
         finally:
-            await self._collect_code()
+            await self.collect_code()
 
     async def configure(self, name: str, changes: dict[str, Any]) -> Version:
         """Change settings of a function, its code and packages unchanged: a new version.
@@ -158,21 +176,26 @@ class Functions:
         await self.get(name)
         try:
             current = self.current(name)
-            record = current.record
             config = current.config.changed(changes)
             self._check_reserve(name, config)
-            put = self._registry.put(
-                name,
-                digest=record.digest,
-                code_bytes=record.code_bytes,
-                handler=entry_point(self._code.path(record.digest), config.handler),
-                config=config.to_json(),
-                closure=record.closure,
-                initscript=record.initscript,
-            )
-            return current if put.version == record.version else self._switch(self._version(put))
+            handler = entry_point(self._code.path(current.record.digest), config.handler)
+            return self._put(dataclasses.replace(current.record, handler=handler, config=config.to_json()))
         finally:
-            await self._collect_code()
+            await self.collect_code()
+
+    async def restore(self, old: FunctionRecord) -> Version:
+        """Deploy again what an earlier deploy was; its secrets and what all versions share stay as they are.
+
+        Raises: NoSuchFunction, InstallFailed, NoCapacity."""
+        current = (await self.get(old.name)).version
+        with self._holding(old.digest):
+            await self._packages.ensure(Closure.from_json(old.closure))
+            config = FunctionConfig.from_json(old.config).with_shared(current.config)
+            config = config.with_secrets(current.config.secrets)
+            self._check_reserve(old.name, config)
+            restored = self._put(dataclasses.replace(old, config=config.to_json()))
+        await self.collect_code()
+        return restored
 
     async def check(self, zip_path: Path) -> None:
         """Whether the archive of a deploy could be published. Raises: BadArchive, StorageFull."""
@@ -182,7 +205,7 @@ class Functions:
         """Run a function once in a new sandbox that is listened to; the report has its reads.
 
         Raises: as `Function.invoke`; NoSuchFunction; BadInitscript, when there is no engine to listen."""
-        function = await self.get(request.name)
+        function = await self.called(request)
         if self._initscripts is None:
             raise BadInitscript("this worker has no initscripts")
         script = await self._initscripts.recorder(request.name, function.version.config)
@@ -204,60 +227,88 @@ class Functions:
         self._registry.delete(name)
         self._unready.pop(name, None)
         function = self._live.pop(name, None)
+        live = self.published.drop(name)
         if function is not None:
             function.close()
-            await self._drain(function)
-        await self._collect_code()
+            live.append(function)
+        allowance = self._allowances.pop(name, None)
+        if allowance is not None:
+            allowance.close()
+        await self.drain_closed(live, allowance)
 
     def admission(self, name: str) -> Admission:
         """Who of a function's requests runs and waits. Raises: NoSuchFunction, also while its packages are missing."""
-        if name not in self._live:
+        if name not in self._allowances:
             raise NoSuchFunction(f"no function {name!r} is live")
-        return self._live[name].admission
+        return self._allowances[name].admission
 
     def active(self) -> list[str]:
         """The functions that have requests running or waiting."""
-        return [name for name, function in self._live.items() if function.admission.running]
+        return [name for name, allowance in self._allowances.items() if allowance.admission.running]
 
     def running(self) -> int:
         """Requests that run now."""
-        return sum(function.admission.running for function in self._live.values())
+        return sum(each.admission.running for each in self._allowances.values())
 
     def waiting(self) -> int:
         """Requests that wait for their function's concurrency."""
-        return sum(function.admission.waiting for function in self._live.values())
+        return sum(each.admission.waiting for each in self._allowances.values())
 
     def users(self, key: str) -> list[str]:
         """The functions that have a distribution in their closure, deploys under way among them."""
         live = [version.record.name for version in self.all() if key in version.keys]
         unready = [record.name for record in self._unready.values() if key in Closure.from_json(record.closure).keys]
+        published = [
+            name for name, closure in self._registry.published_closures() if key in Closure.from_json(closure).keys
+        ]
         deploying = [name for name, closure in self._deploying if key in closure.keys]
-        return sorted({*live, *unready, *deploying})
+        return sorted({*live, *unready, *published, *deploying})
 
     async def drain(self, deadline_s: float) -> None:
         """Admit nobody any more, and let every admitted request end, but no longer than the deadline."""
-        for function in self._live.values():
-            function.admission.close()
+        admissions = [allowance.admission for allowance in self._allowances.values()]
+        for admission in admissions:
+            admission.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
-                await asyncio.gather(*(function.admission.drain() for function in self._live.values()))
+                await asyncio.gather(*(admission.drain() for admission in admissions))
 
     def close(self) -> None:
         """Let go of all functions, and of the registry."""
+        self.published.close()
         for function in self._live.values():
             function.close()
+        for allowance in self._allowances.values():
+            allowance.close()
         self._live.clear()
         self._registry.close()
 
-    async def _drain(self, function: Function) -> None:
-        """Let a removed function's requests end; its code is not garbage until then."""
-        digest = function.version.record.digest
+    async def drain_closed(self, functions: Sequence[Function], allowance: Allowance | None = None) -> None:
+        """Let the last requests of versions that were closed end, then delete the code that nobody needs any more.
+
+        Args: allowance: of the whole function, if that was closed."""
+        with contextlib.ExitStack() as stack:
+            for function in functions:
+                stack.enter_context(self._holding(function.version.record.digest))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REMOVE_DRAIN_S):
+                    await asyncio.gather(*(function.drain() for function in functions))
+                    if allowance is not None:
+                        await allowance.admission.drain()
+        await self.collect_code()
+
+    async def collect_code(self) -> None:
+        """Delete code that no remembered version and no deploy under way needs."""
+        async with self._publishing:
+            await in_thread(self._code.gc, self._registry.digests() | set(self._held))
+        self._scripts.collect(self._registry.initscripts())
+
+    @contextlib.contextmanager
+    def _holding(self, digest: str) -> Iterator[None]:
+        """Code that is not garbage until the block ends."""
         self._held.append(digest)
         try:
-            async with asyncio.timeout(REMOVE_DRAIN_S):
-                await function.admission.drain()
-        except TimeoutError:
-            return
+            yield
         finally:
             self._held.remove(digest)
 
@@ -266,13 +317,11 @@ class Functions:
     @contextlib.asynccontextmanager
     async def _publish(self, zip_path: Path) -> AsyncIterator[CodeVersion]:
         """The archive as published code, which is not garbage until the block ends."""
-        async with self._publishing:
-            code = await in_thread(self._code.publish, zip_path)
-            self._held.append(code.digest)
-        try:
+        with contextlib.ExitStack() as stack:
+            async with self._publishing:
+                code = await in_thread(self._code.publish, zip_path)
+                stack.enter_context(self._holding(code.digest))
             yield code
-        finally:
-            self._held.remove(code.digest)
 
     async def _deploy(
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
@@ -320,9 +369,26 @@ class Functions:
         if (config.reserved_memory_mb - held) << 20 > self._caches.budget.free:
             raise NoCapacity(f"reserved_memory_mb = {config.reserved_memory_mb}: the worker has not got that much free")
 
-    def _version(self, record: FunctionRecord) -> Version:
+    def _put(self, record: FunctionRecord) -> Version:
+        """Record what has changed of a function, and switch to it."""
+        put = self._registry.put(
+            record.name,
+            digest=record.digest,
+            code_bytes=record.code_bytes,
+            handler=record.handler,
+            config=record.config,
+            closure=record.closure,
+            initscript=record.initscript,
+        )
+        live = self._live.get(record.name)
+        if live is not None and live.version.record.version == put.version:
+            return live.version
+        return self._switch(self._version(put))
+
+    def _version(self, record: FunctionRecord, number: str = LATEST) -> Version:
         path = self._code.path(record.digest)
-        return Version.load(record, path, self._packages, max_answer_bytes=self._config.http.max_payload_bytes)
+        most = self._config.http.max_payload_bytes
+        return Version.load(record, path, self._packages, number=number, max_answer_bytes=most)
 
     def _switch(self, version: Version) -> Version:
         name = version.record.name
@@ -330,11 +396,20 @@ class Functions:
         if name in self._live:
             self._live[name].switch(version)
         else:
-            self._live[name] = Function(version, self._caches)
+            self._open(version)
         return version
 
-    async def _collect_code(self) -> None:
-        """Delete code that no remembered version and no deploy under way needs."""
-        async with self._publishing:
-            await in_thread(self._code.gc, self._registry.digests() | set(self._held))
-        self._scripts.collect(self._registry.initscripts())
+    def _open(self, version: Version) -> None:
+        """Make a function live. Raises: NoCapacity."""
+        name = version.record.name
+        self._live[name] = Function(version, self._caches, self._allowance(name, version.config))
+
+    def _allowance(self, name: str, config: FunctionConfig | None = None) -> Allowance:
+        """What all versions of a function share. Args: config: of what was deployed last. Raises: NoCapacity."""
+        allowance = self._allowances.get(name)
+        if allowance is None:
+            config = config or FunctionConfig.from_json(self._registry.get(name).config)
+            allowance = self._allowances[name] = Allowance(config, self._caches.budget)
+        elif config is not None:
+            allowance.change(config)
+        return allowance

@@ -1,7 +1,7 @@
-"""The registry: which functions exist, and which version of each is the current one.
+"""The registry: which functions exist, and which deploy of each is the current one.
 
-    functions   name → number of the current version, when it came to be, when it last changed
-    versions    (name, number) → code digest, entry point, settings, packages, initscript; the newest few of each function
+`registry_schema` has the tables. What was published of a function, its aliases and what is kept initialized for them are
+nouns of their own in the same file: `publications`, `aliases`, `provisions`.
 
 Owns one SQLite file. Called straight on the event loop: a read or a write costs tens of µs and does not wait for the
 disk, but for a checkpoint every thousand pages (WAL with synchronous=NORMAL: a killed daemon loses nothing; a power cut
@@ -22,32 +22,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sockd.errors import NoSuchFunction, SockdError, StorageFull
-from sockd.lambdas.secrets import Vault, is_sealed
+from sockd.errors import NoSuchFunction, StorageFull
+from sockd.lambdas.aliases import Aliases
+from sockd.lambdas.provisions import Provisions
+from sockd.lambdas.publications import Publication, Publications
+from sockd.lambdas.registry_schema import BadRegistry, damaged, prepare
+from sockd.lambdas.secrets import Vault
 
-SCHEMA_VERSION = 3
-SCHEMA = """
-CREATE TABLE functions (
-    name TEXT PRIMARY KEY,
-    version INTEGER NOT NULL,
-    created_at REAL NOT NULL,
-    updated_at REAL NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE versions (
-    name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
-    version INTEGER NOT NULL,
-    digest TEXT NOT NULL,
-    code_bytes INTEGER NOT NULL,
-    handler TEXT NOT NULL,
-    config TEXT NOT NULL,
-    closure TEXT NOT NULL,
-    published_at REAL NOT NULL,
-    initscript TEXT NOT NULL DEFAULT '',
-    PRIMARY KEY (name, version)
-) WITHOUT ROWID;
-"""
-MIGRATION = "ALTER TABLE versions ADD COLUMN initscript TEXT NOT NULL DEFAULT '';"
-"""What makes schema 2 of schema 1. Schema 3 has the tables of 2, but settings may be sealed: see `_seal`."""
 SELECT = """
 SELECT name, version, digest, code_bytes, handler, config, closure, initscript, published_at, created_at, updated_at
 FROM functions JOIN versions USING (name{current})
@@ -60,17 +41,13 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 EVERY = SELECT.format(current="").replace("name, version,", "name, versions.version,")
 
 
-class BadRegistry(SockdError):
-    """The registry's file cannot be used; the daemon does not start. The message says what to do."""
-
-
 @dataclass(frozen=True, slots=True)
 class FunctionRecord:
     """One version of one function, as it was deployed."""
 
     name: str
     version: int
-    """1 for the first deploy of a name; a changed deploy counts one up."""
+    """1 for the first deploy of a name; a changed deploy counts one up. (What is published is numbered besides.)"""
     digest: str
     code_bytes: int
     handler: str
@@ -96,6 +73,9 @@ class Registry:
         self._database = database
         self._vault = vault
         self._keep_versions = keep_versions
+        self.publications = Publications(database, self._transaction)
+        self.aliases = Aliases(database, self._transaction)
+        self.provisions = Provisions(database, self._transaction)
 
     @classmethod
     def open(cls, path: Path, vault: Vault | None = None, *, keep_versions: int = 5) -> Registry:
@@ -105,19 +85,20 @@ class Registry:
             path: the file; SQLite keeps two more beside it.
             vault: what seals environments; None: one with its key beside the file. If it has no key it is given one, but
                 not while something is sealed with the one that is missing.
-            keep_versions: versions of each function that are remembered, the current one included; at least 1.
+            keep_versions: deploys of each function that are remembered, the current one included; at least 1. What is
+                published is remembered besides.
         Raises: BadRegistry when the file is damaged, foreign or of a newer sockd; BadConfig, of the key; OSError."""
         vault = vault or Vault.at(path.parent / "secret.key")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         database = sqlite3.connect(path, isolation_level=None)
         try:
-            _prepare(database, path.name, vault)
+            prepare(database, path.name, vault)
         except sqlite3.OperationalError as error:
             database.close()
             raise BadRegistry(f"{path.name} cannot be opened: {error}") from error
         except sqlite3.DatabaseError as error:
             database.close()
-            raise _damaged(path.name, str(error)) from error
+            raise damaged(path.name, str(error)) from error
         except BaseException:
             database.close()
             raise
@@ -155,7 +136,7 @@ class Registry:
                 (name, version, created_at, now),
             )
             run(INSERT, (name, version, digest, code_bytes, handler, sealed, closure, initscript, now))
-            run("DELETE FROM versions WHERE name = ? AND version <= ?", (name, version - self._keep_versions))
+            self._forget_old(name, version)
         return FunctionRecord(name, version, *content, published_at=now, created_at=created_at, updated_at=now)
 
     def get(self, name: str) -> FunctionRecord:
@@ -176,6 +157,32 @@ class Registry:
         if not records:
             raise NoSuchFunction(f"no function {name!r}")
         return records
+
+    def version(self, name: str, version: int) -> FunctionRecord:
+        """A deploy that is remembered. Raises NoSuchFunction."""
+        row = self._database.execute(EVERY + "WHERE name = ? AND versions.version = ?", (name, version)).fetchone()
+        if row is None:
+            raise NoSuchFunction(f"no deploy {version} of {name!r} is remembered")
+        return self._record(row)
+
+    def published(self, name: str, number: int) -> tuple[Publication, FunctionRecord]:
+        """A published version, and the deploy that it is. Raises: NoSuchVersion."""
+        publication = self.publications.get(name, number)
+        return publication, self.version(name, publication.version)
+
+    def published_closures(self) -> Sequence[tuple[str, str]]:
+        """The functions that have published anything, each with the packages, as JSON, of what it has published."""
+        return self._database.execute(
+            "SELECT DISTINCT name, closure FROM publications JOIN versions USING (name, version)"
+        ).fetchall()
+
+    def unpublish(self, name: str, number: int) -> None:
+        """Forget a published version, and its deploy if that is old. Raises: StorageFull."""
+        self.publications.delete(name, number)
+        current = self._current(name)
+        if current is not None:
+            with self._transaction():
+                self._forget_old(name, current.version)
 
     def delete(self, name: str) -> None:
         """Forgets a function and all its versions. Raises NoSuchFunction, StorageFull."""
@@ -203,6 +210,13 @@ class Registry:
         record = FunctionRecord(*row)
         return replace(record, config=self._vault.open(record.name, record.config))
 
+    def _forget_old(self, name: str, current: int) -> None:
+        self._database.execute(
+            "DELETE FROM versions WHERE name = ? AND version <= ? AND version NOT IN "
+            "(SELECT p.version FROM publications AS p WHERE p.name = versions.name)",
+            (name, current - self._keep_versions),
+        )
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         run = self._database.execute
@@ -216,57 +230,3 @@ class Registry:
             if isinstance(error, sqlite3.Error) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
                 raise StorageFull from error
             raise
-
-
-def _prepare(database: sqlite3.Connection, file_name: str, vault: Vault) -> None:
-    """Checks the file, then sets how it is used. Raises BadRegistry, sqlite3.DatabaseError."""
-    (words,) = database.execute("PRAGMA quick_check(1)").fetchone()
-    if words != "ok":
-        raise _damaged(file_name, words)
-    (found,) = database.execute("PRAGMA user_version").fetchone()
-    if found > SCHEMA_VERSION:
-        raise BadRegistry(
-            f"{file_name} was written by a newer sockd (schema {found}, this one knows {SCHEMA_VERSION}): "
-            "start that version, or use another state directory"
-        )
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = NORMAL")
-    database.execute("PRAGMA foreign_keys = ON")
-    database.execute("PRAGMA secure_delete = ON")
-    if found == 0:
-        if database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-            raise BadRegistry(f"{file_name} is a database of something else: use another state directory")
-        database.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-    elif found == 1:
-        database.executescript(f"BEGIN IMMEDIATE; {MIGRATION} PRAGMA user_version = 2; COMMIT;")
-    _give_key(database, vault)
-    if found in (1, 2):
-        _seal(database, vault)
-        # Only now is it schema 3: a kill before this line has all of it done again.
-        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _give_key(database: sqlite3.Connection, vault: Vault) -> None:
-    """A new key, unless the vault has one or what is sealed waits for the one that is missing."""
-    if vault.has_key or any(is_sealed(config) for (config,) in database.execute("SELECT config FROM versions")):
-        return
-    vault.make_key()
-
-
-def _seal(database: sqlite3.Connection, vault: Vault) -> None:
-    """Seal what an older sockd kept as plain text, and leave no page of it, in the file or in the log beside it."""
-    rows = database.execute("SELECT name, version, config FROM versions").fetchall()
-    database.execute("BEGIN IMMEDIATE")
-    for name, version, config in rows:
-        sealed = vault.seal(name, config)
-        database.execute("UPDATE versions SET config = ? WHERE name = ? AND version = ?", (sealed, name, version))
-    database.execute("COMMIT")
-    database.execute("VACUUM")  # pages that were freed before: secure_delete was off
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def _damaged(file_name: str, words: str) -> BadRegistry:
-    return BadRegistry(
-        f"{file_name} is damaged ({words}). To rebuild it: move {file_name}, {file_name}-wal and {file_name}-shm out "
-        "of the state directory, start sockd again and deploy the functions again; their packages are still installed"
-    )

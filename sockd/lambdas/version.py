@@ -1,5 +1,7 @@
 """One version of a function, ready to run: its packages, its program, and how a record of the registry becomes them.
 
+Functions see the names that AWS gives versions: $LATEST for what was deployed last, a number for what was published.
+
 Owns the program's code mount. A version is never changed; a deploy makes another and lets this one go.
 """
 
@@ -10,6 +12,7 @@ from pathlib import Path
 
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
+from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.code_store import SANDBOX_PATH
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.initscripts import Initscript
@@ -22,10 +25,12 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Version:
-    """`id` names it; `program` is what its sandboxes become; `keys` are its distributions, `zygote_keys` those that a
-    Zygote may import for it."""
+    """`id` names it; `number` is its published number or $LATEST; `program` is what its sandboxes become; `keys` are its
+    distributions, `zygote_keys` those that a Zygote may import for it."""
 
-    def __init__(self, record: FunctionRecord, config: FunctionConfig, closure: Closure, program: Program) -> None:
+    def __init__(
+        self, record: FunctionRecord, config: FunctionConfig, closure: Closure, program: Program, number: str
+    ) -> None:
         self.record = record
         self.config = config
         self.closure = closure
@@ -33,17 +38,25 @@ class Version:
         # A Zygote holds its sandboxes' channels and has the host's network: code that must not reach the network must
         # not be forked from one that has run foreign code.
         self.zygote_keys = closure.keys if config.network == "host" else frozenset()
-        self.number = str(record.version)
+        self.number = number
         self.program = program
         self.initscript = Initscript.of(record.name, record.initscript, config) if record.initscript else None
         self.id = f"{record.name}@{record.digest[:12]}"
 
     @classmethod
-    def load(cls, record: FunctionRecord, code: Path, packages: InstallCache, *, max_answer_bytes: int) -> Version:
+    def load(
+        cls,
+        record: FunctionRecord,
+        code: Path,
+        packages: InstallCache,
+        *,
+        number: str = LATEST,
+        max_answer_bytes: int,
+    ) -> Version:
         """The version that a record describes; its code is published and its packages are installed."""
         config = FunctionConfig.from_json(record.config)
         closure = Closure.from_json(record.closure)
-        init = init_message(record, config, closure, packages, code, max_answer_bytes=max_answer_bytes)
+        init = init_message(record, config, closure, packages, code, number=number, max_answer_bytes=max_answer_bytes)
         program = Program(
             code,
             init,
@@ -52,7 +65,7 @@ class Version:
             timeout_s=config.timeout_s,
             log_bytes=config.log_bytes,
         )
-        return cls(record, config, closure, program)
+        return cls(record, config, closure, program, number)
 
     def info(self) -> FunctionInfo:
         """As people see it."""
@@ -98,18 +111,19 @@ def init_message(
     packages: InstallCache,
     code: Path,
     *,
+    number: str,
     max_answer_bytes: int,
 ) -> bytes:
     """INIT: everything that a sandbox must know to be this version (zygote/handler_server.py reads it)."""
     message = {
         "name": record.name,
-        "version": str(record.version),
+        "version": number,
         "handler": record.handler,
         "code": SANDBOX_PATH,
         "entry_file": entry_file(code, record.handler),
         "paths": packages.paths(closure),
         "pth": packages.pth_paths(closure),
-        "env": environment(record, config, packages.bin_paths(closure)),
+        "env": environment(record, config, packages.bin_paths(closure), number),
         "memory_mb": config.memory_mb,
         "open_files": config.open_files,
         "storage": config.storage,
@@ -125,17 +139,19 @@ def entry_file(code: Path, handler: str) -> str:
     return f"{name}.py" if is_plain else ""
 
 
-def environment(record: FunctionRecord, config: FunctionConfig, bin_paths: Sequence[str]) -> dict[str, str]:
+def environment(
+    record: FunctionRecord, config: FunctionConfig, bin_paths: Sequence[str], number: str
+) -> dict[str, str]:
     """What AWS sets for a function, and its own variables; what is the same for all is in its Zygote already."""
     path = {"PATH": ":".join([*bin_paths, PATH])} if bin_paths else {}
     return {
         **path,
         "_HANDLER": record.handler,
         "AWS_LAMBDA_FUNCTION_NAME": record.name,
-        "AWS_LAMBDA_FUNCTION_VERSION": str(record.version),
+        "AWS_LAMBDA_FUNCTION_VERSION": number,
         "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(config.memory_mb),
         "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{record.name}",
-        "AWS_LAMBDA_LOG_STREAM_NAME": str(record.version),
+        "AWS_LAMBDA_LOG_STREAM_NAME": number,
         "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
         **config.environment,
     }

@@ -52,6 +52,8 @@ FRAME_SLACK_BYTES = 1 << 20
 ANSWERED = (FunctionFailed, InvalidEvent)
 """Errors that the handler server answered with, in order: the sandbox goes on. (But not InitFailed: it has exited.)"""
 
+INIT_ONLY = 0
+"""The number of an exchange without a request: its end is that the handler has been imported."""
 _numbers = itertools.count(1)
 
 
@@ -252,6 +254,19 @@ class Sandbox:
         self._send(protocol.INVOKE, exchange.number, protocol.INVOCATION.pack(request_id, timeout_ns), event)
         if self.state is State.STARTING:
             self.cgroup.settle()  # now that the sandbox has all it needs to go on
+        return await self._reply(exchange)
+
+    async def initialize(self) -> Reply:
+        """Wait until the handler has been imported, before any request. What that printed comes with the first answer.
+
+        Returns: nothing, or in `error` InitFailed, TimedOut, OutOfMemory or SandboxDied; then the sandbox is destroyed."""
+        assert self.program is not None
+        exchange = self._exchange = _Exchange(INIT_ONLY, self._loop.create_future())
+        self._arm(exchange, self.program.init_timeout_s)
+        self.cgroup.settle()
+        return await self._reply(exchange)
+
+    async def _reply(self, exchange: _Exchange) -> Reply:
         try:
             reply = await exchange.reply
         except asyncio.CancelledError:
@@ -353,6 +368,9 @@ class Sandbox:
             self.init_started_ns, self.init_ns = started, max(0, ended - started)
             self.state = advance(self.state, Step.READY)
             assert self.program is not None
+            if exchange.number == INIT_ONLY and not exchange.reply.done():
+                exchange.reply.set_result(Reply())
+                return
             self._arm(exchange, self.program.timeout_s)
             return
         body = body[protocol.TIMES.size :]

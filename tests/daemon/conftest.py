@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import boto3
 import pytest
 
+from tests.daemon.aws_client import client_of
 from tests.daemon.running import Gate, RunningDaemon
 from tests.support.ledger import Entry, Ledger
 from tests.support.package_index import PackageIndex
@@ -69,3 +72,17 @@ def gate() -> Iterator[Gate]:
     gate = Gate()
     yield gate
     gate.close()
+
+
+@pytest.fixture(scope="session")
+def session() -> boto3.Session:
+    """One for all clients: loading the service's model takes longer than the requests."""
+    return boto3.Session(region_name="eu-central-1")
+
+
+@pytest.fixture
+def client(session: boto3.Session, daemon: RunningDaemon) -> Iterator[Any]:
+    """boto3's, for a daemon with the keys of `aws_client`."""
+    client = client_of(session, daemon)
+    yield client
+    client.close()

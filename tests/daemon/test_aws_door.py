@@ -20,11 +20,10 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError, ReadTimeoutError
 
+from tests.daemon.aws_client import KEY, KEYS, ROLE, SECRET, client_of, create, invoke
 from tests.daemon.running import COMMAND, Gate, RunningDaemon, in_background, zipped
 
 pytestmark = pytest.mark.root
-KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
-ROLE = "arn:aws:iam::123456789012:role/any"
 CODE = """
 import os, sys
 def handler(event, context):
@@ -45,56 +44,15 @@ WAITING = "from gate import wait\ndef handler(event, context):\n    return wait(
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    return f'[lambda_api.keys]\n{KEY} = "{SECRET}"\n'
-
-
-@pytest.fixture(scope="module")
-def session() -> boto3.Session:
-    """One for all clients: loading the service's model takes longer than the requests."""
-    return boto3.Session(region_name="eu-central-1")
-
-
-def client_of(session: boto3.Session, daemon: RunningDaemon, secret: str = SECRET, **config: Any) -> Any:
-    return session.client(
-        "lambda",
-        endpoint_url=daemon.url,
-        aws_access_key_id=KEY,
-        aws_secret_access_key=secret,
-        config=Config(retries={"total_max_attempts": 1}, **config),
-    )
-
-
-@pytest.fixture
-def client(session: boto3.Session, daemon: RunningDaemon) -> Iterator[Any]:
-    client = client_of(session, daemon)
-    yield client
-    client.close()
+    return KEYS
 
 
 @pytest.fixture
 def function(client: Any) -> Iterator[str]:
     """A function for one test."""
-    create(client, "f", Timeout=10, MemorySize=128)
+    create(client, "f", CODE, Timeout=10, MemorySize=128)
     yield "f"
     client.delete_function(FunctionName="f")
-
-
-def create(client: Any, name: str, code: str = CODE, **settings: Any) -> dict[str, Any]:
-    created: dict[str, Any] = client.create_function(
-        FunctionName=name,
-        Runtime="python3.12",
-        Role=ROLE,
-        Handler="app.handler",
-        Code={"ZipFile": zipped({"app.py": code, "gate.py": Gate.CODE})},
-        **settings,
-    )
-    return created
-
-
-def invoke(client: Any, name: str, event: object = None, **options: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = client.invoke(FunctionName=name, Payload=json.dumps(event or {}), **options)
-    answer["Payload"] = json.loads(answer["Payload"].read() or b"null")
-    return answer
 
 
 def test_a_function_from_its_creation_to_its_end(client: Any) -> None:
@@ -102,6 +60,7 @@ def test_a_function_from_its_creation_to_its_end(client: Any) -> None:
     created = create(
         client,
         "whole",
+        CODE,
         Description="all of it",
         Timeout=7,
         MemorySize=256,
@@ -214,7 +173,7 @@ def test_errors_come_as_the_exceptions_that_boto3_has_for_them(client: Any, func
     with pytest.raises(errors.RequestTooLargeException):
         client.invoke(FunctionName="f", Payload=b'"' + b"x" * (6 << 20) + b'"')
     with pytest.raises(errors.ResourceConflictException):
-        create(client, "f")
+        create(client, "f", CODE)
     with pytest.raises(errors.InvalidParameterValueException, match="ZipFile"):
         client.update_function_code(FunctionName="f", S3Bucket="bucket", S3Key="k")
     with pytest.raises(errors.InvalidParameterValueException, match="zip"):
@@ -226,7 +185,7 @@ def test_errors_come_as_the_exceptions_that_boto3_has_for_them(client: Any, func
             FunctionName="js", Runtime="nodejs22.x", Role=ROLE, Handler="a.b", Code={"ZipFile": zipped({"a.js": ""})}
         )
     with pytest.raises(ClientError, match="UnknownOperationException"):
-        client.publish_version(FunctionName="f")
+        client.get_policy(FunctionName="f")
 
 
 def test_too_many_at_a_time_are_throttled(client: Any, function: str, gate: Gate, daemon: RunningDaemon) -> None:
@@ -264,7 +223,7 @@ def test_code_and_settings_change_apart(client: Any, function: str) -> None:
 def test_functions_are_listed_page_by_page(client: Any) -> None:
     names = [f"page{number}" for number in range(5)]
     for name in names:
-        create(client, name)
+        create(client, name, CODE)
     pages = list(client.get_paginator("list_functions").paginate(PaginationConfig={"PageSize": 2}))
     listed = [function["FunctionName"] for page in pages for function in page["Functions"]]
     assert [name for name in listed if name.startswith("page")] == names

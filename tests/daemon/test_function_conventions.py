@@ -90,7 +90,7 @@ def lambda_handler(event, context):
     )
     answer = daemon.run("context", {})
     told = answer.json
-    assert told["name"] == "context" and told["version"] == "1"
+    assert told["name"] == "context" and told["version"] == "$LATEST"
     assert told["arn"].endswith(":function:context")
     assert told["memory"] == "200"
     assert told["id"] == answer.headers["x-amzn-requestid"]

@@ -206,6 +206,8 @@ class FakeWorker:
     async def invoke(self, request: InvokeRequest) -> Invocation:
         name, payload = request.name, request.payload
         self.function(name)
+        if request.qualifier not in ("", "$LATEST", "1"):
+            raise errors.NoSuchVersion(name, request.qualifier)
         self.invoked.append((name, payload))
         if name in ERRORS:
             error = ERRORS[name]()

@@ -48,7 +48,7 @@ def test_the_file_wins_over_defaults_and_the_deploy_over_the_file() -> None:
         ("timeout_s = 0", "timeout_s = 0.0: must be between 0.001 and 900"),
         ("timeout_s = nan", "timeout_s = nan: must be between"),
         ("timeout_s = inf", "timeout_s = inf: must be between"),
-        ("concurrency = 0", "concurrency = 0: must be"),
+        ("concurrency = -1", "concurrency = -1: must be"),
         ("network = 'bridge'", "network: Invalid enum value 'bridge'"),
         ("reserved_memory_mb = 2000\nconcurrency = 2", "more than the function can use"),
         ("env = { A = 1 }", "Expected `str`, got `int`"),

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from sockd.errors import NoSuchFunction
-from sockd.lambdas.registry import BadRegistry, FunctionRecord, Registry
+from sockd.lambdas.registry import FunctionRecord, Registry
+from sockd.lambdas.registry_schema import BadRegistry
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_the_file_of_a_newer_sockd_is_refused_and_left_alone(path: Path) -> None
     database = sqlite3.connect(path)
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(BadRegistry, match=r"newer sockd \(schema 99, this one knows 3\)"):
+    with pytest.raises(BadRegistry, match=r"newer sockd \(schema 99, this one knows 4\)"):
         Registry.open(path)
 
 

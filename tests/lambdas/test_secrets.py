@@ -11,8 +11,10 @@ import pytest
 from sockd.config import FunctionDefaults, SecretsConfig
 from sockd.errors import BadConfig, BadFunctionConfig, SecretsLocked
 from sockd.lambdas.function_config import MASK, FunctionConfig
-from sockd.lambdas.registry import SCHEMA_VERSION, Registry
+from sockd.lambdas.registry import Registry
+from sockd.lambdas.registry_schema import SCHEMA_VERSION
 from sockd.lambdas.secrets import KEY_FILE_VARIABLE, Vault, key_path
+from tests.support.old_registry import old_registry
 
 VALUE = "a-value-that-nobody-may-read"
 CONFIG = FunctionConfig(env={"A": VALUE}, secrets={"B": VALUE + "-either"})
@@ -103,25 +105,21 @@ def test_the_registry_keeps_environments_sealed(tmp_path: Path) -> None:
 
 def test_what_an_older_sockd_kept_readable_is_sealed_and_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "registry.sqlite"
-    registry = Registry.open(path)
-    put(registry, "f", FunctionConfig())
-    registry.close()
-    old = sqlite3.connect(path, isolation_level=None)
+    old = old_registry(path, 2)
     old.execute("PRAGMA wal_autocheckpoint = 0")
     for number in range(2, 40):  # and freed pages, as deletes leave them
-        row = ("f", number, "d", 1, "f:f", CONFIG.to_json() + " " * 3000, "[]", float(number))
+        row = ("f1", number, "d", 1, "f:f", CONFIG.to_json() + " " * 3000, "[]", float(number))
         old.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, '')", row)
     old.execute("DELETE FROM versions WHERE version BETWEEN 10 AND 38")
     old.execute("UPDATE functions SET version = 39")
     old.execute("PRAGMA wal_checkpoint(PASSIVE)")
-    old.execute("PRAGMA user_version = 2")
     assert VALUE.encode() in files(tmp_path), "in the file and in its log"
     killed = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     old.close()
     for name, content in killed.items():  # as a SIGKILL leaves them: closing tidied up
         (tmp_path / name).write_bytes(content)
     registry = Registry.open(path)
-    assert FunctionConfig.from_json(registry.get("f").config) == CONFIG
+    assert FunctionConfig.from_json(registry.get("f1").config) == CONFIG
     assert VALUE.encode() not in files(tmp_path)
     registry.close()
     assert VALUE.encode() not in files(tmp_path)

@@ -9,7 +9,8 @@ import msgspec
 
 from sockd.config import CodeConfig
 from sockd.http.aws import shapes
-from sockd.http.aws.names import function_named
+from sockd.http.aws.errors import InvalidParameterValue
+from sockd.http.aws.names import whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
@@ -34,11 +35,18 @@ class ConcurrencyOperations:
 
     async def _put(self, call: Call) -> Result:
         wanted = shapes.parse(call.body, shapes.Concurrency).reserved_concurrent_executions
-        await self._set(function_named(call.segment)[0], wanted, wanted)
+        name = whole_function(call.segment)
+        provisioned = self._worker.versions.provisioning.wanted(name)
+        if wanted < provisioned:
+            raise InvalidParameterValue(
+                f" ReservedConcurrentExecutions  {wanted} should not be lower than function's total provisioned "
+                f"concurrency [{provisioned}]."
+            )
+        await self._set(name, wanted, wanted)
         return 200, {"ReservedConcurrentExecutions": wanted}
 
     async def _delete(self, call: Call) -> Result:
-        await self._set(function_named(call.segment)[0], self._worker.default_concurrency(), None)
+        await self._set(whole_function(call.segment), self._worker.default_concurrency(), None)
         return 204, None
 
     async def _set(self, name: str, concurrency: int, reserved: int | None) -> None:
@@ -48,7 +56,7 @@ class ConcurrencyOperations:
             await self._worker.configure(name, {"aws": msgspec.to_builtins(changed), "concurrency": concurrency})
 
     async def _get(self, call: Call) -> Result:
-        details = self._worker.details(function_named(call.segment)[0])
+        details = self._worker.details(whole_function(call.segment))
         reserved = shapes.attributes(details).reserved_concurrency
         return 200, {} if reserved is None else {"ReservedConcurrentExecutions": reserved}
 

@@ -18,6 +18,7 @@ from sockd.config import Config
 from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
 from sockd.http.answers import Answer
 from sockd.http.aws.access import Access
+from sockd.http.aws.aliases import AliasOperations
 from sockd.http.aws.archives import CodeTooLarge
 from sockd.http.aws.concurrency import ConcurrencyOperations
 from sockd.http.aws.errors import TooManyUploads, refusal
@@ -26,10 +27,12 @@ from sockd.http.aws.functions import FunctionOperations
 from sockd.http.aws.invoke import InvokeOperations
 from sockd.http.aws.names import arn, function_named
 from sockd.http.aws.operations import Call, Changes, gather
+from sockd.http.aws.provisioned import ProvisionedOperations
 from sockd.http.aws.routes import EVENTS, UPLOADS, Operation, route
 from sockd.http.aws.streaming import StreamingOperations
 from sockd.http.aws.tags import TagOperations
 from sockd.http.aws.urls import UrlOperations
+from sockd.http.aws.versions import VersionOperations
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
@@ -37,6 +40,7 @@ from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, host_check
 from sockd.http.replays import Replays
 from sockd.http.request_ids import new_request_id, request_id_text
+from sockd.lambdas.aliases import LATEST
 from sockd.s3.canonical import SignedRequest
 
 UPLOADING_BYTES = 256 << 20
@@ -81,6 +85,7 @@ class LambdaApi:
         changes = Changes()
         self.operations = gather(
             (
+                AliasOperations(worker, changes),
                 FunctionOperations(worker, changes, config.code, tmp),
                 ConcurrencyOperations(worker, changes, config.code),
                 TagOperations(worker, changes),
@@ -88,6 +93,8 @@ class LambdaApi:
                 InvokeOperations(worker),
                 StreamingOperations(worker),
                 EventConfigOperations(worker),
+                ProvisionedOperations(worker, changes),
+                VersionOperations(worker, changes),
             )
         )
         self.replays = Replays(config.http)
@@ -109,7 +116,7 @@ class LambdaApi:
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
         path, query = (part.decode("latin-1") for part in head.path_and_query())
         method = head.method.decode()
-        operation, segments = route(method, path)
+        operation, segments = route(method, path, query)
         self._access.check_head(operation, headers)
         limit, is_upload = SETTINGS_BYTES, False
         if operation in EVENTS:
@@ -166,7 +173,8 @@ class LambdaApi:
         call = Call(admitted.segments, query, signed.headers, body, request_id, exchange.arrived_ns, exchange)
         try:
             if call.segment:
-                function_arn = arn(function_named(call.segment, call.parameter("Qualifier"))[0])
+                name, qualifier = function_named(call.segment, call.parameter("Qualifier"))
+                function_arn = arn(name, qualifier or LATEST)
             result = await self.operations[admitted.operation](call)
         except Exception as error:
             return refusal(error, text_id, function_arn)

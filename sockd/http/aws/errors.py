@@ -131,14 +131,14 @@ class PreconditionFailed(ApiError):
 def refusal(error: Exception, request_id: str, function_arn: str = "") -> Answer:
     """The answer to an operation that failed.
 
-    Args: function_arn: of the function that was named, for the words that AWS has for an unknown one."""
+    Args: function_arn: of the version that was named, for the words that AWS has for an unknown one."""
     plain = failure(error, request_id)  # logs a bug of ours, recognises a full disk
     if not isinstance(error, SockdError):
         error = (
             StorageFull() if plain.status == StorageFull.status else SockdError("internal error; see the worker's log")
         )
     if isinstance(error, NoSuchFunction) and function_arn:
-        error = ResourceNotFound(f"Function not found: {function_arn}:$LATEST")
+        error = ResourceNotFound(f"Function not found: {function_arn}")
     status, code = _code(error)
     body = {"Type": "User" if status < 500 else "Service", "Message": error.message, "message": error.message}
     fields = f"content-type: application/json\r\nx-amzn-requestid: {request_id}\r\nx-amzn-errortype: {code}\r\n"

@@ -11,10 +11,11 @@ import msgspec
 
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
-from sockd.http.aws.names import LATEST, arn, function_named
+from sockd.http.aws.names import arn, function_named
 from sockd.http.aws.operations import Call, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
+from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.event_configs import EventInvokeConfig
 
 RETRIES = (0, 2)
@@ -108,9 +109,9 @@ class EventConfigOperations:
 
     def _named(self, call: Call) -> tuple[str, str]:
         """Raises: NoSuchFunction."""
-        name, _ = function_named(call.segment, call.parameter("Qualifier"))
-        self._worker.function(name)
-        return name, LATEST
+        name, qualifier = function_named(call.segment, call.parameter("Qualifier"))
+        self._worker.details(name, qualifier or LATEST)
+        return name, qualifier or LATEST
 
     def _found(self, call: Call) -> EventInvokeConfig:
         name, qualifier = self._named(call)

@@ -16,10 +16,11 @@ from sockd.errors import NoSuchFunction
 from sockd.http.aws import shapes
 from sockd.http.aws.archives import archive
 from sockd.http.aws.errors import InvalidParameterValue, PreconditionFailed, ResourceConflict, ValidationFailed
-from sockd.http.aws.names import function_named
-from sockd.http.aws.operations import Call, Changes, Result, Table, page
+from sockd.http.aws.names import Named, function_named, whole_function
+from sockd.http.aws.operations import Call, Changes, Result, Table, page, version_key
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import Details, LambdaWorker
+from sockd.lambdas.aliases import LATEST, number_of
 from sockd.lambdas.function_config import AwsAttributes
 
 
@@ -43,7 +44,6 @@ class FunctionOperations:
             Operation.GET_FUNCTION_CONFIGURATION: self._get_configuration,
             Operation.UPDATE_FUNCTION_CONFIGURATION: self._update_configuration,
             Operation.UPDATE_FUNCTION_CODE: self._update_code,
-            Operation.LIST_VERSIONS_BY_FUNCTION: self._list_versions,
         }
 
     # -- deploying
@@ -58,20 +58,23 @@ class FunctionOperations:
                 raise ResourceConflict(f"Function already exist: {name}")
             changes = wanted.changes(AwsAttributes(tags=wanted.tags))
             await self._deploy(name, wanted.code, changes)
-            return 201, shapes.configuration(self._worker.details(name))
+            return 201, shapes.configuration(self._published(name, wanted.publish))
 
     async def _update_code(self, call: Call) -> Result:
-        name, qualified = self._named(call)
+        name = whole_function(call.segment)
         code = shapes.parse(call.body, shapes.Code)
         code.check()
         with self._changes.of(name):
             details = self._checked(name, code.revision_id)
             if code.dry_run:
-                details = await self._tried(details, code)
-            else:
-                await self._deploy(name, code, shapes.kept(details, shapes.attributes(details)))
-                details = self._worker.details(name)
-            return 200, shapes.configuration(details, qualified=qualified)
+                return 200, shapes.configuration(await self._tried(details, code))
+            await self._deploy(name, code, shapes.kept(details, shapes.attributes(details)))
+            details = self._published(name, code.publish)
+            return 200, shapes.configuration(details, details.version if code.publish else None)
+
+    def _published(self, name: str, publish: bool) -> Details:
+        """What has just been deployed, with a number if that was asked for."""
+        return Details.of(self._worker.versions.publish(name)) if publish else self._worker.details(name)
 
     async def _deploy(self, name: str, code: shapes.Code, settings: dict[str, Any]) -> None:
         async with archive(code.zip_file, self._tmp, self._config.max_zip_bytes) as uploaded:
@@ -88,34 +91,42 @@ class FunctionOperations:
         return details._replace(config=msgspec.structs.replace(details.config, aws=aws))
 
     async def _delete(self, call: Call) -> Result:
-        name, qualified = self._named(call)
-        if qualified:
+        name, qualifier = self._named(call)
+        if qualifier == LATEST:
             raise InvalidParameterValue("$LATEST version cannot be deleted without deleting the function.")
         with self._changes.of(name):
-            await self._worker.remove(name)
+            if qualifier is None:
+                await self._worker.remove(name)
+            else:
+                await self._delete_version(name, qualifier)
         return 204, None
+
+    async def _delete_version(self, name: str, qualifier: str) -> None:
+        number = number_of(qualifier)
+        if number is None:
+            raise InvalidParameterValue("Deletion of aliases is not currently supported.")
+        await self._worker.versions.delete(name, number)
 
     # -- changing settings
 
     async def _update_configuration(self, call: Call) -> Result:
-        name, qualified = self._named(call)
+        name = whole_function(call.segment)
         settings = shapes.parse(call.body, shapes.Settings)
         settings.check()
         with self._changes.of(name):
             details = self._checked(name, settings.revision_id)
             await self._worker.configure(name, settings.changes(shapes.attributes(details)))
-            return 200, shapes.configuration(self._worker.details(name), qualified=qualified)
+            return 200, shapes.configuration(self._worker.details(name))
 
     # -- looking
 
     async def _get(self, call: Call) -> Result:
-        name, qualified = self._named(call)
-        details = self._worker.details(name)
+        name, qualifier = self._named(call)
         answer: dict[str, Any] = {
-            "Configuration": shapes.configuration(details, qualified=qualified),
+            "Configuration": shapes.configuration(self._worker.details(name, qualifier or ""), qualifier),
             "Code": {"RepositoryType": "sockd"},
         }
-        aws = shapes.attributes(details)
+        aws = shapes.attributes(self._worker.details(name))
         if aws.tags:
             answer["Tags"] = aws.tags
         if aws.reserved_concurrency is not None:
@@ -123,24 +134,25 @@ class FunctionOperations:
         return 200, answer
 
     async def _get_configuration(self, call: Call) -> Result:
-        name, qualified = self._named(call)
-        return 200, shapes.configuration(self._worker.details(name), qualified=qualified)
+        name, qualifier = self._named(call)
+        return 200, shapes.configuration(self._worker.details(name, qualifier or ""), qualifier)
 
     async def _list(self, call: Call) -> Result:
         version = call.parameter("FunctionVersion")
         if version not in (None, "ALL"):
             raise ValidationFailed(version or "", "functionVersion", "Member must satisfy enum value set: [ALL]")
-        shown, more = page(call, self._worker.all_details(), lambda details: details.record.name)
-        functions = [shapes.configuration(details, qualified=version == "ALL") for details in shown]
-        return 200, {"Functions": functions, **more}
-
-    async def _list_versions(self, call: Call) -> Result:
-        details = self._worker.details(self._named(call)[0])
-        return 200, {"Versions": [shapes.configuration(details, qualified=True)]}
+        listed = self._worker.all_details()
+        if version is None:
+            shown, more = page(call, listed, lambda details: details.record.name)
+            return 200, {"Functions": [shapes.configuration(details) for details in shown], **more}
+        names = [details.record.name for details in listed]
+        everything = [Details.of(each) for name in names for each in self._worker.versions.list(name)]
+        shown, more = page(call, everything, version_key)
+        return 200, {"Functions": [shapes.configuration(details, details.version) for details in shown], **more}
 
     # -- what they have in common
 
-    def _named(self, call: Call) -> tuple[str, bool]:
+    def _named(self, call: Call) -> Named:
         return function_named(call.segment, call.parameter("Qualifier"))
 
     def _checked(self, name: str, revision: str | None) -> Details:

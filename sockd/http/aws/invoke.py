@@ -6,6 +6,7 @@ A function that fails is an answer with status 200 and the header `X-Amz-Functio
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 from collections.abc import Mapping
 
@@ -14,16 +15,17 @@ import msgspec
 from sockd.errors import FunctionFailed, SandboxDied, SockdError, TimedOut
 from sockd.http.answers import Answer, error_body, failure, success
 from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
-from sockd.http.aws.names import LATEST, function_named
+from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker, Told
 from sockd.http.request_ids import request_id_text
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.trace_context import of_mapping
+from sockd.telemetry import Invocation
 
 LOG_TAIL_BYTES = 4096
-VERSION = f"x-amz-executed-version: {LATEST}\r\n"
 _FUNCTION_ERROR = "x-amz-function-error: Unhandled\r\n"
 FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
 """What is the function's own failure. Everything else is the service's."""
@@ -52,9 +54,12 @@ def request_of(call: Call) -> InvokeRequest:
     """What a call of one of the invoke operations asks for. Raises: SockdError."""
     if "x-amz-client-context" in call.headers:
         raise InvalidParameterValue("ClientContext is not passed on by sockd yet; put it into the payload")
-    name, _ = function_named(call.segment, call.parameter("Qualifier"))
-    request = InvokeRequest(name, bytes(call.body) or b"{}", call.request_id, call.arrived_ns)
+    named = function_named(call.segment, call.parameter("Qualifier"))
+    request = InvokeRequest(named.name, bytes(call.body) or b"{}", call.request_id, call.arrived_ns)
     request.trigger, request.trace = "other", of_mapping(call.headers)
+    if named.qualifier:
+        request.qualifier, request.retried_as = named.qualifier, call_id(call.headers)
+        request.details = {"arn": named.arn}
     return request
 
 
@@ -78,38 +83,51 @@ async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[
     log_type = log_type_of(headers)
     text_id = request_id_text(request.id)
     if kind == "DryRun":
-        worker.function(request.name)
-        return Answer(204, f"x-amzn-requestid: {text_id}\r\n{VERSION}", b"")
+        version = worker.details(request.name, request.qualifier).version
+        return Answer(204, f"x-amzn-requestid: {text_id}\r\n{executed(version)}", b"")
     if log_type == "Tail":
         told = await worker.invoke_told(request)
-        answer = _function_error(told.error, text_id) if told.error else _succeeded(success(told.invocation, text_id))
+        answer = _function_error(told.error, text_id) if told.error else _succeeded(told.invocation, text_id)
         return answer._replace(fields=f"{answer.fields}x-amz-log-result: {log_tail(told, text_id)}\r\n")
     try:
         invocation = await worker.invoke(request)
     except FUNCTION_ERRORS as error:
         return _function_error(error, text_id)
-    return _succeeded(success(invocation, text_id))
+    return _succeeded(invocation, text_id)
 
 
 async def accept(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[str, str]) -> Answer:
     """Have a function run later: 202, whose id is that of its attempts. Raises: SockdError."""
     retry_key = headers.get("amz-sdk-invocation-id", "")
     event_id = await worker.events.accept(
-        request.name, "", request.payload, source="aws", retry_key=retry_key, trace=request.trace
+        request.name, request.qualifier, request.payload, source="aws", retry_key=retry_key, trace=request.trace
     )
     return Answer(202, f"x-amzn-requestid: {event_id}\r\n", b"")
 
 
-def _succeeded(answer: Answer) -> Answer:
-    return answer._replace(fields=answer.fields + VERSION)
+def executed(version: str) -> str:
+    """The header that tells which version ran."""
+    return f"x-amz-executed-version: {version}\r\n"
+
+
+def call_id(headers: Mapping[str, str]) -> bytes:
+    """What the tries of an SDK for one call have in common; empty if it does not say."""
+    sdk_id = headers.get("amz-sdk-invocation-id")
+    return hashlib.blake2b(sdk_id.encode(), digest_size=8).digest() if sdk_id else b""
+
+
+def _succeeded(invocation: Invocation, request_id: str) -> Answer:
+    answer = success(invocation, request_id)
+    return answer._replace(fields=answer.fields + executed(invocation.version))
 
 
 def _function_error(error: SockdError, request_id: str) -> Answer:
     """Raises: the error, when it is not the function's."""
     if not isinstance(error, FUNCTION_ERRORS):
         raise error
-    fields = failure(error, request_id).fields
-    return Answer(200, fields + VERSION + _FUNCTION_ERROR, error_payload(error, request_id))
+    answer = failure(error, request_id)
+    version = error.invocation.version if error.invocation else LATEST
+    return Answer(200, answer.fields + executed(version) + _FUNCTION_ERROR, error_payload(error, request_id))
 
 
 def error_payload(error: SockdError, request_id: str) -> bytes:
@@ -131,7 +149,7 @@ def log_tail(told: Told, request_id: str) -> str:
     if told.invocation.cold:
         report += f"Init Duration: {times.init / 1e6:.2f} ms\t"
     log = told.log if not told.log or told.log.endswith(b"\n") else told.log + b"\n"
-    text = f"START RequestId: {request_id} Version: {LATEST}\n".encode() + log
+    text = f"START RequestId: {request_id} Version: {told.invocation.version}\n".encode() + log
     text += f"END RequestId: {request_id}\n{report}\n".encode()
     return base64.b64encode(text[-LOG_TAIL_BYTES:]).decode()
 

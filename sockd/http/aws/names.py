@@ -7,12 +7,17 @@ and the region that functions see in their context.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 from urllib.parse import unquote
 
-from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound, ValidationFailed
+from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
+from sockd.lambdas.aliases import LATEST
 
 ARN_PREFIX = "arn:aws:lambda:local:000000000000:function:"
-LATEST = "$LATEST"
+FUNCTIONS_ONLY = (
+    "This operation is permitted on Lambda functions only. Aliases and versions do not support this operation. Please "
+    "specify either a function name or an unqualified function ARN."
+)
 _NAME = re.compile(
     r"(?:arn:aws[a-z-]*:lambda:[a-z0-9-]{1,32}:)?(?:[0-9]{12}:)?(?:function:)?"
     r"(?P<name>[A-Za-z0-9_-]{1,64})(?::(?P<qualifier>\$LATEST|[A-Za-z0-9_-]{1,128}))?"
@@ -20,18 +25,31 @@ _NAME = re.compile(
 _QUALIFIER = re.compile(r"\$LATEST|[A-Za-z0-9_-]{1,128}")
 
 
-def arn(name: str) -> str:
-    """The ARN of a function, without a version."""
-    return f"{ARN_PREFIX}{name}"
+def arn(name: str, qualifier: str | None = None) -> str:
+    """The ARN of a function, or of one version or alias of it."""
+    return f"{ARN_PREFIX}{name}:{qualifier}" if qualifier else f"{ARN_PREFIX}{name}"
 
 
-def function_named(segment: str, qualifier: str | None = None) -> tuple[str, bool]:
-    """The function that a part of a path names, and whether with the qualifier $LATEST.
+class Named(NamedTuple):
+    """A function as a request names it."""
+
+    name: str
+    qualifier: str | None
+    """$LATEST, a number or an alias; None: it said nothing."""
+
+    @property
+    def arn(self) -> str:
+        """As it was named."""
+        return arn(self.name, self.qualifier)
+
+
+def function_named(segment: str, qualifier: str | None = None) -> Named:
+    """What a part of a path names.
 
     Args:
         segment: percent-encoded.
         qualifier: the parameter of the query.
-    Raises: ValidationFailed, InvalidParameterValue, ResourceNotFound: there is no other version than $LATEST."""
+    Raises: ValidationFailed, InvalidParameterValue."""
     text = unquote(segment)
     found = _NAME.fullmatch(text)
     if found is None:
@@ -47,7 +65,12 @@ def function_named(segment: str, qualifier: str | None = None) -> tuple[str, boo
         raise InvalidParameterValue(
             "The derived qualifier from the function name does not match the specified qualifier."
         )
-    wanted = own or qualifier
-    if wanted not in (None, LATEST):
-        raise ResourceNotFound(f"Function not found: {arn(found['name'])}:{wanted}")
-    return found["name"], wanted is not None
+    return Named(found["name"], own or qualifier)
+
+
+def whole_function(segment: str, qualifier: str | None = None) -> str:
+    """The name of a function, of an operation that is not for one version. Raises: as `function_named`."""
+    named = function_named(segment, qualifier)
+    if named.qualifier not in (None, LATEST):
+        raise InvalidParameterValue(FUNCTIONS_ONLY)
+    return named.name

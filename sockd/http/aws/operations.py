@@ -17,6 +17,7 @@ from sockd.http.answers import Answer
 from sockd.http.aws.errors import InvalidParameterValue, ResourceConflict, ValidationFailed
 from sockd.http.aws.names import arn
 from sockd.http.aws.routes import Operation
+from sockd.http.aws.worker import Details
 from sockd.http.exchange import Exchange
 
 PAGE = 50
@@ -109,6 +110,12 @@ def page(call: Call, entries: Sequence[T], key: Callable[[T], str]) -> tuple[Seq
     if start + most >= len(entries):
         return shown, {}
     return shown, {"NextMarker": base64.urlsafe_b64encode(key(shown[-1]).encode()).decode()}
+
+
+def version_key(details: Details) -> str:
+    """For `page`: orders functions by name, and the versions of one by number, $LATEST before them."""
+    number = details.publication.number if details.publication else 0
+    return f"{details.record.name}\0{number:018}"
 
 
 def _max_items(text: str | None) -> int:

@@ -27,7 +27,17 @@ class Operation(enum.Enum):
     GET_FUNCTION_CONFIGURATION = "GetFunctionConfiguration"
     UPDATE_FUNCTION_CONFIGURATION = "UpdateFunctionConfiguration"
     UPDATE_FUNCTION_CODE = "UpdateFunctionCode"
+    PUBLISH_VERSION = "PublishVersion"
     LIST_VERSIONS_BY_FUNCTION = "ListVersionsByFunction"
+    CREATE_ALIAS = "CreateAlias"
+    GET_ALIAS = "GetAlias"
+    UPDATE_ALIAS = "UpdateAlias"
+    DELETE_ALIAS = "DeleteAlias"
+    LIST_ALIASES = "ListAliases"
+    PUT_PROVISIONED_CONCURRENCY_CONFIG = "PutProvisionedConcurrencyConfig"
+    GET_PROVISIONED_CONCURRENCY_CONFIG = "GetProvisionedConcurrencyConfig"
+    DELETE_PROVISIONED_CONCURRENCY_CONFIG = "DeleteProvisionedConcurrencyConfig"
+    LIST_PROVISIONED_CONCURRENCY_CONFIGS = "ListProvisionedConcurrencyConfigs"
     PUT_FUNCTION_CONCURRENCY = "PutFunctionConcurrency"
     GET_FUNCTION_CONCURRENCY = "GetFunctionConcurrency"
     DELETE_FUNCTION_CONCURRENCY = "DeleteFunctionConcurrency"
@@ -55,6 +65,7 @@ UPLOADS = frozenset({Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE})
 _FUNCTIONS = "/2015-03-31/functions"
 _FUNCTION = _FUNCTIONS + "/{}"
 _EVENT_CONFIG = "/2019-09-25/functions/{}/event-invoke-config"
+_PROVISIONED = "/2019-09-30/functions/{}/provisioned-concurrency"
 _URL = "/2021-10-31/functions/{}/url"
 TABLE: tuple[tuple[str, str, Operation], ...] = (
     ("POST", _FUNCTION + "/invocations", Operation.INVOKE),
@@ -71,7 +82,16 @@ TABLE: tuple[tuple[str, str, Operation], ...] = (
     ("GET", _FUNCTION + "/configuration", Operation.GET_FUNCTION_CONFIGURATION),
     ("PUT", _FUNCTION + "/configuration", Operation.UPDATE_FUNCTION_CONFIGURATION),
     ("PUT", _FUNCTION + "/code", Operation.UPDATE_FUNCTION_CODE),
+    ("POST", _FUNCTION + "/versions", Operation.PUBLISH_VERSION),
     ("GET", _FUNCTION + "/versions", Operation.LIST_VERSIONS_BY_FUNCTION),
+    ("POST", _FUNCTION + "/aliases", Operation.CREATE_ALIAS),
+    ("GET", _FUNCTION + "/aliases", Operation.LIST_ALIASES),
+    ("GET", _FUNCTION + "/aliases/{}", Operation.GET_ALIAS),
+    ("PUT", _FUNCTION + "/aliases/{}", Operation.UPDATE_ALIAS),
+    ("DELETE", _FUNCTION + "/aliases/{}", Operation.DELETE_ALIAS),
+    ("PUT", _PROVISIONED, Operation.PUT_PROVISIONED_CONCURRENCY_CONFIG),
+    ("GET", _PROVISIONED, Operation.GET_PROVISIONED_CONCURRENCY_CONFIG),
+    ("DELETE", _PROVISIONED, Operation.DELETE_PROVISIONED_CONCURRENCY_CONFIG),
     ("PUT", "/2017-10-31/functions/{}/concurrency", Operation.PUT_FUNCTION_CONCURRENCY),
     ("GET", "/2019-09-30/functions/{}/concurrency", Operation.GET_FUNCTION_CONCURRENCY),
     ("DELETE", "/2017-10-31/functions/{}/concurrency", Operation.DELETE_FUNCTION_CONCURRENCY),
@@ -95,12 +115,19 @@ _ROUTES = [
 ]
 
 
-def route(method: str, path: str) -> tuple[Operation, tuple[str, ...]]:
+_WITH_QUERY = {
+    ("List=ALL", Operation.GET_PROVISIONED_CONCURRENCY_CONFIG): Operation.LIST_PROVISIONED_CONCURRENCY_CONFIGS
+}
+"""Where the query says what is meant."""
+
+
+def route(method: str, path: str, query: str = "") -> tuple[Operation, tuple[str, ...]]:
     """The operation, and the variable parts of the path, still percent-encoded: the first names a function, if any does.
 
     Raises: UnknownOperation."""
     for wanted, pattern, operation in _ROUTES:
         found = pattern.fullmatch(path) if method == wanted else None
         if found:
-            return operation, found.groups()
+            said = (_WITH_QUERY.get((word, operation)) for word in query.split("&"))
+            return next(filter(None, said), operation), found.groups()
     raise UnknownOperation(f"sockd does not offer {method} {path[:200]}; its README lists the operations that it has")

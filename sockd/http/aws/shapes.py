@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent
-from sockd.http.aws.names import LATEST, arn
+from sockd.http.aws.names import arn
 from sockd.http.aws.worker import Details
 from sockd.lambdas.function_config import AwsAttributes
 
@@ -28,7 +28,6 @@ _RUNTIME = re.compile(r"python3\.[0-9]{1,2}")
 _OWN_RUNTIME = "python" + ".".join(platform.python_version_tuple()[:2])
 _TEXT_CHARS = {"description": 256, "role": 2048, "runtime": 64}
 NO_ARCHIVE = msgspec.Raw()
-_VERSIONS_MISSING = "sockd has no numbered versions yet; $LATEST is what was deployed last"
 
 
 class Shape(msgspec.Struct, rename="pascal", kw_only=True, omit_defaults=True):
@@ -124,8 +123,6 @@ class Code(Shape):
 
     def check(self) -> None:
         """Raises: InvalidParameterValue."""
-        if self.publish:
-            raise InvalidParameterValue(f"Publish: {_VERSIONS_MISSING}")
         if self.architectures not in (None, [], ["x86_64"]):
             raise InvalidParameterValue("Architectures: this worker runs on x86_64")
         if self.s3_bucket is not None or self.image_uri is not None or self.zip_file == NO_ARCHIVE:
@@ -151,13 +148,43 @@ class Create(Settings, kw_only=True):
                 "Runtime and Handler are mandatory parameters for functions created with a ZipFile."
             )
         check_tags(self.tags)
-        msgspec.structs.replace(self.code, architectures=self.architectures, publish=self.publish).check()
+        msgspec.structs.replace(self.code, architectures=self.architectures).check()
 
 
 class Tags(Shape):
     """TagResource."""
 
     tags: dict[str, str]
+
+
+class Publish(Shape):
+    """PublishVersion."""
+
+    code_sha256: str | None = msgspec.field(name="CodeSha256", default=None)
+    description: str | None = None
+    revision_id: str | None = None
+
+
+class Routing(Shape):
+    """Where the rest of an alias's requests go."""
+
+    additional_version_weights: dict[str, float] | None = None
+
+
+class AliasShape(Shape):
+    """CreateAlias, and UpdateAlias, where what is missing stays as it is."""
+
+    name: str = ""
+    function_version: str | None = None
+    description: str | None = None
+    routing_config: Routing | None = None
+    revision_id: str | None = None
+
+
+class Provisioned(Shape):
+    """PutProvisionedConcurrencyConfig."""
+
+    provisioned_concurrent_executions: int
 
 
 class Concurrency(Shape):
@@ -210,32 +237,41 @@ def attributes(details: Details) -> AwsAttributes:
 
 
 def revision(details: Details) -> str:
-    """Another one for each change of a function."""
-    record = details.record
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{record.name} {record.version} {record.published_at!r}"))
+    """Another one for each change of a function, and for each of its versions."""
+    record, published = details.record, details.publication
+    at = (
+        f"{record.version} {record.published_at!r}"
+        if published is None
+        else f"{published.number}:{published.published_at}"
+    )
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{record.name} {at}"))
 
 
-def configuration(details: Details, *, qualified: bool = False) -> dict[str, Any]:
+def code_sha256(details: Details) -> str:
+    """Of the archive as it was uploaded; of one that was not uploaded here, what its digest says of the files."""
+    return attributes(details).zip_sha256 or base64.b64encode(bytes.fromhex(details.record.digest)).decode()
+
+
+def configuration(details: Details, qualifier: str | None = None) -> dict[str, Any]:
     """A FunctionConfiguration. What was deployed is active: no client has to wait.
 
-    Args: qualified: the caller named $LATEST, so the ARN does, too."""
-    record, config = details
+    Args: qualifier: by which the caller named it, so the ARN does, too."""
+    record, config, published = details
     aws = attributes(details)
-    code_sha256 = aws.zip_sha256 or base64.b64encode(bytes.fromhex(record.digest)).decode()
     seconds, milliseconds = divmod(int(record.published_at * 1000), 1000)
     answer: dict[str, Any] = {
         "FunctionName": record.name,
-        "FunctionArn": arn(record.name) + (f":{LATEST}" if qualified else ""),
+        "FunctionArn": arn(record.name, qualifier),
         "Runtime": aws.runtime or _OWN_RUNTIME,
         "Role": aws.role or ROLE,
         "Handler": config.handler or record.handler.replace(":", "."),
         "CodeSize": aws.zip_bytes or record.code_bytes,
-        "Description": aws.description,
+        "Description": published.description if published else aws.description,
         "Timeout": math.ceil(config.timeout_s),
         "MemorySize": config.memory_mb,
         "LastModified": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03}+0000",
-        "CodeSha256": code_sha256,
-        "Version": LATEST,
+        "CodeSha256": code_sha256(details),
+        "Version": details.version,
         "TracingConfig": {"Mode": "PassThrough"},
         "RevisionId": revision(details),
         "State": "Active",

@@ -15,13 +15,14 @@ from sockd.errors import SockdError
 from sockd.http.answers import Answer, invocation_fields
 from sockd.http.aws.errors import ValidationFailed
 from sockd.http.aws.event_stream import CONTENT_TYPE, message
-from sockd.http.aws.invoke import FUNCTION_ERRORS, VERSION, error_payload, log_tail, log_type_of, request_of
+from sockd.http.aws.invoke import FUNCTION_ERRORS, error_payload, executed, log_tail, log_type_of, request_of
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.exchange import Exchange
 from sockd.http.request_ids import request_id_text
 from sockd.http.streamed import StreamedAnswer
+from sockd.lambdas.aliases import LATEST
 from sockd.telemetry import Invocation
 
 
@@ -29,8 +30,9 @@ class EventStream(StreamedAnswer):
     """A streamed answer whose pieces become events. Its function's own status and headers are nowhere to be told."""
 
     async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        name, _, value = VERSION.strip().encode().partition(b": ")
-        await super().head(200, [(b"content-type", CONTENT_TYPE.encode()), (name, value)])
+        version = self.begun.version if self.begun is not None else LATEST
+        fields = [(b"content-type", CONTENT_TYPE.encode()), (b"x-amz-executed-version", version.encode())]
+        await super().head(200, fields)
 
     async def chunk(self, data: bytes) -> None:
         if data:
@@ -62,8 +64,8 @@ class StreamingOperations:
                 kind, "invocationType", "Member must satisfy enum value set: [RequestResponse, DryRun]"
             )
         if kind == "DryRun":
-            self._worker.function(request.name)
-            return Answer(204, f"x-amzn-requestid: {text_id}\r\n{VERSION}", b"")
+            version = self._worker.details(request.name, request.qualifier).version
+            return Answer(204, f"x-amzn-requestid: {text_id}\r\n{executed(version)}", b"")
         assert isinstance(call.exchange, Exchange)
         stream = request.sink = EventStream(call.exchange, call.request_id)
         request.gone = call.exchange.gone
@@ -101,7 +103,7 @@ def invoke_complete(told: dict[str, str]) -> bytes:
 
 def _whole(invocation: Invocation | None, told: dict[str, str], request_id: str) -> Answer:
     """The events of a function that did not stream."""
-    fields = f"content-type: {CONTENT_TYPE}\r\n{VERSION}"
+    fields = f"content-type: {CONTENT_TYPE}\r\n{executed(invocation.version if invocation else LATEST)}"
     fields += f"x-amzn-requestid: {request_id}\r\n" if invocation is None else invocation_fields(invocation, request_id)
     answered = invocation is not None and "ErrorCode" not in told
     events = payload_chunk(invocation.body) if invocation is not None and answered and invocation.body else b""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from sockd.http.aws import shapes
+from sockd.http.aws.errors import InvalidParameterValue
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table
 from sockd.http.aws.routes import Operation
@@ -31,10 +32,10 @@ class TagOperations:
         }
 
     async def _list(self, call: Call) -> Result:
-        return 200, {"Tags": self._attributes(function_named(call.segment)[0]).tags}
+        return 200, {"Tags": self._attributes(_named(call)).tags}
 
     async def _tag(self, call: Call) -> Result:
-        name, added = function_named(call.segment)[0], shapes.parse(call.body, shapes.Tags).tags
+        name, added = _named(call), shapes.parse(call.body, shapes.Tags).tags
         with self._changes.of(name):
             aws = self._attributes(name)
             tags = aws.tags | added
@@ -43,7 +44,7 @@ class TagOperations:
         return 204, None
 
     async def _untag(self, call: Call) -> Result:
-        name = function_named(call.segment)[0]
+        name = _named(call)
         with self._changes.of(name):
             aws = self._attributes(name)
             gone = call.query.get("tagKeys", [])
@@ -56,3 +57,12 @@ class TagOperations:
     async def _set(self, name: str, aws: AwsAttributes, tags: dict[str, str]) -> None:
         changed = msgspec.structs.replace(aws, tags=tags)
         await self._worker.configure(name, {"aws": msgspec.to_builtins(changed)})
+
+
+def _named(call: Call) -> str:
+    name, qualifier = function_named(call.segment)
+    if qualifier is not None:
+        raise InvalidParameterValue(
+            "Tags on function aliases and versions are not supported. Please specify a function ARN."
+        )
+    return name

@@ -13,11 +13,13 @@ import msgspec
 from sockd.config import Config
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
-from sockd.http.aws.names import LATEST, arn, function_named
+from sockd.http.aws.names import arn, function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.urls.names import UrlNames
+from sockd.lambdas.aliases import LATEST
+from sockd.lambdas.aliases import NAME as ALIAS
 from sockd.lambdas.function_urls import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
 
 
@@ -56,7 +58,7 @@ class UrlOperations:
         if wanted.auth_type is None:
             raise InvalidParameterValue("AuthType must be NONE or AWS_IAM")
         with self._changes.of(name):
-            self._worker.details(name)
+            self._worker.details(name, qualifier)
             url = self._worker.urls.create(
                 name, qualifier, auth=wanted.auth_type, mode=wanted.invoke_mode or "BUFFERED", cors=wanted.cors
             )
@@ -94,12 +96,12 @@ class UrlOperations:
 
     def _named(self, call: Call) -> tuple[str, str]:
         """A function, and an alias of it or nothing. Raises: ResourceNotFound, InvalidParameterValue."""
-        name, qualified = function_named(call.segment, call.parameter("Qualifier"))
-        if qualified:
+        name, qualifier = function_named(call.segment, call.parameter("Qualifier"))
+        if qualifier is not None and not ALIAS.fullmatch(qualifier):
             raise InvalidParameterValue(
                 "Qualifier: a URL is of a function or of an alias; leave out $LATEST and numbers"
             )
-        return name, ""
+        return name, qualifier or ""
 
     def _url(self, call: Call) -> FunctionUrl:
         try:

@@ -10,18 +10,33 @@ from typing import Any, NamedTuple, Protocol
 from sockd.errors import SockdError
 from sockd.http.worker_api import EventsApi, WorkerApi
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.event_configs import EventInvokeConfig
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.function_urls import FunctionUrls
+from sockd.lambdas.publications import Publication
 from sockd.lambdas.registry import FunctionRecord
+from sockd.lambdas.versions import Described, Versions
 from sockd.telemetry import Invocation
 
 
 class Details(NamedTuple):
-    """The current version of a function, with its environment: not for everybody's eyes."""
+    """One version of a function, with its environment: not for everybody's eyes."""
 
     record: FunctionRecord
     config: FunctionConfig
+    publication: Publication | None = None
+    """None: it is $LATEST."""
+
+    @classmethod
+    def of(cls, described: Described) -> Details:
+        """Raises: SecretsLocked."""
+        return cls(described.record, FunctionConfig.from_json(described.record.config), described.publication)
+
+    @property
+    def version(self) -> str:
+        """Its published number, or $LATEST."""
+        return str(self.publication.number) if self.publication else LATEST
 
 
 class Told(NamedTuple):
@@ -64,8 +79,12 @@ class LambdaWorker(WorkerApi, Protocol):
     async def invoke_told(self, request: InvokeRequest) -> Told:
         """As `invoke`, with the log. An error of the function is in the result; others raise SockdError."""
 
-    def details(self, name: str) -> Details:
-        """The current version. Raises: NoSuchFunction."""
+    @property
+    def versions(self) -> Versions:
+        """Published versions and aliases."""
+
+    def details(self, name: str, qualifier: str = "") -> Details:
+        """What was deployed last, or what a number or an alias means. Raises: NoSuchFunction, NoSuchVersion."""
 
     def all_details(self) -> list[Details]:
         """The current versions of all functions, by name."""

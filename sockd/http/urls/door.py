@@ -176,6 +176,7 @@ class UrlDoor:
         if len(payload) > self.max_body_bytes + EVENT_BYTES:
             raise self.too_large()
         asked = InvokeRequest(admitted.url.name, payload, request_id, exchange.arrived_ns, exchange.gone, sink=sink)
+        asked.qualifier = admitted.url.qualifier
         asked.trace = of_headers(request.headers)
         invocation = await self._worker.invoke(asked)
         if not invocation.streamed:

@@ -21,6 +21,16 @@ from sockd.telemetry import FunctionInfo
 from tests.http.fake_worker import ERRORS, FakeWorker, info, invocation
 
 
+class FakeVersions:
+    """Nothing was published. (What is, is tested in front of a real worker.)"""
+
+    class provisioning:
+        wanted = staticmethod(lambda name: 0)
+
+    def alias(self, name: str, alias: str) -> None:
+        raise errors.NoSuchVersion(name, alias)
+
+
 class FakeLambda(FakeWorker):
     """As `FakeWorker`; what was deployed here has details."""
 
@@ -34,6 +44,7 @@ class FakeLambda(FakeWorker):
         self._times = itertools.count(1_700_000_000)
         for name in sorted(self.names):
             self._put(name, FunctionConfig())
+        self.versions: Any = FakeVersions()
         self.runs = 0
         self.holding: asyncio.Event | None = None
         """If it is there, deploys wait for it."""
@@ -78,9 +89,10 @@ class FakeLambda(FakeWorker):
         self._database.execute("DELETE FROM functions WHERE name = ?", (name,))
         del self._details[name]
 
-    def details(self, name: str) -> Details:
+    def details(self, name: str, qualifier: str = "") -> Details:
+        self.function(name)
         if name not in self._details:
-            raise errors.NoSuchFunction(f"no function {name!r}")
+            self._put(name, FunctionConfig())
         return self._details[name]
 
     def all_details(self) -> list[Details]:

@@ -26,7 +26,29 @@ PATHS = {
     "GetFunctionConfiguration": ("GET", "/2015-03-31/functions/slow/configuration"),
     "UpdateFunctionConfiguration": ("PUT", "/2015-03-31/functions/slow/configuration"),
     "UpdateFunctionCode": ("PUT", "/2015-03-31/functions/slow/code"),
+    "PublishVersion": ("POST", "/2015-03-31/functions/slow/versions"),
     "ListVersionsByFunction": ("GET", "/2015-03-31/functions/slow/versions"),
+    "CreateAlias": ("POST", "/2015-03-31/functions/slow/aliases"),
+    "ListAliases": ("GET", "/2015-03-31/functions/slow/aliases?FunctionVersion=1"),
+    "GetAlias": ("GET", "/2015-03-31/functions/slow/aliases/prod"),
+    "UpdateAlias": ("PUT", "/2015-03-31/functions/slow/aliases/prod"),
+    "DeleteAlias": ("DELETE", "/2015-03-31/functions/slow/aliases/prod"),
+    "PutProvisionedConcurrencyConfig": (
+        "PUT",
+        "/2019-09-30/functions/slow/provisioned-concurrency?Qualifier=1",
+    ),
+    "GetProvisionedConcurrencyConfig": (
+        "GET",
+        "/2019-09-30/functions/slow/provisioned-concurrency?Qualifier=1",
+    ),
+    "DeleteProvisionedConcurrencyConfig": (
+        "DELETE",
+        "/2019-09-30/functions/slow/provisioned-concurrency?Qualifier=1",
+    ),
+    "ListProvisionedConcurrencyConfigs": (
+        "GET",
+        "/2019-09-30/functions/slow/provisioned-concurrency?List=ALL&MaxItems=3",
+    ),
     "PutFunctionConcurrency": ("PUT", "/2017-10-31/functions/slow/concurrency"),
     "GetFunctionConcurrency": ("GET", "/2019-09-30/functions/slow/concurrency"),
     "DeleteFunctionConcurrency": ("DELETE", "/2017-10-31/functions/slow/concurrency"),
@@ -50,7 +72,8 @@ PATHS = {
 def test_every_operation_is_asked_for_below() -> None:
     assert PATHS.keys() == {operation.value for operation in Operation}
     for name, (method, path) in PATHS.items():
-        assert route(method, path.partition("?")[0])[0].value == name
+        target, _, query = path.partition("?")
+        assert route(method, target, query)[0].value == name
 
 
 @pytest.mark.parametrize("name", PATHS)

@@ -67,7 +67,7 @@ async def test_a_log_tail_is_cut_to_its_end(client: Raw, worker: FakeLambda) -> 
     assert len(text) == 4096
     assert b"x\nlast line\nEND RequestId: " in text
     assert b"Max Memory Used: 30 MB\tInit Duration: 3.00 ms\t\n" in text
-    assert reply.headers["x-amz-executed-version"] == "$LATEST"
+    assert reply.headers["x-amz-executed-version"] == "v1"
 
 
 async def test_no_content_has_no_length(client: Raw) -> None:
@@ -190,7 +190,6 @@ async def test_the_drains_end_answers_everybody(
         (FUNCTIONS, created() | {"Code": {"S3Bucket": "b"}}, "InvalidParameterValueException"),
         (FUNCTIONS, created(Runtime="nodejs22.x"), "InvalidParameterValueException"),
         (FUNCTIONS, created(PackageType="Image"), "InvalidParameterValueException"),
-        (FUNCTIONS, created(Publish=True), "InvalidParameterValueException"),
         (FUNCTIONS, created(Layers=["a"]), "InvalidParameterValueException"),
         (FUNCTIONS, created(SnapStart={"ApplyOn": "PublishedVersions"}), "InvalidParameterValueException"),
         (FUNCTIONS, created(VpcConfig={"SubnetIds": ["a"]}), "InvalidParameterValueException"),
@@ -204,7 +203,14 @@ async def test_the_drains_end_answers_everybody(
         (f"{FUNCTIONS}/a%00b/invocations", {}, "ValidationException"),
         (f"{FUNCTIONS}/slow/invocations?Qualifier=a%20b", {}, "ValidationException"),
         (f"{FUNCTIONS}/slow/invocations?Qualifier=prod", {}, "ResourceNotFoundException"),
-        (f"{FUNCTIONS}/slow/aliases", {}, "UnknownOperationException"),
+        (f"{FUNCTIONS}/slow/aliases", {"Name": "7", "FunctionVersion": "1"}, "ValidationException"),
+        (f"{FUNCTIONS}/slow/aliases", {"Name": "a"}, "InvalidParameterValueException"),
+        (f"{FUNCTIONS}/slow/aliases", {"Name": "a", "FunctionVersion": "b"}, "ValidationException"),
+        (f"{FUNCTIONS}/slow:1/aliases", {"Name": "a", "FunctionVersion": "1"}, "InvalidParameterValueException"),
+        (f"{FUNCTIONS}/slow/versions", {"CodeSha256": "x"}, "InvalidParameterValueException"),
+        (f"{FUNCTIONS}/slow/versions", {"RevisionId": "x"}, "PreconditionFailedException"),
+        (f"{FUNCTIONS}/slow/versions", {"Description": "x" * 257}, "InvalidParameterValueException"),
+        (f"{FUNCTIONS}/slow/policy", {}, "UnknownOperationException"),
         ("/2", {}, "ResourceNotFoundException"),
         ("/20", {}, "UnknownOperationException"),
     ],

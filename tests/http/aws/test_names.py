@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd.errors import SockdError
-from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound, ValidationFailed
-from sockd.http.aws.names import arn, function_named
+from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
+from sockd.http.aws.names import Named, function_named, whole_function
 from sockd.lambdas.function_config import check_name
 
 
@@ -18,14 +18,18 @@ from sockd.lambdas.function_config import check_name
     "prefix",
     ["", "function:", "123456789012:", "123456789012:function:", "arn:aws-cn:lambda:x-1:123456789012:function:"],
 )
-@pytest.mark.parametrize(("suffix", "qualified"), [("", False), (":$LATEST", True)])
-def test_every_form_names_the_function(prefix: str, suffix: str, qualified: bool) -> None:
-    assert function_named(quote(f"{prefix}my-f_1{suffix}", safe="")) == ("my-f_1", qualified)
-    assert function_named(f"{prefix}my-f_1{suffix}", "$LATEST") == ("my-f_1", True)
+@pytest.mark.parametrize(
+    ("suffix", "qualifier"), [("", None), (":$LATEST", "$LATEST"), (":7", "7"), (":pr-o_d", "pr-o_d")]
+)
+def test_every_form_names_the_function(prefix: str, suffix: str, qualifier: str | None) -> None:
+    assert function_named(quote(f"{prefix}my-f_1{suffix}", safe="")) == Named("my-f_1", qualifier)
+    assert function_named(f"{prefix}my-f_1", "$LATEST") == Named("my-f_1", "$LATEST")
+    assert function_named(f"{prefix}my-f_1{suffix}", qualifier) == Named("my-f_1", qualifier)
 
 
 def test_the_arn_that_we_tell_names_the_function() -> None:
-    assert function_named(arn("f")) == ("f", False)
+    for named in (Named("f", None), Named("f", "3")):
+        assert function_named(named.arn) == named
 
 
 @pytest.mark.parametrize(
@@ -41,13 +45,18 @@ def test_the_arn_that_we_tell_names_the_function() -> None:
         ("f", "a b", ValidationFailed),
         ("f:$LATEST", "3", InvalidParameterValue),
         ("f:3", "$LATEST", InvalidParameterValue),
-        ("f:3", None, ResourceNotFound),
-        ("f", "prod", ResourceNotFound),
     ],
 )
 def test_what_names_no_function(segment: str, qualifier: str | None, error: type[SockdError]) -> None:
     with pytest.raises(error):
         function_named(segment, qualifier)
+
+
+def test_what_is_for_whole_functions_takes_no_version() -> None:
+    assert whole_function("f") == whole_function("f:$LATEST") == whole_function("f", "$LATEST") == "f"
+    for segment, qualifier in (("f:1", None), ("f", "prod")):
+        with pytest.raises(InvalidParameterValue, match="permitted on Lambda functions only"):
+            whole_function(segment, qualifier)
 
 
 @given(st.text(), st.none() | st.text())

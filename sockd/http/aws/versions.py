@@ -1,0 +1,59 @@
+"""The operations on published versions. (Deleting one, and looking at one, are operations on functions.)
+
+Owns nothing.
+"""
+
+from __future__ import annotations
+
+from sockd.http.aws import shapes
+from sockd.http.aws.errors import InvalidParameterValue, PreconditionFailed
+from sockd.http.aws.names import function_named, whole_function
+from sockd.http.aws.operations import Call, Changes, Result, Table, page, version_key
+from sockd.http.aws.routes import Operation
+from sockd.http.aws.worker import Details, LambdaWorker
+
+MAX_DESCRIPTION_CHARS = 256
+
+
+class VersionOperations:
+    """Publishing what was deployed, and listing what was published."""
+
+    def __init__(self, worker: LambdaWorker, changes: Changes) -> None:
+        self._worker = worker
+        self._changes = changes
+
+    def table(self) -> Table:
+        """As `Operations.table`."""
+        return {
+            Operation.PUBLISH_VERSION: self._publish,
+            Operation.LIST_VERSIONS_BY_FUNCTION: self._list,
+        }
+
+    async def _publish(self, call: Call) -> Result:
+        name = whole_function(call.segment)
+        wanted = shapes.parse(call.body, shapes.Publish)
+        check_description(wanted.description)
+        with self._changes.of(name):
+            latest = self._worker.details(name)
+            if wanted.revision_id not in (None, shapes.revision(latest)):
+                raise PreconditionFailed()
+            current = shapes.code_sha256(latest)
+            if wanted.code_sha256 not in (None, "", current):
+                raise InvalidParameterValue(
+                    f"CodeSHA256 ({str(wanted.code_sha256)[:100]}) is different from current CodeSHA256 in $LATEST "
+                    f"({current}). Please try again with the CodeSHA256 in $LATEST."
+                )
+            published = Details.of(self._worker.versions.publish(name, wanted.description))
+        return 201, shapes.configuration(published, published.version)
+
+    async def _list(self, call: Call) -> Result:
+        name = function_named(call.segment).name
+        versions = [Details.of(each) for each in self._worker.versions.list(name)]
+        shown, more = page(call, versions, version_key)
+        return 200, {"Versions": [shapes.configuration(details, details.version) for details in shown], **more}
+
+
+def check_description(description: str | None) -> None:
+    """Raises: InvalidParameterValue."""
+    if len(description or "") > MAX_DESCRIPTION_CHARS:
+        raise InvalidParameterValue(f"Description must be at most {MAX_DESCRIPTION_CHARS} characters")
