@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -14,6 +15,8 @@ from sockd.cli.output import USAGE, Failure, json_option, print_json, progress
 from sockd.remote.connections import DEFAULT_URL
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+T = TypeVar("T")
 
 
 @click.command()
@@ -58,7 +61,7 @@ def deploy(
     if source.suffix == ".wasm":
         _deploy_initscript(source, name, Management(state_dir), as_json)
         return
-    name = name or _default_name(source)
+    name = name or default_name(source)
     overrides = {key: value for key, value in options.items() if value is not None}
     if env:
         overrides["env"] = dict(_pair(item) for item in env)
@@ -69,9 +72,9 @@ def deploy(
     if wasm:
         headers["x-sockd-initscript-bytes"] = str(len(wasm))
     with progress(f"packing {source}") as show:
-        body = wasm + _packed(source)
+        body = wasm + packed(source)
         show(f"sending {len(body)} bytes")
-        function = _result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
+        function = result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
     url = f"{management.get('status').get('url', DEFAULT_URL)}/run/{name}"
     if as_json:
         print_json({**function, "url": url})
@@ -89,7 +92,7 @@ def _deploy_initscript(source: Path, name: str | None, management: Management, a
         fix = f"sockd deploy {source} --name FUNCTION"
         raise Failure("an initscript is deployed for a function", why="which one?", fix=fix, exit_code=USAGE)
     with progress(f"sending {source}") as show:
-        function = _result(management.lines("PUT", "functions", name, "initscript", body=_read(source)), show)
+        function = result(management.lines("PUT", "functions", name, "initscript", body=_read(source)), show)
     if as_json:
         print_json(function)
     else:
@@ -107,7 +110,7 @@ def _read(path: Path) -> bytes:
         raise Failure(f"{path} cannot be read", why=str(error)) from None
 
 
-def _result(lines: Any, show: Any) -> dict[str, Any]:
+def result(lines: Any, show: Any) -> dict[str, Any]:
     """The last of a stream of progress lines."""
     for line in lines:
         if "result" in line:
@@ -117,7 +120,7 @@ def _result(lines: Any, show: Any) -> dict[str, Any]:
     raise Failure("the worker stopped before it was done", why="the connection ended", fix="sockd status")
 
 
-def _default_name(source: Path) -> str:
+def default_name(source: Path) -> str:
     name = source.resolve().stem if source.is_file() else source.resolve().name
     if not NAME.fullmatch(name):
         raise Failure(
@@ -136,12 +139,19 @@ def _pair(item: str) -> tuple[str, str]:
     return key, value
 
 
-def _packed(source: Path) -> bytes:
-    from sockd.errors import SockdError
+def packed(source: Path) -> bytes:
+    """A zip as it is, or a directory as a zip. Raises: Failure."""
     from sockd.lambdas.packing import pack
 
+    return readable(source, Path.read_bytes if source.is_file() else pack)
+
+
+def readable(source: Path, read: Callable[[Path], T]) -> T:
+    """What `read` makes of a directory or zip. Raises: Failure, for what cannot be deployed."""
+    from sockd.errors import SockdError
+
     try:
-        return source.read_bytes() if source.is_file() else pack(source)
+        return read(source)
     except SockdError as error:
         raise Failure(f"{source} cannot be deployed", why=error.message) from None
     except OSError as error:

@@ -12,6 +12,8 @@ COMMANDS = {
     "up": ("sockd.cli.up", "Run a worker in the foreground."),
     "doctor": ("sockd.cli.doctor_command", "Check what this host can do, and say what to fix."),
     "deploy": ("sockd.cli.deploy", "Publish a directory or zip as a function."),
+    "dev": ("sockd.cli.dev", "Deploy a directory again each time that something in it is saved."),
+    "init": ("sockd.cli.init", "Make a small project to begin with."),
     "invoke": ("sockd.cli.invoke", "Run a function once."),
     "url": ("sockd.cli.url", "Give a function a URL of its own."),
     "events": ("sockd.cli.events", "Look at what runs later, and at dead letters."),

@@ -29,6 +29,7 @@ from typing import TypeVar
 
 from sockd.config import CodeConfig
 from sockd.errors import BadArchive, StorageFull
+from sockd.lambdas import byte_compiler
 from sockd.lambdas.archive import Tree, extract
 
 SANDBOX_PATH = "/var/task"
@@ -40,6 +41,7 @@ REQUIREMENTS_BYTES = 256 * 1024
 SETTINGS_BYTES = 16 * 1024
 """Longest sockd.toml. tomllib is quadratic in the parts of a dotted key; at this size that is nothing."""
 
+COMPILER = byte_compiler.__file__
 COMPILE_DEADLINE_S = 120.0
 COMPILE_MEMORY_BYTES = 1 << 30
 
@@ -187,9 +189,8 @@ def compile_bytecode(directory: Path, *, memory_bytes: int = COMPILE_MEMORY_BYTE
     handler gets its SyntaxError at init, where AWS gives it too. Compiling runs no code of the function's, but its text
     may be made to exhaust the compiler; so it happens in a process that is bounded in memory and time, and what was not
     compiled by then stays source as well."""
-    command = [sys.executable, "-I", "-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash"]
     compiler = subprocess.Popen(
-        [*command, "-s", str(directory), "-p", SANDBOX_PATH, str(directory)],
+        [sys.executable, "-I", "-S", COMPILER, str(directory), SANDBOX_PATH],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

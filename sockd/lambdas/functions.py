@@ -22,12 +22,16 @@ from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.config import Config
-from sockd.errors import BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
+from sockd.errors import BadArchive, BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.admission import Admission
+<<<<<<< HEAD
 from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.allowance import Allowance
 from sockd.lambdas.code_store import CodeStore, CodeVersion
+=======
+from sockd.lambdas.code_store import REQUIREMENTS_BYTES, CodeStore, CodeVersion, read_text
+>>>>>>> 0a9dded (Deploy a directory each time that it is saved: sockd dev; make small projects: sockd init)
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function import Caches, Function, Outcome
 from sockd.lambdas.function_config import FunctionConfig, InitscriptConfig, check_name
@@ -47,6 +51,9 @@ HOW_TO_UNLOCK = (
     "the key %s is missing or another one, so these functions cannot run: %s. Put the right file back and start sockd again; "
     "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy them again"
 )
+
+KEEP_PACKAGES = "keep_packages"
+"""Of a deploy: true has the versions stay that an unchanged requirements.txt was resolved to before."""
 
 Progress = Callable[[str], None]
 
@@ -143,7 +150,9 @@ class Functions:
     ) -> Version:
         """Publish a version and switch to it.
 
-        Args: wasm: its initscript, uploaded beside the code.
+        Args:
+            overrides: keys of sockd.toml, and KEEP_PACKAGES.
+            wasm: its initscript, uploaded beside the code.
         Raises: BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity."""
         check_name(name)
         try:
@@ -326,10 +335,13 @@ class Functions:
     async def _deploy(
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
     ) -> Version:
-        config = FunctionConfig.from_toml(code.settings(), self._config.function, overrides)
+        settings = {key: value for key, value in overrides.items() if key != KEEP_PACKAGES}
+        config = FunctionConfig.from_toml(code.settings(), self._config.function, settings)
         config = config.with_secrets(self._secrets(name))
         handler = entry_point(code.path, config.handler)
-        closure = await self._install(name, code.requirements(), progress)
+        requirements = code.requirements()
+        kept = self._packages_for(name, requirements) if overrides.get(KEEP_PACKAGES) else None
+        closure = await self._install(name, requirements, kept, progress)
         self._check_reserve(name, config)
         current = self._live[name].version.record.initscript if name in self._live else ""
         async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
@@ -350,9 +362,17 @@ class Functions:
             return FunctionConfig.from_json(self._registry.get(name).config).secrets
         return {}
 
-    async def _install(self, name: str, requirements: str | None, progress: Progress) -> Closure:
-        closure = Closure()
-        if requirements is not None:
+    def _packages_for(self, name: str, requirements: str | None) -> Closure | None:
+        """Those of the current version, if it asked for the same."""
+        with contextlib.suppress(NoSuchFunction, BadArchive):
+            record = self._registry.get(name)
+            if read_text(self._code.path(record.digest), "requirements.txt", REQUIREMENTS_BYTES) == requirements:
+                return Closure.from_json(record.closure)
+        return None
+
+    async def _install(self, name: str, requirements: str | None, kept: Closure | None, progress: Progress) -> Closure:
+        closure = kept or Closure()
+        if kept is None and requirements is not None:
             progress("resolving requirements.txt")
             closure = await self._packages.resolve(requirements)
         deploying = (name, closure)

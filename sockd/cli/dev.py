@@ -1,0 +1,150 @@
+"""`sockd dev DIR`: deploy a directory, and again each time that something in it is saved."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.cli.client import Management, state_dir_option
+from sockd.cli.deploy import default_name, readable, result
+from sockd.cli.output import Failure, json_option, say
+from sockd.remote.connections import DEFAULT_URL
+
+SETTLE_MS = 5
+"""How long nothing more may change before a save is taken for complete: editors write a file, and then rename it."""
+IDLE_MS = 250
+MAX_SHOWN = 5
+MAX_SOURCE_BYTES = 4 << 20
+
+
+@click.command()
+@click.argument("directory", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--name", help="The function's name.  [default: the directory's]")
+@state_dir_option
+@json_option
+def dev(directory: Path, name: str | None, state_dir: Path, as_json: bool) -> None:
+    """Deploy DIRECTORY again each time that something in it is saved, until Ctrl-C.
+
+    What does not compile is told and not deployed. Packages are resolved when requirements.txt changes, and only then."""
+    try:
+        import watchfiles
+    except ImportError:
+        raise Failure("sockd dev needs watchfiles", fix="pip install 'sockd[watch]'") from None
+    project = Project(directory, name or default_name(directory), Management(state_dir), as_json)
+    with contextlib.suppress(KeyboardInterrupt):
+        project.deploy()
+        # The first thing that it yields is a time-out: it watches from then on, and what was saved before is looked for.
+        changes = watchfiles.watch(directory, step=SETTLE_MS, debounce=100, rust_timeout=IDLE_MS, yield_on_timeout=True)
+        for number, change in enumerate(changes):
+            if number == 0:
+                project.tell_watching()
+            if change or number == 0:
+                project.deploy(sorted({Path(path) for _, path in change}))
+
+
+class Project:
+    """A directory, as what it was deployed as last."""
+
+    def __init__(self, directory: Path, name: str, management: Management, as_json: bool) -> None:
+        self.name = name
+        self.management = management
+        self._directory = directory
+        self._as_json = as_json
+        self._digest = ""
+
+    def deploy(self, changed: Sequence[Path] = ()) -> None:
+        """Deploy what is there now if it is something new, and tell; whatever is wrong with it is told, too, and the version
+        before serves on.
+
+        Args: changed: since the last time. Raises: Failure, of the first deploy."""
+        started_ns = time.perf_counter_ns()
+        paths = [_relative(path, self._directory) for path in changed]
+        for path in changed:
+            if (error := syntax_error(path)) is not None:
+                self._tell_failure(paths, error)
+                return
+        from sockd.lambdas.packing import pack_with_digest
+
+        is_first = not self._digest
+        try:
+            archive, digest = readable(self._directory, pack_with_digest)
+            if digest == self._digest:
+                return
+            function = self._deploy(archive)
+        except Failure as failure:
+            if is_first:
+                raise
+            self._tell_failure(paths, "\n".join(filter(None, [failure.message, failure.why])))
+            return
+        self._digest = digest
+        took_ms = (time.perf_counter_ns() - started_ns) / 1e6
+        if self._as_json:
+            _print({"changed": paths, "version": function["version_number"], "ms": round(took_ms, 3)})
+        else:
+            click.echo(f"{_now()}  {_shown(paths)}version {function['version_number']} in {took_ms:.0f} ms")
+
+    def tell_watching(self) -> None:
+        """Say that changes are seen from now on."""
+        url = f"{self.management.get('status').get('url', DEFAULT_URL)}/run/{self.name}"
+        if self._as_json:
+            _print({"watching": str(self._directory), "url": url})
+        else:
+            say(f"watching {self._directory} for {url}; Ctrl-C ends it")
+
+    def _deploy(self, archive: bytes) -> dict[str, Any]:
+        headers = {"x-sockd-overrides": json.dumps({"keep_packages": True})}
+        lines = self.management.lines("PUT", "functions", self.name, body=archive, headers=headers)
+        return result(lines, lambda text: None)
+
+    def _tell_failure(self, paths: Sequence[str], why: str) -> None:
+        if self._as_json:
+            _print({"changed": list(paths), "error": why})
+            return
+        click.echo(f"{_now()}  {_shown(paths)}", nl=False)
+        click.secho("not deployed", fg="red", bold=True)
+        click.echo(why)
+
+
+def syntax_error(path: Path) -> str | None:
+    """Why a source file does not compile, as Python says it; None: it does, it is gone, or it is no source."""
+    if path.suffix != ".py":
+        return None
+    try:
+        source = path.read_bytes()
+        if len(source) <= MAX_SOURCE_BYTES:
+            compile(source, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        import traceback
+
+        return "".join(traceback.format_exception_only(error)).rstrip()
+    except (OSError, RecursionError, MemoryError):
+        return None
+    return None
+
+
+def _relative(path: Path, directory: Path) -> str:
+    try:
+        return str(path.relative_to(directory.resolve()))
+    except ValueError:
+        return str(path)
+
+
+def _shown(paths: Sequence[str]) -> str:
+    if not paths:
+        return ""
+    more = f" and {len(paths) - MAX_SHOWN} more" if len(paths) > MAX_SHOWN else ""
+    return f"{', '.join(paths[:MAX_SHOWN])}{more}: "
+
+
+def _now() -> str:
+    return time.strftime("%H:%M:%S")
+
+
+def _print(line: dict[str, Any]) -> None:
+    click.echo(json.dumps(line))

@@ -1,0 +1,55 @@
+"""`sockd init NAME`: a directory with a small project to begin with. Owns the templates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sockd.cli.deploy import default_name
+from sockd.cli.output import USAGE, Failure
+
+HELLO = '''"""The function `handler` answers each event; a second parameter would get AWS's context."""
+
+
+def handler(event):
+    return {"hello": event.get("name", "world")}
+'''
+SEBS = '''"""A benchmark as SeBS has them: `result` is measured work, `measurement` its times in microseconds."""
+
+import datetime
+
+
+def handler(event):
+    begin = datetime.datetime.now()
+    total = sum(range(int(event.get("size", 1000))))
+    end = datetime.datetime.now()
+    return {"result": total, "measurement": {"compute_time": (end - begin) / datetime.timedelta(microseconds=1)}}
+'''
+SETTINGS = """# Every key is optional; `sockd deploy` says which there are when one is wrong.
+memory_mb = 128
+timeout_s = 3
+"""
+TEMPLATES: dict[str, dict[str, str]] = {
+    "hello": {"handler.py": HELLO, "sockd.toml": SETTINGS},
+    "sebs": {"function/function.py": SEBS, "sockd.toml": SETTINGS},
+}
+"""Files by name."""
+
+
+@click.command()
+@click.argument("directory", metavar="NAME", type=click.Path(path_type=Path))
+@click.option("--template", type=click.Choice(sorted(TEMPLATES)), default="hello", show_default=True, help="What kind.")
+def init(directory: Path, template: str) -> None:
+    """Make a directory with a small project in it."""
+    name = default_name(directory)
+    if directory.exists() and any(directory.iterdir()):
+        raise Failure(f"{directory} is not empty", fix="sockd init ANOTHER-NAME", exit_code=USAGE)
+    try:
+        for path, text in TEMPLATES[template].items():
+            file = directory / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    except OSError as error:
+        raise Failure(f"{directory} cannot be written", why=str(error)) from None
+    click.echo(f"made {directory}; next:\n  sudo sockd dev {directory}\n  sockd invoke {name} -d '{{}}'")
