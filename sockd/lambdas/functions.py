@@ -25,13 +25,9 @@ from sockd.config import Config
 from sockd.errors import BadArchive, BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.admission import Admission
-<<<<<<< HEAD
 from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.allowance import Allowance
-from sockd.lambdas.code_store import CodeStore, CodeVersion
-=======
 from sockd.lambdas.code_store import REQUIREMENTS_BYTES, CodeStore, CodeVersion, read_text
->>>>>>> 0a9dded (Deploy a directory each time that it is saved: sockd dev; make small projects: sockd init)
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function import Caches, Function, Outcome
 from sockd.lambdas.function_config import FunctionConfig, InitscriptConfig, check_name
