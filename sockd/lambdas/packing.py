@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from sockd.lambdas.archive import BYTECODE, Tree, TreeFile, checked_path
 from sockd.lambdas.zip_directory import UNIX
 
 LEFT_BEHIND = frozenset({".git", BYTECODE, ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"})
+OF_EDITORS = re.compile(r"\..*\.sw[a-z]|.*~|\.#.*|\.DS_Store")
+"""What editors and file managers leave beside a file while it is open."""
 PACKED_TIME = (1980, 1, 1, 0, 0, 0)
 """The zip format's epoch: the same directory packs to the same bytes."""
 FILE = stat.S_IFREG | 0o644
@@ -27,7 +30,7 @@ FILE = stat.S_IFREG | 0o644
 def pack(directory: Path, config: CodeConfig | None = None) -> bytes:
     """A directory as a zip file; the same directory gives the same bytes, whenever and by whom it is packed. Blocks.
 
-    Version control, bytecode, virtual environments and tools' caches (LEFT_BEHIND) stay behind.
+    Version control, bytecode, virtual environments, tools' caches (LEFT_BEHIND) and editors' files (OF_EDITORS) stay behind.
 
     Raises: BadArchive for what could not be deployed (links, devices, names) or is over the limits; OSError."""
     return pack_with_digest(directory, config)[0]
@@ -78,7 +81,7 @@ def _walk(directory: Path, prefix: str, only: Sequence[str] | None = None) -> It
     """(path, st_mode) of everything to be packed; paths of directories end with a slash."""
     for item in sorted(os.scandir(directory / prefix), key=lambda item: item.name):
         path = prefix + item.name
-        if item.name in LEFT_BEHIND or (only is not None and item.name not in only):
+        if item.name in LEFT_BEHIND or OF_EDITORS.fullmatch(item.name) or (only is not None and item.name not in only):
             continue
         try:
             checked_path(path)
