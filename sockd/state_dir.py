@@ -1,6 +1,6 @@
 """The state directory: where everything that outlives a daemon is kept, and the lock that lets one daemon in.
 
-registry.sqlite   secret.key   code/   packages/   uv-cache/   initscripts/   learned.json     kept
+registry.sqlite   events.sqlite   destinations/   secret.key   code/   packages/   uv-cache/   initscripts/   learned.json   kept
 lock              the pid of the daemon that has it, held by flock(2): gone with its process, however that ends
 tmp/   base/   roots/   engine/   sockd.sock                         worthless after a daemon: emptied at start
 """

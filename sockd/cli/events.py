@@ -45,7 +45,7 @@ def ls(state: str, function: str | None, limit: int, state_dir: Path, as_json: b
 @click.argument("event_id", metavar="ID")
 @state_dir_option
 def show(event_id: str, state_dir: Path) -> None:
-    """Show a dead letter with its payload, as JSON."""
+    """Show an event that is not over, or a dead letter, with its payload, as JSON."""
     print_json(Management(state_dir).get("events", event_id))
 
 

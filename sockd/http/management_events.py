@@ -1,7 +1,7 @@
 """The management door's routes for asynchronous invocation.
 
     GET    /events?state=&function=&limit=     events that wait, dead letters, or both
-    GET    /events/{id}                        a dead letter with its payload
+    GET    /events/{id}                        one of them with its payload
     POST   /events/{id}/retry                  run it again;    POST /events/retry?function=    all of them
     DELETE /events/{id}                        delete it;       DELETE /events?function=        all of them
     GET    /functions/{name}/event-invoke-config?qualifier=
@@ -56,7 +56,7 @@ def routes(events: Events) -> list[Route]:
         return respond(json_answer(found))
 
     async def show(request: Request) -> Response:
-        return respond(json_answer(await events.dead_letters.show(request.path_params["id"])))
+        return respond(json_answer(await events.show(request.path_params["id"])))
 
     async def retry(request: Request) -> Response:
         function, event_id = request.query_params.get("function"), request.path_params.get("id")

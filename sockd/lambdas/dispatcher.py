@@ -100,24 +100,26 @@ class Dispatcher:
         return rules(self._config, self.configs.get((event.function, event.qualifier or LATEST)))
 
     def _dispatch(self) -> None:
+        """Begin what is due and has a place. What is not due yet is waited for by a timer, a place by whom it is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self._going:
             return
         while len(self._running) < self._config.concurrency:
             entry = self.queue.take(self._clock.monotonic())
             if entry is None:
-                break
-            attempt = asyncio.ensure_future(self._run(entry))
-            self._running.add(attempt)
-            attempt.add_done_callback(self._running.discard)
-        self._set_timer()
+                due = self.queue.next_due()
+                if due is not None:
+                    self._timer = self._clock.call_later(max(due - self._clock.monotonic(), 0.0), self._dispatch)
+                return
+            running = asyncio.ensure_future(self._run(entry))
+            self._running.add(running)
+            running.add_done_callback(self._ended)
 
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due = self.queue.next_due()
-        if due is not None:
-            self._timer = self._clock.call_later(max(due - self._clock.monotonic(), 0.0), self._dispatch)
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        self._running.discard(running)
+        self._dispatch()
 
     async def _run(self, entry: Entry) -> None:
         """One attempt, and what comes of it."""
@@ -130,8 +132,6 @@ class Dispatcher:
             self.queue.drop(event)
         finally:
             self.queue.leave(event)
-            # In the next step of the loop, when this task is no longer one of those that run.
-            asyncio.get_running_loop().call_soon(self._dispatch)
         if again_s is not None:
             self.queue.push(event, due=self._clock.monotonic() + again_s, born=entry.born)
 

@@ -23,7 +23,7 @@ from sockd.lambdas.destinations import Directories, parse_destination
 from sockd.lambdas.dispatcher import Dispatcher, Functions
 from sockd.lambdas.event_configs import EventInvokeConfig
 from sockd.lambdas.event_endings import Endings
-from sockd.lambdas.event_records import LATEST
+from sockd.lambdas.event_records import LATEST, embedded
 from sockd.lambdas.event_store import Event, EventStore
 from sockd.lambdas.store_thread import StoreThread
 from sockd.lambdas.trace_context import traceparent_of
@@ -208,6 +208,18 @@ class Events:
             {**described(event), "state": "running" if event.seq in running else "waiting"}
             for event, _ in zip(entries, range(limit), strict=False)
         ]
+
+    async def show(self, event_id: str) -> dict[str, Any]:
+        """One that is not over, or a dead letter, with its payload. Raises: NoSuchEvent."""
+        queue = self._dispatcher.queue
+        entries = (entry.event for entry in queue.entries())
+        event = next((each for each in entries if str(uuid.UUID(bytes=each.id)) == event_id), None)
+        if event is None:
+            return await self.dead_letters.show(event_id)
+        seq = event.seq
+        payload = await self.store.run(lambda store: store.payload(seq))
+        state = "running" if seq in queue.running else "waiting"
+        return {**described(event), "state": state, "payload": embedded(payload or b"")}
 
     def depth(self) -> dict[str, int]:
         """Events that are not over, by state."""

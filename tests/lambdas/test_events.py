@@ -385,6 +385,22 @@ async def test_the_queue_is_bounded(tmp_path: Path) -> None:
         assert [isinstance(each, errors.TooManyRequests) for each in results] == [False, False, True, True]
 
 
+async def test_what_is_due_while_all_places_are_taken_waits_for_a_place_and_not_for_the_clock(tmp_path: Path) -> None:
+    house = House(tmp_path, concurrency=1)
+    house.functions.do["f"] = lambda payload: b"1"
+    house.functions.holding = asyncio.Event()
+    async with house.open() as events:
+        for _ in range(3):
+            await events.accept("f", "", b"{}", source="aws")
+        await until(lambda: house.functions.ran)
+        assert house.clock.next_in() is None
+        shown = [await events.show(each["id"]) for each in events.waiting("f", 10)]
+        assert [each["state"] for each in shown] == ["running", "waiting", "waiting"]
+        house.functions.holding.set()
+        await all_over(events, house.clock)
+        assert len(house.functions.ran) == 3
+
+
 async def test_functions_take_turns_and_none_takes_all_places(tmp_path: Path) -> None:
     house = House(tmp_path, concurrency=4)
     house.functions.do |= {"many": lambda payload: b"1", "few": lambda payload: b"1"}
