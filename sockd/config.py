@@ -28,6 +28,10 @@ class HttpConfig(Slice, frozen=True):
     """Address and port of the public door; port 0 takes a free one. Beyond loopback it needs `lambda_api.keys`."""
     max_payload_bytes: int = 6 * MB
     """Of a request's body and of an answer."""
+    max_streamed_bytes: int = 200 * MB
+    """Of an answer that comes piece by piece (AWS: 200 MB)."""
+    stop_grace_s: float = 1.0
+    """How long a function whose client has gone in the middle of such an answer may take to end it."""
     max_connections: int = 4096
     """Open at a time; one more is answered 503 and closed."""
     keep_alive_s: int = 75

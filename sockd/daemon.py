@@ -80,6 +80,9 @@ class Daemon:
         function = await self._worker.functions.called(request)
         return await self._noted.account(request, function.invoke(request))
 
+    def is_app(self, name: str) -> bool:
+        return self._worker.functions.is_app(name)
+
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
         """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""
         if self.draining:

@@ -3,6 +3,7 @@
     SockdError 500
      ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadConfig, InvalidEvent
      ├─ NoSuchFunction 404 ── NoSuchVersion
+     ├─ MethodNotAllowed 405
      ├─ RequestTooLarge 413
      ├─ TooManyRequests 429 ── TooManyEvents
      ├─ FunctionFailed 500                the handler ran and raised
@@ -93,6 +94,17 @@ class NoSuchVersion(NoSuchFunction):
         super().__init__(
             f"function {name!r} has no version or alias {self.qualifier!r}; `sockd versions {name}` lists them"
         )
+
+
+class MethodNotAllowed(SockdError):
+    """The path exists, the method does not; `allow` lists those that do."""
+
+    status = 405
+    error_type = "MethodNotAllowedException"
+
+    def __init__(self, method: str, allow: str) -> None:
+        super().__init__(f"{method} is not allowed here; use {allow}")
+        self.allow = allow
 
 
 class RequestTooLarge(SockdError):

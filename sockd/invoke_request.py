@@ -53,6 +53,11 @@ class InvokeRequest(msgspec.Struct):
         arn              `context.invoked_function_arn`
         http             the request as it came: method, path and raw_path below the function, root_path above it, query,
                          headers [[name, value], ...], client, server, scheme; the payload is its body then"""
+    method: str = "POST"
+    """Of HTTP, for functions that say which they take."""
+    as_http: Callable[[], tuple[dict[str, Any], bytes]] | None = None
+    """For a function that is a web app, which nobody knows before it has been looked up: what `details["http"]` is to be, and
+    the body that is its payload."""
     sink: Sink | None = None
     """Takes a streamed answer; without one its pieces are joined, up to the limit of an answer."""
     trace: TraceContext | None = None

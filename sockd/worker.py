@@ -118,7 +118,8 @@ class Worker:
         stack.callback(assembly.close)
         if assembly.reason:
             _log.warning("roots are made early, so there are no spares (see `sockd doctor`): %s", assembly.reason)
-        parts = Parts(assembly, cgroups, budget, config.http.max_payload_bytes, config.sandbox.spawn_deadline_s)
+        http, spawn_deadline_s = config.http, config.sandbox.spawn_deadline_s
+        parts = Parts(assembly, cgroups, budget, http.max_payload_bytes, spawn_deadline_s, http.stop_grace_s)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
         tree = ZygoteTree(zygotes, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=usual)
         stack.callback(tree.close)
@@ -131,7 +132,8 @@ class Worker:
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
         scripts = _initscripts(config, state, cgroups, budget, stack)
-        caches = Caches(handlers, tree, nursery, budget, scripts)
+        limits = http.max_payload_bytes, http.max_streamed_bytes
+        caches = Caches(handlers, tree, nursery, budget, scripts, *limits)
         functions, versions = _functions(config, state, packages, caches, stack)
         urls = FunctionUrls.open(state.path / REGISTRY)
         stack.callback(urls.close)

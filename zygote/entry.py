@@ -1,7 +1,8 @@
 """The user's handler: found by name, called the way its signature asks for, its answer and its errors made into JSON.
 
 Conventions (research of what AWS, SeBS and OpenLambda users write): two positional parameters get (event, context), one
-gets (event); `async def` is awaited on one event loop that lives as long as the sandbox.
+gets (event); `async def` is awaited on one event loop that lives as long as the sandbox; an iterator that is returned is
+the answer's pieces. A web app is another kind of handler (`zygote.apps`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Context:
     """What AWS Lambda hands a handler as its second argument, with the same attribute names and types."""
 
     identity = None
-    client_context = None
+    client_context: Any = None
+    invoked_function_arn: str
 
     def __init__(self, function: dict[str, str], request: bytes, deadline_ns: int) -> None:
         """Args: function: what is the same for every request (`shared_context`)."""
@@ -48,6 +50,14 @@ class Context:
         self.__dict__.update(function)
         self.aws_request_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
         self._deadline_ns = deadline_ns
+
+    def tell(self, told: dict) -> None:
+        """Add what came with this request (`zygote.details`)."""
+        from zygote import details
+
+        if told.get("client_context") is not None:
+            self.client_context = details.client_context(told["client_context"])
+        self.invoked_function_arn = told.get("arn", self.invoked_function_arn)
 
     def get_remaining_time_in_millis(self) -> int:
         return max(0, (self._deadline_ns - time.monotonic_ns()) // 1_000_000)
@@ -66,25 +76,66 @@ def shared_context(function: dict) -> dict[str, str]:
     }
 
 
-class Handler:
-    """A loaded entry point. `call(event, request, deadline_ns)` gives the answer's JSON."""
+def open_handler(function: dict) -> Handler:
+    """Load the entry point. Raises: HandlerNotFound; whatever its module raises."""
+    if function["entry_file"]:
+        load_file(function["handler"].partition(":")[0], function["code"], function["entry_file"])
+    app = function.get("app", "")
+    if not app:
+        return Handler(function, load(function["handler"]))
+    target = load_any(function["handler"])
+    code = getattr(target, "__code__", None)
+    if app == "maybe" and code is not None and is_plain(code) and not hasattr(target, "__wrapped__"):
+        return Handler(function, target)
+    from zygote.apps import open_app
 
-    def __init__(self, function: dict) -> None:
-        if function["entry_file"]:
-            load_file(function["handler"].partition(":")[0], function["code"], function["entry_file"])
-        self._callable = load(function["handler"])
+    return open_app(target, app) or Handler(function, target)
+
+
+def is_plain(code: Any) -> bool:
+    """Whether a function's arguments are an event's and not a web app's."""
+    return code.co_argcount < 3 and not code.co_flags & 0x04 and "start_response" not in code.co_varnames  # *args
+
+
+class Handler:
+    """A function that takes events. `call` gives its answer's JSON, or an answer that is to be poured into an Outlet."""
+
+    kind = b""
+    """What READY says of it."""
+
+    def __init__(self, function: dict, target: Any) -> None:
+        self._callable = target
         count, is_async = signature(self._callable, function["handler"])
         self._context = shared_context(function) if count > 1 else None
         self._run = Runner().run if is_async else None
 
-    def call(self, event: bytes, request: bytes, deadline_ns: int) -> bytes:
+    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> Any:
+        """One request.
+
+        Args: told: what came beside the event, if anything did.
+        Returns: bytes, or something with `pour`. Raises: whatever the function raises; InvalidEvent; MarshalError."""
         if self._context is None:
             answer = self._callable(parse_event(event))
         else:
-            answer = self._callable(parse_event(event), Context(self._context, request, deadline_ns))
+            context = Context(self._context, request, deadline_ns)
+            if told is not None:
+                context.tell(told)
+            answer = self._callable(parse_event(event), context)
         if self._run is not None and hasattr(answer, "__await__"):
             answer = self._run(answer)
-        return encode_answer(answer)
+        try:
+            return encode_answer(answer)
+        except MarshalError:
+            if not hasattr(type(answer), "__next__") and not hasattr(type(answer), "__anext__"):
+                raise
+        from zygote.pieces import Pieces
+
+        if self._run is None and hasattr(type(answer), "__anext__"):
+            self._run = Runner().run
+        return Pieces(answer, self._run)
+
+    def close(self) -> None:
+        """Nobody will call it any more."""
 
 
 class Runner:
@@ -198,6 +249,18 @@ def load(entry: str) -> Any:
         return getattr(sys.modules[name], attribute)
     except AttributeError:
         raise HandlerNotFound(f"module {name!r} has no {attribute!r}; set handler in sockd.toml") from None
+
+
+def load_any(entry: str) -> Any:
+    """`load`, but that OpenLambda's f may be an app instead (its convention for one file)."""
+    try:
+        return load(entry)
+    except HandlerNotFound:
+        name, _, attribute = entry.partition(":")
+        app = getattr(sys.modules.get(name), "app", None)
+        if attribute != "f" or app is None:
+            raise
+        return app
 
 
 def signature(function: Any, entry: str) -> tuple[int, bool]:

@@ -13,7 +13,11 @@ from time import monotonic_ns, tzset
 
 from zygote import _native, entry, hygiene, initscript_link, protocol, storage_finder
 from zygote.import_timer import ImportTimer
-from zygote.protocol import FAILED, INIT, INVOKE, MODULES, READY, RESULT
+from zygote.protocol import FAILED, GONE, INIT, INVOKE, MODULES, NO_DETAILS, READY, RESULT
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_REPORTED_MODULES = 4000
 
@@ -54,6 +58,7 @@ def serve(channel: int) -> int:
     if handler is None:
         return 1
     answer_requests(channel, handler, function["max_answer_bytes"], timer, link)
+    handler.close()
     return 0
 
 
@@ -71,13 +76,13 @@ def initialize(channel: int, number: int, function: dict, link: int | None) -> e
         extend_path(function)
         if function.get("storage") == "sockd":
             storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
-        handler = entry.Handler(function)
+        handler = entry.open_handler(function)
     except SystemExit:
         raise
     except BaseException as error:  # KeyboardInterrupt, too: only exiting is no failure
         _native.reply(channel, FAILED, number, started, monotonic_ns(), entry.describe(error))
         return None
-    _native.reply(channel, READY, number, started, monotonic_ns(), b"")
+    _native.reply(channel, READY, number, started, monotonic_ns(), handler.kind)
     return handler
 
 
@@ -119,9 +124,11 @@ def answer_requests(channel: int, handler: entry.Handler, max_bytes: int, timer:
     while (frame := _native.receive(channel)) is not None:
         kind, number, body, _ = frame
         if kind != INVOKE:
+            if kind == GONE:
+                continue  # it came when the answer was complete
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} instead of INVOKE")
         started = monotonic_ns()
-        kind, result, ended = answer(handler, body, started, max_bytes)
+        kind, result, ended = answer(handler, channel, number, body, started, max_bytes)
         if first:
             first = False
             timer.stop()
@@ -133,12 +140,21 @@ def answer_requests(channel: int, handler: entry.Handler, max_bytes: int, timer:
             link = None
 
 
-def answer(handler: entry.Handler, body: bytes, started: int, max_bytes: int) -> tuple[int, bytes, int]:
-    """One request: call the handler, flush what it printed; RESULT or FAILED, its body, and when it ended."""
+def answer(
+    handler: entry.Handler, channel: int, number: int, body: bytes, started: int, max_bytes: int
+) -> tuple[int, bytes, int]:
+    """One request: call the handler, flush what it printed; RESULT or FAILED, its body, and when it ended.
+
+    An answer that comes piece by piece has gone out by then."""
     kind = RESULT
     try:
         deadline = started + int.from_bytes(body[16:24], "little")  # protocol.INVOCATION
-        result = handler.call(body[24:], body[:16], deadline)
+        if body[24:28] == NO_DETAILS:
+            result = handler.call(body[28:], body[:16], deadline)
+            if type(result) is not bytes:
+                result = pour(result, channel, number)
+        else:
+            result = answer_told(handler, channel, number, body, deadline)
         if len(result) > max_bytes:
             kind, result = FAILED, too_large(max_bytes)
     except SystemExit:
@@ -148,6 +164,24 @@ def answer(handler: entry.Handler, body: bytes, started: int, max_bytes: int) ->
     ended = monotonic_ns()
     flush()
     return kind, result, ended
+
+
+def answer_told(handler: entry.Handler, channel: int, number: int, body: bytes, deadline: int) -> bytes:
+    """Call the handler with what is told beside its event (`zygote.details`); the answer, empty if it has gone out."""
+    from zygote import details
+
+    event, told = details.split(body)
+    with details.Trace(told):
+        result = handler.call(event, body[:16], deadline, told)
+        return result if type(result) is bytes else pour(result, channel, number)
+
+
+def pour(answer: Any, channel: int, number: int) -> bytes:
+    """Send an answer piece by piece; nothing is left of it."""
+    from zygote.outlet import Outlet
+
+    answer.pour(Outlet(channel, number))
+    return b""
 
 
 def modules_frame(number: int, seconds: dict[str, float]) -> bytes:

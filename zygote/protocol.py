@@ -20,11 +20,15 @@ Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header an
       │◄──────────────── PRIMED                   (confined, warm, waiting; a spare stays here)
       │ INIT    `encode_init`; the code is mounted by now [the link to its initscript, if it has one]
       ├───────────────────────────────────────►│ sys.path, environment, import the handler
-      │◄──────────────── READY | FAILED
-      │ INVOKE  request uuid, timeout, event bytes
+      │◄──────────────── READY (an app? see `APP`) | FAILED
+      │ INVOKE  request uuid, timeout, details, event bytes
       ├───────────────────────────────────────►│ call the handler
-      │◄──────────────── MODULES                  (once, before the first answer: what the function imported)
-      │◄──────────────── RESULT | FAILED
+      │◄──────────────── HEAD                     (an answer that comes piece by piece: its status and headers,
+      │◄──────────────── CHUNK …                   then its body)
+      │ GONE                                      (nobody reads that answer any more)
+      ├───────────────────────────────────────►│ close the generator; tell the app
+      │◄──────────────── MODULES                  (once, before the first answer ends: what the function imported)
+      │◄──────────────── RESULT | FAILED          (RESULT after a HEAD has no answer in it)
 
 INIT and INVOKE may be queued before the sandbox exists. Anything out of order, of an unknown type or over its limit is a
 ProtocolError, after which the peer is destroyed: there is no resynchronising with untrusted code.
@@ -46,13 +50,23 @@ One that waits is given a pipe instead of its cgroups' files: it goes on when th
 FORK_SANDBOX, FORK_ZYGOTE = range(2)
 HEADER = Struct("<IBBHQ")
 """Frame header: body length in bytes, type, flags, zero, request number."""
-INVOCATION = Struct("<16sq")
-"""First bytes of an INVOKE body: request uuid, timeout in ns. The event follows."""
+INVOCATION = Struct("<16sqI")
+"""First bytes of an INVOKE body: request uuid, timeout in ns, length of the details. These, JSON, and the event follow."""
+NO_DETAILS = bytes(4)
+"""The length of details in an INVOKE that has none, as nearly all."""
 TIMES = Struct("<qq")
 """First bytes of a READY, RESULT or FAILED body: start and end in ns of CLOCK_MONOTONIC. The answer follows."""
 
-PRIMED, INIT, READY, INVOKE, RESULT, FAILED, MODULES = range(1, 8)
-FRAME_NAMES = {1: "PRIMED", 2: "INIT", 3: "READY", 4: "INVOKE", 5: "RESULT", 6: "FAILED", 7: "MODULES"}
+PRIMED, INIT, READY, INVOKE, RESULT, FAILED, MODULES, HEAD, CHUNK, GONE = range(1, 11)
+FRAME_NAMES = dict(enumerate("PRIMED INIT READY INVOKE RESULT FAILED MODULES HEAD CHUNK GONE".split(), 1))
+
+APP = b"app"
+"""What follows the times in READY if the handler is a web app; else nothing does."""
+CHUNK_MAX_BYTES = 64 * 1024
+"""Longest CHUNK; none is empty."""
+HEAD_MAX_BYTES = 64 * 1024
+_TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
+_CONTROLS = dict.fromkeys([*range(9), *range(10, 32), 127])
 
 
 class ProtocolError(Exception):
@@ -102,6 +116,48 @@ def decode_init(body: bytes) -> dict:
     """What `encode_init` was given, but for "env", which is dict[bytes, bytes] now."""
     function: dict = marshal.loads(body)
     return function
+
+
+def encode_head(status: object, headers: object) -> bytes:
+    """HEAD's body. Raises: ValueError: HTTP has no such status or header; the message is for whoever gave it."""
+    head = check_head(status, headers)
+    body = json.dumps(head, separators=(",", ":")).encode()
+    if len(body) > HEAD_MAX_BYTES:
+        raise ValueError(f"status and headers of {len(body)} bytes, limit {HEAD_MAX_BYTES}")
+    return body
+
+
+def decode_head(body: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """Status and headers of a HEAD. Raises: ProtocolError."""
+    if len(body) > HEAD_MAX_BYTES:
+        raise ProtocolError(f"HEAD of {len(body)} bytes, limit {HEAD_MAX_BYTES}")
+    try:
+        status, headers = check_head(*json.loads(body))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"bad HEAD: {error}") from None
+    return status, [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+def check_head(status: object, headers: object) -> tuple[int, list[tuple[str, str]]]:
+    """The two as HTTP can say them, names in lower case. Raises: ValueError, whatever they are."""
+    if type(status) is not int or not 200 <= status <= 599:
+        raise ValueError(f"status {status!r:.40} is not a number from 200 to 599")
+    try:
+        return status, [check_header(name, value) for name, value in headers]  # type: ignore[attr-defined]
+    except TypeError:
+        raise ValueError("headers are not pairs of texts") from None
+
+
+def check_header(name: object, value: object) -> tuple[str, str]:
+    """One header as HTTP can say it. Raises: ValueError."""
+    if type(name) is not str or type(value) is not str:
+        raise ValueError(f"header {name!r:.80}: {value!r:.80}: both must be text")
+    name = name.lower()
+    if not name or name.encode("latin-1", "replace").translate(None, _TOKEN):
+        raise ValueError(f"{name!r:.80} is not a header's name")
+    if value.translate(_CONTROLS) != value or not (value.isascii() or max(value) <= "\xff"):
+        raise ValueError(f"header {name:.80}: its value has characters that no header may have")
+    return name, value.strip(" \t")
 
 
 def encode_frame(kind: int, number: int, *parts: bytes) -> bytes:

@@ -33,7 +33,7 @@ FUNCTION = {
     "open_files": 1 << 30,  # as many as there may be: lowering could not be taken back
     "max_answer_bytes": 1 << 20,
 }
-INVOCATION = protocol.INVOCATION.pack(bytes(16), 10**9) + b'{"a": [1, 2.5, true, null], "b": "text"}'
+INVOCATION = protocol.INVOCATION.pack(bytes(16), 10**9, 0) + b'{"a": [1, 2.5, true, null], "b": "text"}'
 
 
 def rehearse(times: int = 1) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sockd.errors import FunctionFailed, NoCapacity, SockdError, StorageFull, TooManyRequests
+from sockd.errors import FunctionFailed, MethodNotAllowed, NoCapacity, SockdError, StorageFull, TooManyRequests
 from sockd.telemetry import Invocation
 
 log = logging.getLogger("sockd.http")
@@ -56,6 +56,8 @@ def failure(error: BaseException, request_id: str) -> Answer:
         fields += f"retry-after: {error.retry_after_s}\r\n"
     elif isinstance(error, NoCapacity):
         fields += "retry-after: 1\r\n"
+    elif isinstance(error, MethodNotAllowed):
+        fields += f"allow: {error.allow}\r\n"
     return Answer(error.status, fields, error_body(error, request_id))
 
 

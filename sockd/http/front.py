@@ -1,7 +1,9 @@
 """The public door: no framework on the way of an invocation.
 
-    POST|GET /run/<name>[:version or alias]
+    POST|GET /run/<name>[:version or alias][/...]
                            bytes in, JSON out; GET or an empty body is the event {}
+    ANY /run/<name>[:version or alias][/path][?query]
+                           of a web app: what follows the name is its own
     GET /healthz  /status  /metrics
     /2015-03-31/...        AWS's Lambda API (`sockd.http.aws`)
     /url/<id>/...          function URLs (`sockd.http.urls`), which have names of their own, too
@@ -18,11 +20,12 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from sockd.config import HttpConfig
-from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
+from sockd.errors import BadRequest, Draining, MethodNotAllowed, RequestTooLarge, SockdError
 from sockd.http.answers import Answer, failure, json_answer, success
+from sockd.http.app_request import app_request
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
@@ -42,10 +45,9 @@ from sockd.lambdas.trace_context import of_headers
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
 _RUN = b"/run/"
-_CALLED = rb"[A-Za-z0-9_-]{1,64}(?::(?:\$LATEST|[A-Za-z0-9_-]{1,128}))?"
-"""A function, and perhaps which version or alias of it."""
-_CALLED_NAME = re.compile(_CALLED)
-_RUN_TARGET = re.compile(rb"/run/(" + _CALLED + rb")(?:\?.*)?")
+_RUN_TARGET = re.compile(rb"/run/([A-Za-z0-9_-]{1,64})(?::(\$LATEST|[A-Za-z0-9_-]{1,128}))?(/[^?]*)?(?:\?(.*))?")
+Called = re.Match[bytes]
+"""A function's target: its name, which version or alias of it, what follows in the path, the query."""
 Page = Callable[[], Answer | Awaitable[Answer]]
 _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
@@ -55,17 +57,6 @@ class NoSuchPage(SockdError):
 
     status = 404
     error_type = "ResourceNotFoundException"
-
-
-class MethodNotAllowed(SockdError):
-    """The path exists, the method does not; `allow` lists those that do."""
-
-    status = 405
-    error_type = "MethodNotAllowedException"
-
-    def __init__(self, method: str, allow: str) -> None:
-        super().__init__(f"{method} is not allowed here; use {allow}")
-        self.allow = allow
 
 
 class Site(Protocol):
@@ -147,25 +138,20 @@ class Front:
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
         return asked
 
-    def route(self, head: Head, called: re.Match[bytes] | None) -> str | Page:
-        """A function's name, perhaps with a colon and a qualifier; or a page.
+    def route(self, head: Head, called: re.Match[bytes] | None) -> Called | Page:
+        """A function, or a page.
 
         Args: called: the target, as `_RUN_TARGET` matched it.
         Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
-        if called and head.method in (b"POST", b"GET"):
-            return called[1].decode()
-        path, _ = head.path_and_query()
+        if called:
+            return called
+        path, query = head.path_and_query()
         if path.startswith(_RUN):
             # The raw path, so that nothing is decoded before it is judged: %2e, %2f and %00 are simply not in a name.
-            name = path[len(_RUN) :]
-            if not _CALLED_NAME.fullmatch(name):
-                raise BadRequest(
-                    "a function's name is 1 to 64 of A-Z a-z 0-9 _ -, and nothing but :VERSION or :ALIAS follows it in "
-                    "the path"
-                )
-            if head.method not in (b"POST", b"GET"):
-                raise MethodNotAllowed(head.method.decode(), "GET, POST")
-            return name.decode()
+            called = _RUN_TARGET.fullmatch(path + b"?" + query)
+            if called is None:
+                raise BadRequest("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, perhaps with :VERSION or :ALIAS")
+            return called
         page = self._pages.get(path)
         if page is None:
             raise NoSuchPage("no such page; a function is at /run/<name>")
@@ -184,17 +170,14 @@ class Front:
     def refuse(self, error: SockdError, request_id: str) -> Answer:
         """The answer to a request that the worker will not see."""
         self.refused[error.error_type] = self.refused.get(error.error_type, 0) + 1
-        answer = failure(error, request_id)
-        if isinstance(error, MethodNotAllowed):
-            return answer._replace(fields=f"{answer.fields}allow: {error.allow}\r\n")
-        return answer
+        return failure(error, request_id)
 
 
 class FrontExchange(Exchange):
     """One request to the front: judged by its head, then run as soon as it is whole."""
 
     _body: bytes | bytearray = b""
-    _target: str | Page | SockdError
+    _target: Called | Page | SockdError
     _asked: dict[bytes, bytes] | None = None
 
     def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
@@ -207,9 +190,9 @@ class FrontExchange(Exchange):
         except SockdError as error:
             self._aim(error)
 
-    def _aim(self, target: str | Page | SockdError) -> None:
+    def _aim(self, target: Called | Page | SockdError) -> None:
         self._target = target
-        if not isinstance(target, str):
+        if not isinstance(target, re.Match):
             self.ready = self.ignores_body = True
 
     def on_body(self, data: bytes) -> None:
@@ -226,16 +209,18 @@ class FrontExchange(Exchange):
 
     async def run(self) -> None:
         target = self._target
-        if isinstance(target, str):
+        if isinstance(target, re.Match):
             request_id = new_request_id()
             sink = StreamedAnswer(self, request_id)
             payload = bytes(self._body) or b"{}"
-            name, _, qualifier = target.partition(":")
-            request = InvokeRequest(name, payload, request_id, self._arrived_ns, self.gone, sink=sink)
-            if qualifier:
+            name = target[1].decode()
+            request = InvokeRequest(name, payload, request_id, self._arrived_ns, self.gone)
+            request.sink, request.method, request.as_http = sink, self.head.method.decode(), self._as_http
+            if target[2]:
+                qualifier = target[2].decode()
                 request.qualifier, request.details = qualifier, {"arn": arn(name, qualifier)}
             request.trace = of_headers(self.head.headers)
-            if self._asked is None:
+            if self._asked is None or self._front.worker.is_app(request.name):
                 sink.close(await run(self._front.worker, request))
             else:
                 sink.close(await self._run_as_asked(request, self._asked))
@@ -261,6 +246,13 @@ class FrontExchange(Exchange):
             )
         except SockdError as error:
             return failure(error, request_id_text(request.id))
+
+    def _as_http(self) -> tuple[dict[str, Any], bytes]:
+        """The request for a web app, and its body."""
+        called, body = self._target, bytes(self._body)
+        assert isinstance(called, re.Match)
+        root_path = _RUN + called[1] + (b":" + called[2] if called[2] else b"")
+        return app_request(self, root_path, called[3] or b"", called[4] or b"", body), body
 
 
 async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:

@@ -77,6 +77,9 @@ class WorkerApi(Protocol):
     async def invoke(self, request: InvokeRequest) -> Invocation:
         """Run a function once. Raises: SockdError."""
 
+    def is_app(self, name: str) -> bool:
+        """Whether a function is known to be a web app, to which a request's headers belong."""
+
     async def record(self, request: InvokeRequest) -> Mapping[str, Any]:
         """Run a function once in a new sandbox and tell what it read: `request_id`, `event`, `answer`, `reads`.
 

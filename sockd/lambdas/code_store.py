@@ -66,6 +66,10 @@ class CodeVersion:
         """The text of sockd.toml, None without one. Raises BadArchive."""
         return read_text(self.path, "sockd.toml", SETTINGS_BYTES)
 
+    def ol_yaml(self) -> str | None:
+        """The text of OpenLambda's ol.yaml, None without one. Raises BadArchive."""
+        return read_text(self.path, "ol.yaml", SETTINGS_BYTES)
+
 
 class CodeStore:
     """The published versions below `root`."""

@@ -21,9 +21,16 @@ CONVENTIONS = (
     ("handler.py", "handler:handler"),
     ("main.py", "main:handler"),
     ("function/function.py", "function.function:handler"),  # SeBS: a package, for its `from . import storage`
-    ("f.py", "f:f"),  # OpenLambda
+    ("f.py", "f:f"),  # OpenLambda; its f may be missing and its app be there
+    ("app.py", "app:app"),  # Flask's, Django's and uvicorn's examples
 )
 """What is looked for, in order: the first file that exists decides."""
+DETECTED_APPS = {
+    **dict.fromkeys((found for _, found in CONVENTIONS[:4]), ""),
+    "f:f": "maybe",
+    "app:app": "auto",
+}
+"""Which of what is detected are web apps (`zygote.apps.open_app`)."""
 
 WRITTEN = re.compile(r"(?P<module>[\w-]+(?:[./][\w-]+)*?)(?P<suffix>\.py)?(?P<mark>[:.])(?P<attr>[^\W\d]\w*)")
 """module:attr, AWS's module.attr (also dir/module.attr), and file.py:attr."""

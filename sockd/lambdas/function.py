@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -27,7 +28,8 @@ from sockd.lambdas.version import Version
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.program import Program
-from sockd.sandbox.sandbox import Reply, Sandbox
+from sockd.sandbox.sandbox import Call, Reply, Sandbox
+from sockd.sandbox.stream import Joined, Taker
 from sockd.telemetry import Invocation, Origin, Times
 from zygote import protocol
 
@@ -41,6 +43,8 @@ class Caches:
     nursery: Nursery
     budget: MemoryBudget
     initscripts: Initscripts | None = None
+    max_answer_bytes: int = 6 << 20
+    max_streamed_bytes: int = 200 << 20
 
 
 class Leased(msgspec.Struct):
@@ -59,6 +63,14 @@ class Leased(msgspec.Struct):
     """The run of its initscript."""
     pool: Pool | None = None
     """Where it goes back to, if it is one of those that are kept initialized."""
+    version: str = ""
+    queue_ns: int = 0
+
+    def invocation(self, exec_ns: int = 0, body: bytes = b"", *, streamed: bool = False) -> Invocation:
+        """The invocation as the doors show it, as far as it is known."""
+        times = Times(self.queue_ns, self.setup_ns(), self.init_ns(), exec_ns)
+        node = ",".join(sorted(self.node.packages)) if self.node else ""
+        return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed)
 
     def setup_ns(self) -> int:
         """From asking for a sandbox to one that is confined and may become the function."""
@@ -110,6 +122,7 @@ class Function:
         admitted_ns = time.monotonic_ns()
         version = self.version
         try:
+            call = None if version.program.is_app is None else version.call(request, version.program.is_app)
             if recorder is None:
                 leased = await self._lease(version, request)
             else:
@@ -118,19 +131,24 @@ class Function:
             self.admission.leave()
             self._leave()
             raise
+        leased.version, leased.queue_ns = version.number, admitted_ns - request.arrived_ns
         try:
             if leased.beside is None:
-                reply = await leased.sandbox.request(request.id, request.payload)
+                reply = await self._ask(leased, version, request, call)
             else:
-                reply = await self._first_request(leased.sandbox, leased.beside, request)
+                reply = await self._first_request(leased, leased.beside, version, request, call)
         finally:
             if recorder is not None:
                 leased.sandbox.destroy()
             # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
             self._loop.call_soon(self._put_back, leased, version)
-        times = Times(admitted_ns - request.arrived_ns, leased.setup_ns(), leased.init_ns(), reply.exec_ns)
-        node = ",".join(sorted(leased.node.packages)) if leased.node else ""
-        invocation = Invocation(reply.body, leased.origin, leased.sandbox.id, version.number, node, times)
+        if reply.stream is None:
+            invocation = leased.invocation(reply.exec_ns, reply.body)
+        else:
+            await reply.stream.passed_on(failed=reply.error is not None)
+            sink = reply.stream.sink
+            body = sink.body() if isinstance(sink, Joined) else b""
+            invocation = leased.invocation(reply.exec_ns, body, streamed=sink is request.sink)
         return Outcome(invocation, reply, leased, time.monotonic_ns())
 
     def switch(self, version: Version) -> None:
@@ -233,15 +251,33 @@ class Function:
         ready_ns = time.monotonic_ns()
         return Leased(sandbox, origin, started_ns, ready_ns, started.node, reserved_ns, forked_ns, beside)
 
-    async def _first_request(self, sandbox: Sandbox, beside: Beside, request: InvokeRequest) -> Reply:
+    async def _first_request(
+        self, leased: Leased, beside: Beside, version: Version, request: InvokeRequest, call: Call | None
+    ) -> Reply:
         """The one request that an initscript works for; it may have called that off."""
         aborted = beside.aborted()
         if aborted is not None:
             return Reply(error=aborted)
         try:
-            return await sandbox.request(request.id, request.payload)
+            return await self._ask(leased, version, request, call)
         finally:
             beside.answered()
+
+    def _ask(
+        self, leased: Leased, version: Version, request: InvokeRequest, call: Call | None
+    ) -> Coroutine[None, None, Reply]:
+        """Args: call: None: what it is depends on what the sandbox finds its handler to be."""
+        open_sink = partial(self._open_sink, leased, request)
+        if call is not None:
+            return leased.sandbox.ask(call, open_sink)
+        return leased.sandbox.ask(None, open_sink, compose=partial(version.call, request))
+
+    def _open_sink(self, leased: Leased, request: InvokeRequest) -> Taker:
+        """Who takes an answer that now begins to come piece by piece."""
+        if request.sink is None:
+            return Taker(Joined(), self._caches.max_answer_bytes)
+        request.sink.begun = leased.invocation()
+        return Taker(request.sink, self._caches.max_streamed_bytes)
 
     async def _wait_for_turn(self, gone: Callable[[], bool] | None) -> None:
         """Enter after a wait. Raises: as `Admission.wait`; ClientGone."""
@@ -272,6 +308,8 @@ class Function:
         sandbox = leased.sandbox
         if leased.beside is not None:
             leased.beside.finish()
+        if not version.config.reuse_sandbox:
+            sandbox.destroy()
         if leased.pool is not None:
             leased.pool.keep(sandbox)
         elif version is not self.version or self._closed or self.admission.closed:

@@ -53,6 +53,7 @@ MAX_ENDPOINTS = 100
 MASK = "********"
 """Stands for a value that is not shown."""
 NOT_IN_FILES = ("secrets", "sealed", "aws")
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "*")
 ENV_BYTES = 4096
 """AWS: 4 KB, names and values together."""
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -122,6 +123,13 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
 
     handler: str | None = None
     """As written, "module:attr" or AWS's "module.attr"; None: detected from the files (`entrypoint`)."""
+    app: Literal["wsgi", "asgi", "auto"] | None = None
+    """What kind of web app the handler is; auto: one of the two. None: a function of events, unless its files or the handler
+    itself say otherwise."""
+    methods: list[str] | None = None
+    """HTTP methods by which it can be called; `*` is all. None: GET and POST, a web app by all."""
+    reuse_sandbox: bool = True
+    """Whether a sandbox serves more than one request."""
     reserved_memory_mb: int = 0
     """Memory that only this function's sandboxes may use, taken from the worker's budget while it is deployed."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
@@ -139,13 +147,19 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
 
     @classmethod
     def from_toml(
-        cls, text: str | None, defaults: FunctionDefaults, overrides: dict[str, Any] | None = None
+        cls,
+        text: str | None,
+        defaults: FunctionDefaults,
+        overrides: dict[str, Any] | None = None,
+        *,
+        beneath: dict[str, Any] | None = None,
     ) -> FunctionConfig:
         """The settings in a `sockd.toml` (None: there is none).
 
         Args:
             text: the file.
             defaults: the worker's, for every key that is not in the file.
+            beneath: what another file says (`ol_yaml`); this one wins, and so does each of its variables.
             overrides: of this deploy; they win over the file. None as a value means not overridden.
         Raises: BadFunctionConfig, naming the key and what it should be."""
         try:
@@ -157,6 +171,10 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         _check_keys(table, keys)
         _check_keys([key for key in given if key != "aws"], keys)
         table |= given
+        if beneath:
+            if isinstance(table.get("env"), dict):
+                table["env"] = beneath.get("env", {}) | table["env"]
+            table = beneath | table
         if isinstance(table.get("initscript"), dict):
             _check_keys(table["initscript"], InitscriptConfig.__struct_fields__, "initscript.")
         try:
@@ -245,6 +263,15 @@ def check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise BadFunctionConfig(f"function name {name[:80]!r}: must be 1 to 64 of the characters a-z A-Z 0-9 - _")
     return name
+
+
+def check_methods(methods: list[str] | None) -> None:
+    """Raises BadFunctionConfig unless these are HTTP methods or `*`."""
+    if methods is not None and not 1 <= len(methods) <= len(METHODS):
+        raise BadFunctionConfig(f"methods: must be 1 to {len(METHODS)} of {', '.join(METHODS)}")
+    for method in methods or ():
+        if method not in METHODS:
+            raise BadFunctionConfig(f"methods: {method[:20]!r} is none of {', '.join(METHODS)}")
 
 
 def check_env(env: dict[str, str]) -> None:

@@ -24,6 +24,7 @@ from sockd.caches.install_cache import InstallCache
 from sockd.config import Config
 from sockd.errors import BadArchive, BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas import ol_yaml
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.allowance import Allowance
@@ -130,6 +131,10 @@ class Functions:
             self._open(self._version(record))
             del self._unready[name]
         return await self.get(name)
+
+    def is_app(self, name: str) -> bool:
+        """Whether a function is live and known to be a web app."""
+        return name in self._live and bool(self._live[name].version.program.is_app)
 
     def current(self, name: str) -> Version:
         """The current version of a function. Raises: NoSuchFunction."""
@@ -332,7 +337,8 @@ class Functions:
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
     ) -> Version:
         settings = {key: value for key, value in overrides.items() if key != KEEP_PACKAGES}
-        config = FunctionConfig.from_toml(code.settings(), self._config.function, settings)
+        beneath = await self._ol_settings(code, progress)
+        config = FunctionConfig.from_toml(code.settings(), self._config.function, settings, beneath=beneath)
         config = config.with_secrets(self._secrets(name))
         handler = entry_point(code.path, config.handler)
         requirements = code.requirements()
@@ -357,6 +363,16 @@ class Functions:
         with contextlib.suppress(NoSuchFunction, SecretsLocked):
             return FunctionConfig.from_json(self._registry.get(name).config).secrets
         return {}
+
+    async def _ol_settings(self, code: CodeVersion, progress: Progress) -> dict[str, Any]:
+        """What the code's ol.yaml says, if it has one. Raises: BadFunctionConfig, BadArchive."""
+        text = code.ol_yaml()
+        if text is None:
+            return {}
+        read = await in_thread(ol_yaml.read, text)  # a parser in Python
+        for note in read.notes:
+            progress(note)
+        return read.settings
 
     def _packages_for(self, name: str, requirements: str | None) -> Closure | None:
         """Those of the current version, if it asked for the same."""

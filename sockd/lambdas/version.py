@@ -10,17 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
+from sockd.errors import MethodNotAllowed
+from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.code_store import SANDBOX_PATH
+from sockd.lambdas.entrypoint import DETECTED_APPS
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.initscripts import Initscript
 from sockd.lambdas.registry import FunctionRecord
 from sockd.sandbox.program import Limits, Program
+from sockd.sandbox.sandbox import Call
 from sockd.telemetry import FunctionInfo
 from zygote import protocol
 
+EVENT_METHODS = ("GET", "POST")
+"""By which a function of events can be called, unless it says otherwise; a web app: by any."""
+ANY_METHOD = "*"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -64,8 +73,23 @@ class Version:
             init_timeout_s=config.init_timeout_s,
             timeout_s=config.timeout_s,
             log_bytes=config.log_bytes,
+            is_app=IS_APP[app_kind(record.handler, config)],
         )
         return cls(record, config, closure, program, number)
+
+    def call(self, request: InvokeRequest, is_app: bool) -> Call:
+        """What a sandbox of this version is asked. Raises: MethodNotAllowed."""
+        methods = self.config.methods
+        if methods is None:
+            if request.method not in EVENT_METHODS and not is_app:
+                raise MethodNotAllowed(request.method, ", ".join(EVENT_METHODS))
+        elif request.method not in methods and ANY_METHOD not in methods:
+            raise MethodNotAllowed(request.method, ", ".join(methods))
+        details, payload = request.details, request.payload
+        if is_app and request.as_http is not None:
+            http, payload = request.as_http()
+            details = {**(details or {}), "http": http}
+        return Call(request.id, payload, msgspec.json.encode(details) if details else b"")
 
     def info(self) -> FunctionInfo:
         """As people see it."""
@@ -127,9 +151,21 @@ def init_message(
         "memory_mb": config.memory_mb,
         "open_files": config.open_files,
         "storage": config.storage,
+        "app": app_kind(record.handler, config),
         "max_answer_bytes": max_answer_bytes,
     }
     return protocol.encode_init(message)
+
+
+IS_APP = {"": False, "maybe": None, "auto": True, "wsgi": True, "asgi": True}
+"""Whether a handler is a web app, by its kind; None: its first sandbox will tell."""
+
+
+def app_kind(handler: str, config: FunctionConfig) -> str:
+    """What kind of web app a handler is, as far as settings and file names tell; empty: none."""
+    if config.app is not None:
+        return config.app
+    return DETECTED_APPS[handler] if config.handler is None and handler in DETECTED_APPS else "maybe"
 
 
 def entry_file(code: Path, handler: str) -> str:

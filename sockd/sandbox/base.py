@@ -45,9 +45,10 @@ LINKS = {
     "dev/stderr": "/proc/self/fd/2",
     "dev/shm": "/tmp",  # POSIX shared memory and semaphores: private, and limited with /tmp
     "var/tmp": "/tmp",
+    "host/tmp": "/tmp",  # where OpenLambda's functions have theirs
     "etc/mtab": "/proc/self/mounts",
 }
-DIRECTORIES = ("dev", "etc", "opt/sockd/zygote", "packages", "proc", "run", "tmp", "var/task")
+DIRECTORIES = ("dev", "etc", "host", "opt/sockd/zygote", "packages", "proc", "run", "tmp", "var/task")
 """/var/task: the function's code; /packages: the install cache; /opt/sockd: the Zygote's own code, and the storage
 library that functions may ask for."""
 CODE, PACKAGES, TMP, PROC, ZYGOTE = "var/task", "packages", "tmp", "proc", "opt/sockd/zygote"

@@ -34,6 +34,7 @@ class Channel:
         self._on_frame = on_frame
         self._on_end = on_end
         self._unsent = b""
+        self._paused = False
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._readable)
 
@@ -59,6 +60,19 @@ class Channel:
             return  # the reader sees the end
         if sent < len(data):
             self._push(data[sent:])
+
+    def pause(self) -> None:
+        """Read no more for now, but for what has been read already. The peer then waits as soon as the kernel's buffer is full;
+        its end is not seen either."""
+        if not self._paused and self._sock.fileno() >= 0:
+            self._paused = True
+            self._loop.remove_reader(self._sock.fileno())
+
+    def resume(self) -> None:
+        """Go on reading."""
+        if self._paused and self._sock.fileno() >= 0:
+            self._paused = False
+            self._loop.add_reader(self._sock.fileno(), self._readable)
 
     def close(self) -> None:
         """Close the socket without telling `on_end`; safe to call twice."""

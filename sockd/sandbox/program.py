@@ -33,8 +33,17 @@ class Program:
     """Code, the INIT message that tells a sandbox what it is, and its limits in bytes and seconds."""
 
     def __init__(
-        self, code: Path, init: bytes, limits: Limits, *, init_timeout_s: float, timeout_s: float, log_bytes: int
+        self,
+        code: Path,
+        init: bytes,
+        limits: Limits,
+        *,
+        init_timeout_s: float,
+        timeout_s: float,
+        log_bytes: int,
+        is_app: bool | None = False,
     ) -> None:
+        """Args: is_app: whether the handler is a web app; None: its first sandbox will tell."""
         self.code = code
         self._code_fd = -1
         self.init = init
@@ -42,6 +51,7 @@ class Program:
         self.init_timeout_s = init_timeout_s
         self.timeout_s = timeout_s
         self.log_bytes = log_bytes
+        self.is_app = is_app
 
     @property
     def code_fd(self) -> int:

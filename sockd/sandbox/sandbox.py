@@ -22,7 +22,9 @@ from sockd.errors import (
     FunctionFailed,
     InitFailed,
     InvalidEvent,
+    MethodNotAllowed,
     OutOfMemory,
+    ResponseTooLarge,
     SandboxDied,
     SandboxFailed,
     SockdError,
@@ -39,6 +41,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.output import Output
 from sockd.sandbox.program import Limits, Program
 from sockd.sandbox.root import Root
+from sockd.sandbox.stream import Flow, Head, Joined, Stream, Taker
 from sockd.sandbox.zygote import Zygote
 from zygote import protocol
 
@@ -49,8 +52,9 @@ PAUSED_SLACK_BYTES = 1 << 20
 FRAME_SLACK_BYTES = 1 << 20
 """Room in a frame beside an answer of the largest size: error texts and stack traces."""
 
-ANSWERED = (FunctionFailed, InvalidEvent)
-"""Errors that the handler server answered with, in order: the sandbox goes on. (But not InitFailed: it has exited.)"""
+ANSWERED = (FunctionFailed, InvalidEvent, MethodNotAllowed)
+"""Errors that the handler server answered with, in order, or before it was asked: the sandbox goes on. (But not InitFailed:
+it has exited.)"""
 
 INIT_ONLY = 0
 """The number of an exchange without a request: its end is that the handler has been imported."""
@@ -84,6 +88,8 @@ class Parts:
     budget: MemoryBudget
     max_answer_bytes: int
     spawn_deadline_s: float
+    stop_grace_s: float = 1.0
+    """How long a function may go on with an answer that nobody reads any more."""
 
 
 class Reply(msgspec.Struct):
@@ -97,6 +103,19 @@ class Reply(msgspec.Struct):
     """When the handler was called (CLOCK_MONOTONIC), as the sandbox says itself."""
     log: bytes = b""
     log_dropped: int = 0
+    stream: Stream | None = None
+    """The answer, if it comes piece by piece; not all of it need have been taken yet."""
+
+
+class Call(msgspec.Struct):
+    """What a sandbox is asked."""
+
+    request_id: bytes
+    """16 bytes."""
+    event: bytes
+    """JSON, as it came; for a web app the request's body."""
+    details: bytes = b""
+    """JSON of what is told beside the event."""
 
 
 @dataclass(slots=True)
@@ -105,7 +124,11 @@ class _Exchange:
 
     number: int
     reply: asyncio.Future[Reply]
+    open_sink: Callable[[], Taker] | None = None
+    compose: Callable[[bool], Call] | None = None
+    """What is still to be sent, when it is known whether the handler is an app."""
     timer: asyncio.TimerHandle | None = None
+    stream: Stream | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -238,20 +261,37 @@ class Sandbox:
             self._channel.send_first(protocol.INIT, 0, init or program.init, companion.link_fd)
 
     async def request(self, request_id: bytes, event: bytes) -> Reply:
+        """One request to the function, a plain one; as `ask`."""
+        return await self.ask(Call(request_id, event))
+
+    async def ask(
+        self,
+        call: Call | None,
+        open_sink: Callable[[], Taker] | None = None,
+        *,
+        compose: Callable[[bool], Call] | None = None,
+    ) -> Reply:
         """One request to the function; the first one also waits for its init.
 
         Args:
-            request_id: 16 bytes; event: JSON, as it came.
+            open_sink: called when the answer begins to come piece by piece; without one such an answer is joined.
+            compose: gives the call, told whether the handler is an app; for a program that this is not known of. What it
+                raises is the answer.
         Returns: the answer, or in `error` FunctionFailed, InitFailed, TimedOut, OutOfMemory or SandboxDied. Unless the
             handler itself answered, the sandbox is destroyed then."""
         program = self.program
         assert program is not None
         if self.state is not State.STARTING:
             self.state = advance(self.state, Step.BEGIN)
-        exchange = self._exchange = _Exchange(next(_numbers), self._loop.create_future())
+        exchange = self._exchange = _Exchange(next(_numbers), self._loop.create_future(), open_sink)
         self._arm(exchange, program.timeout_s if self.state is State.BUSY else program.init_timeout_s)
-        timeout_ns = int(program.timeout_s * 1e9)
-        self._send(protocol.INVOKE, exchange.number, protocol.INVOCATION.pack(request_id, timeout_ns), event)
+        if call is not None:
+            self._invoke(exchange, call)
+        elif self.state is State.STARTING:
+            exchange.compose = compose
+        else:
+            assert compose is not None
+            self._compose(exchange, compose)
         if self.state is State.STARTING:
             self.cgroup.settle()  # now that the sandbox has all it needs to go on
         return await self._reply(exchange)
@@ -271,6 +311,8 @@ class Sandbox:
             reply = await exchange.reply
         except asyncio.CancelledError:
             self.destroy()
+            if exchange.stream is not None:
+                exchange.stream.cut()
             raise
         finally:
             if exchange.timer is not None:
@@ -350,6 +392,23 @@ class Sandbox:
         assert self._channel is not None
         self._channel.send(kind, number, *parts)
 
+    def _invoke(self, exchange: _Exchange, call: Call) -> None:
+        assert self.program is not None
+        timeout_ns = int(self.program.timeout_s * 1e9)
+        fixed = protocol.INVOCATION.pack(call.request_id, timeout_ns, len(call.details))
+        self._send(protocol.INVOKE, exchange.number, fixed, call.details, call.event)
+
+    def _compose(self, exchange: _Exchange, compose: Callable[[bool], Call]) -> None:
+        """Send what had to wait until it was known what the handler is."""
+        exchange.compose = None
+        assert self.program is not None
+        try:
+            call = compose(bool(self.program.is_app))
+        except SockdError as error:
+            self._finish(error)
+        else:
+            self._invoke(exchange, call)
+
     def _on_frame(self, kind: int, number: int, body: bytes) -> None:
         if kind == protocol.PRIMED and self._primed is not None and not self._primed.done():
             self._primed.set_result(None)
@@ -361,6 +420,9 @@ class Sandbox:
         if kind == protocol.FAILED and self.state is State.STARTING and self._is_priming():
             self._finish(read_failure(body[protocol.TIMES.size :], InitFailed))
             return
+        if kind >= protocol.HEAD:
+            self._on_piece(kind, number, body)
+            return
         if exchange is None or len(body) < protocol.TIMES.size:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} that nobody waits for")
         started, ended = protocol.TIMES.unpack_from(body)
@@ -368,18 +430,55 @@ class Sandbox:
             self.init_started_ns, self.init_ns = started, max(0, ended - started)
             self.state = advance(self.state, Step.READY)
             assert self.program is not None
+            self.program.is_app = body[protocol.TIMES.size :] == protocol.APP
             if exchange.number == INIT_ONLY and not exchange.reply.done():
                 exchange.reply.set_result(Reply())
                 return
             self._arm(exchange, self.program.timeout_s)
+            if exchange.compose is not None:
+                self._compose(exchange, exchange.compose)
             return
         body = body[protocol.TIMES.size :]
         if kind == protocol.FAILED and (number == exchange.number or self.state is State.STARTING):
             self._finish(read_failure(body, InitFailed if self.state is State.STARTING else FunctionFailed))
         elif kind == protocol.RESULT and number == exchange.number and self.state is State.BUSY:
+            if exchange.stream is not None and body:
+                raise protocol.ProtocolError("a RESULT with an answer behind one that came piece by piece")
             self._finish(None, body, max(0, ended - started), started)
         else:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} instead of {exchange.number}")
+
+    def _on_piece(self, kind: int, number: int, body: bytes) -> None:
+        """HEAD, or CHUNK behind it."""
+        exchange = self._exchange
+        if exchange is None or number != exchange.number or self.state is not State.BUSY:
+            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} that nobody waits for")
+        if exchange.reply.done():
+            return  # its deadline has just passed
+        if kind == protocol.HEAD and exchange.stream is None:
+            head = Head(*protocol.decode_head(body))
+            assert self._channel is not None
+            flow = Flow(self._channel.pause, self._channel.resume, self._stop_answering)
+            taker = exchange.open_sink() if exchange.open_sink else Taker(Joined(), self._parts.max_answer_bytes)
+            exchange.stream = Stream(taker, head, flow)
+        elif kind == protocol.CHUNK and exchange.stream is not None and 0 < len(body) <= protocol.CHUNK_MAX_BYTES:
+            try:
+                exchange.stream.push(body)
+            except ResponseTooLarge as error:
+                self.end(error)
+        else:
+            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} of {len(body)} bytes out of turn")
+
+    def _stop_answering(self) -> None:
+        """Nobody reads the answer that is being made: say so, and wait a little for its end."""
+        exchange = self._exchange
+        if exchange is None or exchange.reply.done() or exchange.timer is None:
+            return
+        self._send(protocol.GONE, exchange.number)
+        grace_s = min(self._parts.stop_grace_s, exchange.timer.when() - self._loop.time())
+        exchange.timer.cancel()
+        words = f"nobody read its answer any more, and it did not end within {self._parts.stop_grace_s:g} seconds"
+        exchange.timer = self._loop.call_later(grace_s, self.end, SandboxDied(words))
 
     def _on_end(self, error: Exception | None) -> None:
         """The channel ended: find out why, tell whoever waits, and destroy."""
@@ -419,7 +518,9 @@ class Sandbox:
         """Answer whoever waits, once; the first outcome counts."""
         exchange = self._exchange
         if exchange is not None and not exchange.reply.done():
-            exchange.reply.set_result(Reply(body, error, exec_ns, exec_started_ns, *self._output.take()))
+            exchange.reply.set_result(
+                Reply(body, error, exec_ns, exec_started_ns, *self._output.take(), exchange.stream)
+            )
         if self._primed is not None and self._is_priming():
             self._primed.set_exception(SandboxFailed(f"a spare ended before it was ready: {error}"))
 

@@ -54,7 +54,7 @@ def test_an_unknown_function_is_a_404_that_says_how_to_list_them(daemon: Running
     assert "sockd ls" in words(answer)
 
 
-@pytest.mark.parametrize("name", ["a/b", "..", "a%2fb", "%C3%BC", "x" * 65, ""])
+@pytest.mark.parametrize("name", ["..", "a%2fb", "%C3%BC", "x" * 65, ""])
 def test_what_cannot_be_a_name_is_refused(daemon: RunningDaemon, name: str) -> None:
     assert kind(daemon.request("POST", f"/run/{name}", b"{}"))[0] in (400, 404)
 

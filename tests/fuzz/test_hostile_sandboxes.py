@@ -7,6 +7,8 @@ The handler writes frames itself, with the number of the request that it is aske
 from __future__ import annotations
 
 import json
+import re
+import socket
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from tests.daemon.running import RunningDaemon
 from tests.fuzz.fuzzing import encoded, fuzz, objects, texts, values
 from tests.support.ledger import Entry, Ledger
-from zygote.protocol import FAILED, MODULES, PRIMED, READY, RESULT, TIMES
+from zygote.protocol import CHUNK, FAILED, GONE, HEAD, MODULES, PRIMED, READY, RESULT, TIMES
 
 pytestmark = pytest.mark.root
 
@@ -131,6 +133,67 @@ def test_whatever_a_sandbox_says_its_client_is_answered_and_nobody_else_notices(
     assert daemon.request("GET", "/metrics").status == 200
     trace = daemon.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}")
     assert trace.status == 200, trace
+
+
+statuses = st.sampled_from([200, 204, 304, 418, 599]) | st.integers(-1, 700) | values()
+headers = st.lists(st.tuples(texts(), texts()), max_size=3) | values()
+likely_names = st.sampled_from(["content-length", "Transfer-Encoding", "connection", "a", "x-sockd-cold"])
+likely_headers = st.lists(
+    st.tuples(likely_names, st.sampled_from(["0", "3", "999", "chunked", "close", ""])), max_size=3
+)
+heads = st.tuples(statuses, headers | likely_headers).map(encoded) | st.binary(max_size=20)
+streamed = {
+    HEAD: heads,
+    CHUNK: st.binary(max_size=20) | st.just(bytes(70_000)),
+    RESULT: bodies[RESULT] | times,
+    FAILED: bodies[FAILED],
+    MODULES: bodies[MODULES],
+    GONE: st.just(b""),
+}
+likely_pieces = st.sampled_from([HEAD, CHUNK, CHUNK, RESULT, FAILED, MODULES, GONE]).flatmap(
+    lambda kind: streamed[kind].map(lambda body: framed(kind, body))
+)
+LINE = re.compile(rb"[!-9;-~]+: [ -~\x80-\xff\t]*")
+OK = framed(HEAD, b'[200,[["a","b"]]]')
+
+
+def told(daemon: RunningDaemon, name: str, event: Any) -> bytes:
+    """All that a client is sent on a connection of its own."""
+    body = json.dumps(event).encode()
+    head = f"POST /run/{name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=20) as connection:
+        connection.sendall(head.encode() + body)
+        answer = b""
+        while data := connection.recv(1 << 16):
+            answer += data
+    return answer
+
+
+@fuzz(60)
+@example([OK, framed(CHUNK, b"x"), framed(RESULT, SOME)])
+@example([OK, OK])
+@example([framed(CHUNK, b"x")])
+@example([OK, framed(CHUNK, b"")])
+@example([OK, framed(CHUNK, bytes(65537))])
+@example([OK, framed(CHUNK, b"x"), framed(RESULT, SOME + b"more")])
+@example([OK, framed(CHUNK, b"x"), failed()])
+@example([OK, framed(HEAD, b"[200,[]]", which=1)])
+@example([framed(HEAD, b'[200,[["a","b\\r\\nc: d"]]]')])
+@example([framed(HEAD, b"[" * 50_000)])
+@example([framed(HEAD, b'[200,[["a","' + b"x" * 70_000 + b'"]]]')])
+@given(st.lists(likely_pieces, max_size=5))
+def test_whatever_a_sandbox_streams_its_client_sees_http_and_nobody_else_notices(
+    daemon: RunningDaemon, frames: list[Frame]
+) -> None:
+    answer = told(daemon, "hostile", {"frames": frames})
+    first, *lines = answer.partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert re.fullmatch(rb"HTTP/1\.1 [2-5]\d\d [ -~]*", first), answer
+    assert all(LINE.fullmatch(line) for line in lines), answer
+    names = [line.partition(b":")[0] for line in lines]
+    for once in (b"content-length", b"transfer-encoding", b"connection", b"x-amzn-requestid", b"x-sockd-cold"):
+        assert names.count(once) <= 1
+    assert not {b"content-length", b"transfer-encoding"} <= set(names)
+    assert daemon.call("good", 7) == 7
 
 
 def test_the_type_of_an_error_is_kept_no_longer_than_others(daemon: RunningDaemon) -> None:

@@ -208,6 +208,8 @@ class FakeWorker:
         self.function(name)
         if request.qualifier not in ("", "$LATEST", "1"):
             raise errors.NoSuchVersion(name, request.qualifier)
+        if request.method not in ("GET", "POST"):
+            raise errors.MethodNotAllowed(request.method, "GET, POST")
         self.invoked.append((name, payload))
         if name in ERRORS:
             error = ERRORS[name]()
@@ -248,6 +250,9 @@ class FakeWorker:
         if request.name == "breaks":
             raise ERRORS["raises"]()
         return msgspec.structs.replace(invocation(b""), streamed=True)
+
+    def is_app(self, name: str) -> bool:
+        return name in STREAMS
 
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
         answer = await self.invoke(request)

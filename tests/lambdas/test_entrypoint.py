@@ -74,7 +74,7 @@ def test_what_names_no_callable_is_refused(written: str) -> None:
 
 def test_without_any_handler_the_error_lists_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(BadFunctionConfig) as caught:
-        entry_point(tree(tmp_path, "app.py"), None)
+        entry_point(tree(tmp_path, "other.py"), None)
     for file, _ in CONVENTIONS:
         assert file in caught.value.message
 

@@ -41,7 +41,7 @@ def test_the_file_wins_over_defaults_and_the_deploy_over_the_file() -> None:
     ("text", "words"),
     [
         ("memory = 512", "unknown key 'memory'; did you mean 'memory_mb'?"),
-        ("zzz = 1", "unknown key 'zzz'; the keys are concurrency, cpus,"),
+        ("zzz = 1", "unknown key 'zzz'; the keys are app, concurrency, cpus,"),
         ("memory_mb = '512'", "memory_mb: Expected `int`, got `str`"),
         ("memory_mb = true", "memory_mb: Expected `int`, got `bool`"),
         ("memory_mb = 1", "memory_mb = 1: must be between 32 and 10240"),
@@ -91,7 +91,7 @@ def test_a_function_may_bring_its_own_credentials_and_region() -> None:
 
 
 def test_every_number_has_bounds_and_every_default_is_within_them() -> None:
-    numbers = {name for name in FunctionConfig.__struct_fields__ if isinstance(getattr(parse(), name), int | float)}
+    numbers = {name for name in FunctionConfig.__struct_fields__ if type(getattr(parse(), name)) in (int, float)}
     assert numbers == BOUNDS.keys()
 
 

@@ -151,7 +151,7 @@ def test_the_top_of_its_tree_is_what_the_base_has(house: House) -> None:
         "usr",
         Path(os.path.realpath(sys.base_prefix)).parts[1],
     }
-    assert set(seen["/"]) - software == {"dev", "etc", "opt", "packages", "proc", "run", "tmp", "var"}
+    assert set(seen["/"]) - software == {"dev", "etc", "host", "opt", "packages", "proc", "run", "tmp", "var"}
     assert seen["/var"] == ["task", "tmp"]
     assert seen["/var/task"] == ["f.py"]
     assert seen["/opt"] == ["sockd"]

@@ -46,7 +46,7 @@ def load(directory: Path) -> Load:
             "handler": f"{name}:{attribute}",
             "code": str(directory),
         }
-        return entry.Handler({**function, "entry_file": f"{name}.py" if entry_file else ""})
+        return entry.open_handler({**function, "entry_file": f"{name}.py" if entry_file else ""})
 
     return load
 

@@ -92,7 +92,10 @@ def test_parts_of_a_body_are_joined() -> None:
     assert decoder.next_frame() is None
 
 
-@given(st.text(), st.integers(), st.dictionaries(st.text(max_size=5), json_values, max_size=3))
+ops = st.text().filter(lambda op: op not in ("fork", "spawn"))  # which are a struct
+
+
+@given(ops, st.integers(), st.dictionaries(st.text(max_size=5), json_values, max_size=3))
 def test_control_messages_come_out_as_they_went_in(op: str, number: int, fields: dict[str, Any]) -> None:
     message = {**fields, "op": op, "id": number}
     decoded = protocol.decode_control(protocol.encode_control(message))
@@ -144,5 +147,50 @@ def test_a_control_message_over_the_limit_is_not_sent() -> None:
 
 
 def test_headers_are_what_the_protocol_says() -> None:
-    assert (HEADER.size, protocol.INVOCATION.size, protocol.TIMES.size) == (16, 24, 16)
+    assert (HEADER.size, protocol.INVOCATION.size, protocol.TIMES.size) == (16, 28, 16)
     assert {getattr(protocol, name): name for name in FRAME_NAMES.values()} == FRAME_NAMES
+
+
+names = st.text(alphabet="abcXYZ019-_.!~", min_size=1, max_size=10)
+header_values = st.text(
+    alphabet=st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=20
+)
+
+
+@given(st.integers(200, 599), st.lists(st.tuples(names, header_values), max_size=4))
+def test_heads_come_out_as_they_went_in(status: int, headers: list[tuple[str, str]]) -> None:
+    decoded = protocol.decode_head(protocol.encode_head(status, headers))
+    expected = [(name.lower().encode(), value.strip(" \t").encode("latin-1")) for name, value in headers]
+    assert decoded == (status, expected)
+
+
+@given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_any_other_head_is_a_protocol_error(data: bytes) -> None:
+    try:
+        status, headers = protocol.decode_head(data)
+    except ProtocolError:
+        return
+    assert 200 <= status <= 599
+    for name, value in headers:
+        assert name and not set(name) & set(b" :\r\n\0") and not set(value) & set(b"\r\n\0")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        *((199, []), (600, []), (True, []), ("200", []), (None, [])),
+        *((200, None), (200, 7), (200, ["a"]), (200, [("a",)]), (200, [("a", "b", "c")])),
+        *(
+            (200, [("", "b")]),
+            (200, [("a b", "c")]),
+            (200, [("a:", "c")]),
+            (200, [("a\r\nb", "c")]),
+            (200, [("é", "c")]),
+        ),
+        *((200, [("a", "b\r\nc: d")]), (200, [("a", "b\nc")]), (200, [("a", "b\0")]), (200, [("a", "\u0100")])),
+        *((200, [("a", 1)]), (200, [(b"a", "b")]), (200, [("a", "x" * protocol.HEAD_MAX_BYTES)])),
+    ],
+)
+def test_what_http_cannot_say_is_no_head(status: object, headers: object) -> None:
+    with pytest.raises(ValueError):
+        protocol.encode_head(status, headers)

@@ -21,7 +21,7 @@ struct timed_header {
     int64_t ended_ns;
 };
 
-#define LAST_KIND 7                   /* protocol.FRAME_NAMES */
+#define LAST_KIND 10                  /* protocol.FRAME_NAMES */
 #define FRAME_MAX_BYTES (1U << 30)    /* the daemon limits payloads; this only stops a corrupted header */
 
 void close_all(const struct fd_list *given)

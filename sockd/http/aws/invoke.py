@@ -9,12 +9,13 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from sockd.errors import FunctionFailed, SandboxDied, SockdError, TimedOut
 from sockd.http.answers import Answer, error_body, failure, success
-from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
+from sockd.http.aws.errors import InvalidRequestContent, ValidationFailed
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
@@ -26,6 +27,7 @@ from sockd.lambdas.trace_context import of_mapping
 from sockd.telemetry import Invocation
 
 LOG_TAIL_BYTES = 4096
+CLIENT_CONTEXT_CHARS = 3583
 _FUNCTION_ERROR = "x-amz-function-error: Unhandled\r\n"
 FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
 """What is the function's own failure. Everything else is the service's."""
@@ -52,14 +54,15 @@ class InvokeOperations:
 
 def request_of(call: Call) -> InvokeRequest:
     """What a call of one of the invoke operations asks for. Raises: SockdError."""
-    if "x-amz-client-context" in call.headers:
-        raise InvalidParameterValue("ClientContext is not passed on by sockd yet; put it into the payload")
     named = function_named(call.segment, call.parameter("Qualifier"))
     request = InvokeRequest(named.name, bytes(call.body) or b"{}", call.request_id, call.arrived_ns)
     request.trigger, request.trace = "other", of_mapping(call.headers)
     if named.qualifier:
         request.qualifier, request.retried_as = named.qualifier, call_id(call.headers)
         request.details = {"arn": named.arn}
+    if "x-amz-client-context" in call.headers:
+        context = client_context(call.headers["x-amz-client-context"])
+        request.details = {**(request.details or {}), "client_context": context}
     return request
 
 
@@ -103,6 +106,18 @@ async def accept(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[
         request.name, request.qualifier, request.payload, source="aws", retry_key=retry_key, trace=request.trace
     )
     return Answer(202, f"x-amzn-requestid: {event_id}\r\n", b"")
+
+
+def client_context(header: str) -> Any:
+    """The JSON in a ClientContext. Raises: InvalidRequestContent."""
+    if len(header) > CLIENT_CONTEXT_CHARS:
+        raise InvalidRequestContent(
+            f"Client context must be no longer than {CLIENT_CONTEXT_CHARS} characters of base64"
+        )
+    try:
+        return msgspec.json.decode(base64.b64decode(header, validate=True))
+    except (ValueError, RecursionError):
+        raise InvalidRequestContent("Client context must be a valid Base64-encoded JSON object.") from None
 
 
 def executed(version: str) -> str:

@@ -23,7 +23,7 @@ from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, NoServiceWorkers, host_check
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
-from sockd.http.urls.event import UrlRequest, event
+from sockd.http.urls.event import UrlRequest, app_request, event
 from sockd.http.urls.names import Addressed, UrlNames
 from sockd.http.urls.refusals import Forbidden, refusal
 from sockd.http.urls.response import Fields, lines, reply
@@ -178,6 +178,7 @@ class UrlDoor:
         asked = InvokeRequest(admitted.url.name, payload, request_id, exchange.arrived_ns, exchange.gone, sink=sink)
         asked.qualifier = admitted.url.qualifier
         asked.trace = of_headers(request.headers)
+        asked.as_http = lambda: (app_request(request), body)
         invocation = await self._worker.invoke(asked)
         if not invocation.streamed:
             try:
