@@ -64,13 +64,21 @@ class Asynchronous:
         return {"events": {**self.events.status(), "schedules": len(self.schedules.all())}}
 
     def _check(self, name: str, qualifier: str) -> None:
-        self._worker.versions.get(name, qualifier)
+        if qualifier or not self._is_live(name):
+            self._worker.versions.get(name, qualifier)
+
+    def _is_live(self, name: str) -> bool:
+        try:
+            self._worker.functions.admission(name)
+        except NoSuchFunction:
+            return False
+        return True
 
     def _places(self, name: str) -> int:
         try:
-            return self._worker.functions.current(name).config.concurrency or 1  # 0: to be told so, and try again
-        except (NoSuchFunction, KeyError):
-            return 1  # for finding out what is wrong with it
+            return self._worker.functions.admission(name).concurrency or 1  # 0: to be told so, and try again
+        except NoSuchFunction:
+            return 1  # for finding out whether it is gone or has to be installed again
 
 
 def watch(metrics: Metrics, events: Events, schedules: Schedules) -> None:

@@ -226,9 +226,12 @@ class Schedules:
             _log.warning("schedule %s waits: %s", schedule.name, error)
             self._held_until = now + AGAIN_S
             return
-        if ticked is None:
-            return  # it was changed meanwhile
-        if self._schedules.get(schedule.name) is schedule:
+        is_current = self._schedules.get(schedule.name) is schedule
+        if ticked is None:  # it is being changed
+            if is_current:
+                self._held_until = now + AGAIN_S
+            return
+        if is_current:
             self._schedules[schedule.name] = ticked
         if event.seq:
             self.ticks += 1

@@ -262,3 +262,32 @@ def test_a_schedule_goes_on_in_the_next_daemon_and_ticks_once(tmp_path: Path) ->
         assert second.terminate() == 0
     finally:
         second.close()
+
+
+def test_an_alias_has_events_of_its_own(daemon: RunningDaemon, client: Any) -> None:
+    daemon.deploy("staged", "def f(event):\n    return 'old'\n")
+    client.publish_version(FunctionName="staged")
+    client.create_alias(FunctionName="staged", Name="live", FunctionVersion="1")
+    daemon.deploy("staged", "def f(event):\n    return 'new'\n")
+    for qualifier, directory in (("live", "live"), ("$LATEST", "latest")):
+        client.put_function_event_invoke_config(
+            FunctionName="staged",
+            Qualifier=qualifier,
+            DestinationConfig={"OnSuccess": {"Destination": f"directory:{directory}"}},
+        )
+    client.invoke(FunctionName="staged", Qualifier="live", InvocationType="Event")
+    client.invoke(FunctionName="staged", InvocationType="Event")
+    wanted = {"function": "staged", "qualifier": "live", "expression": "rate(1 second)"}
+    assert daemon.manage("PUT", "/schedules/staged", json.dumps(wanted)).status == 200
+    soon(lambda: len(records(daemon, "live")) >= 2)
+    assert daemon.manage("DELETE", "/schedules/staged").status == 200
+    settled(daemon)
+    (latest,) = records(daemon, "latest")
+    assert (latest["responsePayload"], latest["requestContext"]["functionArn"][-7:]) == ("new", "$LATEST")
+    for record in records(daemon, "live"):
+        assert record["requestContext"]["functionArn"].endswith(":staged:live")
+        assert (record["responsePayload"], record["responseContext"]["executedVersion"]) == ("old", "1")
+    answer = daemon.manage("PUT", "/schedules/none", json.dumps({**wanted, "qualifier": "nobody"}))
+    assert answer.status == 404
+    with pytest.raises(client.exceptions.ResourceNotFoundException):
+        client.invoke(FunctionName="staged", Qualifier="nobody", InvocationType="Event")

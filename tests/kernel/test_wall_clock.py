@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 
 import pytest
@@ -29,4 +30,20 @@ async def test_it_goes_off_once_at_its_moment() -> None:
         assert calls.empty()
     finally:
         timer.close()
+        timer.close()
+
+
+async def test_it_tells_when_the_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: asyncio.Queue[bool] = asyncio.Queue()
+    timer = WallTimer(calls.put_nowait)
+
+    def cancelled(fd: int, size: int) -> bytes:
+        raise OSError(errno.ECANCELED, "as read(2) does then")
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("sockd.kernel.wall_clock.os.read", cancelled)
+            timer.set(time.time())
+            assert await asyncio.wait_for(calls.get(), 5) is True
+    finally:
         timer.close()
