@@ -24,13 +24,18 @@ STEPS = 8
 class Slot:
     """A few seconds of one function."""
 
-    __slots__ = ("cold", "count", "failed", "started_ns", "took")
+    __slots__ = ("cold", "ends_ns", "failed", "started_ns", "took")
 
     def __init__(self, started_ns: int) -> None:
         self.started_ns = started_ns
-        self.count = self.cold = self.failed = 0
+        self.ends_ns = started_ns + SLOT_NS
+        self.cold = self.failed = 0
         self.took: dict[int, int] = {}
         """How many took how long, by bucket."""
+
+    @property
+    def count(self) -> int:
+        return sum(self.took.values())
 
 
 class Lately(msgspec.Struct, frozen=True):
@@ -54,24 +59,24 @@ class Recent:
 
     def __init__(self) -> None:
         self._windows: dict[str, deque[Slot]] = {}
+        self._current: dict[str, Slot] = {}
+        """The newest of each window."""
 
     def observe(self, name: str, ended_ns: int, took_ns: int, cold: bool, failed: bool) -> None:
         """Count an invocation that reached the function. Args: ended_ns: CLOCK_MONOTONIC."""
-        window = self._windows.get(name)
-        if window is None:
-            window = self._windows[name] = deque(maxlen=SLOTS)
-        slot = window[-1] if window else None
-        if slot is None or ended_ns - slot.started_ns >= SLOT_NS:
-            slot = Slot(ended_ns - ended_ns % SLOT_NS)
-            window.append(slot)
-        slot.count += 1
+        slot = self._current.get(name)
+        if slot is None or ended_ns >= slot.ends_ns:
+            slot = self._begin(name, ended_ns)
         if cold:
             slot.cold += 1
         if failed:
             slot.failed += 1
-        bucket = int(log2(took_ns) * STEPS) if took_ns > 0 else 0
+        bucket = int(log2(took_ns or 1) * STEPS)
         took = slot.took
-        took[bucket] = took.get(bucket, 0) + 1
+        try:
+            took[bucket] += 1
+        except KeyError:
+            took[bucket] = 1
 
     def busiest(self, limit: int, now_ns: int) -> list[str]:
         """The functions that were invoked most, the first most."""
@@ -93,6 +98,7 @@ class Recent:
     def forget(self, name: str) -> None:
         """Drop a removed function's window."""
         self._windows.pop(name, None)
+        self._current.pop(name, None)
 
     def of(self, name: str, now_ns: int) -> Lately:
         """One function's last minute, all zero if it was not invoked."""
@@ -117,6 +123,12 @@ class Recent:
             sum(slot.failed for slot in slots),
             tuple(rates),
         )
+
+    def _begin(self, name: str, now_ns: int) -> Slot:
+        window = self._windows.setdefault(name, deque(maxlen=SLOTS))
+        slot = self._current[name] = Slot(now_ns - now_ns % SLOT_NS)
+        window.append(slot)
+        return slot
 
 
 def merged(slots: Iterable[Slot]) -> dict[int, int]:
