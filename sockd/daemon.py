@@ -38,6 +38,7 @@ from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp, bind_unix
 from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import Progress, Tree
+from sockd.import_report import imports
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.environments import Environments
 from sockd.lambdas.function import Outcome
@@ -231,6 +232,9 @@ class Daemon:
 
     def lately(self, name: str) -> Lately:
         return self._noted.recent.of(name, time.monotonic_ns())
+
+    def imports(self, name: str) -> dict[str, Any]:
+        return imports(self._worker, name)
 
     def live(self, limit: int) -> dict[str, Any]:
         return live(self._worker, self._noted.recent, limit)

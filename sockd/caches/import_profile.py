@@ -122,6 +122,11 @@ class ImportProfile:
         kept = set(chosen[: self.max_modules])
         return _parents_first([module for module in home if module in kept], kept)
 
+    def seen_by(self, function: str) -> tuple[Seen, ...] | None:
+        """What a function (its name and version) was seen importing; None, if nothing is known of it."""
+        observation = self._observations.get(function)
+        return observation.seen if observation is not None else None
+
     def seconds_by_key(self) -> dict[str, float]:
         """Import time of each distribution seen: the mean, over functions that could tell, of the sum over its
         modules."""

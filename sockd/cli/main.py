@@ -26,6 +26,7 @@ COMMANDS = {
     "top": ("sockd.cli.top", "Show the busiest functions, live."),
     "status": ("sockd.cli.status", "Show what the worker is doing."),
     "tree": ("sockd.cli.tree", "Show the Zygote tree."),
+    "imports": ("sockd.cli.imports", "Show what a function imports, and what that costs."),
     "trace": ("sockd.cli.trace", "Show where the time of an invocation went."),
     "initscript": ("sockd.cli.initscript", "Build, check, try and record initscripts."),
     "packages": ("sockd.cli.packages", "List, add and remove installed packages."),

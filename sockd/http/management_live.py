@@ -1,6 +1,7 @@
 """The management door's routes for what the worker does at this moment, and what it did last.
 
     GET /live?limit=                              what `sockd top` shows
+    GET /functions/{name}/imports                 what `sockd imports` shows
     GET /traces?limit=&order=&cold=&function=     GET /traces/{request id}
 
 `order` is `newest` or `slowest`; `cold=1` leaves out what a warm sandbox served.
@@ -17,7 +18,7 @@ from starlette.routing import Route
 
 from sockd.errors import BadRequest
 from sockd.http.answers import json_answer
-from sockd.http.typed_routes import MAX_LIMIT, limit, respond, typed_routes
+from sockd.http.typed_routes import MAX_LIMIT, function_name, limit, respond, typed_routes
 from sockd.http.worker_api import WorkerApi
 
 MAX_ROWS = 500
@@ -54,4 +55,14 @@ def routes(worker: WorkerApi) -> list[Route]:
     async def trace(request: Request) -> Response:
         return respond(json_answer(await worker.trace(request.path_params["request_id"])))
 
-    return typed_routes([("GET", "/live", live), ("GET", "/traces", traces), ("GET", "/traces/{request_id}", trace)])
+    async def imports(request: Request) -> Response:
+        return respond(json_answer(worker.imports(function_name(request))))
+
+    return typed_routes(
+        [
+            ("GET", "/live", live),
+            ("GET", "/functions/{name}/imports", imports),
+            ("GET", "/traces", traces),
+            ("GET", "/traces/{request_id}", trace),
+        ]
+    )

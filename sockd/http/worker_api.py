@@ -151,5 +151,9 @@ class WorkerApi(Protocol):
     async def metrics(self) -> bytes:
         """Prometheus text."""
 
+    def imports(self, name: str) -> Mapping[str, Any]:
+        """A function's packages, and what importing each costs: `packages`, of each `package`, `ms`, `in_zygote`, `refused`,
+        `modules`. Raises: NoSuchFunction."""
+
     def live(self, limit: int) -> Mapping[str, Any]:
         """What `sockd top` shows: `worker`, and of the `limit` busiest functions a row each in `functions`."""

@@ -95,6 +95,24 @@ def test_what_the_caller_does_not_record_is_not_exported_and_hostile_context_is_
     assert unsampled.headers["x-amzn-requestid"] not in ids
 
 
+def test_what_happens_now_is_told_by_function(daemon: RunningDaemon) -> None:
+    daemon.deploy("lively", "import time\ndef f(event):\n time.sleep(0.02)\n return 1 / event", concurrency=7)
+    for event in (1, 1, 1, 0):
+        daemon.run("lively", event)
+    live = daemon.manage("GET", "/live").json
+    (row,) = [row for row in live["functions"] if row["name"] == "lively"]
+    assert (row["count"], row["failed"], row["cold_share"], row["concurrency"]) == (4, 1, 0.25, 7)
+    assert row["p50_ms"] >= 19 and row["p99_ms"] >= row["p50_ms"] and row["rate"] > 0
+    assert row["idle"] == 1 and row["memory_bytes"] > 0 and live["worker"]["sandboxes"]["busy"] == 0
+    slowest = daemon.manage("GET", "/traces?order=slowest&limit=2&function=lively").json
+    took = [trace["answered_ns"] - trace["arrived_ns"] for trace in slowest]
+    assert len(took) == 2 and took == sorted(took, reverse=True)
+    assert [trace["function"] for trace in daemon.manage("GET", "/traces?cold=1&function=lively").json] == ["lively"]
+    assert daemon.manage("GET", "/traces?order=x").status == 400
+    daemon.remove("lively")
+    assert "lively" not in daemon.manage("GET", "/live").body.decode()
+
+
 def test_refused_invocations_are_spans_too(daemon: RunningDaemon, collector: Collector) -> None:
     daemon.deploy("full", "import time\ndef f(event): time.sleep(event)", concurrency=1, queue_depth=0)
     daemon.call("full", 0)

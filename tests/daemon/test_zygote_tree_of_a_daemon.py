@@ -95,6 +95,9 @@ def test_what_a_function_imports_becomes_a_zygote_and_the_next_function_does_not
     third = fresh(daemon, "third", "slow==1.0", LOADED)
     assert third.json == ["slow", "slow.part"]  # exactly what was learned: neither slow.unused, nor anything else
     assert wait_for_node(daemon, "slow==1.0")["starts"] >= 2
+    (told,) = daemon.manage("GET", "/functions/first/imports").json["packages"]
+    assert told["package"] == "slow==1.0" and told["in_zygote"] and told["ms"] > 30
+    assert {module["module"] for module in told["modules"]} == {"slow", "slow.part"}
 
 
 def test_a_function_that_did_not_ask_for_a_package_never_gets_it(daemon: RunningDaemon) -> None:

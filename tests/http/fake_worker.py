@@ -182,6 +182,26 @@ class FakeEvents:
         return f"{len(self.accepted):08}-0000-4000-8000-000000000000"
 
 
+IMPORTS: dict[str, Any] = {
+    "function": "echo",
+    "version": "1",
+    "seen": True,
+    "zygotes_allowed": True,
+    "packages": [
+        {
+            "package": "pandas==3.0.0",
+            "ms": 180.5,
+            "in_zygote": False,
+            "refused": None,
+            "modules": [{"module": "pandas", "ms": 100.5}, {"module": "pandas.core", "ms": 80.0}],
+        },
+        {"package": "numpy==2.3.0", "ms": 60.0, "in_zygote": True, "refused": None, "modules": []},
+        {"package": "odd==1.0", "ms": 1.0, "in_zygote": False, "refused": "it starts threads", "modules": []},
+    ],
+}
+"""What a function imports: see `sockd.import_report`."""
+
+
 class FakeWorker:
     """Functions by name, answered at once; counts what it was asked."""
 
@@ -364,6 +384,10 @@ class FakeWorker:
 
     async def metrics(self) -> bytes:
         return b"# TYPE x counter\nx_total 1\n"
+
+    def imports(self, name: str) -> dict[str, Any]:
+        self.function(name)
+        return IMPORTS
 
     def live(self, limit: int) -> dict[str, Any]:
         return {**LIVE, "functions": LIVE["functions"][:limit]}

@@ -1,0 +1,62 @@
+"""`sockd imports`: which packages a function imports, what each costs it, and which of them a Zygote has imported ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.cli.client import Management, state_dir_option
+from sockd.cli.output import json_option, print_json, print_table
+
+
+@click.command()
+@click.argument("name")
+@click.option("--modules", is_flag=True, help="A line for each module, too.")
+@state_dir_option
+@json_option
+def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
+    """Show which of its packages a function imports, and what each costs it at a cold start.
+
+    As its sandboxes told: times are those of the modules themselves, in a sandbox that no Zygote had spared them; where the
+    function was always spared, they are the mean of other functions."""
+    shown = Management(state_dir).get("functions", name, "imports")
+    if as_json:
+        print_json(shown)
+        return
+    packages: list[dict[str, Any]] = shown["packages"]
+    if not packages:
+        click.echo(f"{name} has no packages")
+        return
+    rows = []
+    for package in packages:
+        rows.append((package["package"], f"{package['ms']:.1f} ms", str(len(package["modules"])), state(package)))
+        if modules:
+            rows += [(f"  {module['module']}", f"{module['ms']:.1f} ms", "", "") for module in package["modules"]]
+    print_table(("package", "import", "modules", "Zygote"), rows)
+    for line in words(shown):
+        click.echo(line)
+
+
+def state(package: dict[str, Any]) -> str:
+    """Who imports it."""
+    if package["refused"]:
+        return f"refused: {package['refused']}"
+    if package["in_zygote"]:
+        return "imported ahead"
+    return "in each cold start" if package["ms"] else "-"
+
+
+def words(shown: dict[str, Any]) -> list[str]:
+    """What the table comes to."""
+    spared = sum(package["ms"] for package in shown["packages"] if package["in_zygote"])
+    paid = sum(package["ms"] for package in shown["packages"] if not package["in_zygote"])
+    lines = [f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote"]
+    if not shown["seen"]:
+        lines.append("no sandbox of this version has told yet what it imports: it is asked at its first cold start")
+    if not shown["zygotes_allowed"]:
+        lines.append('with network = "none" it is forked from the bare root Zygote and imports everything itself')
+    elif movable := [p["package"] for p in shown["packages"] if p["ms"] and not p["in_zygote"] and not p["refused"]]:
+        lines.append(f"a Zygote would take: {', '.join(movable)}")
+    return lines

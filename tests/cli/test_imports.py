@@ -1,0 +1,28 @@
+"""`sockd imports`: what importing costs a function, and who spares it."""
+
+from __future__ import annotations
+
+import json
+
+from sockd.cli.imports import state, words
+from tests.cli.serving import Run
+from tests.http.fake_worker import IMPORTS
+
+
+def test_each_package_with_its_cost_and_its_place(run: Run) -> None:
+    shown = run("imports", "echo")
+    assert shown.returncode == 0
+    lines = shown.stdout.splitlines()
+    assert lines[1].split() == ["pandas==3.0.0", "180.5", "ms", "2", "in", "each", "cold", "start"]
+    assert lines[2].endswith("imported ahead") and lines[3].endswith("refused: it starts threads")
+    assert "imports for 181.5 ms, and is spared 60.0 ms" in lines[4]
+    assert lines[5] == "a Zygote would take: pandas==3.0.0"
+    assert "  pandas.core" in run("imports", "echo", "--modules").stdout
+    assert json.loads(run("imports", "echo", "--json").stdout) == IMPORTS
+    assert run("imports", "unknown").returncode == 3
+
+
+def test_what_is_not_known_is_said() -> None:
+    assert any("no sandbox of this version" in line for line in words({**IMPORTS, "seen": False}))
+    assert any("network" in line for line in words({**IMPORTS, "zygotes_allowed": False}))
+    assert state({"refused": None, "in_zygote": False, "ms": 0.0}) == "-"
