@@ -214,6 +214,8 @@ class EventsConfig(Slice, frozen=True):
     """That wait or run; beyond, callers get 429."""
     max_bytes: int = 512 * MB
     """Of their payloads; beyond, callers get 429."""
+    function_share: float = 0.5
+    """How much of both one function may take: what waits for one does not keep those of others out."""
     max_dead: int = 100_000
     """Dead letters that are kept; beyond, the oldest go."""
     max_dead_bytes: int = 512 * MB

@@ -41,9 +41,15 @@ class EventQueue:
         """Those taken."""
         self.size_bytes = 0
         """Of all payloads."""
+        self._sums: dict[str, tuple[int, int]] = {}
+        """Of each function: events, and bytes."""
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def of(self, function: str) -> tuple[int, int]:
+        """How many events of a function are not over, and the bytes of their payloads."""
+        return self._sums.get(function, (0, 0))
 
     def entries(self) -> list[Entry]:
         """All that are not over, oldest first."""
@@ -57,7 +63,7 @@ class EventQueue:
         """Have an event wait until it is due; one that was taken has left its place."""
         if event.seq not in self._entries:
             self._entries[event.seq] = Entry(event, born)
-            self.size_bytes += event.size
+            self._count(event, 1)
         heapq.heappush(self._later, (due, event.seq))
 
     def take(self, now: float) -> Entry | None:
@@ -86,7 +92,7 @@ class EventQueue:
     def drop(self, event: Event) -> None:
         """Forget an event that is over; it is taken, or has left its place."""
         if self._entries.pop(event.seq, None) is not None:
-            self.size_bytes -= event.size
+            self._count(event, -1)
 
     def drop_function(self, function: str) -> None:
         """Forget the events of a function that wait; those that are taken end by themselves."""
@@ -103,6 +109,13 @@ class EventQueue:
     def next_due(self) -> float | None:
         """When the next event is due that is not yet; None: there is none."""
         return self._later[0][0] if self._later else None
+
+    def _count(self, event: Event, sign: int) -> None:
+        count, size = self.of(event.function)
+        self._sums[event.function] = (count + sign, size + sign * event.size)
+        if not self._sums[event.function][0]:
+            del self._sums[event.function]
+        self.size_bytes += sign * event.size
 
     def _ripen(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:

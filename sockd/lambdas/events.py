@@ -7,16 +7,15 @@ daemon's death, runs at least once, and ends at a destination or as a dead lette
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import uuid
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 
 from sockd.config import EventsConfig
-from sockd.errors import Draining, RequestTooLarge, TooManyEvents
+from sockd.errors import Draining, RequestTooLarge
 from sockd.lambdas.clock import Clock, LoopClock
 from sockd.lambdas.dead_letters import DeadLetters, described
 from sockd.lambdas.destinations import Directories, parse_destination
@@ -24,6 +23,7 @@ from sockd.lambdas.dispatcher import Dispatcher, Functions
 from sockd.lambdas.event_configs import EventInvokeConfig
 from sockd.lambdas.event_endings import Endings
 from sockd.lambdas.event_records import LATEST, embedded
+from sockd.lambdas.event_room import EventRoom
 from sockd.lambdas.event_store import Event, EventStore
 from sockd.lambdas.store_thread import StoreThread
 from sockd.lambdas.trace_context import traceparent_of
@@ -57,8 +57,7 @@ class Events:
         self._endings.dead_total = dead_total
         for event in waiting:
             self._dispatcher.add(event)
-        self._coming = self._coming_bytes = 0
-        """Events that are being written."""
+        self._room = EventRoom(self._dispatcher.queue, config)
         self._closing = False
         self.accepted = 0
         """Since the daemon started."""
@@ -122,31 +121,19 @@ class Events:
                     store.remember(key, event.id, event.accepted_at, since=since, most=most)
             return known or event.id
 
-        with self.room(event.size):
+        with self.room(event.function, event.size):
             event_id = await self.store.run(add)
         if event.seq:
             self.added(event)
         return event_id
 
-    @contextlib.contextmanager
-    def room(self, size_bytes: int) -> Iterator[None]:
-        """Hold room for an event that is being written, for the length of a block.
+    def room(self, function: str, size_bytes: int) -> AbstractContextManager[None]:
+        """Room for an event that is being written, for the length of a block.
 
-        Raises: Draining; TooManyEvents when too much waits already."""
+        Raises: Draining, here; TooManyEvents, when too much waits already, as the block begins."""
         if self._closing:
             raise Draining("the worker is shutting down")
-        queue, config = self._dispatcher.queue, self.config
-        if len(queue) + self._coming >= config.max_events:
-            raise TooManyEvents(f"{len(queue)} events wait, which are events.max_events")
-        if queue.size_bytes + self._coming_bytes + size_bytes > config.max_bytes:
-            raise TooManyEvents(f"the events that wait have {queue.size_bytes} bytes; the limit is {config.max_bytes}")
-        self._coming += 1
-        self._coming_bytes += size_bytes
-        try:
-            yield
-        finally:
-            self._coming -= 1
-            self._coming_bytes -= size_bytes
+        return self._room.held(function, size_bytes)
 
     def added(self, event: Event) -> None:
         """Have an event run that is in the store."""

@@ -220,7 +220,7 @@ class Schedules:
             return ticked
 
         try:
-            with self._events.room(len(payload)):
+            with self._events.room(schedule.function, len(payload)):
                 ticked = await self._events.store.run(tick)
         except (TooManyRequests, NoCapacity, sqlite3.Error) as error:
             _log.warning("schedule %s waits: %s", schedule.name, error)

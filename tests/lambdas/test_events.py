@@ -372,7 +372,7 @@ async def test_a_retry_of_an_sdk_is_not_a_second_event(house: House) -> None:
 
 
 async def test_the_queue_is_bounded(tmp_path: Path) -> None:
-    house = House(tmp_path, max_events=3, max_bytes=100, max_payload_bytes=60)
+    house = House(tmp_path, max_events=3, max_bytes=100, max_payload_bytes=60, function_share=1.0)
     house.functions.do["f"] = fails(raised)
     async with house.open() as events:
         with pytest.raises(errors.RequestTooLarge, match="61 bytes"):
@@ -383,6 +383,22 @@ async def test_the_queue_is_bounded(tmp_path: Path) -> None:
         coming = [events.accept("f", "", b"1", source="aws") for _ in range(4)]
         results = await asyncio.gather(*coming, return_exceptions=True)
         assert [isinstance(each, errors.TooManyRequests) for each in results] == [False, False, True, True]
+
+
+async def test_no_function_takes_all_of_the_queue(tmp_path: Path) -> None:
+    house = House(tmp_path, max_events=8, max_bytes=100)
+    house.functions.do |= {"f": fails(raised), "g": fails(raised), "h": fails(raised)}
+    async with house.open() as events:
+        for _ in range(4):
+            await events.accept("f", "", b"1", source="aws")
+        with pytest.raises(errors.TooManyEvents, match="share"):
+            await events.accept("f", "", b"1", source="aws")
+        await events.accept("g", "", bytes(40), source="aws")
+        with pytest.raises(errors.TooManyEvents, match="share"):
+            await events.accept("g", "", bytes(11), source="aws")
+        await events.accept("h", "", b"1", source="aws")
+        await all_over(events, house.clock)
+        await events.accept("f", "", b"1", source="aws")
 
 
 async def test_what_is_due_while_all_places_are_taken_waits_for_a_place_and_not_for_the_clock(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ async def test_a_fixed_time_does_not_come_again_when_the_clock_is_set_back_a_lit
 async def test_a_tick_waits_while_there_is_no_room(tmp_path: Path) -> None:
     calendar = Calendar(tmp_path, max_events=1)
     async with calendar.living() as (events, schedules):
-        with events.room(1):
+        with events.room("g", 1):
             await schedules.put("s", "f", "rate(1 minute)", timezone="UTC", event=b"")
             calendar.clock.pass_by(65)
             await until(lambda: schedules.idle)
