@@ -11,9 +11,11 @@ from typing import Any
 
 from sockd.errors import SockdError
 from sockd.lambdas.clock import Clock
+from sockd.lambdas.dead_letter_table import DeadLetter
+from sockd.lambdas.event import Event
 from sockd.lambdas.event_endings import Endings
 from sockd.lambdas.event_records import embedded
-from sockd.lambdas.event_store import DeadLetter, Event, EventStore
+from sockd.lambdas.event_store import EventStore
 from sockd.lambdas.store_thread import StoreThread
 
 MOST_AT_ONCE = 10_000
@@ -41,17 +43,22 @@ class DeadLetters:
 
     async def last(self, function: str | None, limit: int) -> list[dict[str, Any]]:
         """The newest, newest first."""
-        letters = await self._store.run(lambda store: store.dead(limit, function))
+        letters = await self._store.run(lambda store: store.dead.last(limit, function))
         return [_described(letter) for letter in letters]
 
     async def show(self, event_id: str) -> dict[str, Any]:
         """One with its payload. Raises: NoSuchEvent."""
         wanted = _parsed(event_id)
-        found = await self._store.run(lambda store: store.dead_letter(wanted))
+
+        def look(store: EventStore) -> tuple[DeadLetter, bytes | None] | None:
+            letter = store.dead.get(wanted)
+            return (letter, store.dead.payload(letter)) if letter is not None else None
+
+        found = await self._store.run(look)
         if found is None:
             raise _missing(event_id)
         letter, payload = found
-        return {**_described(letter), "payload": embedded(payload)}
+        return {**_described(letter), "payload": embedded(payload or b"")}
 
     async def retry(self, function: str | None, event_id: str | None) -> int:
         """Have dead letters run again, as if they had been accepted now: one, those of a function, or all.
@@ -60,7 +67,7 @@ class DeadLetters:
         wanted, now = self._wanted(function, event_id), self._clock.now()
 
         def revive(store: EventStore) -> tuple[list[Event], tuple[int, int]]:
-            return store.revive(wanted(store), now), store.dead_total()
+            return store.revive(wanted(store), now), store.dead.total()
 
         events, self._endings.dead_total = await self._store.run(revive)
         if event_id is not None and not events:
@@ -74,7 +81,7 @@ class DeadLetters:
         wanted = self._wanted(function, event_id)
 
         def discard(store: EventStore) -> tuple[int, tuple[int, int]]:
-            return sum(store.discard(letter) for letter in wanted(store)), store.dead_total()
+            return sum(store.dead.discard(letter) for letter in wanted(store)), store.dead.total()
 
         gone, self._endings.dead_total = await self._store.run(discard)
         if event_id is not None and not gone:
@@ -84,12 +91,12 @@ class DeadLetters:
     @staticmethod
     def _wanted(function: str | None, event_id: str | None) -> Callable[[EventStore], list[DeadLetter]]:
         if event_id is None:
-            return lambda store: store.dead(MOST_AT_ONCE, function)
+            return lambda store: store.dead.last(MOST_AT_ONCE, function)
         wanted = _parsed(event_id)
 
         def one(store: EventStore) -> list[DeadLetter]:
-            found = store.dead_letter(wanted)
-            return [found[0]] if found is not None else []
+            found = store.dead.get(wanted)
+            return [found] if found is not None else []
 
         return one
 

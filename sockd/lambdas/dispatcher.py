@@ -19,12 +19,12 @@ from sockd.config import EventsConfig
 from sockd.errors import SockdError
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.clock import Clock, Timer
+from sockd.lambdas.event import SCHEDULE, Event
 from sockd.lambdas.event_configs import EventInvokeConfig
 from sockd.lambdas.event_endings import Endings
 from sockd.lambdas.event_policy import FUNCTION_ERRORS, TOO_OLD, Again, Rules, after_failure, rules
 from sockd.lambdas.event_queue import Entry, EventQueue
 from sockd.lambdas.event_records import LATEST
-from sockd.lambdas.event_store import SCHEDULE, Event
 from sockd.lambdas.trace_context import read
 from sockd.telemetry import Invocation
 

@@ -18,9 +18,10 @@ from sockd.config import EventsConfig
 from sockd.errors import BadRequest, RequestTooLarge, SockdError, StorageFull
 from sockd.lambdas.clock import Clock, pause
 from sockd.lambdas.destinations import Directories, DirectoryDestination, FunctionDestination, parse_destination
+from sockd.lambdas.event import Event
 from sockd.lambdas.event_policy import FUNCTION_ERRORS, SUCCESS
 from sockd.lambdas.event_records import record
-from sockd.lambdas.event_store import Event, EventStore
+from sockd.lambdas.event_store import EventStore
 from sockd.lambdas.store_thread import StoreThread
 from sockd.telemetry import Invocation
 
@@ -142,7 +143,7 @@ class Endings:
 
         def bury(store: EventStore) -> tuple[int, tuple[int, int]]:
             store.bury(event, now, reason, error_type, words)
-            return store.trim_dead(config.max_dead, config.max_dead_bytes), store.dead_total()
+            return store.dead.trim(config.max_dead, config.max_dead_bytes), store.dead.total()
 
         self.buried(1, *await self._written(bury))
 

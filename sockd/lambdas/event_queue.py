@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sockd.lambdas.event_store import Event
+from sockd.lambdas.event import Event
 
 
 class Entry(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sockd.lambdas.event_store import Event
+from sockd.lambdas.event import Event
 
 ARN_PREFIX = "arn:aws:lambda:local:000000000000:function:"
 LATEST = "$LATEST"

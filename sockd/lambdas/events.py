@@ -20,11 +20,12 @@ from sockd.lambdas.clock import Clock, LoopClock
 from sockd.lambdas.dead_letters import DeadLetters, described
 from sockd.lambdas.destinations import Directories, parse_destination
 from sockd.lambdas.dispatcher import Dispatcher, Functions
+from sockd.lambdas.event import Event
 from sockd.lambdas.event_configs import EventInvokeConfig
 from sockd.lambdas.event_endings import Endings
 from sockd.lambdas.event_records import LATEST, embedded
 from sockd.lambdas.event_room import EventRoom
-from sockd.lambdas.event_store import Event, EventStore
+from sockd.lambdas.event_store import EventStore
 from sockd.lambdas.store_thread import StoreThread
 from sockd.lambdas.trace_context import traceparent_of
 from sockd.telemetry import TraceContext
@@ -46,7 +47,7 @@ class Events:
         self.config = config
         self.clock = clock or LoopClock()
         self._functions = functions
-        waiting, configs, dead_total = store.waiting(), store.configs.all(), store.dead_total()
+        waiting, configs, dead_total = store.waiting(), store.configs.all(), store.dead.total()
         self.store = StoreThread(store, "sockd-events")
         self._endings = Endings(
             self.store, directories, config, self.clock, check=functions.check, explain=functions.explain
@@ -151,9 +152,9 @@ class Events:
         def forget(store: EventStore) -> tuple[int, int, tuple[int, int]]:
             store.configs.remove_function(function)
             store.schedules.remove_function(function)
-            buried = store.bury_function(function, now, "FunctionRemoved", but=running)
-            dropped = store.trim_dead(self.config.max_dead, self.config.max_dead_bytes)
-            return buried, dropped, store.dead_total()
+            buried = store.dead.bury_function(function, now, "FunctionRemoved", but=running)
+            dropped = store.dead.trim(self.config.max_dead, self.config.max_dead_bytes)
+            return buried, dropped, store.dead.total()
 
         self._endings.buried(*await self.store.run(forget))
         for key in [key for key in self._dispatcher.configs if key[0] == function]:

@@ -16,15 +16,17 @@ import re
 import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from sockd.caches.blocking import in_thread
 from sockd.errors import BadRequest, NoCapacity, NoSuchFunction, SockdError, TooManyRequests
-from sockd.lambdas.event_store import SCHEDULE, Event, EventStore
+from sockd.lambdas.event import SCHEDULE, Event
+from sockd.lambdas.event_store import EventStore
 from sockd.lambdas.events import Events
-from sockd.lambdas.schedule_expressions import as_aws, parse
+from sockd.lambdas.schedule_events import check_event, event_of
+from sockd.lambdas.schedule_expressions import parse
 from sockd.lambdas.schedule_table import Schedule
 
 AGAIN_S = 10.0
@@ -117,7 +119,7 @@ class Schedules:
             raise BadRequest(f"the schedule {name} is one of {old.function}: choose another name, or remove it first")
         if old is None and len(self._schedules) >= self._events.config.max_schedules:
             raise TooManyRequests(f"there are {len(self._schedules)} schedules, which are events.max_schedules")
-        _check_event(event, self._events.config.max_payload_bytes)
+        check_event(event, self._events.config.max_payload_bytes)
         now = self._events.clock.now()
         when = parse(expression, timezone)
         next_at = await in_thread(when.after, now, since=now)
@@ -245,30 +247,3 @@ class Schedules:
         next_at = await in_thread(when.after, start, since=schedule.created_at)
         if next_at and next_at < schedule.next_at and self._schedules.get(schedule.name) is schedule:
             await self._keep(msgspec.structs.replace(schedule, next_at=next_at))
-
-
-def _check_event(event: bytes, limit: int) -> None:
-    if len(event) > limit:
-        raise BadRequest(f"the event has {len(event)} bytes; the limit is {limit}")
-    try:
-        event.decode()
-        if event:
-            msgspec.json.decode(event, type=msgspec.Raw)
-    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
-        raise BadRequest("the event must be JSON") from None
-
-
-def event_of(schedule: Schedule) -> bytes:
-    """The event of a tick, as EventBridge would send it: `time` is when it was due, `detail` the schedule's own event."""
-    fields: dict[str, Any] = {
-        "version": "0",
-        "id": str(uuid.uuid4()),
-        "detail-type": "Scheduled Event",
-        "source": "aws.events",
-        "account": "000000000000",
-        "time": as_aws(schedule.next_at),
-        "region": "local",
-        "resources": [f"arn:aws:events:local:000000000000:rule/{schedule.name}"],
-        "detail": msgspec.Raw(schedule.event or b"{}"),
-    }
-    return msgspec.json.encode(fields)

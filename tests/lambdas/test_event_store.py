@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from sockd.errors import StorageFull
+from sockd.lambdas.event import Event
 from sockd.lambdas.event_configs import EventInvokeConfig
-from sockd.lambdas.event_store import BadEventStore, Event, EventStore
+from sockd.lambdas.event_store import BadEventStore, EventStore
 from sockd.lambdas.schedule_table import Schedule
 from sockd.lambdas.store_thread import StoreThread
 
@@ -62,17 +63,16 @@ def test_an_event_that_dies_keeps_its_payload_and_says_why(store: EventStore) ->
     made = add(store, event(), b"[1]")
     store.bury(made, NOW + 9, "RetriesExhausted", "Value\udcffError", "x" * 10_000)
     assert store.waiting() == []
-    found = store.dead_letter(made.id)
-    assert found is not None
-    letter, payload = found
+    letter = store.dead.get(made.id)
+    assert letter is not None
     assert (letter.reason, letter.error_type, len(letter.error), letter.died_at) == (
         *("RetriesExhausted", "Value\\udcffError", 2000),
         NOW + 9,
     )
-    assert payload == b"[1]"
-    assert store.dead_total() == (1, 2)
+    assert store.dead.payload(letter) == b"[1]"
+    assert store.dead.total() == (1, 2)
     (revived,) = store.revive([letter], NOW + 20)
-    assert (revived.id, revived.accepted_at, store.dead_total()) == (made.id, NOW + 20, (0, 0))
+    assert (revived.id, revived.accepted_at, store.dead.total()) == (made.id, NOW + 20, (0, 0))
     assert store.payload(revived.seq) == b"[1]"
     assert store.revive([letter], NOW + 20) == []
 
@@ -80,17 +80,17 @@ def test_an_event_that_dies_keeps_its_payload_and_says_why(store: EventStore) ->
 def test_dead_letters_are_bounded_by_number_and_by_size(store: EventStore) -> None:
     for size in (1, 2, 3, 50, 4):
         store.bury(add(store, event(size=size)), NOW, "why")
-    assert store.trim_dead(4, 1000) == 1
-    assert store.trim_dead(10, 56) == 2
-    assert [letter.size for letter in store.dead(10)] == [4, 50]
-    assert store.dead_total() == (2, 54)
+    assert store.dead.trim(4, 1000) == 1
+    assert store.dead.trim(10, 56) == 2
+    assert [letter.size for letter in store.dead.last(10)] == [4, 50]
+    assert store.dead.total() == (2, 54)
 
 
 def test_a_removed_function_takes_its_events_but_not_those_that_run(store: EventStore) -> None:
     running, waiting, other = add(store, event()), add(store, event()), add(store, event("g"))
-    assert store.bury_function("f", NOW, "FunctionRemoved", but=[running.seq]) == 1
+    assert store.dead.bury_function("f", NOW, "FunctionRemoved", but=[running.seq]) == 1
     assert store.waiting() == [running, other]
-    assert [letter.id for letter in store.dead(10, "f")] == [waiting.id]
+    assert [letter.id for letter in store.dead.last(10, "f")] == [waiting.id]
 
 
 def test_what_an_sdk_was_told_is_known_for_a_while(store: EventStore) -> None:
@@ -133,7 +133,8 @@ def test_a_file_that_cannot_be_used_says_what_to_do(path: Path, content: bytes |
 KILLED = """
 import asyncio, os, signal, sys, uuid
 from pathlib import Path
-from sockd.lambdas.event_store import Event, EventStore
+from sockd.lambdas.event import Event
+from sockd.lambdas.event_store import EventStore
 from sockd.lambdas.store_thread import StoreThread
 
 async def main():
