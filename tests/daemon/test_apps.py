@@ -356,7 +356,9 @@ def test_the_example_of_the_readme(daemon: RunningDaemon) -> None:
 
 @pytest.mark.parametrize("mode", ["BUFFERED", "RESPONSE_STREAM"])
 def test_a_function_url_leads_to_an_app_as_well(apps: RunningDaemon, mode: str) -> None:
-    path = urlsplit(apps.manage("PUT", "/functions/wsgi/url", {"mode": mode}).json["path_url"]).path.rstrip("/")
+    path = urlsplit(
+        apps.manage("PUT", "/functions/wsgi/url", json.dumps({"mode": mode}).encode()).json["path_url"]
+    ).path.rstrip("/")
     answer = apps.request("PATCH", f"{path}/some/path?q=1", b"body")
     told = answer.json["environ"]
     assert (answer.status, answer.json["body"]) == (418, "body")
