@@ -131,6 +131,9 @@ def invoke_url(url: str, name: str, payload: bytes, headers: Query = NO_QUERY) -
     try:
         with closing(kind(host, port)) as connection:
             return _exchange(connection, "POST", target, payload, headers)
+    except http.client.IncompleteRead as error:
+        what = f"the answer broke off after {len(error.partial)} bytes"
+        raise Failure(what, why="what streams it failed", fix=f"sockd logs {name}") from None
     except (OSError, http.client.HTTPException) as error:
         raise Failure(
             f"no worker answers at {url}", why=_words(error), fix="sudo sockd up", exit_code=UNREACHABLE

@@ -42,14 +42,14 @@ def invoke(
     total_ms = (time.perf_counter() - begun) * 1e3
     if as_json:
         print_json(_as_fields(reply, total_ms))
-    elif reply.status == 202:
+    elif reply.status == 202 and not _ran(reply):
         click.echo(reply.headers["x-amzn-requestid"])
-    elif reply.status == 200:
+    elif reply.status < 400:
         sys.stdout.buffer.write(reply.body + b"\n")
         sys.stdout.flush()
         if sys.stderr.isatty():
             say(_timing_line(reply, total_ms))
-    if reply.status not in (200, 202):
+    if reply.status >= 400:
         if not as_json:
             _raise(reply, name)
         sys.exit(exit_code_of(reply.status))
@@ -97,12 +97,21 @@ def _timing_line(reply: Reply, total_ms: float) -> str:
     return f"{origin}, {total_ms:.2f} ms ({phases}), {request_id}"
 
 
+def _ran(reply: Reply) -> bool:
+    """Whether a sandbox is behind this answer."""
+    return "x-sockd-sandbox" in reply.headers
+
+
 def _raise(reply: Reply, name: str) -> None:
     """Tell a failed invocation. Raises: Failure."""
     try:
         error = json.loads(reply.body)
         kind, message = error["errorType"], error["errorMessage"]
     except (ValueError, TypeError, KeyError):
+        if _ran(reply):
+            sys.stdout.buffer.write(reply.body + b"\n")
+            sys.stdout.flush()
+            raise Failure(f"the app answered with status {reply.status}") from None
         raise Failure(f"status {reply.status}, and no error of a worker's", why="is this a worker's address?") from None
     say("".join(error.get("stackTrace", ())).rstrip() or f"request {error.get('requestId')}")
     fixes = {404: "sockd ls", 504: f"sockd deploy --name {name} --timeout S"}

@@ -178,6 +178,15 @@ def test_a_failed_invocation_has_its_exit_status(run: Run, served: Served, name:
     assert json.loads(done.stdout)["body"]["errorType"]
 
 
+def test_what_an_app_answers_is_printed_whatever_its_status(run: Run, served: Served) -> None:
+    url = served.worker.url
+    assert run("invoke", "streams", "-d", '["one", "two"]', "--url", url).stdout == "onetwo\n"
+    assert run("invoke", "forges", "-d", '["x"]', "--url", url).stdout == "x\n"
+    assert run("invoke", "teapot", "-d", '["short and stout"]', "--url", url).returncode == 1
+    broken = run("invoke", "breaks", "-d", '["half"]', "--url", url)
+    assert broken.returncode == 1 and "broke off" in broken.stderr and "sockd logs breaks" in broken.stderr
+
+
 def test_an_invocation_as_json_holds_the_phases(run: Run) -> None:
     fields = json.loads(run("invoke", "echo", "-d", "[1]", "--json").stdout)
     assert (fields["status"], fields["body"], fields["cold"], fields["origin"]) == (200, [1], True, "spare")

@@ -138,6 +138,7 @@ STREAMS: dict[str, tuple[int, list[tuple[bytes, bytes]]]] = {
     "creates": (204, [(b"content-length", b"3")]),
     "breaks": (200, []),
     "late": (200, []),
+    "teapot": (418, []),
 }
 """Functions that answer with the pieces that their payload lists: status and headers."""
 FLOOD = bytes(64 * 1024)
