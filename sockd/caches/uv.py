@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,9 +180,14 @@ def confinement(max_file_bytes: int) -> list[str]:
     return words
 
 
+_finding = threading.Lock()
+"""It asks sysconfig, whose first answers are wrong in one thread while another waits for them."""
+
+
 def _uv_path() -> str:
     try:
-        return find_uv_bin()
+        with _finding:
+            return find_uv_bin()
     except FileNotFoundError:
         raise PackagesFailed("uv is not installed beside sockd; install the package `uv`") from None
 
