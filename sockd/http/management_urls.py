@@ -24,6 +24,7 @@ from sockd.http.aws.worker import LambdaWorker
 from sockd.http.typed_routes import function_name, respond, typed_routes
 from sockd.http.uploads import read_body
 from sockd.http.urls.names import UrlNames
+from sockd.lambdas.aliases import NAME as ALIAS
 from sockd.lambdas.function_urls import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
 
 _MAX_BODY_BYTES = 64 * 1024
@@ -73,7 +74,9 @@ class _Urls:
             raise BadRequest(
                 'nobody could sign for this URL: add a key to the worker\'s configuration, [lambda_api.keys] NAME = "SECRET"'
             )
-        self._worker.function(name)
+        if qualifier and not ALIAS.fullmatch(qualifier):
+            raise BadRequest("a URL is of a function, or of an alias: a version has none of its own")
+        self._worker.details(name, qualifier)
         urls = self._worker.urls
         with contextlib.suppress(NoSuchUrl):
             old = urls.of(name, qualifier)

@@ -1,8 +1,8 @@
 """Function URLs: which name in the Host header, or in the path, means which function, and who may call it there.
 
 Owns the table `function_urls` of the registry's file, over a connection of its own. Its rows hang on those of the registry's
-functions: forgetting a function forgets its URLs in the same transaction, and no other code has to think of it. Read and
-written straight on the event loop, as the registry is; nothing is kept in memory, so nothing there can be out of date.
+functions and aliases: forgetting one of these forgets its URL in the same transaction, and no other code has to think of it.
+Read and written straight on the event loop, as the registry is; nothing is kept in memory, so nothing there can be out of date.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ CREATE TABLE IF NOT EXISTS function_urls (
     updated_at REAL NOT NULL,
     UNIQUE (name, qualifier)
 ) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS function_urls_of_aliases AFTER DELETE ON aliases BEGIN
+    DELETE FROM function_urls WHERE name = OLD.name AND qualifier = OLD.alias;
+END;
 """
 _SELECT = "SELECT id, name, qualifier, auth, mode, cors, created_at, updated_at FROM function_urls "
 _ORIGIN = re.compile(r"\*|[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9.:\[\]_*-]{1,240}|null")
@@ -105,7 +108,7 @@ class FunctionUrls:
     """The open table. Not to be used from another thread than the one that opened it."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        """Args: database: with the registry's table `functions`, without implicit transactions."""
+        """Args: database: with the registry's tables `functions` and `aliases`, without implicit transactions."""
         self._database = database
         database.execute("PRAGMA foreign_keys = ON")
         database.execute("PRAGMA synchronous = NORMAL")

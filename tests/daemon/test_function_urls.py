@@ -124,6 +124,21 @@ def test_a_url_that_wants_a_signature(daemon: RunningDaemon, client: Any, functi
     assert json.loads(answer.body)["Message"].startswith("Forbidden. ")
 
 
+def test_the_url_of_an_alias_leads_where_the_alias_does(daemon: RunningDaemon, client: Any, function: str) -> None:
+    number = client.publish_version(FunctionName="f")["Version"]
+    client.create_alias(FunctionName="f", Name="prod", FunctionVersion=number)
+    made = client.create_function_url_config(FunctionName="f", Qualifier="prod", AuthType="NONE")
+    assert made["FunctionArn"].endswith(":function:f:prod")
+    daemon.deploy("f", {"handler.py": "def handler(event, context): return [context.function_version, 'new']"})
+    latest = client.create_function_url_config(FunctionName="f", AuthType="NONE")["FunctionUrl"]
+    assert call(daemon, latest).json == ["$LATEST", "new"]
+    assert call(daemon, made["FunctionUrl"], "/text").body == b"plain"
+    client.delete_alias(FunctionName="f", Name="prod")
+    assert call(daemon, made["FunctionUrl"], "/text").json == {"Message": None}
+    urls = client.list_function_url_configs(FunctionName="f")["FunctionUrlConfigs"]
+    assert [each["FunctionUrl"] for each in urls] == [latest]
+
+
 def test_the_command_line_makes_shows_and_removes_one(daemon: RunningDaemon, function: str) -> None:
     def sockd(*arguments: str) -> str:
         command = [sys.executable, "-m", "sockd", "url", "f", *arguments, "--state-dir", str(daemon.state)]

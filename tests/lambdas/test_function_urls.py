@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sockd.errors import BadRequest, NoSuchFunction
+from sockd.lambdas.aliases import Alias
 from sockd.lambdas.function_urls import Cors, FunctionUrls, NoSuchUrl, UrlExists
 from sockd.lambdas.registry import Registry
 
@@ -81,6 +82,17 @@ def test_urls_outlive_the_daemon_and_go_with_their_function(
     assert again.all_of("f") == []
     assert again.all_of("g") == [kept]
     again.close()
+
+
+def test_the_url_of_an_alias_goes_with_it(urls: FunctionUrls, registry: Registry) -> None:
+    plain, other = urls.create("f"), urls.create("g", "prod")
+    registry.aliases.put(Alias("f", "prod", "$LATEST"))
+    urls.create("f", "prod")
+    registry.aliases.put(Alias("f", "prod", "$LATEST", description="changed"))
+    assert len(urls.all_of("f")) == 2
+    registry.aliases.delete("f", "prod")
+    assert urls.all_of("f") == [plain]
+    assert urls.all_of("g") == [other]
 
 
 @pytest.mark.parametrize(

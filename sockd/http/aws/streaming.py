@@ -9,6 +9,8 @@ answer that has been passed on piece by piece is not there to be given twice.
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from sockd.errors import SockdError
@@ -24,6 +26,9 @@ from sockd.http.request_ids import request_id_text
 from sockd.http.streamed import StreamedAnswer
 from sockd.lambdas.aliases import LATEST
 from sockd.telemetry import Invocation
+
+INLINE_BYTES = 512 * 1024
+"""Of an answer whose checksum is taken on the loop: half a millisecond."""
 
 
 class EventStream(StreamedAnswer):
@@ -88,6 +93,8 @@ class StreamingOperations:
         if stream.started:
             await stream.complete(told)
             return Answer(200, "", b"")
+        if invocation is not None and len(invocation.body) > INLINE_BYTES:
+            return await asyncio.to_thread(_whole, invocation, told, text_id)
         return _whole(invocation, told, text_id)
 
 

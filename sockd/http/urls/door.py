@@ -16,6 +16,7 @@ from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
 from sockd.http.answers import Answer, invocation_fields
 from sockd.http.aws.access import Access
 from sockd.http.aws.errors import AccessDenied
+from sockd.http.aws.names import arn
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
@@ -179,6 +180,8 @@ class UrlDoor:
         asked.qualifier = admitted.url.qualifier
         asked.trace = of_headers(request.headers)
         asked.as_http = lambda: (app_request(request), body)
+        if admitted.url.qualifier:
+            asked.details = {"arn": arn(admitted.url.name, admitted.url.qualifier)}
         invocation = await self._worker.invoke(asked)
         if not invocation.streamed:
             try:

@@ -39,6 +39,7 @@ class FakeLambda(FakeWorker):
         self.names = {"slow", "bug", *ERRORS}
         self._database = sqlite3.connect(":memory:", isolation_level=None)
         self._database.execute("CREATE TABLE functions (name TEXT PRIMARY KEY)")
+        self._database.execute("CREATE TABLE aliases (name TEXT, alias TEXT)")
         self.urls = FunctionUrls(self._database)
         self._details: dict[str, Details] = {}
         self._times = itertools.count(1_700_000_000)
