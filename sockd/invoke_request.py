@@ -54,7 +54,7 @@ class InvokeRequest(msgspec.Struct):
         http             the request as it came: method, path and raw_path below the function, root_path above it, query,
                          headers [[name, value], ...], client, server, scheme; the payload is its body then"""
     method: str = "POST"
-    """Of HTTP, for functions that say which they take."""
+    """Of HTTP, for functions that say which they take; "*": the door takes all of them."""
     as_http: Callable[[], tuple[dict[str, Any], bytes]] | None = None
     """For a function that is a web app, which nobody knows before it has been looked up: what `details["http"]` is to be, and
     the body that is its payload."""

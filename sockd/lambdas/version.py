@@ -79,17 +79,21 @@ class Version:
 
     def call(self, request: InvokeRequest, is_app: bool) -> Call:
         """What a sandbox of this version is asked. Raises: MethodNotAllowed."""
-        methods = self.config.methods
-        if methods is None:
-            if request.method not in EVENT_METHODS and not is_app:
-                raise MethodNotAllowed(request.method, ", ".join(EVENT_METHODS))
-        elif request.method not in methods and ANY_METHOD not in methods:
-            raise MethodNotAllowed(request.method, ", ".join(methods))
+        if request.method != ANY_METHOD:
+            self._check_method(request.method, is_app)
         details, payload = request.details, request.payload
         if is_app and request.as_http is not None:
             http, payload = request.as_http()
             details = {**(details or {}), "http": http}
         return Call(request.id, payload, msgspec.json.encode(details) if details else b"")
+
+    def _check_method(self, method: str, is_app: bool) -> None:
+        methods = self.config.methods
+        if methods is None:
+            if method not in EVENT_METHODS and not is_app:
+                raise MethodNotAllowed(method, ", ".join(EVENT_METHODS))
+        elif method not in methods and ANY_METHOD not in methods:
+            raise MethodNotAllowed(method, ", ".join(methods))
 
     def info(self) -> FunctionInfo:
         """As people see it."""

@@ -170,3 +170,37 @@ def test_urls_survive_a_killed_daemon_and_go_with_their_function(tmp_path: Path)
         assert other.request("GET", f"/url/{made[1]['id']}/text").status == 403
     finally:
         other.close()
+
+
+WSGI = """
+def app(environ, start_response):
+    start_response("207 So", [("X-Path", environ["SCRIPT_NAME"] + "|" + environ["PATH_INFO"]), ("Set-Cookie", "a=1")])
+    yield environ["REQUEST_METHOD"].encode() + b" "
+    yield environ["wsgi.input"].read()
+"""
+ASGI = """
+async def app(scope, receive, send):
+    body = (await receive())["body"]
+    path = scope["root_path"] + "|" + scope["path"].removeprefix(scope["root_path"])
+    headers = [(b"x-path", path.encode()), (b"set-cookie", b"a=1")]
+    await send({"type": "http.response.start", "status": 207, "headers": headers})
+    await send({"type": "http.response.body", "body": scope["method"].encode() + b" ", "more_body": True})
+    await send({"type": "http.response.body", "body": body})
+"""
+
+
+@pytest.mark.parametrize("mode", ["BUFFERED", "RESPONSE_STREAM"])
+@pytest.mark.parametrize("code", [WSGI, ASGI])
+def test_a_web_app_behind_a_url_gets_the_request_itself(daemon: RunningDaemon, code: str, mode: str) -> None:
+    daemon.deploy("web", {"app.py": code})
+    try:
+        made = daemon.manage("PUT", "/functions/web/url", json.dumps({"mode": mode}).encode()).json
+        by_name = call(daemon, made["url"], "/a%20b?c=d", bytes(range(256)), method="PATCH")
+        by_path = daemon.request("PATCH", f"/url/{made['id']}/a%20b?c=d", bytes(range(256)))
+        assert (by_name.headers["x-path"], by_path.headers["x-path"]) == ("|/a b", f"/url/{made['id']}|/a b")
+        for answer in (by_name, by_path):
+            assert (answer.status, answer.body) == (207, b"PATCH " + bytes(range(256)))
+            assert answer.headers["set-cookie"] == "a=1"
+            assert ("content-length" in answer.headers) is (mode == "BUFFERED")
+    finally:
+        daemon.remove("web")

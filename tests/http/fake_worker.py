@@ -229,7 +229,7 @@ class FakeWorker:
         self.function(name)
         if request.qualifier not in ("", "$LATEST", "1"):
             raise errors.NoSuchVersion(name, request.qualifier)
-        if request.method not in ("GET", "POST"):
+        if request.method not in ("GET", "POST", "*"):
             raise errors.MethodNotAllowed(request.method, "GET, POST")
         self.invoked.append((name, payload))
         if name in ERRORS:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sockd.config import Config
 from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
 from sockd.http.answers import Answer, invocation_fields
+from sockd.http.app_request import app_request
 from sockd.http.aws.access import Access
 from sockd.http.aws.errors import AccessDenied
 from sockd.http.aws.names import arn
@@ -24,14 +25,15 @@ from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, NoServiceWorkers, host_check
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
-from sockd.http.urls.event import UrlRequest, app_request, event
-from sockd.http.urls.names import Addressed, UrlNames
+from sockd.http.urls.event import UrlRequest, event
+from sockd.http.urls.names import PATH_PREFIX, Addressed, UrlNames
 from sockd.http.urls.refusals import Forbidden, refusal
 from sockd.http.urls.response import Fields, lines, reply
 from sockd.http.urls.streams import Buffered, UrlStream
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.function_urls import FunctionUrl
 from sockd.lambdas.trace_context import of_headers
+from sockd.lambdas.version import ANY_METHOD
 from sockd.s3.canonical import SignedRequest
 
 INLINE_BYTES = 128 * 1024
@@ -157,7 +159,6 @@ class UrlDoor:
             headers=head.headers,
             source_ip=peer[0] if peer else "",
             server_port=own[1] if own else 0,
-            root_path=f"/url/{admitted.url.id}" if addressed.by_path else "",
             request_id=request_id,
             time_s=time.time(),
             access_key=access_key,
@@ -179,7 +180,8 @@ class UrlDoor:
         asked = InvokeRequest(admitted.url.name, payload, request_id, exchange.arrived_ns, exchange.gone, sink=sink)
         asked.qualifier = admitted.url.qualifier
         asked.trace = of_headers(request.headers)
-        asked.as_http = lambda: (app_request(request), body)
+        asked.as_http = lambda: (_as_http(admitted, request, exchange, body), body)
+        asked.method = ANY_METHOD
         if admitted.url.qualifier:
             asked.details = {"arn": arn(admitted.url.name, admitted.url.qualifier)}
         invocation = await self._worker.invoke(asked)
@@ -195,6 +197,17 @@ class UrlDoor:
             return Answer(200, "", b"")  # it has been written
         fields = lines(shaped(admitted, replied.fields)) + invocation_fields(invocation, request.request_id)
         return Answer(replied.status, fields, replied.body)
+
+
+def _as_http(admitted: Admitted, request: UrlRequest, exchange: Exchange, body: bytes) -> dict[str, Any]:
+    """The request as a web app behind the URL is told of it."""
+    addressed = admitted.addressed
+    root_path = PATH_PREFIX + admitted.url.id.encode() if addressed.by_path else b""
+    http = app_request(exchange, root_path, addressed.path, addressed.query, body)
+    if request.access_key:
+        # It proves something to us, and is nothing for the app.
+        http["headers"] = [header for header in http["headers"] if header[0] != "authorization"]
+    return http
 
 
 def shaped(admitted: Admitted, fields: Fields) -> Fields:

@@ -1,4 +1,4 @@
-"""A request as the event of AWS's payload format 2.0, and as what an app behind a URL is told.
+"""A request as the event of AWS's payload format 2.0.
 
 Pure. Building an event takes a few ms per megabyte of body: not on the loop, for large ones.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import time
 from typing import Any, NamedTuple
-from urllib.parse import unquote, unquote_plus
+from urllib.parse import unquote_plus
 
 import msgspec
 
@@ -50,8 +50,6 @@ class UrlRequest(NamedTuple):
     headers: Headers
     source_ip: str
     server_port: int
-    root_path: str
-    """What stood before `path`."""
     request_id: str
     time_s: float
     """Unix time."""
@@ -81,21 +79,6 @@ def event(request: UrlRequest, body: bytes) -> bytes:
         told["isBase64Encoded"] = text is None
         told["body"] = text if text is not None else base64.b64encode(body).decode()
     return msgspec.json.encode(told)
-
-
-def app_request(request: UrlRequest) -> dict[str, Any]:
-    """The request as a WSGI or ASGI app is told of it (`InvokeRequest.details["http"]`)."""
-    return {
-        "method": request.method,
-        "path": unquote(request.path),
-        "raw_path": request.path,
-        "query": request.query,
-        "headers": [[name, value] for name, value in _passed_on(request)],
-        "client": request.source_ip,
-        "server": [request.domain, request.server_port],
-        "scheme": "http",
-        "root_path": request.root_path,
-    }
 
 
 def event_headers(request: UrlRequest) -> dict[str, str]:

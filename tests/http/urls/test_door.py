@@ -228,3 +228,19 @@ async def test_a_long_query_is_an_event_like_any(client: Raw, worker: UrlWorker)
     assert (await client.ask(ask(url, "GET", f"/?{query}"))).status == 200
     assert len(worker.event["queryStringParameters"]) == 3000
     assert json.dumps(worker.event)
+
+
+async def test_an_app_gets_the_request_itself(client: Raw, worker: UrlWorker) -> None:
+    for auth in ("NONE", "AWS_IAM"):
+        url = worker.urls.create("says" if auth == "NONE" else "echo", auth=auth)
+        for host, prefix in ((f"{url.id}.lambda-url.localhost:5000", ""), ("localhost", f"/url/{url.id}")):
+            target = f"{prefix}/a%20b/c?z=1"
+            await client.ask(signed("PUT", target, host, b"\xff\0"))
+            as_http = worker.asked[-1].as_http
+            assert as_http is not None
+            http, body = as_http()
+            assert (http["method"], http["raw_path"], http["query"]) == ("PUT", "/a%20b/c", "z=1")
+            assert (http["root_path"], body) == (prefix, b"\xff\0")
+            headers = dict(http["headers"])
+            assert (headers["host"], headers["content-length"]) == (host, "2")
+            assert ("authorization" in headers) is (auth == "NONE")
