@@ -130,18 +130,34 @@ def test_without_scripts_and_with_a_keyboard_it_is_all_there(daemon: RunningDaem
         assert page.get_by_role("region").count() == 5
 
 
+APP = """
+async def app(scope, receive, send):
+    opener = scope["query_string"] or b"unsafe-none"
+    headers = [(b"content-type", b"text/html"), (b"cross-origin-opener-policy", opener)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"<!doctype html><title>app</title>"})
+"""
+
+
 @in_browser
-def test_a_script_under_this_address_reads_nothing_of_the_page(daemon: RunningDaemon) -> None:
+@pytest.mark.parametrize("opener", ["unsafe-none", "same-origin", "noopener-allow-popups"])
+def test_a_script_under_this_address_reads_nothing_of_the_page(daemon: RunningDaemon, opener: str) -> None:
+    """Whatever a function's page, which is of the page's origin, says of those that it opens."""
+    daemon.deploy("web", APP)
+    read = "() => { try { return window.shown.document.body.innerText } catch (error) { return `${error.name}` } }"
     with browser() as chromium:
         page = opened(chromium, [])
-        page.goto(f"{daemon.url}/status")  # a document of this origin, as what a function answers with is
-        assert page.evaluate("fetch('/').then(answer => answer.status)") == 403
-        assert page.evaluate("fetch('/events').then(answer => answer.status)") == 403
-        with page.expect_popup() as popup:
-            page.evaluate("window.shown = window.open('/'); 0")
-        popup.value.wait_for_load_state()
-        read = "() => { try { return window.shown.document.body.innerText } catch (error) { return error.name } }"
-        assert page.evaluate(read) == "SecurityError"
+        page.goto(f"{daemon.url}/run/web?{opener}")
+        assert page.title() == "app"
+        for path in ("/", "/events", "/functions/web"):
+            assert page.evaluate(f"fetch('{path}').then(answer => answer.status)") == 403
+        for first in ("/", f"/run/web?{opener}"):
+            with page.expect_popup() as popup:
+                page.evaluate(f"window.shown = window.open('{first}'); 0")
+            popup.value.wait_for_load_state()
+            popup.value.goto(daemon.url)
+            popup.value.get_by_role("heading", name="Functions").wait_for()
+            assert page.evaluate(read) in ("SecurityError", "TypeError")
 
 
 def test_a_function_may_not_look(daemon: RunningDaemon) -> None:
@@ -161,7 +177,7 @@ def test_the_end_of_the_daemon_ends_open_pages(daemon: RunningDaemon) -> None:
     import http.client
 
     page = daemon.request("GET", "/").body.decode()
-    address = page.partition('sse-connect="')[2].partition('"')[0].replace("&amp;", "&")
+    address = page.partition('data-events="')[2].partition('"')[0].replace("&amp;", "&")
     stream = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=30)
     stream.request("GET", address)
     answer = stream.getresponse()

@@ -11,7 +11,7 @@ very address, so that browsers think them one with this page. So:
 
     POLICY: a browser gets a page to show and not to read: it says which it is (Fetch Metadata), and no script can say so for
     it. Streams of events, for which browsers say no such thing, want a token that stands in the page alone. The page itself
-    is in a sandbox (Content Security Policy), an origin of its own, so that no script of another reads it in the browser.
+    is out of reach of who opens it (Cross-Origin-Opener-Policy, or a sandbox where browsers do not know that value).
 
 Owns the token.
 """

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import gzip
 import logging
+import re
 import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -44,18 +45,23 @@ from sockd.http.streams import Stream
 PREFIXES: Final = (b"/functions", b"/traces/", b"/static/", b"/events")
 SECURITY: Final = {
     # Scripts and style from here only, and none in the text: what a function prints can run nothing, escaped or not.
-    # And in a sandbox, without the rights of this origin, which it shares with the pages of functions.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; sandbox allow-scripts allow-forms"
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
+    # Pages of functions have this origin, too; what they open of ours, they have no hold of.
+    "cross-origin-opener-policy": "noopener-allow-popups",
 }
+KNOWS_NOOPENER: Final = re.compile(r'"Chromium";v="(?:12[5-9]|1[3-9]\d|[2-9]\d\d)"')
+"""Browsers that do (Sec-CH-UA, which no script can set). The others get the page in a sandbox, an origin of its own; for
+these that would be a new process for each page, which takes longer than all the rest."""
+SANDBOX: Final = "; sandbox allow-scripts allow-forms"
 PRIVATE: Final = {**SECURITY, "cache-control": "no-store", "cross-origin-resource-policy": "same-origin"}
 STREAM: Final = {
     **PRIVATE,
-    # The page's own origin, being that of a sandbox, is "null", like that of others: the token tells them apart.
+    # The origin of a page in a sandbox is "null", like that of others: the token tells them apart.
     "access-control-allow-origin": "null",
     "access-control-allow-credentials": "true",
 }
@@ -169,7 +175,9 @@ class Page:
             "path": request.url.path,
         }
         html = (await self._rendering.render(template, {**common, **values})).encode()
-        headers = {**PRIVATE, "vary": "accept-encoding"}
+        headers = {**PRIVATE, "vary": "accept-encoding, sec-ch-ua"}
+        if not KNOWS_NOOPENER.search(request.headers.get("sec-ch-ua", "")):
+            headers["content-security-policy"] += SANDBOX
         if takes_gzip(request):
             html = await asyncio.to_thread(partial(gzip.compress, html, 5, mtime=0))
             headers["content-encoding"] = "gzip"

@@ -50,7 +50,7 @@ def names(text: str) -> list[str]:
 async def test_what_has_been_seen_is_not_sent_and_what_changes_is(port: int, worker: FakePageWorker) -> None:
     async with raw(port) as client:
         page = (await client.ask(get("/"))).body.decode()
-        address = page.partition('sse-connect="')[2].partition('"')[0].replace("&amp;", "&")
+        address = page.partition('data-events="')[2].partition('"')[0].replace("&amp;", "&")
         assert address.startswith("/events?token=t&seen=")
         assert await opened(client, address) == 200
         assert "retry:" in await events(client)

@@ -1,13 +1,25 @@
-// Says whether the page is kept up to date. Everything else is htmx: parts named by sse-swap are exchanged as they come.
+// What keeps the page up to date comes when the page is there: htmx, which exchanges the parts named by sse-swap as they
+// come from the stream. And a word that says whether they do.
 "use strict";
 const label = document.getElementById("state");
+const main = document.getElementById("main");
 const words = { wait: "connecting", live: "live", lost: "no connection" };
 function say(state) {
-  if (label.dataset.state === state && label.textContent) return;
   label.dataset.state = state;
   label.textContent = words[state];
 }
+function load([url, ...rest]) {
+  const script = document.createElement("script");
+  script.src = url;
+  script.onload = rest.length ? () => load(rest) : connect;
+  document.head.append(script);
+}
+function connect() {
+  main.setAttribute("sse-connect", main.dataset.events);
+  htmx.process(main);
+}
 say("wait");
 document.body.addEventListener("htmx:sseOpen", () => say("live"));
-document.body.addEventListener("htmx:sseError", () => say("lost"));
-document.body.addEventListener("htmx:sseClose", () => say("lost"));
+for (const end of ["htmx:sseError", "htmx:sseClose"]) document.body.addEventListener(end, () => say("lost"));
+const scripts = document.currentScript.dataset.then.split(" ");
+addEventListener("load", () => load(scripts));
