@@ -27,7 +27,7 @@ class Past(Protocol):
     """A trace, as far as the reason needs it."""
 
     function: str
-    version: str
+    deploy: int
     arrived_ns: int
     started_ns: int
     answered_ns: int
@@ -56,11 +56,11 @@ def why_cold(trace: Past, remembered: Sequence[Past]) -> str:
 
     Args: remembered: traces of all functions, oldest first; those that came later do not matter."""
     earlier = [each for each in remembered if each.function == trace.function and each.arrived_ns < trace.arrived_ns]
-    same = [each for each in earlier if each.version == trace.version]
+    same = [each for each in earlier if each.deploy == trace.deploy]
     if not earlier:
         return "It is the first request of this function that is remembered."
     if not same:
-        return f"It is the first request of version {trace.version}; sandboxes of other versions do not serve it."
+        return f"It is the first request since deploy {trace.deploy}, which sandboxes of other deploys do not serve."
     busy = sum(each.answered_ns > trace.started_ns for each in same)
     if busy:
         return f"Every sandbox of this function was busy: {busy} other request{'s' if busy > 1 else ''} ran just then."

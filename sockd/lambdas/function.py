@@ -64,6 +64,8 @@ class Leased(msgspec.Struct):
     pool: Pool | None = None
     """Where it goes back to, if it is one of those that are kept initialized."""
     version: str = ""
+    deploy: int = 0
+    """The number of the deploy that made this version."""
     queue_ns: int = 0
 
     def invocation(self, exec_ns: int = 0, body: bytes = b"", *, streamed: bool = False) -> Invocation:
@@ -131,7 +133,8 @@ class Function:
             self.admission.leave()
             self._leave()
             raise
-        leased.version, leased.queue_ns = version.number, admitted_ns - request.arrived_ns
+        leased.version, leased.deploy = version.number, version.record.version
+        leased.queue_ns = admitted_ns - request.arrived_ns
         try:
             if leased.beside is None:
                 reply = await self._ask(leased, version, request, call)

@@ -57,6 +57,8 @@ class Trace(msgspec.Struct):
     trigger: str = "http"
     span: SpanContext | None = None
     """Its place in a trace of the caller's, or of ours."""
+    deploy: int = 0
+    """Its version, as no other deploy has it."""
     imported: tuple[Imported, ...] = ()
     """What it imported after the fork, of packages."""
 
@@ -124,6 +126,7 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         leased.beside.run if leased.beside is not None else None,
         request.trigger,
         span,
+        leased.deploy,
         imported_packages(leased.sandbox.imports or ()) if leased.node is not None else (),
     )
 

@@ -10,10 +10,10 @@ import pytest
 from sockd.lambdas.cold_starts import MAX_IMPORTED, imported_packages, why_cold
 
 
-def past(arrived: int, answered: int, *, function: str = "f", version: str = "1", error: str = "") -> Any:
+def past(arrived: int, answered: int, *, function: str = "f", deploy: int = 1, error: str = "") -> Any:
     return SimpleNamespace(
         function=function,
-        version=version,
+        deploy=deploy,
         arrived_ns=arrived,
         started_ns=arrived,
         answered_ns=answered,
@@ -26,7 +26,7 @@ def past(arrived: int, answered: int, *, function: str = "f", version: str = "1"
     [
         ([], "first request of this function"),
         ([past(0, 5, function="g")], "first request of this function"),
-        ([past(0, 5, version="0")], "first request of version 1"),
+        ([past(0, 5, deploy=0)], "first request since deploy 1"),
         ([past(0, 50)], "1 other request ran"),
         ([past(0, 50), past(1, 60), past(2, 3)], "2 other requests ran"),
         ([past(0, 5), past(6, 7, error="Sandbox.Timedout")], "ended with Sandbox.Timedout"),

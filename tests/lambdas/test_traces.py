@@ -32,6 +32,7 @@ def outcome(*, cold: bool = True, run: Any = None, error: Any = None) -> Any:
     """Of a request at 0 that waited 1 ms, set up until 5 ms, imported until 90 ms, ran until 119 and answered at 120."""
     times = Times(MS, 4 * MS, 85 * MS, 29 * MS) if cold else Times(MS, 0, 0, 118 * MS)
     leased = SimpleNamespace(
+        deploy=7,
         started_ns=MS if cold else 0,
         reserved_ns=2 * MS if cold else 0,
         forked_ns=4 * MS if cold else 0,
