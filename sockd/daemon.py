@@ -24,7 +24,7 @@ from initscripts.report import AppRead
 from sockd.asynchronous import Asynchronous
 from sockd.config import Config
 from sockd.errors import Draining, SockdError
-from sockd.http import management_env, management_events, management_schedules, management_urls
+from sockd.http import management_env, management_events, management_schedules, management_urls, management_versions
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
@@ -311,6 +311,7 @@ async def _open_doors(
     stack.push_async_callback(front.aclose, 0.0)
     more = [
         *management_env.routes(daemon.environments),
+        *management_versions.routes(daemon.versions),
         *management_urls.routes(daemon, config),
         *management_events.routes(daemon.events),
         *management_schedules.routes(daemon.later.schedules, 2 * config.events.max_payload_bytes),

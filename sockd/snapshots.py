@@ -70,7 +70,8 @@ def engine_state(worker: Worker) -> dict[str, Any]:
 def sandbox_counts(worker: Worker) -> dict[str, int]:
     """Sandboxes by state."""
     spares = sum(len(node.spares) for node in worker.tree.nodes)
-    return {"busy": worker.functions.running(), **worker.handlers.counts(), "spare": spares}
+    kept = worker.versions.provisioning.available()
+    return {"busy": worker.functions.running(), **worker.handlers.counts(), "spare": spares, "provisioned": kept}
 
 
 def tree_snapshot(worker: Worker) -> Tree:

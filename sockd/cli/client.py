@@ -118,7 +118,7 @@ class Management:
 
 
 def invoke_url(url: str, name: str, payload: bytes, headers: Query = NO_QUERY) -> Reply:
-    """POST /run/<name> at a public door. Raises: Failure if nothing answers there."""
+    """POST /run/<name>[:version or alias] at a public door. Raises: Failure if nothing answers there."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -127,7 +127,7 @@ def invoke_url(url: str, name: str, payload: bytes, headers: Query = NO_QUERY) -
     if not host or parts.scheme not in ("http", "https"):
         raise Failure(f"{url!r} is not a URL such as {DEFAULT_URL}", exit_code=USAGE)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    target = f"{parts.path.rstrip('/')}/run/{quote(name, safe='')}"
+    target = f"{parts.path.rstrip('/')}/run/{quote(name, safe=':$')}"
     try:
         with closing(kind(host, port)) as connection:
             return _exchange(connection, "POST", target, payload, headers)

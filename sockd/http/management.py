@@ -42,7 +42,7 @@ from sockd.http.limits import ConnectionLimits
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.run_options import accepted
 from sockd.http.streams import Work
-from sockd.http.typed_routes import Handler, function_name, respond, typed_routes
+from sockd.http.typed_routes import Handler, called, function_name, respond, typed_routes
 from sockd.http.uploads import read_body, store
 from sockd.http.worker_api import Progress, WorkerApi
 from sockd.invoke_request import InvokeRequest
@@ -136,7 +136,8 @@ class Management:
     async def _invoke(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
         payload = await read_body(request, self._config.http.max_payload_bytes)
-        wanted = InvokeRequest(function_name(request), payload or b"{}", new_request_id(), arrived_ns)
+        name, qualifier = called(request)
+        wanted = InvokeRequest(name, payload or b"{}", new_request_id(), arrived_ns, qualifier=qualifier)
         if request.headers.get("x-amz-invocation-type") == "Event":
             return respond(await accepted(self._worker.events, wanted, source="cli"))
         return respond(await run(self._worker, wanted))

@@ -51,7 +51,7 @@ async def run_as_asked(
 async def accepted(events: EventsApi, request: InvokeRequest, *, source: str, retry_key: str = "") -> Answer:
     """Have a function run later: 202 with the id of its attempts. Raises: SockdError."""
     event_id = await events.accept(
-        request.name, "", request.payload, source=source, retry_key=retry_key, trace=request.trace
+        request.name, request.qualifier, request.payload, source=source, retry_key=retry_key, trace=request.trace
     )
     answer = json_answer({"requestId": event_id}, 202)
     return answer._replace(fields=f"{answer.fields}x-amzn-requestid: {event_id}\r\n")

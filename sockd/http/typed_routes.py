@@ -5,6 +5,7 @@ Owns nothing. A file `management_<noun>.py` makes its routes with `typed_routes`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.requests import ClientDisconnect, Request
@@ -18,6 +19,7 @@ from sockd.http.front import FUNCTION_NAME
 from sockd.http.request_ids import new_request_id, request_id_text
 
 MAX_LIMIT = 10_000
+_CALLED = re.compile(rb"[A-Za-z0-9_-]{1,64}(?::(?:\$LATEST|[A-Za-z0-9_-]{1,128}))?")
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
@@ -32,6 +34,17 @@ def function_name(request: Request) -> str:
     if not FUNCTION_NAME.fullmatch(name.encode()):
         raise BadRequest(f"{name[:80]!r} cannot be a function's name: use 1 to 64 of A-Z a-z 0-9 _ -")
     return name
+
+
+def called(request: Request) -> tuple[str, str]:
+    """The `{name}` of a path as a function, and the version or alias of it that follows a colon, or nothing.
+
+    Raises: BadRequest."""
+    text: str = request.path_params["name"]
+    if not _CALLED.fullmatch(text.encode()):
+        raise BadRequest(f"{text[:80]!r} cannot be a function's name, with :VERSION or :ALIAS or without")
+    name, _, qualifier = text.partition(":")
+    return name, qualifier
 
 
 def limit(text: str) -> int:

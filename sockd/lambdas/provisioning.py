@@ -156,6 +156,10 @@ class Provisioning:
         """How many are to be kept for a function in all."""
         return sum(provision.wanted for provision in self._registry.provisions.list(name))
 
+    def available(self) -> int:
+        """Initialized sandboxes of all functions, with those that are serving a request."""
+        return sum(share.available for share in self._shares.values())
+
     def delete(self, name: str, qualifier: str) -> None:
         """Keep none any more. Raises: NoSuchVersion."""
         self._shares_of(name, qualifier, 1)

@@ -296,3 +296,22 @@ def test_whatever_happens_within_one_step_of_the_loop_no_place_is_lost(events: l
         assert (admission.running, admission.waiting) == (own, 0)
 
     run(main())
+
+
+def test_with_a_concurrency_of_none_nobody_enters_or_waits() -> None:
+    async def main() -> None:
+        admission = Admission(1, 10)
+        assert admission.try_enter()
+        waiting = asyncio.ensure_future(admission.wait())
+        await asyncio.sleep(0)
+        admission.resize(0, 10)
+        for refused in (waiting, admission.wait()):
+            with pytest.raises(TooManyRequests, match="switched off"):
+                await refused
+        assert (admission.running, admission.waiting) == (1, 0)
+        admission.leave()
+        assert not admission.try_enter()
+        admission.resize(1, 10)
+        assert admission.try_enter()
+
+    run(main())

@@ -9,13 +9,18 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sockd.errors import NoSuchFunction
+from sockd.errors import NoSuchFunction, NoSuchVersion
+from sockd.lambdas.aliases import Alias
+from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.registry import FunctionRecord, Registry
 from sockd.lambdas.registry_schema import BadRegistry
+from sockd.lambdas.secrets import Vault
+from tests.support.old_registry import old_registry
 
 
 @pytest.fixture
@@ -149,3 +154,77 @@ def test_a_database_of_something_else_is_refused(path: Path) -> None:
     database.close()
     with pytest.raises(BadRegistry, match="something else"):
         Registry.open(path)
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_the_file_of_an_older_sockd_is_given_what_is_new(path: Path, schema: int) -> None:
+    old_registry(path, schema, functions=2).close()
+    registry = Registry.open(path)
+    assert [(record.name, record.digest) for record in registry.list()] == [("f1", "d"), ("f2", "d")]
+    assert registry.publications.add("f1", 1, "").number == 1
+    registry.close()
+    registry = Registry.open(path)
+    assert [each.number for each in registry.publications.list("f1")] == [1]
+    registry.close()
+
+
+def test_what_an_older_sockd_has_sealed_is_still_sealed(path: Path) -> None:
+    config = FunctionConfig(env={"SECRET": "hidden-4711"}).to_json()
+    vault = Vault.at(path.parent / "secret.key")
+    vault.make_key()
+    old_registry(path, 3, config=vault.seal("f1", config)).close()
+    registry = Registry.open(path)
+    assert registry.get("f1").config == config
+    registry.publications.add("f1", 1, "")
+    assert registry.published("f1", 1)[1].config == config
+    registry.close()
+    assert b"hidden-4711" not in path.read_bytes()
+
+
+def test_what_is_published_is_remembered_for_as_long_as_it_is(registry: Registry) -> None:
+    for number in range(1, 8):
+        put(registry, "f", f"d{number}")
+        if number in (1, 2):
+            registry.publications.add("f", number, f"no. {number}")
+    assert [record.version for record in registry.versions("f")] == [7, 6, 5, 2, 1]
+    publication, record = registry.published("f", 2)
+    assert (publication.description, record.digest) == ("no. 2", "d2")
+    assert registry.digests() == {"d1", "d2", "d5", "d6", "d7"}
+    assert registry.published_closures() == [("f", "[]")]
+    registry.unpublish("f", 1)
+    assert registry.digests() == {"d2", "d5", "d6", "d7"}
+    with pytest.raises(NoSuchVersion, match="no version or alias '1'"):
+        registry.published("f", 1)
+    registry.delete("f")
+    assert registry.digests() == set() and registry.publications.list("f") == []
+
+
+def test_a_number_is_used_once(registry: Registry) -> None:
+    put(registry, "f", "d1")
+    assert [registry.publications.add("f", 1, "").number for _ in range(2)] == [1, 2]
+    registry.unpublish("f", 2)
+    registry.delete("f")
+    put(registry, "f", "d1")
+    assert registry.publications.add("f", 1, "").number == 3
+
+
+def test_aliases_and_provisions_go_with_what_they_hang_on(registry: Registry) -> None:
+    put(registry, "f", "d1")
+    registry.publications.add("f", 1, "")
+    alias = Alias("f", "prod", "1", "2", 0.25, "words", "r1")
+    registry.aliases.put(alias)
+    assert registry.aliases.get("f", "prod") == alias
+    registry.aliases.put(replace(alias, version="2"))
+    assert [each.version for each in registry.aliases.list("f")] == ["2"]
+    for qualifier in ("prod", "1"):
+        registry.provisions.put("f", qualifier, 3)
+    assert [each.qualifier for each in registry.provisions.list("f")] == ["1", "prod"]
+    registry.aliases.delete("f", "prod")
+    registry.unpublish("f", 1)
+    assert registry.provisions.list() == []
+    registry.provisions.put("f", "1", 3)
+    registry.aliases.put(alias)
+    registry.delete("f")
+    assert registry.provisions.list() == []
+    with pytest.raises(NoSuchVersion):
+        registry.aliases.get("f", "prod")

@@ -1,0 +1,165 @@
+"""`sockd publish`, `versions`, `alias`, `provision` and `rollback`: which version of a function runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.cli.client import Management, state_dir_option
+from sockd.cli.output import USAGE, Failure, age, json_option, print_json, print_table, say, size
+
+
+@click.command()
+@click.argument("name")
+@click.option("--description", help="A few words about this version.")
+@state_dir_option
+@json_option
+def publish(name: str, description: str | None, state_dir: Path, as_json: bool) -> None:
+    """Give what was deployed last a number, under which it stays as it is."""
+    version = _send(state_dir, "POST", "functions", name, "versions", description=description)
+    if as_json:
+        print_json(version)
+    else:
+        say(f"{name}: version {version['version']} is deploy {version['deploy']} ({version['digest'][:12]})")
+        say(f"run it: sockd invoke {name}:{version['version']}")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--rm", "number", type=click.IntRange(1), metavar="VERSION", help="Delete a published version.")
+@state_dir_option
+@json_option
+def versions(name: str, number: int | None, state_dir: Path, as_json: bool) -> None:
+    """List the versions of a function, its aliases and its last deploys."""
+    management = Management(state_dir)
+    if number is not None:
+        management.call("DELETE", "functions", name, "versions", str(number))
+        say(f"{name}: version {number} is deleted")
+    found = management.get("functions", name, "versions")
+    if as_json:
+        print_json(found)
+        return
+    now_s = time.time()
+    if found["versions"]:
+        print_table(
+            ("version", "aliases", "kept ready", "deploy", "code", "published", "description"),
+            [_row(each, found, now_s) for each in found["versions"]],
+        )
+    else:
+        say(f"nothing is published yet: sockd publish {name}")
+    print_table(
+        ("deploy", "code", "deployed", ""),
+        [
+            (
+                str(each["deploy"]),
+                each["digest"][:12],
+                f"{age(now_s - each['deployed_at'])} ago",
+                "$LATEST" if each["deploy"] == found["latest"] else "",
+            )
+            for each in found["deploys"]
+        ],
+    )
+
+
+def _row(version: dict[str, Any], found: dict[str, Any], now_s: float) -> tuple[str, ...]:
+    number = str(version["version"])
+    aliases = []
+    for alias in found["aliases"]:
+        share = sum(alias["canary"].values())
+        if alias["version"] == number:
+            aliases.append(f"{alias['alias']} {1 - share:.0%}" if share else alias["alias"])
+        elif number in alias["canary"]:
+            aliases.append(f"{alias['alias']} {share:.0%}")
+    words = {number, *(alias["alias"] for alias in found["aliases"] if alias["version"] == number)}
+    kept = [each for each in found["provisioned"] if each["qualifier"] in words]
+    return (
+        number,
+        ", ".join(aliases),
+        ", ".join(f"{each['available']}/{each['wanted']}" for each in kept),
+        str(version["deploy"]),
+        size(version["code_bytes"]),
+        f"{age(now_s - version['published_at'])} ago",
+        version["description"],
+    )
+
+
+@click.command()
+@click.argument("name")
+@click.argument("alias")
+@click.argument("version", required=False)
+@click.option("--canary", metavar="VERSION=10%", help="Send a share of the requests to another version.")
+@click.option("--rm", "remove", is_flag=True, help="Delete the alias.")
+@state_dir_option
+@json_option
+def alias(
+    name: str, alias: str, version: str | None, canary: str | None, remove: bool, state_dir: Path, as_json: bool
+) -> None:
+    """Lead an alias of a function to a published version (or to $LATEST, in quotes)."""
+    if remove or version is None:
+        if not remove:
+            raise Failure("no version was given", fix=f"sockd alias {name} {alias} VERSION", exit_code=USAGE)
+        answer = _send(state_dir, "DELETE", "functions", name, "aliases", alias)
+        told = f"{name}: alias {alias} is deleted"
+    else:
+        shares = _canary(canary) if canary else {}
+        answer = _send(state_dir, "PUT", "functions", name, "aliases", alias, version=version, canary=shares)
+        rest = "".join(f", {share:.4g} of the requests to {other}" for other, share in shares.items())
+        told = f"{name}:{alias} leads to {version}{rest}"
+    if as_json:
+        print_json(answer)
+    else:
+        say(told)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("qualifier", metavar="VERSION|ALIAS")
+@click.argument("count", type=click.IntRange(0))
+@state_dir_option
+@json_option
+def provision(name: str, qualifier: str, count: int, state_dir: Path, as_json: bool) -> None:
+    """Keep sandboxes of a version initialized, so that none of its first requests is cold; 0 keeps none."""
+    answer = _send(state_dir, "PUT", "functions", name, "provisioned", qualifier, wanted=count)
+    if as_json:
+        print_json(answer)
+    else:
+        say(f"{name}:{qualifier}: {count} are kept initialized; see sockd versions {name}")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--to", "number", type=click.IntRange(1), metavar="VERSION", help="A published version.")
+@state_dir_option
+@json_option
+def rollback(name: str, number: int | None, state_dir: Path, as_json: bool) -> None:
+    """Deploy again what a function was before its last deploy.
+
+    Going back twice leads to where you were. Secrets, tags and the concurrency stay as they are now."""
+    answer = _send(state_dir, "POST", "functions", name, "rollback", version=number)
+    if as_json:
+        print_json(answer)
+    else:
+        say(f"{name}: deploy {answer['deploy']} is {answer['digest'][:12]} again")
+
+
+def _canary(text: str) -> dict[str, float]:
+    """ "4=10%" as {"4": 0.1}. Raises: Failure."""
+    version, _, share = text.partition("=")
+    try:
+        value = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not version or not 0 <= value < 1:
+        raise Failure(f"--canary {text!r} is not VERSION=10%, of less than 100%", exit_code=USAGE)
+    return {version: value}
+
+
+def _send(state_dir: Path, method: str, *path: str, **body: object) -> dict[str, Any]:
+    import json
+
+    given = {key: value for key, value in body.items() if value is not None}
+    answer: dict[str, Any] = Management(state_dir).call(method, *path, body=json.dumps(given).encode())
+    return answer
