@@ -131,7 +131,9 @@ def test_what_is_published_stays_as_it_was(client: Any, function: str) -> None:
     assert {each["number"] for each in payloads.values()} == {8, 1}
     for qualifier, payload in payloads.items():
         assert (payload["version"], payload["variable"]) == (qualifier, qualifier)
+        assert payload["arn"] == f"{before['FunctionArn']}:{qualifier}"
         assert payload["type"] == "on-demand"
+    assert invoke(client, function)["Payload"]["arn"] == before["FunctionArn"]
 
 
 def test_conditions_and_qualifiers_that_do_not_hold(client: Any, function: str) -> None:
@@ -327,7 +329,7 @@ def test_a_version_over_http_and_in_logs_errors_and_traces(
 ) -> None:
     client.create_alias(FunctionName=function, Name="prod", FunctionVersion="1")
     assert daemon.call(f"{function}:1", {})["number"] == 1
-    assert daemon.call(f"{function}:prod", {})["version"] == "1"
+    assert daemon.call(f"{function}:prod", {})["arn"].endswith(f":function:{function}:prod")
     assert daemon.call(function, {})["version"] == "$LATEST"
     unknown = daemon.run(f"{function}:none", {})
     assert unknown.status == 404 and f"sockd versions {function}".encode() in unknown.body
