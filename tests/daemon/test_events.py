@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 import uuid
 from collections import Counter
@@ -128,6 +130,60 @@ def test_a_killed_daemon_loses_nothing_that_it_accepted(tmp_path: Path) -> None:
         assert second.terminate() == 0
     finally:
         second.close()
+
+
+COUNTED = """
+import socket
+def f(event):
+    with socket.create_connection(("127.0.0.1", event["port"])) as counter:
+        counter.sendall(event["id"].encode())
+"""
+
+
+class Tally:
+    """Counts who connects, by what they say."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port: int = self._listener.getsockname()[1]
+        self.seen: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            with connection:
+                word = connection.makefile().read()
+            if word == "end":
+                return
+            self.seen[word] += 1
+
+    def close(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.port)) as last:
+            last.sendall(b"end")
+        self._thread.join()
+        self._listener.close()
+
+
+def test_a_stop_in_the_middle_of_a_burst_runs_nothing_twice(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    tally = Tally()
+    first = RunningDaemon.start(state)
+    try:
+        first.deploy("f", COUNTED)
+        for n in range(200):
+            later(first, "f", {"id": str(n), "port": tally.port})
+        assert first.terminate() == 0
+    finally:
+        first.close()
+    second = RunningDaemon.start(state)
+    try:
+        settled(second)
+        assert tally.seen == Counter(map(str, range(200)))
+    finally:
+        second.close()
+        tally.close()
 
 
 def test_an_event_that_runs_when_the_daemon_ends_is_run_by_the_next(tmp_path: Path, gate: Gate) -> None:
