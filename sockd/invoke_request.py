@@ -49,7 +49,7 @@ class InvokeRequest(msgspec.Struct):
     """What the sandbox is told beside the event (see `zygote.details`):
 
         client_context   any JSON, AWS's ClientContext
-        trace            text for `_X_AMZN_TRACE_ID`
+        trace            text for `_X_AMZN_TRACE_ID`; traceparent and tracestate: for TRACEPARENT and TRACESTATE
         arn              `context.invoked_function_arn`
         http             the request as it came: method, path and raw_path below the function, root_path above it, query,
                          headers [[name, value], ...], client, server, scheme; the payload is its body then"""

@@ -12,8 +12,6 @@ import time
 from collections.abc import Coroutine
 from pathlib import Path
 
-import msgspec
-
 from sockd.config import MB, Config
 from sockd.errors import SandboxFailed, SockdError
 from sockd.http.metrics import Metrics
@@ -23,7 +21,7 @@ from sockd.lambdas.function import Outcome
 from sockd.lambdas.log_store import LogStore
 from sockd.lambdas.logs import LogBook
 from sockd.lambdas.recent import Recent
-from sockd.lambdas.trace_context import amzn_of
+from sockd.lambdas.trace_context import amzn_of, traceparent_of
 from sockd.lambdas.traces import Traces, trace_of_refused
 from sockd.otlp.client import SpanExport
 from sockd.telemetry import Invocation, LogRecord, SpanContext, TraceContext
@@ -79,11 +77,8 @@ class Observations:
             raise SandboxFailed(f"a sandbox could not be made: {error.strerror}") from error
         reply, invocation = outcome.reply, outcome.invocation
         trace = self.traces.add(request, outcome, span)
-        if span is not None:
-            assert request.trace is not None
-            invocation = msgspec.structs.replace(invocation, trace=amzn_of(request.trace))
-            if self._export is not None and span.span_id and trace is not None:
-                self._export.add(trace)
+        if self._export is not None and span is not None and span.span_id and trace is not None:
+            self._export.add(trace)
         took_ns = outcome.answered_ns - request.arrived_ns
         self.recent.observe(name, outcome.answered_ns, took_ns, invocation.cold, reply.error is not None)
         if reply.log or reply.log_dropped:
@@ -128,7 +123,10 @@ class Observations:
         span_id = os.urandom(8) if export is not None and sampled else b""
         # Where no span of ours is recorded, the function's own are the caller's children.
         request.trace = TraceContext(caller.trace_id, span_id or caller.parent_id, sampled, caller.state)
-        request.details = {**(request.details or {}), "trace": amzn_of(request.trace)}
+        told = {"trace": amzn_of(request.trace)}
+        if request.trace.parent_id:
+            told |= {"traceparent": traceparent_of(request.trace), "tracestate": caller.state}
+        request.details = {**(request.details or {}), **told}
         return SpanContext(caller.trace_id, span_id, caller.parent_id, caller.state)
 
     def _refused(self, request: InvokeRequest, span: SpanContext | None, error: Exception) -> None:

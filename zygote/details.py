@@ -4,6 +4,7 @@ http             the request as it came, for a web app (`sockd.invoke_request`);
 client_context   AWS's ClientContext, for `context.client_context`
 arn              for `context.invoked_function_arn`
 trace            for the environment variable _X_AMZN_TRACE_ID
+traceparent      the same in W3C's words, for TRACEPARENT, and tracestate for TRACESTATE, if there is any
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-TRACE = "_X_AMZN_TRACE_ID"
+VARIABLES = {"trace": "_X_AMZN_TRACE_ID", "traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
 
 
 def split(body: bytes) -> tuple[bytes, dict]:
@@ -28,18 +29,17 @@ def split(body: bytes) -> tuple[bytes, dict]:
 
 
 class Trace:
-    """The trace's id in the environment, for the length of one request."""
+    """The trace that a request is a part of, in the environment for the length of that request."""
 
     def __init__(self, told: dict) -> None:
-        self._trace = told.get("trace")
+        self._variables = {name: told[key] for key, name in VARIABLES.items() if told.get(key)}
 
     def __enter__(self) -> None:
-        if self._trace is not None:
-            os.environ[TRACE] = self._trace
+        os.environ.update(self._variables)
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._trace is not None:
-            os.environ.pop(TRACE, None)
+        for name in self._variables:
+            os.environ.pop(name, None)
 
 
 class Client:

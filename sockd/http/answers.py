@@ -93,8 +93,8 @@ def invocation_fields(invocation: Invocation, request_id: str) -> str:
     trace = f"x-amzn-trace-id: {invocation.trace}\r\n" if invocation.trace else ""
     return (
         f"x-amzn-requestid: {request_id}\r\nx-sockd-cold: {'1' if invocation.cold else '0'}\r\n"
-        f"x-sockd-origin: {invocation.origin}\r\nx-sockd-sandbox: {invocation.sandbox_id}\r\n"
-        f"server-timing: {invocation.times.server_timing()}\r\n{trace}"
+        f"x-sockd-origin: {invocation.origin}\r\nx-sockd-sandbox: {invocation.sandbox_id}\r\n{trace}"
+        f"server-timing: {invocation.times.server_timing()}\r\n"
     )
 
 

@@ -24,6 +24,7 @@ from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.allowance import Allowance
 from sockd.lambdas.initscripts import Beside, Initscript, Initscripts
 from sockd.lambdas.provisioned import Pool, provisioned_init
+from sockd.lambdas.trace_context import amzn_of
 from sockd.lambdas.version import Version
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
@@ -67,12 +68,13 @@ class Leased(msgspec.Struct):
     deploy: int = 0
     """The number of the deploy that made this version."""
     queue_ns: int = 0
+    trace: str = ""
 
     def invocation(self, exec_ns: int = 0, body: bytes = b"", *, streamed: bool = False) -> Invocation:
         """The invocation as the doors show it, as far as it is known."""
         times = Times(self.queue_ns, self.setup_ns(), self.init_ns(), exec_ns)
         node = ",".join(sorted(self.node.packages)) if self.node else ""
-        return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed)
+        return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed, self.trace)
 
     def setup_ns(self) -> int:
         """From asking for a sandbox to one that is confined and may become the function."""
@@ -135,6 +137,8 @@ class Function:
             raise
         leased.version, leased.deploy = version.number, version.record.version
         leased.queue_ns = admitted_ns - request.arrived_ns
+        if request.trace is not None:
+            leased.trace = amzn_of(request.trace)
         try:
             if leased.beside is None:
                 reply = await self._ask(leased, version, request, call)

@@ -27,6 +27,8 @@ REPORT_S = 2.0
 """How long an invocation waits for its initscript's report, which comes after its answer."""
 BYTES_PER_INVOCATION = 1024
 """For the bound of what waits here; a frame has some 300 bytes, with a report up to 128 KB."""
+MAX_FILE_BYTES = 1 << 40
+"""It writes to none but the daemon's own log, if that is one."""
 RESTART_S = 5.0
 _PASSED = frozenset(
     (
@@ -186,7 +188,7 @@ class SpanExport:
         process: asyncio.subprocess.Process | None = None
         try:
             process = self._process = await asyncio.create_subprocess_exec(
-                *confinement(0),
+                *confinement(MAX_FILE_BYTES),
                 *(sys.executable, "-BP", "-m", "sockd.otlp", str(self._config.queue)),
                 env=dict(self._environment),
                 stdin=asyncio.subprocess.PIPE,

@@ -27,7 +27,11 @@ def test_what_was_answered_is_found_after_a_kill_by_its_request_s_id(tmp_path: P
         daemon = RunningDaemon.start(state, KEPT)
         for number, answer in enumerate(answers):
             (record,) = daemon.logs("prints", answer.headers["x-amzn-requestid"])
-            assert (record["text"], record["function"], record["version"]) == (f"{number} \0\\xff\n", "prints", "1")
+            assert (record["text"], record["function"], record["version"]) == (
+                f"{number} \0\\xff\n",
+                "prints",
+                "$LATEST",
+            )
         assert len(daemon.logs("prints")) == 20 and len(daemon.logs("other")) == 1
         since = json.loads(daemon.manage("GET", "/functions/prints/logs?since=4000000000").body)
         assert since == [] and daemon.manage("GET", "/functions/prints/logs?since=x").status == 400

@@ -53,7 +53,11 @@ def metrics(daemon: RunningDaemon) -> dict[tuple[str, ...], float]:
 def test_an_invocation_is_a_span_of_the_caller_s_trace_with_its_phases_below(
     daemon: RunningDaemon, collector: Collector
 ) -> None:
-    daemon.deploy("traced", "import time\ndef f(event): time.sleep(0.05)")
+    daemon.deploy(
+        "traced",
+        "import os, time\nNAMES = '_X_AMZN_TRACE_ID', 'TRACEPARENT', 'TRACESTATE'\n"
+        "def f(event):\n time.sleep(0.05)\n return [os.environ.get(name) for name in NAMES]",
+    )
     before_ns = time.time_ns()
     answer = daemon.run("traced", traceparent=f"00-{TRACE}-{SPAN}-01", tracestate="vendor=x")
     after_ns = time.time_ns()
@@ -61,14 +65,22 @@ def test_an_invocation_is_a_span_of_the_caller_s_trace_with_its_phases_below(
     assert (server.name, server.kind, server.trace_id, server.parent_id) == ("traced", SERVER, TRACE, SPAN)
     assert server.state == "vendor=x" and server.service == "sockd" and not server.failed
     assert server.attributes["faas.name"] == "traced" and server.attributes["faas.trigger"] == "http"
-    assert server.attributes["faas.coldstart"] is True and server.attributes["faas.version"] == "1"
+    assert server.attributes["faas.coldstart"] is True and server.attributes["faas.version"] == "$LATEST"
     assert before_ns < server.start_ns < server.end_ns < after_ns
     spans = {span.name: span for span in children}
     assert {"setup", "init", "exec"} <= set(spans)
     assert spans["exec"].end_ns - spans["exec"].start_ns >= 50_000_000
     for span in children:
         assert span.trace_id == TRACE and server.start_ns <= span.start_ns <= span.end_ns <= server.end_ns
-    assert answer.headers["x-amzn-trace-id"] == f"Root=1-{TRACE[:8]}-{TRACE[8:]};Parent={server.span_id};Sampled=1"
+    amzn = f"Root=1-{TRACE[:8]}-{TRACE[8:]};Parent={server.span_id};Sampled=1"
+    assert answer.headers["x-amzn-trace-id"] == amzn
+    assert answer.json == [amzn, f"00-{TRACE}-{server.span_id}-01", "vendor=x"]
+
+
+def test_a_streamed_answer_says_its_trace_too(daemon: RunningDaemon) -> None:
+    daemon.deploy("streams", "def f(event):\n yield b'a'\n yield b'b'")
+    answer = daemon.run("streams", traceparent=f"00-{TRACE}-{SPAN}-01")
+    assert answer.body == b"ab" and TRACE[8:] in answer.headers["x-amzn-trace-id"]
 
 
 def test_a_trace_that_begins_here_has_the_request_s_id(daemon: RunningDaemon, collector: Collector) -> None:
