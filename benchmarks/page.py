@@ -20,7 +20,6 @@ from benchmarks.harness import Run, main
 from benchmarks.results import Result
 from benchmarks.worker import Worker, worker
 
-FUNCTIONS = 20
 INVOCATIONS = 200
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
@@ -42,8 +41,7 @@ def measure(run: Run) -> Result:
                 firsts.append(get(ours, "/")[1])
         result.add("/, the first after the start", "server", "ms", firsts, tail=False)
         with worker(environment=BYTECODE) as ours:
-            run.say(f"{FUNCTIONS} functions")
-            fill(ours, directory)
+            fill(run, ours, directory)
             for path in ("/", "/functions/echo0"):
                 before, count = cpu_s(ours.process.pid), run.pick(200, 50)
                 result.add(path, "server", "ms", [get(ours, path)[1] for _ in range(count)])
@@ -55,12 +53,15 @@ def measure(run: Run) -> Result:
     return result
 
 
-def fill(ours: Worker, directory: Path) -> None:
-    for number in range(FUNCTIONS):
+def fill(run: Run, ours: Worker, directory: Path) -> None:
+    """Something to show."""
+    count = run.pick(20, 8)
+    run.say(f"{count} functions")
+    for number in range(count):
         ours.deploy(directory, f"echo{number}")
     with Client(ours.host, ours.port) as client:
         for number in range(INVOCATIONS):
-            client.invoke(f"echo{number % FUNCTIONS}")
+            client.invoke(f"echo{number % count}")
 
 
 def get(ours: Worker, path: str) -> tuple[bytes, float]:
