@@ -45,7 +45,7 @@ async def run_as_asked(
         return await run()
     # In whole, as a stream could not be told again.
     request.sink = None
-    return await replays.once(("run", request.name, key), request.payload, run, strict=True)
+    return await replays.once(("run", request.name, request.qualifier, key), request.payload, run, strict=True)
 
 
 async def accepted(events: EventsApi, request: InvokeRequest, *, source: str, retry_key: str = "") -> Answer:

@@ -347,3 +347,16 @@ def test_an_alias_has_events_of_its_own(daemon: RunningDaemon, client: Any) -> N
     assert answer.status == 404
     with pytest.raises(client.exceptions.ResourceNotFoundException):
         client.invoke(FunctionName="staged", Qualifier="nobody", InvocationType="Event")
+
+
+def test_a_damaged_store_is_not_started_upon(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "events.sqlite").write_bytes(b"no database at all" * 1000)
+    daemon = RunningDaemon.launch(state)
+    try:
+        daemon.wait_line("events.sqlite is damaged .* move events.sqlite")
+        assert daemon.wait() == 1
+        assert not any("Traceback" in line for line in daemon.lines)
+    finally:
+        daemon.close()

@@ -246,6 +246,8 @@ async def test_an_idempotency_key_runs_a_function_once(client: Raw, worker: Fake
     assert (await client.ask(post("/run/echo", b"[2]", "Idempotency-Key: one"))).status == 422
     assert (await client.ask(post("/run/echo", b"[2]", "Idempotency-Key: " + "x" * 256))).status == 400
     assert (await client.ask(post("/run/echo", b"[2]", "Idempotency-Key: two"))).status == 200
+    # An alias is another function to a key: here one that is not there, and no answer of the function's.
+    assert (await client.ask(post("/run/echo:live", b"[2]", "Idempotency-Key: two"))).status == 404
     assert len(worker.invoked) == 2
 
 
