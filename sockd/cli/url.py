@@ -36,7 +36,8 @@ def url(
 ) -> None:
     """Print the URL of a function, made if it has none yet, and how to call it.
 
-    A new URL is open to whoever reaches the worker's port, as /run is; --auth iam asks for signatures."""
+    A new URL is open to whoever reaches the worker's port, as /run is; --auth iam asks for signatures, and leaves
+    /run as it is."""
     management = Management(state_dir)
     query = {"qualifier": qualifier} if qualifier else {}
     if rm:

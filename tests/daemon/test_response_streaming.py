@@ -54,6 +54,14 @@ def flood(gate):
     for number in range(400):
         yield bytes(64 * 1024)
 
+def prelude(gate):
+    yield b'{"statusCode": 203, "headers": {"content-type": "text/html"}}'
+    yield bytes(8)
+    yield b"<p>"
+
+def bad_prelude(gate):
+    yield b'{"statusCode": 203, "headers": {"a": "b\\n"}}' + bytes(8)
+
 def injects(gate):
     yield {"statusCode": 200, "headers": {"x": "a\\r\\nset-cookie: b=c"}}
     yield "x"
@@ -191,3 +199,17 @@ def test_what_breaks_midway_is_cut(daemon: RunningDaemon, url: dict[str, Any]) -
         assert "set-cookie" not in response.headers
     with reading(daemon, url, "/raise") as response:
         assert (response.status, response.headers["x-sockd-error"]) == (502, "KeyError")
+
+
+def test_what_is_kept_until_it_is_whole_has_the_limit_of_an_answer(daemon: RunningDaemon, url: dict[str, Any]) -> None:
+    daemon.manage("PUT", "/functions/f/url", b'{"mode": "BUFFERED"}')
+    answer = daemon.request("GET", f"/url/{url['id']}/flood")
+    assert (answer.status, answer.headers["x-sockd-error"]) == (502, "Function.ResponseSizeTooLarge")
+    assert daemon.request("GET", f"/url/{url['id']}/plain").json == {"plain": None}
+
+
+def test_a_stream_may_bring_its_head_as_custom_runtimes_do(daemon: RunningDaemon, url: dict[str, Any]) -> None:
+    answer = daemon.request("GET", f"/url/{url['id']}/prelude")
+    assert (answer.status, answer.body, answer.headers["content-type"]) == (203, b"<p>", "text/html")
+    answer = daemon.request("GET", f"/url/{url['id']}/bad_prelude")
+    assert (answer.status, answer.headers["x-sockd-error"]) == (502, "Function.InvalidResponse")
