@@ -56,9 +56,6 @@ HOUSEKEEPING_S = 5.0
 PRESSURE = 0.05
 """Below this free share of the memory budget no spares are kept."""
 
-TIME_SLICE_NS = 100_000
-"""The least that the kernel takes."""
-
 FDS_OF_SANDBOX = 8
 """What an idle sandbox holds of the daemon's (measured, on cgroup v1 and v2 together)."""
 FDS_OF_THE_REST = 256
@@ -270,7 +267,7 @@ def take_short_slices() -> None:
     """Every request passes through this thread, mostly for less than 0.1 ms: it should not wait until somebody who computes
     has had 3 to 4 ms. It gets no more of the processor for it."""
     with contextlib.suppress(OSError):  # a kernel, or whoever confines us, that does not have it
-        syscalls.set_time_slice(TIME_SLICE_NS)
+        syscalls.set_time_slice(syscalls.SHORTEST_SLICE_NS)
 
 
 def affordable_idle(idle_limit: int) -> int:

@@ -92,8 +92,9 @@ class HttpStream(asyncio.BufferedProtocol):
         self.requests += 1
         self._heard = False
         self._timer = self._loop.call_later(self._limits.silence_s, self._check_silence)
-        self._write(exchange.request)
+        # Before the call and not after it: whom the bytes wake may have the processor until it returns, milliseconds later.
         exchange.sent_ns = monotonic_ns()
+        self._write(exchange.request)
 
     def is_fresh(self) -> bool:
         """Idle, open, and nothing waits to be read from it, not even its end."""

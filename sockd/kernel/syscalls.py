@@ -79,12 +79,17 @@ def _call(number: int, call: str, subject: object, *args: object) -> int:
     return _check(_syscall(ctypes.c_long(number), *values), call, subject)
 
 
-def set_time_slice(slice_ns: int) -> None:
-    """Have the calling thread run for so long at a time where others want the processor; its children are as ever.
+SHORTEST_SLICE_NS = 100_000
+"""The least that the kernel takes for a time slice."""
+
+
+def set_time_slice(slice_ns: int, *, inherited: bool = False) -> None:
+    """Have the calling thread run for so long at a time where others want the processor; its children are as ever,
+    unless they are to inherit that.
 
     Since Linux 6.12 a thread that wakes up may run before one that has a longer slice; on older kernels this changes nothing."""
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    flags = _SCHED_FLAG_RESET_ON_FORK
+    flags = 0 if inherited else _SCHED_FLAG_RESET_ON_FORK
     attributes = _SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, flags, nice, 0, slice_ns, 0, 0)
     _call(_SCHED_SETATTR, "sched_setattr", "", 0, attributes, 0)
 
