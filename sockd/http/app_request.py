@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sockd.errors import SockdError
 from sockd.http.exchange import Exchange
 
 DROPPED = frozenset(
@@ -18,13 +19,26 @@ DROPPED = frozenset(
 """Of the hop to us, or said anew: the body has come whole."""
 
 
+class NoWebSockets(SockdError):
+    """The client wants to open a WebSocket."""
+
+    status = 501
+    error_type = "NotImplementedException"
+
+    def __init__(self) -> None:
+        super().__init__("WebSockets are not offered; server-sent events are: an answer that streams")
+
+
 def app_request(exchange: Exchange, root_path: bytes, raw_path: bytes, query: bytes, body: bytes) -> dict[str, Any]:
     """The value of `details["http"]` (`sockd.invoke_request`).
 
-    Args: root_path: where the app is mounted; raw_path: what follows it, undecoded."""
+    Args: root_path: where the app is mounted; raw_path: what follows it, undecoded.
+    Raises: NoWebSockets."""
     head, transport = exchange.head, exchange.connection.transport
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in head.headers if name not in DROPPED]
+    if any(name == "sec-websocket-key" for name, _ in headers):  # the upgrade itself is not in this head any more
+        raise NoWebSockets
     if body or head.method in (b"POST", b"PUT", b"PATCH"):
         headers.append(["content-length", str(len(body))])
     return {

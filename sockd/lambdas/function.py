@@ -26,10 +26,11 @@ from sockd.lambdas.initscripts import Beside, Initscript, Initscripts
 from sockd.lambdas.provisioned import Pool, provisioned_init
 from sockd.lambdas.trace_context import amzn_of
 from sockd.lambdas.version import Version
+from sockd.sandbox.exchange import Call, Reply
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.program import Program
-from sockd.sandbox.sandbox import Call, Reply, Sandbox
+from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.stream import Joined, Taker
 from sockd.telemetry import Invocation, Origin, Times
 from zygote import protocol

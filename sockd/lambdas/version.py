@@ -22,8 +22,8 @@ from sockd.lambdas.entrypoint import DETECTED_APPS
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.initscripts import Initscript
 from sockd.lambdas.registry import FunctionRecord
+from sockd.sandbox.exchange import Call
 from sockd.sandbox.program import Limits, Program
-from sockd.sandbox.sandbox import Call
 from sockd.telemetry import FunctionInfo
 from zygote import protocol
 

@@ -16,8 +16,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
-
 from sockd.errors import (
     FunctionFailed,
     InitFailed,
@@ -36,12 +34,13 @@ from sockd.sandbox.assembly import Assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.claims import read_failure, read_imports
+from sockd.sandbox.exchange import INIT_ONLY, Call, Exchange, Reply
 from sockd.sandbox.lifecycle import State, Step, advance
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.output import Output
 from sockd.sandbox.program import Limits, Program
 from sockd.sandbox.root import Root
-from sockd.sandbox.stream import Flow, Head, Joined, Stream, Taker
+from sockd.sandbox.stream import Flow, Taker
 from sockd.sandbox.zygote import Zygote
 from zygote import protocol
 
@@ -56,8 +55,6 @@ ANSWERED = (FunctionFailed, InvalidEvent, MethodNotAllowed)
 """Errors that the handler server answered with, in order, or before it was asked: the sandbox goes on. (But not InitFailed:
 it has exited.)"""
 
-INIT_ONLY = 0
-"""The number of an exchange without a request: its end is that the handler has been imported."""
 _numbers = itertools.count(1)
 
 
@@ -92,45 +89,6 @@ class Parts:
     """How long a function may go on with an answer that nobody reads any more."""
 
 
-class Reply(msgspec.Struct):
-    """What came back for one request. (A Struct: one is made for every request, ten times as fast as a dataclass.)"""
-
-    body: bytes = b""
-    error: SockdError | None = None
-    """What went wrong instead: the handler's own error, or what became of the sandbox."""
-    exec_ns: int = 0
-    exec_started_ns: int = 0
-    """When the handler was called (CLOCK_MONOTONIC), as the sandbox says itself."""
-    log: bytes = b""
-    log_dropped: int = 0
-    stream: Stream | None = None
-    """The answer, if it comes piece by piece; not all of it need have been taken yet."""
-
-
-class Call(msgspec.Struct):
-    """What a sandbox is asked."""
-
-    request_id: bytes
-    """16 bytes."""
-    event: bytes
-    """JSON, as it came; for a web app the request's body."""
-    details: bytes = b""
-    """JSON of what is told beside the event."""
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """The request under way."""
-
-    number: int
-    reply: asyncio.Future[Reply]
-    open_sink: Callable[[], Taker] | None = None
-    compose: Callable[[bool], Call] | None = None
-    """What is still to be sent, when it is known whether the handler is an app."""
-    timer: asyncio.TimerHandle | None = None
-    stream: Stream | None = None
-
-
 @dataclass(eq=False, slots=True)
 class Sandbox:
     """Made by `fork`; then `become` a function once; then `request`, `pause`, `unpause`, until `destroy`."""
@@ -158,7 +116,7 @@ class Sandbox:
     companion: Companion | None = None
     _pidfd: int = -1
     _channel: Channel | None = None
-    _exchange: _Exchange | None = None
+    _exchange: Exchange | None = None
     _primed: asyncio.Future[None] | None = None
     _explaining: asyncio.Task[None] | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -283,7 +241,7 @@ class Sandbox:
         assert program is not None
         if self.state is not State.STARTING:
             self.state = advance(self.state, Step.BEGIN)
-        exchange = self._exchange = _Exchange(next(_numbers), self._loop.create_future(), open_sink)
+        exchange = self._exchange = Exchange(next(_numbers), self._loop.create_future(), open_sink)
         self._arm(exchange, program.timeout_s if self.state is State.BUSY else program.init_timeout_s)
         if call is not None:
             self._invoke(exchange, call)
@@ -301,12 +259,12 @@ class Sandbox:
 
         Returns: nothing, or in `error` InitFailed, TimedOut, OutOfMemory or SandboxDied; then the sandbox is destroyed."""
         assert self.program is not None
-        exchange = self._exchange = _Exchange(INIT_ONLY, self._loop.create_future())
+        exchange = self._exchange = Exchange(INIT_ONLY, self._loop.create_future())
         self._arm(exchange, self.program.init_timeout_s)
         self.cgroup.settle()
         return await self._reply(exchange)
 
-    async def _reply(self, exchange: _Exchange) -> Reply:
+    async def _reply(self, exchange: Exchange) -> Reply:
         try:
             reply = await exchange.reply
         except asyncio.CancelledError:
@@ -392,13 +350,11 @@ class Sandbox:
         assert self._channel is not None
         self._channel.send(kind, number, *parts)
 
-    def _invoke(self, exchange: _Exchange, call: Call) -> None:
+    def _invoke(self, exchange: Exchange, call: Call) -> None:
         assert self.program is not None
-        timeout_ns = int(self.program.timeout_s * 1e9)
-        fixed = protocol.INVOCATION.pack(call.request_id, timeout_ns, len(call.details))
-        self._send(protocol.INVOKE, exchange.number, fixed, call.details, call.event)
+        self._send(protocol.INVOKE, exchange.number, *call.invocation(self.program.timeout_s))
 
-    def _compose(self, exchange: _Exchange, compose: Callable[[bool], Call]) -> None:
+    def _compose(self, exchange: Exchange, compose: Callable[[bool], Call]) -> None:
         """Send what had to wait until it was known what the handler is."""
         exchange.compose = None
         assert self.program is not None
@@ -455,19 +411,12 @@ class Sandbox:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} that nobody waits for")
         if exchange.reply.done():
             return  # its deadline has just passed
-        if kind == protocol.HEAD and exchange.stream is None:
-            head = Head(*protocol.decode_head(body))
-            assert self._channel is not None
-            flow = Flow(self._channel.pause, self._channel.resume, self._stop_answering)
-            taker = exchange.open_sink() if exchange.open_sink else Taker(Joined(), self._parts.max_answer_bytes)
-            exchange.stream = Stream(taker, head, flow)
-        elif kind == protocol.CHUNK and exchange.stream is not None and 0 < len(body) <= protocol.CHUNK_MAX_BYTES:
-            try:
-                exchange.stream.push(body)
-            except ResponseTooLarge as error:
-                self.end(error)
-        else:
-            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} of {len(body)} bytes out of turn")
+        assert self._channel is not None
+        flow = Flow(self._channel.pause, self._channel.resume, self._stop_answering)
+        try:
+            exchange.on_piece(kind, body, flow, max_joined_bytes=self._parts.max_answer_bytes)
+        except ResponseTooLarge as error:
+            self.end(error)
 
     def _stop_answering(self) -> None:
         """Nobody reads the answer that is being made: say so, and wait a little for its end."""
@@ -501,12 +450,12 @@ class Sandbox:
             return OutOfMemory(limit_bytes=self.limits.memory_bytes, peak_bytes=self.cgroup.peak_bytes())
         return SandboxDied(pidfds.describe_status(pidfds.exit_status(self._pidfd)))
 
-    def _arm(self, exchange: _Exchange, timeout_s: float) -> None:
+    def _arm(self, exchange: Exchange, timeout_s: float) -> None:
         if exchange.timer is not None:
             exchange.timer.cancel()
         exchange.timer = self._loop.call_later(timeout_s, self._expire, exchange, timeout_s)
 
-    def _expire(self, exchange: _Exchange, timeout_s: float) -> None:
+    def _expire(self, exchange: Exchange, timeout_s: float) -> None:
         """The deadline passed: kill, then answer; nothing in the sandbox can delay either."""
         if exchange.reply.done():
             return  # it came in the same turn of the loop

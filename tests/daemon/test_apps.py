@@ -280,6 +280,13 @@ def test_a_header_cannot_bring_another(apps: RunningDaemon) -> None:
     assert "connection" not in answer.headers
 
 
+def test_a_websocket_is_refused(apps: RunningDaemon) -> None:
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "x", "Sec-WebSocket-Version": "13"}
+    for name in ("wsgi", "asgi"):
+        answer = apps.request("GET", f"/run/{name}", None, headers)
+        assert answer.status == 501 and "server-sent events" in answer.json["errorMessage"]
+
+
 def test_an_app_is_not_for_events(apps: RunningDaemon) -> None:
     answer = apps.request("POST", "/2015-03-31/functions/wsgi/invocations", b"{}")
     assert answer.headers["x-amz-function-error"] == "Unhandled" and answer.json["errorType"] == "NotHttp"

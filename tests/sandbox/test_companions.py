@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from sockd.errors import LaunchAborted
+from sockd.sandbox.exchange import Reply
 from sockd.sandbox.lifecycle import State
-from sockd.sandbox.sandbox import Reply
 from tests.support.house import MB, House, Running, read_answer
 
 pytestmark = pytest.mark.root

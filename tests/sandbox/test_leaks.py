@@ -16,8 +16,9 @@ import pytest
 
 from sockd.errors import NoCapacity, SandboxDied, SandboxFailed
 from sockd.kernel import pidfds, syscalls
+from sockd.sandbox.exchange import Reply
 from sockd.sandbox.program import Program
-from sockd.sandbox.sandbox import Reply, Sandbox
+from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.zygote import Zygote
 from tests.support.house import MB, House
 from tests.support.ledger import Ledger

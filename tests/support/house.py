@@ -29,11 +29,12 @@ from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.sandbox import base
 from sockd.sandbox.assembly import open_assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.sandbox.exchange import Reply
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.program import Limits, Program
-from sockd.sandbox.sandbox import Parts, Reply, Sandbox
+from sockd.sandbox.sandbox import Parts, Sandbox
 from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.zygote import Imported, Zygote
 from zygote import protocol

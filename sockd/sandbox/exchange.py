@@ -1,0 +1,75 @@
+"""One request of a sandbox: what it is asked, what came back, and what is between the two.
+
+Plain data, but for the pieces of an answer, which an exchange hands to its stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from sockd.errors import SockdError
+from sockd.sandbox.stream import Flow, Head, Joined, Stream, Taker
+from zygote import protocol
+
+INIT_ONLY = 0
+"""The number of an exchange without a request: its end is that the handler has been imported."""
+
+
+class Reply(msgspec.Struct):
+    """What came back for one request. (A Struct: one is made for every request, ten times as fast as a dataclass.)"""
+
+    body: bytes = b""
+    error: SockdError | None = None
+    """What went wrong instead: the handler's own error, or what became of the sandbox."""
+    exec_ns: int = 0
+    exec_started_ns: int = 0
+    """When the handler was called (CLOCK_MONOTONIC), as the sandbox says itself."""
+    log: bytes = b""
+    log_dropped: int = 0
+    stream: Stream | None = None
+    """The answer, if it comes piece by piece; not all of it need have been taken yet."""
+
+
+class Call(msgspec.Struct):
+    """What a sandbox is asked."""
+
+    request_id: bytes
+    """16 bytes."""
+    event: bytes
+    """JSON, as it came; for a web app the request's body."""
+    details: bytes = b""
+    """JSON of what is told beside the event."""
+
+    def invocation(self, timeout_s: float) -> tuple[bytes, bytes, bytes]:
+        """The parts of INVOKE's body."""
+        fixed = protocol.INVOCATION.pack(self.request_id, int(timeout_s * 1e9), len(self.details))
+        return fixed, self.details, self.event
+
+
+@dataclass(slots=True)
+class Exchange:
+    """The request under way."""
+
+    number: int
+    reply: asyncio.Future[Reply]
+    open_sink: Callable[[], Taker] | None = None
+    """Called when the answer begins to come piece by piece."""
+    compose: Callable[[bool], Call] | None = None
+    """What is still to be sent, when it is known whether the handler is an app."""
+    timer: asyncio.TimerHandle | None = None
+    stream: Stream | None = None
+
+    def on_piece(self, kind: int, body: bytes, flow: Flow, *, max_joined_bytes: int) -> None:
+        """HEAD, or CHUNK behind it. Raises: ProtocolError; ResponseTooLarge."""
+        if kind == protocol.HEAD and self.stream is None:
+            head = Head(*protocol.decode_head(body))
+            taker = self.open_sink() if self.open_sink is not None else Taker(Joined(), max_joined_bytes)
+            self.stream = Stream(taker, head, flow)
+        elif kind == protocol.CHUNK and self.stream is not None and 0 < len(body) <= protocol.CHUNK_MAX_BYTES:
+            self.stream.push(body)
+        else:
+            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} of {len(body)} bytes out of turn")
