@@ -6,7 +6,7 @@ client or a package made up is text to it, never markup.
 
     access      who may look
     words       numbers and strangers' text as people read them
-    views       the worker's data as the values of templates
+    views       the worker's data as the values of templates; `function_views` and `trace_view`, one function's, one invocation's
     charts      shares and moments as geometry
     rendering   Jinja's environment, loaded with the first page
     boards      parts of a page, rendered anew when their values change

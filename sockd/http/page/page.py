@@ -34,7 +34,7 @@ from sockd.http.asgi import AsgiApplication
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
-from sockd.http.page import assets, trace_view, views
+from sockd.http.page import assets, function_views, trace_view, views
 from sockd.http.page.access import KeyNeeded, PageAccess
 from sockd.http.page.boards import Board, Fragment, Part
 from sockd.http.page.live import Live
@@ -58,6 +58,7 @@ KNOWS_NOOPENER: Final = re.compile(r'"Chromium";v="(?:12[5-9]|1[3-9]\d|[2-9]\d\d
 """Browsers that do (Sec-CH-UA, which no script can set). The others get the page in a sandbox, an origin of its own; for
 these that would be a new process for each page, which takes longer than all the rest."""
 SANDBOX: Final = "; sandbox allow-scripts allow-forms"
+HOST: Final = re.compile(r"[A-Za-z0-9.-]+(?::\d+)?")
 PRIVATE: Final = {**SECURITY, "cache-control": "no-store", "cross-origin-resource-policy": "same-origin"}
 STREAM: Final = {
     **PRIVATE,
@@ -110,7 +111,7 @@ class Page:
 
     async def _function_page(self, request: Request) -> Response:
         name = request.path_params["name"]
-        facts = views.facts(self._worker, name)
+        facts = function_views.facts(self._worker, name)
         board = self._watched.get(name) or Board(self._rendering, function_parts(self._worker, name))
         values = self._live_values(request, await board.refresh(), f"/events?function={name}")
         return await self._html(request, "function.html", {**values, **facts})
@@ -124,7 +125,7 @@ class Page:
         trace = await self._worker.trace(request.path_params["request_id"])
         values: dict[str, Any] = {**trace_view.trace_page(trace), "log": None}
         with contextlib.suppress(NoSuchFunction):  # removed since
-            values["log"] = views.log(self._worker, trace["function"], trace["request_id"])
+            values["log"] = function_views.log(self._worker, trace["function"], trace["request_id"])
         values["script_log"] = trace["log"]
         return await self._html(request, "trace.html", values)
 
@@ -177,7 +178,7 @@ class Page:
         html = (await self._rendering.render(template, {**common, **values})).encode()
         headers = {**PRIVATE, "vary": "accept-encoding, sec-ch-ua"}
         if not KNOWS_NOOPENER.search(request.headers.get("sec-ch-ua", "")):
-            headers["content-security-policy"] += SANDBOX
+            headers["content-security-policy"] = sandboxed(request.headers.get("host", ""))
         if takes_gzip(request):
             html = await asyncio.to_thread(partial(gzip.compress, html, 5, mtime=0))
             headers["content-encoding"] = "gzip"
@@ -223,11 +224,17 @@ def index_parts(worker: PageWorker) -> list[Part]:
 def function_parts(worker: PageWorker, name: str) -> list[Part]:
     """The live parts of one function's page."""
     return [
-        Part("lately", partial(views.lately, worker, name)),
+        Part("lately", partial(function_views.lately, worker, name)),
         Part("invocations", partial(views.invocations, worker, name)),
         Part("cold_starts", partial(views.cold_starts, worker, name)),
-        Part("log", partial(views.log, worker, name)),
+        Part("log", partial(function_views.log, worker, name)),
     ]
+
+
+def sandboxed(host: str) -> str:
+    """The policy of a page that is an origin of its own, for which 'self' is not in all browsers where it came from."""
+    own = f"'self' {host}" if HOST.fullmatch(host) else "'self'"
+    return SECURITY["content-security-policy"].replace("'self'", own) + SANDBOX
 
 
 def takes_gzip(request: Request) -> bool:

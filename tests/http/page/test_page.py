@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sockd.http.page import trace_view, views, words
-from sockd.http.page.page import Page
+from sockd.http.page import function_views, trace_view, views, words
+from sockd.http.page.page import Page, sandboxed
 from sockd.http.page.rendering import load
 from tests.http.page.fake_page_worker import REQUEST_ID, FakePageWorker
 from tests.http.raw import get, post, raw
@@ -135,7 +135,15 @@ async def test_who_opens_the_page_has_no_hold_of_it(port: int, browser: str, is_
     async with raw(port) as client:
         headers = (await client.ask(get("/", browser))).headers
     assert headers["cross-origin-opener-policy"] == "noopener-allow-popups"
-    assert headers["content-security-policy"].endswith("sandbox allow-scripts allow-forms") == is_sandboxed
+    policy = headers["content-security-policy"]
+    assert policy.endswith("sandbox allow-scripts allow-forms") == is_sandboxed
+    assert ("script-src 'self' localhost;" in policy) == is_sandboxed
+
+
+def test_a_host_that_is_none_is_not_let_into_the_policy() -> None:
+    assert "script-src 'self' 10.0.0.1:5000;" in sandboxed("10.0.0.1:5000")
+    for host in ("", "a; script-src *", "[::1]:5000", "a b"):
+        assert "script-src 'self';" in sandboxed(host)
 
 
 async def test_what_is_not_there_is_a_page_that_says_so(port: int) -> None:
@@ -224,7 +232,7 @@ def rendered(text: str) -> dict[str, str]:
         "parts/tree.html": views.tree(worker),
         "parts/invocations.html": views.invocations(worker),
         "parts/cold_starts.html": views.cold_starts(worker, "echo"),
-        "parts/log.html": views.log(worker, "echo"),
+        "parts/log.html": function_views.log(worker, "echo"),
     }
     return {name: ENVIRONMENT.get_template(name).render(each) for name, each in values.items()}
 
@@ -249,7 +257,7 @@ def test_no_text_of_a_stranger_becomes_markup(text: str) -> None:
 async def test_a_trace_of_hostile_texts_has_the_shape_of_a_plain_one(text: str) -> None:
     def shape(trace: FakePageWorker, values: dict[str, object]) -> list[tuple[str, tuple[str, ...]]]:
         common = {"asset": dict.fromkeys(("icon.svg", "page.css"), ""), "path": "/", "script_log": "x"}
-        log = views.log(trace, "echo", REQUEST_ID)
+        log = function_views.log(trace, "echo", REQUEST_ID)
         html = ENVIRONMENT.get_template("trace.html").render({**common, **values, "log": log})
         assert not words.CONTROLS.search(html)
         return read(html).tags
