@@ -37,6 +37,14 @@ class HandlerNotFound(Exception):
     """The entry point names a module or an attribute that is not there, or that cannot be called."""
 
 
+class Told(Exception):
+    """An error in the words of somebody else: a program behind the Runtime API."""
+
+    def __init__(self, kind: str, message: str, stack: list[str]) -> None:
+        super().__init__(message)
+        self.answer = {"errorMessage": message, "errorType": kind, "stackTrace": stack}
+
+
 class Context:
     """What AWS Lambda hands a handler as its second argument, with the same attribute names and types."""
 
@@ -78,6 +86,10 @@ def shared_context(function: dict) -> dict[str, str]:
 
 def open_handler(function: dict) -> Handler:
     """Load the entry point. Raises: HandlerNotFound; whatever its module raises."""
+    if function.get("provided"):
+        from zygote.runtime_api import Program
+
+        return Program(function)
     if function["entry_file"]:
         load_file(function["handler"].partition(":")[0], function["code"], function["entry_file"])
     app = function.get("app", "")
@@ -300,6 +312,8 @@ def describe(error: BaseException) -> bytes:
     """An exception as AWS's error JSON: {errorMessage, errorType, stackTrace}, without the frames of this runtime."""
     import traceback
 
+    if isinstance(error, Told):
+        return json.dumps(error.answer).encode()
     runtime = (os.path.dirname(__file__) + "/", "<frozen importlib")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(runtime)]
     try:

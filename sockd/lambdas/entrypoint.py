@@ -36,14 +36,36 @@ WRITTEN = re.compile(r"(?P<module>[\w-]+(?:[./][\w-]+)*?)(?P<suffix>\.py)?(?P<ma
 """module:attr, AWS's module.attr (also dir/module.attr), and file.py:attr."""
 
 
-def entry_point(code: Path, handler: str | None) -> str:
-    """The entry point of a code tree as "module:attr".
+BOOTSTRAP = "bootstrap"
+AWSLAMBDARIC = "awslambdaric"
+"""Which program speaks to the Runtime API for a function: the code's own, or AWS's client, from the function's packages."""
+
+
+def provided(code: Path, runtime: str | None) -> str:
+    """BOOTSTRAP or AWSLAMBDARIC for a function that is a program of its own; empty for one that is a Python handler.
+
+    Args: runtime: what the function's settings say; None: an executable bootstrap at the top of the code decides."""
+    is_bootstrap = _is_file(code / BOOTSTRAP) and bool((code / BOOTSTRAP).lstat().st_mode & 0o111)
+    if runtime == "python" or (runtime is None and not is_bootstrap):
+        return ""
+    return BOOTSTRAP if is_bootstrap else AWSLAMBDARIC
+
+
+def entry_point(code: Path, handler: str | None, runtime: str | None = None) -> str:
+    """The entry point of a code tree as "module:attr"; of a function that is a program, what it is told as its handler.
 
     Args:
         code: the tree.
         handler: what the function's settings say; it wins, and its file is not looked for, as its module may come from
             a package.
     Raises: BadFunctionConfig, saying what was looked for."""
+    program = provided(code, runtime)
+    if program == AWSLAMBDARIC and handler is None:
+        raise BadFunctionConfig(
+            'runtime = "provided" needs an executable file bootstrap at the top of the code, or a handler for awslambdaric'
+        )
+    if program:
+        return handler if handler is not None else BOOTSTRAP
     return parse_handler(handler) if handler is not None else _detect(code)
 
 

@@ -130,6 +130,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """HTTP methods by which it can be called; `*` is all. None: GET and POST, a web app by all."""
     reuse_sandbox: bool = True
     """Whether a sandbox serves more than one request."""
+    runtime: Literal["python", "provided"] | None = None
+    """provided: a program of its own, which speaks to the Runtime API; None: that if there is an executable bootstrap."""
     reserved_memory_mb: int = 0
     """Memory that only this function's sandboxes may use, taken from the worker's budget while it is deployed."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
@@ -252,6 +254,10 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig(
                 f"reserved_memory_mb = {self.reserved_memory_mb}: more than the function can use, "
                 f"which is memory_mb x concurrency = {self.memory_mb * self.concurrency}"
+            )
+        if self.runtime == "provided" and self.network == "none":
+            raise BadFunctionConfig(
+                'network = "none": a program with runtime = "provided" reaches its events over loopback, so it needs "host"'
             )
         check_env(self.environment)
         if self.initscript is not None:

@@ -188,7 +188,7 @@ class Functions:
             current = self.current(name)
             config = current.config.changed(changes)
             self._check_reserve(name, config)
-            handler = entry_point(self._code.path(current.record.digest), config.handler)
+            handler = entry_point(self._code.path(current.record.digest), config.handler, config.runtime)
             return self._put(dataclasses.replace(current.record, handler=handler, config=config.to_json()))
         finally:
             await self.collect_code()
@@ -340,7 +340,7 @@ class Functions:
         beneath = await self._ol_settings(code, progress)
         config = FunctionConfig.from_toml(code.settings(), self._config.function, settings, beneath=beneath)
         config = config.with_secrets(self._secrets(name))
-        handler = entry_point(code.path, config.handler)
+        handler = entry_point(code.path, config.handler, config.runtime)
         requirements = code.requirements()
         kept = self._packages_for(name, requirements) if overrides.get(KEEP_PACKAGES) else None
         closure = await self._install(name, requirements, kept, progress)

@@ -18,7 +18,7 @@ from sockd.errors import MethodNotAllowed
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.code_store import SANDBOX_PATH
-from sockd.lambdas.entrypoint import DETECTED_APPS
+from sockd.lambdas.entrypoint import DETECTED_APPS, provided
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.initscripts import Initscript
 from sockd.lambdas.registry import FunctionRecord
@@ -149,6 +149,7 @@ def init_message(
         "handler": record.handler,
         "code": SANDBOX_PATH,
         "entry_file": entry_file(code, record.handler),
+        "provided": provided(code, config.runtime),
         "paths": packages.paths(closure),
         "pth": packages.pth_paths(closure),
         "env": environment(record, config, packages.bin_paths(closure), number),

@@ -1,0 +1,257 @@
+"""AWS's Runtime API (2018-06-01): a program of the function's own asks for events over HTTP, and posts what it made of them.
+
+    program (bootstrap, or awslambdaric)                 this, the sandbox's first process
+      │ GET  /2018-06-01/runtime/invocation/next           → READY; then the event of the next INVOKE
+      │ POST /2018-06-01/runtime/invocation/<id>/response  → RESULT
+      │ POST /2018-06-01/runtime/invocation/<id>/error     → FAILED
+      │ POST /2018-06-01/runtime/init/error                → FAILED instead of READY
+
+Owns the program, the port on loopback and the threads that serve it. The network is the host's, so anybody can reach the
+port: whose connection it is, the kernel's table of sockets tells, and only those of this sandbox's uid, which no other
+sandbox has, are answered. Imported for functions with `runtime = "provided"` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from zygote import entry
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    import socket
+    import subprocess
+    from http.server import BaseHTTPRequestHandler
+    from queue import SimpleQueue
+    from typing import Any
+
+PREFIX = "/2018-06-01/runtime/"
+INVOCATION = PREFIX + "invocation/"
+LOOPBACK = "127.0.0.1"
+TABLE = "/proc/self/net/tcp"
+MAX_BODY_BYTES = 64 << 20
+"""Over any limit of answers, which the daemon's settings say; this only keeps a length from being taken at its word."""
+
+READY, ANSWER, ERROR, EXIT = range(4)
+
+
+class Program(entry.Handler):
+    """A handler that is a process of its own."""
+
+    def __init__(self, function: dict) -> None:
+        """Start the program; returns when it asks for its first event.
+
+        Raises: OSError; entry.Told, with what it reports instead; SystemExit when it has ended."""
+        import socket
+        import subprocess
+        import threading
+        from queue import SimpleQueue
+
+        self._shared = entry.shared_context(function)
+        self._outcomes: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+        self._events: SimpleQueue[tuple[dict[str, str], bytes]] = SimpleQueue()
+        self._current = ""
+        self._asked = False
+        listener = socket.create_server((LOOPBACK, 0), backlog=16)
+        self.port: int = listener.getsockname()[1]
+        program = subprocess.Popen(command(function), env=self._environment(function))
+        threading.Thread(target=self._wait_for, args=(program,), daemon=True).start()
+        # Imported while the program starts: it takes longer than all of this.
+        threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+        self._outcome()
+
+    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> bytes:
+        """One event; as of a handler. Raises: entry.Told, for what the program reports; SystemExit when it has ended."""
+        context = entry.Context(self._shared, request, deadline_ns)
+        self._current = context.aws_request_id
+        until_ms = int(time.time() * 1000) + context.get_remaining_time_in_millis()
+        headers = {
+            "Lambda-Runtime-Aws-Request-Id": self._current,
+            "Lambda-Runtime-Deadline-Ms": str(until_ms),
+        }
+        if told is not None:
+            context.tell(told)
+            if told.get("client_context") is not None:
+                headers["Lambda-Runtime-Client-Context"] = json.dumps(told["client_context"])
+        headers["Lambda-Runtime-Invoked-Function-Arn"] = context.invoked_function_arn
+        trace = os.environ.get("_X_AMZN_TRACE_ID")
+        if trace:
+            headers["Lambda-Runtime-Trace-Id"] = trace
+        self._events.put((headers, event))
+        return self._outcome()
+
+    def _outcome(self) -> bytes:
+        kind, value = self._outcomes.get()
+        self._current = ""
+        if kind == EXIT:
+            raise SystemExit(value)
+        if kind == ERROR:
+            raise entry.Told(*value)
+        return value  # type: ignore[no-any-return]
+
+    def _environment(self, function: dict) -> dict[str, str]:
+        paths = [function["code"], *function["paths"]]
+        return {
+            **os.environ,
+            "AWS_LAMBDA_RUNTIME_API": f"{LOOPBACK}:{self.port}",
+            "PYTHONPATH": ":".join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
+
+    def _wait_for(self, program: subprocess.Popen[bytes]) -> None:
+        status = program.wait()
+        self._outcomes.put((EXIT, 128 - status if status < 0 else status))
+
+    # -- what the program asks for, each in a thread of the server's
+
+    def _serve(self, listener: socket.socket) -> None:
+        serve(self, listener)
+
+    def next_event(self, peer: socket.socket) -> tuple[dict[str, str], bytes] | None:
+        """Wait for an event; None: the one who asked has gone, and the event is kept for who asks next."""
+        if not self._asked:
+            self._asked = True
+            self._outcomes.put((READY, b""))
+        event = self._events.get()
+        if is_gone(peer):
+            self._events.put(event)
+            return None
+        return event
+
+    def take(self, path: str, body: bytes) -> int:
+        """What was posted to a path; the status of the answer."""
+        if path == PREFIX + "init/error" and not self._asked:
+            self._asked = True
+            self._outcomes.put((ERROR, told(body)))
+            return 202
+        identity, _, what = path.removeprefix(INVOCATION).partition("/")
+        if not path.startswith(INVOCATION) or what not in ("response", "error"):
+            return 404
+        if not identity or identity != self._current:
+            return 400
+        self._current = ""
+        self._outcomes.put((ANSWER, body) if what == "response" else (ERROR, told(body)))
+        return 202
+
+
+def command(function: dict) -> list[str]:
+    """What is run: the code's own bootstrap, or AWS's client with the handler."""
+    if function["provided"] == "bootstrap":
+        return [function["code"] + "/bootstrap"]
+    return [sys.executable, "-m", "awslambdaric", function["handler"]]
+
+
+def told(body: bytes) -> tuple[str, str, list[str]]:
+    """The type, message and stack of an error that a program posts, whatever it posts."""
+    try:
+        error = json.loads(body)
+    except (ValueError, RecursionError):
+        error = None
+    if not isinstance(error, dict):
+        return "Runtime.UnknownReason", body[: entry.MAX_ERROR_TEXT].decode(errors="replace"), []
+    stack = error.get("stackTrace")
+    frames = [str(frame)[:1000] for frame in stack[:50]] if isinstance(stack, list) else []
+    kind = str(error.get("errorType") or "Runtime.UnknownReason")[:200]
+    return kind, str(error.get("errorMessage", ""))[: entry.MAX_ERROR_TEXT], frames
+
+
+def is_own(peer_port: int, port: int) -> bool:
+    """Whether the other end of a connection to our port on loopback is a socket of our own uid's.
+
+    The table shows uids of other user namespaces as the one that stands for all of them, which is never ours. A connection
+    of its two ports exists once, so the line that is found is that of its other end."""
+    ends = f": {_end(peer_port)} {_end(port)} "
+    with open(TABLE) as table:
+        for line in table:
+            if ends in line:
+                return int(line.split()[7]) == os.getuid()
+    return False
+
+
+def _end(port: int) -> str:
+    return f"0100007F:{port:04X}"
+
+
+def is_gone(peer: socket.socket) -> bool:
+    """Whether the other end of a connection has closed it."""
+    import socket
+
+    try:
+        return peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def serve(program: Program, listener: socket.socket) -> None:
+    """Answer the program's requests until the process ends."""
+    from http.server import BaseHTTPRequestHandler
+    from socketserver import TCPServer, ThreadingMixIn
+
+    class Requests(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            if self.path != INVOCATION + "next":
+                self._answer(404)
+                return
+            event = program.next_event(self.connection)
+            if event is None:
+                self.close_connection = True
+                return
+            self._answer(200, event[1], event[0])
+
+        def do_POST(self) -> None:
+            body = read_body(self)
+            if body is None:
+                self.close_connection = True
+                self._answer(413)
+                return
+            self._answer(program.take(self.path, body))
+
+        def _answer(self, status: int, body: bytes = b'{"status":"OK"}', headers: dict[str, str] | None = None) -> None:
+            self.send_response_only(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: the output is the function's."""
+
+    class Server(ThreadingMixIn, TCPServer):
+        daemon_threads = True
+
+        def verify_request(self, request: object, client_address: Any) -> bool:
+            return is_own(client_address[1], program.port)
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Nothing: a program may end, or hang up, in the middle of a request."""
+
+    server = Server((LOOPBACK, 0), Requests, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    server.serve_forever()
+
+
+def read_body(request: BaseHTTPRequestHandler) -> bytes | None:
+    """The body of a request, also of one in chunks; None when it is longer than anything that can be answered."""
+    if "chunked" in request.headers.get("Transfer-Encoding", "").lower():
+        pieces, total = [], 0
+        while size := int(request.rfile.readline(100).split(b";")[0], 16):
+            total += size
+            if total > MAX_BODY_BYTES:
+                return None
+            pieces.append(request.rfile.read(size))
+            request.rfile.readline(100)
+        while request.rfile.readline(1000).strip():
+            continue
+        return b"".join(pieces)
+    length = int(request.headers.get("Content-Length", "0"))
+    return request.rfile.read(length) if 0 <= length <= MAX_BODY_BYTES else None
