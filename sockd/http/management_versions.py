@@ -30,6 +30,8 @@ from sockd.lambdas.provisioning import Status
 from sockd.lambdas.versions import Described, Versions
 
 MAX_BODY_BYTES = 16 * 1024
+LISTED = 100
+"""Of what was published, the newest so many are shown."""
 
 
 class Publish(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,10 +125,10 @@ def routes(versions: Versions) -> list[Route]:
 
 def described(versions: Versions, name: str) -> dict[str, Any]:
     """All that there is of a function. Raises: NoSuchFunction."""
-    latest, *published = versions.list(name)
+    published = [versions.described(name, each) for each in versions.list(name)[-LISTED:] if each is not None]
     return {
         "name": name,
-        "latest": latest.record.version,
+        "latest": versions.get(name).record.version,
         "versions": [_version(each) for each in published],
         "aliases": [_alias(each) for each in versions.aliases(name)],
         "provisioned": [_provision(each) for each in versions.provisioning.list(name)],

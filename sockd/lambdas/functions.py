@@ -108,7 +108,7 @@ class Functions:
     async def called(self, request: InvokeRequest) -> Function:
         """The version that a request is for. Raises: as `get`."""
         if not request.qualifier:
-            return await self.get(request.name)
+            return self._live.get(request.name) or await self.get(request.name)
         return await self.get(request.name, request.qualifier, request.draw())
 
     async def get(self, name: str, qualifier: str = "", draw: float = 0.0) -> Function:
@@ -145,6 +145,10 @@ class Functions:
     def all(self) -> list[Version]:
         """The current version of every live function, by name."""
         return [self._live[name].version for name in sorted(self._live)]
+
+    def names(self) -> list[str]:
+        """Every function, also those whose packages are missing."""
+        return [*self._live, *self._unready]
 
     async def deploy(
         self, name: str, zip_path: Path, overrides: dict[str, Any], progress: Progress, wasm: bytes | None = None

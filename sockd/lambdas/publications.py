@@ -57,9 +57,10 @@ class Publications:
             raise NoSuchVersion(name, str(number))
         return Publication(*row)
 
-    def list(self, name: str) -> list[Publication]:
-        """Those of one function, oldest first."""
-        return [Publication(*row) for row in self._run(COLUMNS + "WHERE name = ? ORDER BY number", (name,))]
+    def list(self, name: str | None = None) -> list[Publication]:
+        """Those of one function, or all: by function, oldest first."""
+        rows = self._run(COLUMNS + "WHERE ? IS NULL OR name = ? ORDER BY name, number", (name, name))
+        return [Publication(*row) for row in rows]
 
     def count(self, name: str) -> int:
         """How many a function has."""

@@ -77,11 +77,23 @@ class Versions:
         publication, record = self._registry.published(name, number)
         return Described(record, publication)
 
-    def list(self, name: str) -> list[Described]:
-        """$LATEST, then what was published, oldest first. Raises: NoSuchFunction."""
-        latest = Described(self._registry.get(name), None)
-        published = self._registry.publications.list(name)
-        return [latest, *(Described(self._registry.version(name, each.version), each) for each in published)]
+    def list(self, name: str) -> Sequence[Publication | None]:
+        """None for $LATEST, then what was published, oldest first: for `described`. Raises: NoSuchFunction."""
+        self._registry.get(name)
+        return [None, *self._registry.publications.list(name)]
+
+    def everything(self) -> Sequence[tuple[str, Publication | None]]:
+        """What `list` gives of every function, by name."""
+        by_name: dict[str, list[Publication | None]] = {name: [None] for name in self._functions.names()}
+        for each in self._registry.publications.list():
+            by_name.setdefault(each.name, [None]).append(each)
+        return [(name, each) for name in sorted(by_name) for each in by_name[name]]
+
+    def described(self, name: str, publication: Publication | None) -> Described:
+        """One of those that were listed. Raises: NoSuchFunction."""
+        if publication is None:
+            return Described(self._registry.get(name), None)
+        return Described(self._registry.version(name, publication.version), publication)
 
     def deploys(self, name: str) -> Sequence[FunctionRecord]:
         """What is remembered of a function's deploys, newest first. Raises: NoSuchFunction."""

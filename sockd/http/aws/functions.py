@@ -141,14 +141,13 @@ class FunctionOperations:
         version = call.parameter("FunctionVersion")
         if version not in (None, "ALL"):
             raise ValidationFailed(version or "", "functionVersion", "Member must satisfy enum value set: [ALL]")
-        listed = self._worker.all_details()
         if version is None:
-            shown, more = page(call, listed, lambda details: details.record.name)
+            shown, more = page(call, self._worker.all_details(), lambda details: details.record.name)
             return 200, {"Functions": [shapes.configuration(details) for details in shown], **more}
-        names = [details.record.name for details in listed]
-        everything = [Details.of(each) for name in names for each in self._worker.versions.list(name)]
-        shown, more = page(call, everything, version_key)
-        return 200, {"Functions": [shapes.configuration(details, details.version) for details in shown], **more}
+        versions = self._worker.versions
+        some, more = page(call, versions.everything(), lambda each: version_key(*each))
+        every = [Details.of(versions.described(*each)) for each in some]
+        return 200, {"Functions": [shapes.configuration(details, details.version) for details in every], **more}
 
     # -- what they have in common
 

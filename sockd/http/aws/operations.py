@@ -17,8 +17,8 @@ from sockd.http.answers import Answer
 from sockd.http.aws.errors import InvalidParameterValue, ResourceConflict, ValidationFailed
 from sockd.http.aws.names import arn
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import Details
 from sockd.http.exchange import Exchange
+from sockd.lambdas.publications import Publication
 
 PAGE = 50
 """Most entries of one answer, as on AWS."""
@@ -112,10 +112,9 @@ def page(call: Call, entries: Sequence[T], key: Callable[[T], str]) -> tuple[Seq
     return shown, {"NextMarker": base64.urlsafe_b64encode(key(shown[-1]).encode()).decode()}
 
 
-def version_key(details: Details) -> str:
+def version_key(name: str, publication: Publication | None) -> str:
     """For `page`: orders functions by name, and the versions of one by number, $LATEST before them."""
-    number = details.publication.number if details.publication else 0
-    return f"{details.record.name}\0{number:018}"
+    return f"{name}\0{publication.number if publication else 0:018}"
 
 
 def _max_items(text: str | None) -> int:

@@ -48,9 +48,10 @@ class VersionOperations:
 
     async def _list(self, call: Call) -> Result:
         name = function_named(call.segment).name
-        versions = [Details.of(each) for each in self._worker.versions.list(name)]
-        shown, more = page(call, versions, version_key)
-        return 200, {"Versions": [shapes.configuration(details, details.version) for details in shown], **more}
+        versions = self._worker.versions
+        shown, more = page(call, versions.list(name), lambda each: version_key(name, each))
+        details = [Details.of(versions.described(name, each)) for each in shown]
+        return 200, {"Versions": [shapes.configuration(each, each.version) for each in details], **more}
 
 
 def check_description(description: str | None) -> None:
