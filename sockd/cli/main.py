@@ -16,6 +16,7 @@ COMMANDS = {
     "init": ("sockd.cli.init", "Make a small project to begin with."),
     "invoke": ("sockd.cli.invoke", "Run a function once."),
     "url": ("sockd.cli.url", "Give a function a URL of its own."),
+    "curl": ("sockd.cli.curl", "Send an HTTP request to a function's URL."),
     "events": ("sockd.cli.events", "Look at what runs later, and at dead letters."),
     "schedule": ("sockd.cli.schedule", "Run functions by the clock."),
     "ls": ("sockd.cli.functions", "List the functions."),

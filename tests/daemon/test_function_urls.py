@@ -139,11 +139,32 @@ def test_the_url_of_an_alias_leads_where_the_alias_does(daemon: RunningDaemon, c
     assert [each["FunctionUrl"] for each in urls] == [latest]
 
 
+def command(daemon: RunningDaemon, *arguments: str, status: int = 0) -> str:
+    """What a command prints."""
+    line = [sys.executable, "-m", "sockd", *arguments, "--state-dir", str(daemon.state)]
+    run = subprocess.run(line, cwd=REPO, capture_output=True, text=True, check=False, env={**os.environ})
+    assert run.returncode == status, run.stderr
+    return run.stdout + run.stderr
+
+
+def test_the_command_line_sends_requests_to_one(daemon: RunningDaemon, function: str) -> None:
+    assert "sockd url f" in command(daemon, "curl", "f", "/event", status=1)
+    command(daemon, "url", "f")
+    event = json.loads(
+        command(daemon, "curl", "f", "/event?a=1", "-X", "PUT", "-d", "hi", "-H", "Content-Type: text/plain")
+    )
+    assert (event["rawPath"], event["rawQueryString"], event["body"]) == ("/event", "a=1", "hi")
+    assert event["requestContext"]["http"]["method"] == "PUT"
+    answer = command(daemon, "curl", "f", "-i")
+    assert answer.startswith("HTTP/1.1 201 Created\n") and answer.endswith("\n\n<p>made</p>")
+    assert "KeyError" in command(daemon, "curl", "f", "raise", status=1)
+    assert "NAME:VALUE" in command(daemon, "curl", "f", "-H", "x", status=2)
+    assert "cannot be sent" in command(daemon, "curl", "f", "-H", "x: a\nb", status=2)
+
+
 def test_the_command_line_makes_shows_and_removes_one(daemon: RunningDaemon, function: str) -> None:
     def sockd(*arguments: str) -> str:
-        command = [sys.executable, "-m", "sockd", "url", "f", *arguments, "--state-dir", str(daemon.state)]
-        run = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True, env={**os.environ})
-        return run.stdout + run.stderr
+        return command(daemon, "url", "f", *arguments)
 
     first = sockd().splitlines()
     url = first[0]
