@@ -206,6 +206,16 @@ class StorageFull(NoCapacity):
         super().__init__("the disk of the state directory is full")
 
 
+class HostFailed(SockdError):
+    """The worker's host did not give the worker what it needs: descriptors, memory, its disk. The message names which."""
+
+    status = 503
+    error_type = "Host.Failed"
+
+    def __init__(self, words: str) -> None:
+        super().__init__(f"the worker's host failed it: {words}; the worker's log names the call")
+
+
 class SandboxFailed(SockdError):
     """A sandbox could not be made or prepared; the request never reached the handler."""
 

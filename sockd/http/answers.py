@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
+import sqlite3
 import traceback
 from typing import NamedTuple
 
 import msgspec
 
-from sockd.errors import FunctionFailed, MethodNotAllowed, NoCapacity, SockdError, StorageFull, TooManyRequests
+from sockd.errors import (
+    FunctionFailed,
+    HostFailed,
+    MethodNotAllowed,
+    NoCapacity,
+    SockdError,
+    StorageFull,
+    TooManyRequests,
+)
 from sockd.telemetry import Invocation
 
 log = logging.getLogger("sockd.http")
 _encode = msgspec.json.encode
 _JSON = "content-type: application/json\r\n"
+_HOSTS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.EROFS)
+_HOSTS_IN_SQLITE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY)
+"""What is no bug of ours: the host has run out of something, or is broken."""
 
 
 class Answer(NamedTuple):
@@ -41,10 +54,13 @@ def success(invocation: Invocation, request_id: str) -> Answer:
 
 
 def failure(error: BaseException, request_id: str) -> Answer:
-    """What went wrong. A full disk can be met at any step; any other exception that is not a SockdError is a bug of ours:
-    logged here, told without details."""
+    """What went wrong. A full disk can be met at any step, and so can a host that has no descriptors left; any other
+    exception that is not a SockdError is a bug of ours: logged here, told without details."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         error = StorageFull()
+    elif words := _of_the_host(error):
+        log.error("request %s: %s: %s", request_id, type(error).__name__, error)
+        error = HostFailed(words)
     elif not isinstance(error, SockdError):
         log.error("request %s: %s", request_id, "".join(traceback.format_exception(error)))
         error = SockdError(f"internal error; the worker's log names request {request_id}")
@@ -59,6 +75,15 @@ def failure(error: BaseException, request_id: str) -> Answer:
     elif isinstance(error, MethodNotAllowed):
         fields += f"allow: {error.allow}\r\n"
     return Answer(error.status, fields, error_body(error, request_id))
+
+
+def _of_the_host(error: BaseException) -> str:
+    """What the host did not give, in its words and without names of files; "" if that is not what went wrong."""
+    if isinstance(error, OSError) and error.errno in _HOSTS:
+        return f"{os.strerror(error.errno)} ({errno.errorcode[error.errno]})"
+    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in _HOSTS_IN_SQLITE:
+        return str(error)
+    return "out of memory" if isinstance(error, MemoryError) else ""
 
 
 def error_body(error: SockdError, request_id: str) -> bytes:

@@ -29,7 +29,7 @@ ROUNDS = 12
 REFUSED = {
     "InsufficientStorageException",
     "ServiceUnavailableException",
-    "ServiceException",
+    "Host.Failed",
     "InvalidZipFileException",
     "Sandbox.Failed",
 }
@@ -99,7 +99,7 @@ def attempt(house: PrivateWorker, event: object) -> str:
         answer = house.invoke("victim", event)
     except GONE:
         return "connection lost"
-    assert answer.status == 200 or answer.error in TYPED | {"ServiceException"}, answer
+    assert answer.status == 200 or answer.error in TYPED | {"Host.Failed"}, answer
     assert answer.status != 200 or answer.json == event, answer
     return told(answer)
 
