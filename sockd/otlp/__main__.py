@@ -29,6 +29,7 @@ _decoder = msgspec.msgpack.Decoder(Finished)
 
 def main() -> None:
     """Export until the input ends."""
+    os.nice(10)  # requests come first
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is the daemon's, which closes our input
     waiting: queue.Queue[bytes | None] = queue.Queue(int(sys.argv[1]))
     tally = Tally()
