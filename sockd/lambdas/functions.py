@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from sockd.lambdas import ol_yaml
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.allowance import Allowance
+from sockd.lambdas.code_in_use import CodeInUse
 from sockd.lambdas.code_store import REQUIREMENTS_BYTES, CodeStore, CodeVersion, read_text
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function import Caches, Function, Outcome
@@ -66,6 +67,7 @@ class Functions:
         self._config = config
         self._registry = registry
         self._code = code
+        self._in_use = CodeInUse(code, registry.digests)
         self._packages = packages
         self._caches = caches
         self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
@@ -82,9 +84,6 @@ class Functions:
         )
         self._unready: dict[str, FunctionRecord] = {}
         """Functions of an earlier daemon whose packages are not all there; they are installed when first asked for."""
-        self._publishing = asyncio.Lock()
-        self._held: list[str] = []
-        """Code digests of deploys under way and of removed functions that still run: not garbage yet."""
         self._deploying: list[tuple[str, Closure]] = []
         """Who uses which packages, before the registry says so."""
 
@@ -161,7 +160,7 @@ class Functions:
         Raises: BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity."""
         check_name(name)
         try:
-            async with self._publish(zip_path) as code:
+            async with self._in_use.published(zip_path) as code:
                 return await self._deploy(name, code, overrides, progress, wasm)
         finally:
             await self.collect_code()
@@ -202,7 +201,7 @@ class Functions:
 
         Raises: NoSuchFunction, InstallFailed, NoCapacity."""
         current = (await self.get(old.name)).version
-        with self._holding(old.digest):
+        with self._in_use.holding(old.digest):
             await self._packages.ensure(Closure.from_json(old.closure))
             config = FunctionConfig.from_json(old.config).with_shared(current.config)
             config = config.with_secrets(current.config.secrets)
@@ -303,7 +302,7 @@ class Functions:
         Args: allowance: of the whole function, if that was closed."""
         with contextlib.ExitStack() as stack:
             for function in functions:
-                stack.enter_context(self._holding(function.version.record.digest))
+                stack.enter_context(self._in_use.holding(function.version.record.digest))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REMOVE_DRAIN_S):
                     await asyncio.gather(*(function.drain() for function in functions))
@@ -313,29 +312,10 @@ class Functions:
 
     async def collect_code(self) -> None:
         """Delete code that no remembered version and no deploy under way needs."""
-        async with self._publishing:
-            await in_thread(self._code.gc, self._registry.digests() | set(self._held))
+        await self._in_use.collect()
         self._scripts.collect(self._registry.initscripts())
 
-    @contextlib.contextmanager
-    def _holding(self, digest: str) -> Iterator[None]:
-        """Code that is not garbage until the block ends."""
-        self._held.append(digest)
-        try:
-            yield
-        finally:
-            self._held.remove(digest)
-
     # -- the steps of a deploy
-
-    @contextlib.asynccontextmanager
-    async def _publish(self, zip_path: Path) -> AsyncIterator[CodeVersion]:
-        """The archive as published code, which is not garbage until the block ends."""
-        with contextlib.ExitStack() as stack:
-            async with self._publishing:
-                code = await in_thread(self._code.publish, zip_path)
-                stack.enter_context(self._holding(code.digest))
-            yield code
 
     async def _deploy(
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
