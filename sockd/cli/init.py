@@ -26,15 +26,32 @@ def handler(event):
     end = datetime.datetime.now()
     return {"result": total, "measurement": {"compute_time": (end - begin) / datetime.timedelta(microseconds=1)}}
 '''
+WSGI = '''"""A web app; frameworks make such an `app`, too, with their name in requirements.txt."""
+
+
+def app(environ, start_response):
+    start_response("200 OK", [("content-type", "text/plain; charset=utf-8")])
+    return [f"hello from {environ['PATH_INFO'] or '/'}\\n".encode()]
+'''
+CRON = '''"""Run by the clock: each event is one tick. It may come twice, after a crash, so the work must bear that."""
+
+
+def handler(event):
+    print("working on the tick of", event.get("time"))
+'''
 SETTINGS = """# Every key is optional; `sockd deploy` says which there are when one is wrong.
 memory_mb = 128
 timeout_s = 3
 """
 TEMPLATES: dict[str, dict[str, str]] = {
     "hello": {"handler.py": HELLO, "sockd.toml": SETTINGS},
+    "wsgi": {"app.py": WSGI, "sockd.toml": SETTINGS},
+    "cron": {"handler.py": CRON, "sockd.toml": SETTINGS},
     "sebs": {"function/function.py": SEBS, "sockd.toml": SETTINGS},
 }
 """Files by name."""
+NEXT = {"wsgi": "curl http://127.0.0.1:5000/run/{name}/", "cron": "sudo sockd schedule add {name} 'rate(5 minutes)'"}
+INVOKE = "sockd invoke {name} -d '{{}}'"
 
 
 @click.command()
@@ -52,4 +69,5 @@ def init(directory: Path, template: str) -> None:
             file.write_text(text)
     except OSError as error:
         raise Failure(f"{directory} cannot be written", why=str(error)) from None
-    click.echo(f"made {directory}; next:\n  sudo sockd dev {directory}\n  sockd invoke {name} -d '{{}}'")
+    step = NEXT.get(template, INVOKE).format(name=name)
+    click.echo(f"made {directory}; next:\n  sudo sockd dev {directory}\n  {step}")

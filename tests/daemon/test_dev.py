@@ -129,7 +129,7 @@ def test_packages_are_resolved_when_the_requirements_change(
     assert daemon.call("watched") == [2, 2]
 
 
-@pytest.mark.parametrize("template", ["hello", "sebs"])
+@pytest.mark.parametrize("template", ["hello", "sebs", "wsgi", "cron"])
 def test_a_new_project_deploys_as_it_is(daemon: RunningDaemon, tmp_path: Path, template: str) -> None:
     project = tmp_path / f"made-{template}"
     env = {**os.environ, "SOCKD_STATE_DIR": str(daemon.state), "PYTHONPATH": str(REPO)}
