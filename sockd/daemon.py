@@ -311,7 +311,7 @@ async def _open_doors(
     stack.push_async_callback(front.aclose, 0.0)
     more = [
         *management_env.routes(daemon.environments),
-        *management_versions.routes(daemon.versions),
+        *management_versions.routes(daemon.versions, daemon.urls),
         *management_urls.routes(daemon, config),
         *management_events.routes(daemon.events),
         *management_schedules.routes(daemon.later.schedules, 2 * config.events.max_payload_bytes),

@@ -13,6 +13,7 @@ Owns nothing.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from sockd.http.answers import json_answer
 from sockd.http.typed_routes import function_name, respond, typed_routes
 from sockd.http.uploads import read_body
 from sockd.lambdas.aliases import Alias, number_of
+from sockd.lambdas.function_urls import FunctionUrls, NoSuchUrl
 from sockd.lambdas.provisioning import Status
 from sockd.lambdas.versions import Described, Versions
 
@@ -64,7 +66,7 @@ class Back(msgspec.Struct, forbid_unknown_fields=True):
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def routes(versions: Versions) -> list[Route]:
+def routes(versions: Versions, urls: FunctionUrls) -> list[Route]:
     """The routes, for `Management`."""
 
     async def show(request: Request) -> Response:
@@ -95,6 +97,8 @@ def routes(versions: Versions) -> list[Route]:
         name, alias = function_name(request), request.path_params["alias"]
         versions.alias(name, alias)
         versions.delete_alias(name, alias)
+        with contextlib.suppress(NoSuchUrl):
+            urls.delete(name, alias)
         return respond(json_answer({"deleted": alias}))
 
     async def provision(request: Request) -> Response:

@@ -268,8 +268,10 @@ def test_an_alias_from_its_creation_to_its_end(client: Any, function: str, versi
     ones = client.list_aliases(FunctionName=function, FunctionVersion="1")["Aliases"]
     assert [each["Name"] for each in ones] == ["a", "b"]
     assert invoke(client, f"{function}:c")["ExecutedVersion"] == "$LATEST"
+    client.create_function_url_config(FunctionName=function, Qualifier="prod", AuthType="NONE")
     client.delete_alias(FunctionName=function, Name="prod")
     client.delete_alias(FunctionName=function, Name="prod")
+    assert client.list_function_url_configs(FunctionName=function)["FunctionUrlConfigs"] == []
     with pytest.raises(errors.ResourceNotFoundException):
         invoke(client, f"{function}:prod")
 
