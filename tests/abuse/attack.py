@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,9 @@ from typing import Any
 
 from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+
+NOBODYS = {"home", "root", "boot", "mnt", "srv", "sys", "media"} - {Path(os.path.realpath(sys.base_prefix)).parts[1]}
+"""Names in a host's root that no sandbox has, unless the interpreter is there."""
 
 PRELUDE = Path(__file__).with_name("prelude.py").read_text()
 WORTH_A_ZYGOTE = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
