@@ -354,7 +354,7 @@ def test_details_reach_the_context(daemon: RunningDaemon) -> None:
 
 
 def test_the_example_of_the_readme(daemon: RunningDaemon) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "docs/guide/web-apps.md").read_text()
     daemon.deploy("shop", {"app.py": readme.partition("cat > shop/app.py <<'EOF'\n")[2].partition("EOF\n")[0]})
     answer = daemon.request("PUT", "/run/shop/any/path?query=1")
     assert answer.headers["content-type"] == "text/event-stream"

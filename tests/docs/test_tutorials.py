@@ -1,7 +1,8 @@
-"""What the tutorials and the README's quick start tell is what happens."""
+"""What the tutorials and the README's quick start tell is what happens; and no page leads to one that is not there."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.docs.console import Example, Reader, examples, matches
 
 REPO = Path(__file__).resolve().parents[2]
-PAGES = sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs/tutorials").glob("*.md"))
+PAGES = ["README.md", *sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs/tutorials").glob("*.md"))]
 PORTS = (5000, 9000)
 
 
@@ -32,6 +33,13 @@ def test_a_page_is_cut_into_commands_and_what_they_print() -> None:
 )
 def test_dots_stand_for_what_differs(expected: list[str], shown: list[str], same: bool) -> None:
     assert matches(expected, shown) is same
+
+
+def test_every_link_leads_somewhere() -> None:
+    pages = [*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())]
+    assert len(links) > 20
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 @pytest.mark.root

@@ -82,15 +82,15 @@ def f(event):
 
 
 def documented() -> dict[str, Any]:
-    """The first sockd.toml of the README: every key with its default."""
-    block = re.search(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """The first sockd.toml of the guide to functions: every key with its default."""
+    block = re.search(r"```toml\n(.*?)```", (ROOT / "docs/guide/functions.md").read_text(), re.DOTALL)
     assert block is not None
     return tomllib.loads(block[1])
 
 
 @case(
     "S2",
-    "compare the limits in SPECIFICATION.md, README, code, and a sandbox whose function sets none",
+    "compare the limits in SPECIFICATION.md, the guide, code, and a sandbox whose function sets none",
     expect="they are the same",
 )
 def test_limits_are_those_that_are_written_down(house: PrivateWorker, happened: Happened) -> None:

@@ -130,4 +130,6 @@ def route(method: str, path: str, query: str = "") -> tuple[Operation, tuple[str
         if found:
             said = (_WITH_QUERY.get((word, operation)) for word in query.split("&"))
             return next(filter(None, said), operation), found.groups()
-    raise UnknownOperation(f"sockd does not offer {method} {path[:200]}; its README lists the operations that it has")
+    raise UnknownOperation(
+        f"sockd does not offer {method} {path[:200]}; docs/reference/lambda-api.md lists what it has"
+    )
