@@ -46,8 +46,8 @@ from sockd.sandbox.base import Base, Bind, interpreter, plan, software
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.farm import Farm, farm_path
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
+from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits
-from sockd.sandbox.sandbox import Parts
 from sockd.state_dir import StateDir
 
 REGISTRY = "registry.sqlite"

@@ -26,8 +26,9 @@ from sockd.kernel import pidfds
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.memory_budget import Reservation
+from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits, Program
-from sockd.sandbox.sandbox import Parts, Sandbox
+from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.zygote import Zygote
 

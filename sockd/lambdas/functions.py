@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,14 @@ from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.config import Config
-from sockd.errors import BadArchive, BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
+from sockd.errors import BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
 from sockd.invoke_request import InvokeRequest
-from sockd.lambdas import ol_yaml
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.allowance import Allowance
 from sockd.lambdas.code_in_use import CodeInUse
-from sockd.lambdas.code_store import REQUIREMENTS_BYTES, CodeStore, CodeVersion, read_text
+from sockd.lambdas.code_store import CodeStore, CodeVersion
+from sockd.lambdas.deployments import Deployments, Progress
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function import Caches, Function, Outcome
 from sockd.lambdas.function_config import FunctionConfig, InitscriptConfig, check_name
@@ -50,11 +50,6 @@ HOW_TO_UNLOCK = (
     "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy them again"
 )
 
-KEEP_PACKAGES = "keep_packages"
-"""Of a deploy: true has the versions stay that an unchanged requirements.txt was resolved to before."""
-
-Progress = Callable[[str], None]
-
 _log = logging.getLogger(__name__)
 
 
@@ -72,6 +67,7 @@ class Functions:
         self._caches = caches
         self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
         self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
+        self._deployments = Deployments(config.function, registry, code, packages)
         self._live: dict[str, Function] = {}
         self._allowances: dict[str, Allowance] = {}
         self.published = Published(
@@ -84,8 +80,6 @@ class Functions:
         )
         self._unready: dict[str, FunctionRecord] = {}
         """Functions of an earlier daemon whose packages are not all there; they are installed when first asked for."""
-        self._deploying: list[tuple[str, Closure]] = []
-        """Who uses which packages, before the registry says so."""
 
     def load(self) -> None:
         """Make the recorded functions live, and delete code that a killed daemon had not recorded yet. Blocks, shortly:
@@ -274,8 +268,7 @@ class Functions:
         published = [
             name for name, closure in self._registry.published_closures() if key in Closure.from_json(closure).keys
         ]
-        deploying = [name for name, closure in self._deploying if key in closure.keys]
-        return sorted({*live, *unready, *published, *deploying})
+        return sorted({*live, *unready, *published, *self._deployments.users(key)})
 
     async def drain(self, deadline_s: float) -> None:
         """Admit nobody any more, and let every admitted request end, but no longer than the deadline."""
@@ -320,14 +313,7 @@ class Functions:
     async def _deploy(
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
     ) -> Version:
-        settings = {key: value for key, value in overrides.items() if key != KEEP_PACKAGES}
-        beneath = await self._ol_settings(code, progress)
-        config = FunctionConfig.from_toml(code.settings(), self._config.function, settings, beneath=beneath)
-        config = config.with_secrets(self._secrets(name))
-        handler = entry_point(code.path, config.handler, config.runtime)
-        requirements = code.requirements()
-        kept = self._packages_for(name, requirements) if overrides.get(KEEP_PACKAGES) else None
-        closure = await self._install(name, requirements, kept, progress)
+        config, handler, closure = await self._deployments.prepare(name, code, overrides, progress)
         self._check_reserve(name, config)
         current = self._live[name].version.record.initscript if name in self._live else ""
         async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
@@ -341,43 +327,6 @@ class Functions:
                 initscript=initscript,
             )
             return self._switch(self._version(record))
-
-    def _secrets(self, name: str) -> dict[str, str]:
-        """What is kept over a deploy."""
-        with contextlib.suppress(NoSuchFunction, SecretsLocked):
-            return FunctionConfig.from_json(self._registry.get(name).config).secrets
-        return {}
-
-    async def _ol_settings(self, code: CodeVersion, progress: Progress) -> dict[str, Any]:
-        """What the code's ol.yaml says, if it has one. Raises: BadFunctionConfig, BadArchive."""
-        text = code.ol_yaml()
-        if text is None:
-            return {}
-        read = await in_thread(ol_yaml.read, text)  # a parser in Python
-        for note in read.notes:
-            progress(note)
-        return read.settings
-
-    def _packages_for(self, name: str, requirements: str | None) -> Closure | None:
-        """Those of the current version, if it asked for the same."""
-        with contextlib.suppress(NoSuchFunction, BadArchive):
-            record = self._registry.get(name)
-            if read_text(self._code.path(record.digest), "requirements.txt", REQUIREMENTS_BYTES) == requirements:
-                return Closure.from_json(record.closure)
-        return None
-
-    async def _install(self, name: str, requirements: str | None, kept: Closure | None, progress: Progress) -> Closure:
-        closure = kept or Closure()
-        if kept is None and requirements is not None:
-            progress("resolving requirements.txt")
-            closure = await self._packages.resolve(requirements)
-        deploying = (name, closure)
-        self._deploying.append(deploying)
-        try:
-            await self._packages.ensure(closure, progress=progress)
-        finally:
-            self._deploying.remove(deploying)
-        return closure
 
     def _check_reserve(self, name: str, config: FunctionConfig) -> None:
         """Refuse before anything is recorded what `switch` could not reserve."""

@@ -14,7 +14,6 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from sockd.errors import (
     FunctionFailed,
@@ -30,14 +29,14 @@ from sockd.errors import (
 )
 from sockd.kernel import pidfds
 from sockd.kernel.cgroups import Cgroup
-from sockd.sandbox.assembly import Assembly
-from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.claims import read_failure, read_imports
+from sockd.sandbox.companion import Companion
 from sockd.sandbox.exchange import INIT_ONLY, Call, Exchange, Reply
 from sockd.sandbox.lifecycle import State, Step, advance
-from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.output import Output
+from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits, Program
 from sockd.sandbox.root import Root
 from sockd.sandbox.stream import Flow, Taker
@@ -56,37 +55,6 @@ ANSWERED = (FunctionFailed, InvalidEvent, MethodNotAllowed)
 it has exited.)"""
 
 _numbers = itertools.count(1)
-
-
-class Companion(Protocol):
-    """What works beside a sandbox's start and holds memory for it: the run of an initscript."""
-
-    @property
-    def link_fd(self) -> int:
-        """The descriptor that goes to the function beside INIT."""
-
-    @property
-    def reserved_bytes(self) -> int:
-        """What of the memory budget it holds."""
-
-    def sandbox_ended(self) -> None:
-        """The sandbox was killed: nobody needs it any more."""
-
-    def sandbox_gone(self) -> None:
-        """The sandbox's last process is gone, and with it whoever had its memory mapped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The pools that sandboxes are made from, and the limits of their wires."""
-
-    assembly: Assembly
-    cgroups: CgroupPool
-    budget: MemoryBudget
-    max_answer_bytes: int
-    spawn_deadline_s: float
-    stop_grace_s: float = 1.0
-    """How long a function may go on with an answer that nobody reads any more."""
 
 
 @dataclass(eq=False, slots=True)

@@ -33,8 +33,9 @@ from sockd.sandbox.exchange import Reply
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits, Program
-from sockd.sandbox.sandbox import Parts, Sandbox
+from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.zygote import Imported, Zygote
 from zygote import protocol

@@ -1,0 +1,103 @@
+"""What deploys mean: the settings, the entry point and the installed packages of an archive, before anything is recorded.
+
+Owns the list of deploys under way, whose packages are in use though no record says so yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sockd.caches.blocking import in_thread
+from sockd.caches.distribution import Closure
+from sockd.caches.install_cache import InstallCache
+from sockd.config import FunctionDefaults
+from sockd.errors import BadArchive, NoSuchFunction, SecretsLocked
+from sockd.lambdas import ol_yaml
+from sockd.lambdas.code_store import REQUIREMENTS_BYTES, CodeStore, CodeVersion, read_text
+from sockd.lambdas.entrypoint import entry_point
+from sockd.lambdas.function_config import FunctionConfig
+from sockd.lambdas.registry import Registry
+
+KEEP_PACKAGES = "keep_packages"
+"""Of a deploy: true has the versions stay that an unchanged requirements.txt was resolved to before."""
+
+Progress = Callable[[str], None]
+
+
+class Deployable(NamedTuple):
+    """All that an archive says."""
+
+    config: FunctionConfig
+    handler: str
+    """"module:attr"."""
+    closure: Closure
+    """Its packages, which are installed."""
+
+
+class Deployments:
+    """Those of one worker."""
+
+    def __init__(self, defaults: FunctionDefaults, registry: Registry, code: CodeStore, packages: InstallCache) -> None:
+        self._defaults = defaults
+        self._registry = registry
+        self._code = code
+        self._packages = packages
+        self._under_way: list[tuple[str, Closure]] = []
+
+    async def prepare(self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress) -> Deployable:
+        """Read a function's archive and install its packages.
+
+        Args: overrides: keys of sockd.toml that win over it, and KEEP_PACKAGES.
+        Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
+        settings = {key: value for key, value in overrides.items() if key != KEEP_PACKAGES}
+        beneath = await _ol_settings(code, progress)
+        config = FunctionConfig.from_toml(code.settings(), self._defaults, settings, beneath=beneath)
+        config = config.with_secrets(self._secrets(name))
+        handler = entry_point(code.path, config.handler, config.runtime)
+        requirements = code.requirements()
+        kept = self._closure_kept(name, requirements) if overrides.get(KEEP_PACKAGES) else None
+        return Deployable(config, handler, await self._install(name, requirements, kept, progress))
+
+    def users(self, key: str) -> list[str]:
+        """The functions that are being deployed with a distribution in their closure."""
+        return [name for name, closure in self._under_way if key in closure.keys]
+
+    def _secrets(self, name: str) -> dict[str, str]:
+        """What is kept over a deploy."""
+        with contextlib.suppress(NoSuchFunction, SecretsLocked):
+            return FunctionConfig.from_json(self._registry.get(name).config).secrets
+        return {}
+
+    def _closure_kept(self, name: str, requirements: str | None) -> Closure | None:
+        """The packages of the current version, if it asked for the same."""
+        with contextlib.suppress(NoSuchFunction, BadArchive):
+            record = self._registry.get(name)
+            if read_text(self._code.path(record.digest), "requirements.txt", REQUIREMENTS_BYTES) == requirements:
+                return Closure.from_json(record.closure)
+        return None
+
+    async def _install(self, name: str, requirements: str | None, kept: Closure | None, progress: Progress) -> Closure:
+        closure = kept or Closure()
+        if kept is None and requirements is not None:
+            progress("resolving requirements.txt")
+            closure = await self._packages.resolve(requirements)
+        deploying = (name, closure)
+        self._under_way.append(deploying)
+        try:
+            await self._packages.ensure(closure, progress=progress)
+        finally:
+            self._under_way.remove(deploying)
+        return closure
+
+
+async def _ol_settings(code: CodeVersion, progress: Progress) -> dict[str, Any]:
+    """What the code's ol.yaml says, if it has one. Raises: BadFunctionConfig, BadArchive."""
+    text = code.ol_yaml()
+    if text is None:
+        return {}
+    read = await in_thread(ol_yaml.read, text)  # a parser in Python
+    for note in read.notes:
+        progress(note)
+    return read.settings

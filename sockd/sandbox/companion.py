@@ -1,0 +1,23 @@
+"""What works beside a sandbox's start, as the sandbox sees it. Owns nothing; fulfilled by the run of an initscript."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Companion(Protocol):
+    """What works beside a sandbox's start and holds memory for it: the run of an initscript."""
+
+    @property
+    def link_fd(self) -> int:
+        """The descriptor that goes to the function beside INIT."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What of the memory budget it holds."""
+
+    def sandbox_ended(self) -> None:
+        """The sandbox was killed: nobody needs it any more."""
+
+    def sandbox_gone(self) -> None:
+        """The sandbox's last process is gone, and with it whoever had its memory mapped."""

@@ -1,0 +1,22 @@
+"""What sandboxes are made from. Owns nothing: the worker owns each of these, and hands them out together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sockd.sandbox.assembly import Assembly
+from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.sandbox.memory_budget import MemoryBudget
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The pools that sandboxes are made from, and the limits of their wires."""
+
+    assembly: Assembly
+    cgroups: CgroupPool
+    budget: MemoryBudget
+    max_answer_bytes: int
+    spawn_deadline_s: float
+    stop_grace_s: float = 1.0
+    """How long a function may go on with an answer that nobody reads any more."""
