@@ -42,7 +42,7 @@ NOT_JSON = {
     "bytes": "return b'x'",
     "a set": "return {1}",
     "an object": "return object()",
-    "a generator": "return (n for n in [1])",
+    "a generator in a list": "return [(n for n in [1])]",
     "a list in itself": "x = []; x.append(x); return x",
     "lists 100 000 deep": "x = []\n for _ in range(100_000): x = [x]\n return x",
     "a tuple as key": "return {(1, 2): 3}",
