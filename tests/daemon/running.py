@@ -354,11 +354,11 @@ def _flat(node: Mapping[str, Any] | None, inherited: tuple[str, ...]) -> Iterato
 
 
 def zipped(files: Mapping[str, str | bytes]) -> bytes:
-    """A zip of these files."""
+    """A zip of these files, the same whenever it is made."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            archive.writestr(name, content)
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
 
 
