@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from sockd.errors import SockdError
+from sockd.lambdas.database import add_tables, schema_of
 from sockd.lambdas.dead_letter_table import COLUMNS, MOVED, NAMES, DeadLetter, DeadLetterTable
 from sockd.lambdas.event import Event
 from sockd.lambdas.event_configs import ConfigTable
@@ -144,16 +145,11 @@ def _prepare(database: sqlite3.Connection, file_name: str, size_bytes: int, sync
         (words,) = database.execute("PRAGMA quick_check(1)").fetchone()
         if words != "ok":
             raise _damaged(file_name, words)
-    (found,) = database.execute("PRAGMA user_version").fetchone()
-    if found > SCHEMA_VERSION:
-        raise BadEventStore(
-            f"{file_name} was written by a newer sockd (schema {found}, this one knows {SCHEMA_VERSION}): "
-            "start that version, or use another state directory"
-        )
+    found = schema_of(database, file_name, SCHEMA_VERSION, BadEventStore)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute(f"PRAGMA synchronous = {'FULL' if synchronous == 'full' else 'NORMAL'}")
     if found == 0:
-        database.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        add_tables(database, SCHEMA, SCHEMA_VERSION)
 
 
 def _damaged(file_name: str, words: str) -> BadEventStore:

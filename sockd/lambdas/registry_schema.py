@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from sockd.errors import SockdError
+from sockd.lambdas.database import add_tables, schema_of
 from sockd.lambdas.secrets import Vault, is_sealed
 
 SCHEMA_VERSION = 4
@@ -87,33 +88,22 @@ def prepare(database: sqlite3.Connection, file_name: str, vault: Vault) -> None:
     (words,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if words != "ok":
         raise damaged(file_name, words)
-    (found,) = database.execute("PRAGMA user_version").fetchone()
-    if found > SCHEMA_VERSION:
-        raise BadRegistry(
-            f"{file_name} was written by a newer sockd (schema {found}, this one knows {SCHEMA_VERSION}): "
-            "start that version, or use another state directory"
-        )
+    found = schema_of(database, file_name, SCHEMA_VERSION, BadRegistry)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("PRAGMA foreign_keys = ON")
     database.execute("PRAGMA secure_delete = ON")
     if found == 0:
-        if database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-            raise BadRegistry(f"{file_name} is a database of something else: use another state directory")
-        _add_tables(database, SCHEMA, SCHEMA_VERSION)
+        add_tables(database, SCHEMA, SCHEMA_VERSION)
     elif found == 1:
-        _add_tables(database, INITSCRIPTS, 2)
+        add_tables(database, INITSCRIPTS, 2)
     _give_key(database, vault)
     if found in (1, 2):
         _seal(database, vault)
         # Only now is it schema 3: a kill before this line has all of it done again.
         database.execute("PRAGMA user_version = 3")
     if found in (1, 2, 3):
-        _add_tables(database, PUBLISHING, 4)
-
-
-def _add_tables(database: sqlite3.Connection, tables: str, schema: int) -> None:
-    database.executescript(f"BEGIN IMMEDIATE; {tables} PRAGMA user_version = {schema}; COMMIT;")
+        add_tables(database, PUBLISHING, 4)
 
 
 def _give_key(database: sqlite3.Connection, vault: Vault) -> None:

@@ -130,6 +130,14 @@ def test_a_file_that_cannot_be_used_says_what_to_do(path: Path, content: bytes |
         EventStore.open(path)
 
 
+def test_a_database_of_something_else_is_refused(path: Path) -> None:
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE cookies (value)")
+    database.close()
+    with pytest.raises(BadEventStore, match="something else"):
+        EventStore.open(path)
+
+
 KILLED = """
 import asyncio, os, signal, sys, uuid
 from pathlib import Path
