@@ -27,9 +27,9 @@ from tests.abuse.prelude import (
     syscall,
     top,
 )
-from tests.daemon.running import at_once
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
+from tests.support.threads import at_once
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.daemon.gate import Gate
 from tests.daemon.kernel_view import host_pid, unified
-from tests.daemon.running import Gate, in_background
 from tests.support.private_worker import PrivateWorker
+from tests.support.threads import in_background
 
 WAITS = """
 from gate import wait

@@ -8,7 +8,8 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from tests.daemon.running import Gate, RunningDaemon, zipped
+from tests.daemon.gate import Gate
+from tests.daemon.running import RunningDaemon, zipped
 
 KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 KEYS = f'[lambda_api.keys]\n{KEY} = "{SECRET}"\n'

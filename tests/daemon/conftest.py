@@ -9,7 +9,8 @@ import boto3
 import pytest
 
 from tests.daemon.aws_client import client_of
-from tests.daemon.running import Gate, RunningDaemon
+from tests.daemon.gate import Gate
+from tests.daemon.running import RunningDaemon
 from tests.support.ledger import Entry, Ledger
 from tests.support.package_index import PackageIndex
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sockd.s3.process import S3Process
-from tests.daemon.running import Answer, Gate, RunningDaemon
+from tests.daemon.gate import Gate
+from tests.daemon.running import Answer, RunningDaemon
 from tests.initscripts.guests import module
 
 READY = "the initscript engine is ready"

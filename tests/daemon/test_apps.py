@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.daemon.running import Gate, RunningDaemon
+from tests.daemon.gate import Gate
+from tests.daemon.running import RunningDaemon
 
 pytestmark = pytest.mark.root
 

@@ -21,7 +21,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from tests.daemon.aws_client import KEY, KEYS, ROLE, SECRET, client_of, create, invoke
-from tests.daemon.running import COMMAND, Gate, RunningDaemon, in_background, zipped
+from tests.daemon.gate import Gate
+from tests.daemon.running import COMMAND, RunningDaemon, zipped
+from tests.support.threads import in_background
 
 pytestmark = pytest.mark.root
 CODE = """

@@ -20,7 +20,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.daemon.aws_client import KEYS, client_of, create, invoke
-from tests.daemon.running import DEADLINE_S, REPO, Gate, RunningDaemon, at_once, in_background, zipped
+from tests.daemon.gate import Gate
+from tests.daemon.running import DEADLINE_S, REPO, RunningDaemon, zipped
+from tests.support.threads import at_once, in_background
 
 pytestmark = pytest.mark.root
 numbers = itertools.count(1)

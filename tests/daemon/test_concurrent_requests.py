@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.daemon.running import DeployFailed, Gate, RunningDaemon, at_once, in_background
+from tests.daemon.gate import Gate
+from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.support.threads import at_once, in_background
 
 WAITS = {"f.py": "from gate import wait\ndef f(event):\n return wait(event[0], str(event[1]))", "gate.py": Gate.CODE}
 

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.gate import Gate
 from tests.daemon.kernel_view import cgroup_directories, mounts_under, wait_readable
-from tests.daemon.running import Gate, RunningDaemon, in_background
+from tests.daemon.running import RunningDaemon
 from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex, wheel
+from tests.support.threads import in_background
 
 START_LIMIT_S = 5.0
 """Aim: 2 s, on a machine that does nothing else."""

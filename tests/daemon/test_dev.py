@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.running import REPO, RunningDaemon, in_background
+from tests.daemon.running import REPO, RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
+from tests.support.threads import in_background
 
 pytestmark = pytest.mark.root
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.running import RunningDaemon, at_once
+from tests.daemon.running import RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
+from tests.support.threads import at_once
 
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 """An import that is worth a Zygote."""

@@ -16,7 +16,9 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from tests.daemon.running import DEADLINE_S, Answer, Gate, RunningDaemon, at_once
+from tests.daemon.gate import Gate
+from tests.daemon.running import DEADLINE_S, Answer, RunningDaemon
+from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root
 KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.daemon.running import RunningDaemon, at_once
+from tests.daemon.running import RunningDaemon
+from tests.support.threads import at_once
 
 
 def test_stdout_and_stderr_are_kept_by_request(daemon: RunningDaemon) -> None:

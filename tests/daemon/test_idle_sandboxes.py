@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.gate import Gate
 from tests.daemon.kernel_view import cpu_ticks, frozen, host_pid, unified, wait_event
-from tests.daemon.running import Gate, RunningDaemon, at_once, in_background
+from tests.daemon.running import RunningDaemon
+from tests.support.threads import at_once, in_background
 
 CGROUP = "open('/proc/self/cgroup').read().split('0::')[1].strip()"
 WHERE = f"count = 0\ndef f(event):\n    global count\n    count += 1\n    return [count, {CGROUP}]\n"

@@ -12,9 +12,11 @@ import pytest
 
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
+from tests.daemon.gate import Gate
 from tests.daemon.prefetching import READS, READY, digest, engine_pid, fetching, patient, reading, spans, trace
-from tests.daemon.running import DeployFailed, Gate, RunningDaemon, at_once, in_background
+from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.initscripts.guests import LOOP, module
+from tests.support.threads import at_once, in_background
 
 pytestmark = pytest.mark.root
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.running import RunningDaemon, at_once
+from tests.daemon.running import RunningDaemon
+from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root
 

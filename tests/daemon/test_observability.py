@@ -10,7 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.daemon.collector import Collector, Seen
-from tests.daemon.running import RunningDaemon, at_once
+from tests.daemon.running import RunningDaemon
+from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root
 

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.gate import Gate
 from tests.daemon.kernel_view import cgroup_directories, host_pid, open_fds, rss_kb, unified, wait_event
-from tests.daemon.running import Answer, Gate, RunningDaemon, at_once, in_background
+from tests.daemon.running import Answer, RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
+from tests.support.threads import at_once, in_background
 
 CGROUP = "open('/proc/self/cgroup').read().split('0::')[1].strip()"
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"

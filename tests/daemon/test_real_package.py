@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.daemon.running import DeployFailed, RunningDaemon, at_once
+from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.support.threads import at_once
 
 CODE = """
 import numpy as np

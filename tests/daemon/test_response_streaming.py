@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 import boto3
 import pytest
 
-from tests.daemon.running import Gate, RunningDaemon, in_background
+from tests.daemon.gate import Gate
+from tests.daemon.running import RunningDaemon
+from tests.support.threads import in_background
 
 pytestmark = pytest.mark.root
 KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import pytest
 
-from tests.daemon.running import Answer, Gate, RunningDaemon
+from tests.daemon.gate import Gate
+from tests.daemon.running import Answer, RunningDaemon
 
 MAX = 6 << 20
 ECHO = "def f(event): return event"

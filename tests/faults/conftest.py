@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.daemon.running import Gate
+from tests.daemon.gate import Gate
 from tests.support.cases import happened
 from tests.support.private_worker import PrivateWorker, house, ledger
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.running import at_once
 from tests.faults.packages import IN_ZYGOTE, deploy, package, refusals
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
+from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root
 

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from sockd.s3.process import S3Process
+from tests.daemon.gate import Gate
 from tests.daemon.prefetching import READY, digest, fetching, reading
-from tests.daemon.running import Gate, RunningDaemon, at_once, in_background
+from tests.daemon.running import RunningDaemon
 from tests.faults.packages import deploy, grow_zygote, package
 from tests.faults.watching import ms_until
 from tests.support.cases import Happened, case
 from tests.support.private_worker import Answer, PrivateWorker
+from tests.support.threads import at_once, in_background
 
 pytestmark = pytest.mark.root
 

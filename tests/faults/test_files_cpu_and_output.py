@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.daemon.kernel_view import open_fds, rss_kb
-from tests.daemon.running import at_once
 from tests.faults.exhausting import DESCRIPTORS, FILL_TMP, INODES, LOG_AFTER_ANSWER, SPINNERS, STDOUT_FLOOD
 from tests.faults.watching import attack, disk_usage
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
+from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.running import at_once
 from tests.faults import failing
 from tests.support.cases import Happened, case
 from tests.support.package_index import wheel
 from tests.support.private_worker import Answer, PrivateWorker
+from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root
 

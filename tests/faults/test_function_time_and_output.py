@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.running import at_once
 from tests.faults import failing
 from tests.faults.watching import ms_until
 from tests.support.cases import Happened, case
 from tests.support.private_worker import NEIGHBOUR, Answer, PrivateWorker
+from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.running import Gate
+from tests.daemon.gate import Gate
 from tests.support.cases import ALL
 from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex

@@ -14,14 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.gate import Gate
 from tests.daemon.kernel_view import cgroup_directories, mounts_under, open_fds, rss_kb
-from tests.daemon.running import DeployFailed, Gate, RunningDaemon, in_background
+from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.faults.daemon.lives import Lives
 from tests.faults.daemon.telling import TYPED
 from tests.support.cases import Happened, case
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.plans import Plans
 from tests.support.private_worker import PrivateWorker, look_at
+from tests.support.threads import in_background
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.running import Gate, RunningDaemon, in_background
+from tests.daemon.gate import Gate
+from tests.daemon.running import RunningDaemon
 from tests.faults.daemon.lives import Lives
 from tests.support.cases import Happened, case
 from tests.support.package_index import PackageIndex
 from tests.support.private_worker import PrivateWorker
+from tests.support.threads import in_background
 
 pytestmark = pytest.mark.root
 
