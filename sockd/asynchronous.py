@@ -59,6 +59,11 @@ class Asynchronous:
         await self.events.forget(function)
         self.schedules.forget(function)
 
+    async def forget_qualifier(self, function: str, qualifier: str) -> None:
+        """A version of a function, or an alias, has been removed."""
+        await self.events.forget_qualifier(function, qualifier)
+        self.schedules.forget(function, qualifier)
+
     def status(self) -> dict[str, Any]:
         """For `/status`."""
         return {"events": {**self.events.status(), "schedules": len(self.schedules.all())}}

@@ -8,6 +8,7 @@ lock, and everything else went with the process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -42,6 +43,7 @@ from sockd.import_report import imports
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.environments import Environments
 from sockd.lambdas.function import Outcome
+from sockd.lambdas.function_urls import NoSuchUrl
 from sockd.lambdas.recent import Lately
 from sockd.lambdas.trace_spans import describe, summary
 from sockd.live import live
@@ -152,6 +154,16 @@ class Daemon:
         await self._worker.functions.remove(name)
         await self.later.forget(name)
         self._noted.forget(name)
+
+    async def delete_version(self, name: str, number: int) -> None:
+        await self.versions.delete(name, number)
+        await self.later.forget_qualifier(name, str(number))
+
+    async def delete_alias(self, name: str, alias: str) -> None:
+        self.versions.delete_alias(name, alias)
+        with contextlib.suppress(NoSuchUrl):
+            self.urls.delete(name, alias)
+        await self.later.forget_qualifier(name, alias)
 
     async def configure(self, name: str, changes: dict[str, Any]) -> None:
         """Change settings of a function, not its code."""
@@ -311,7 +323,7 @@ async def _open_doors(
     stack.push_async_callback(front.aclose, 0.0)
     more = [
         *management_env.routes(daemon.environments),
-        *management_versions.routes(daemon.versions, daemon.urls),
+        *management_versions.routes(daemon),
         *management_urls.routes(daemon, config),
         *management_events.routes(daemon.events),
         *management_schedules.routes(daemon.later.schedules, 2 * config.events.max_payload_bytes),

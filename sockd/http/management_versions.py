@@ -13,7 +13,6 @@ Owns nothing.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -26,8 +25,8 @@ from sockd.errors import BadRequest, NoSuchVersion
 from sockd.http.answers import json_answer
 from sockd.http.typed_routes import function_name, respond, typed_routes
 from sockd.http.uploads import read_body
+from sockd.http.worker_api import VersionsApi
 from sockd.lambdas.aliases import Alias, number_of
-from sockd.lambdas.function_urls import FunctionUrls, NoSuchUrl
 from sockd.lambdas.provisioning import Status
 from sockd.lambdas.versions import Described, Versions
 
@@ -66,8 +65,9 @@ class Back(msgspec.Struct, forbid_unknown_fields=True):
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def routes(versions: Versions, urls: FunctionUrls) -> list[Route]:
+def routes(worker: VersionsApi) -> list[Route]:
     """The routes, for `Management`."""
+    versions = worker.versions
 
     async def show(request: Request) -> Response:
         return respond(json_answer(described(versions, function_name(request))))
@@ -82,7 +82,7 @@ def routes(versions: Versions, urls: FunctionUrls) -> list[Route]:
         if number is None:
             raise NoSuchVersion(name, word)
         versions.get(name, word)
-        await versions.delete(name, number)
+        await worker.delete_version(name, number)
         return respond(json_answer({"deleted": number}))
 
     async def lead(request: Request) -> Response:
@@ -96,9 +96,7 @@ def routes(versions: Versions, urls: FunctionUrls) -> list[Route]:
     async def forget(request: Request) -> Response:
         name, alias = function_name(request), request.path_params["alias"]
         versions.alias(name, alias)
-        versions.delete_alias(name, alias)
-        with contextlib.suppress(NoSuchUrl):
-            urls.delete(name, alias)
+        await worker.delete_alias(name, alias)
         return respond(json_answer({"deleted": alias}))
 
     async def provision(request: Request) -> Response:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.versions import Versions
 from sockd.telemetry import FunctionInfo, Invocation, LogRecord, TraceContext
 
 Progress = Callable[[str], None]
@@ -42,6 +43,20 @@ class Tree(TypedDict):
     root: TreeNode | None
     refused: list[dict[str, str]]
     """`{"package": "name==version", "reason": ...}`"""
+
+
+class VersionsApi(Protocol):
+    """Published versions and aliases. What ends one also takes back its URL, its schedules and how its events end."""
+
+    @property
+    def versions(self) -> Versions:
+        """All else about them."""
+
+    async def delete_version(self, name: str, number: int) -> None:
+        """As `Versions.delete`."""
+
+    async def delete_alias(self, name: str, alias: str) -> None:
+        """As `Versions.delete_alias`."""
 
 
 class EventsApi(Protocol):

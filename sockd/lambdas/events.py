@@ -160,6 +160,16 @@ class Events:
         for key in [key for key in self._dispatcher.configs if key[0] == function]:
             del self._dispatcher.configs[key]
 
+    async def forget_qualifier(self, function: str, qualifier: str) -> None:
+        """A version of a function, or an alias, has been removed: its settings go. What waits for it fails as it is run."""
+
+        def forget(store: EventStore) -> None:
+            store.configs.remove(function, qualifier)
+            store.schedules.remove_qualifier(function, qualifier)
+
+        await self.store.run(forget)
+        self._dispatcher.configs.pop((function, qualifier), None)
+
     def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None:
         """How the events of a function, or of one version of it, are to end; None: nobody has said."""
         return self._dispatcher.configs.get((name, qualifier or LATEST))

@@ -77,6 +77,11 @@ CREATE TABLE schedules (
         """All of a function."""
         self._database.execute("DELETE FROM schedules WHERE function = ?", (function,))
 
+    def remove_qualifier(self, function: str, qualifier: str) -> None:
+        """All of one version of a function, or of an alias."""
+        values = (function, qualifier)
+        self._database.execute("DELETE FROM schedules WHERE function = ? AND qualifier = ?", values)
+
     def all(self) -> list[Schedule]:
         """Every one, by name."""
         rows = self._database.execute(f"SELECT {', '.join(_NAMES)} FROM schedules ORDER BY name")

@@ -155,9 +155,13 @@ class Schedules:
         self._schedules.pop(name, None)
         self._woken()
 
-    def forget(self, function: str) -> None:
-        """A function has been removed, and its rows with it."""
-        self._schedules = {name: each for name, each in self._schedules.items() if each.function != function}
+    def forget(self, function: str, qualifier: str | None = None) -> None:
+        """A function has been removed, or a version or an alias of it, and its rows with it."""
+        self._schedules = {
+            name: each
+            for name, each in self._schedules.items()
+            if each.function != function or qualifier not in (None, each.qualifier)
+        }
         self._woken()
 
     async def _keep(self, schedule: Schedule) -> None:

@@ -271,9 +271,11 @@ def test_an_alias_from_its_creation_to_its_end(client: Any, function: str, versi
     assert [each["Name"] for each in ones] == ["a", "b"]
     assert invoke(client, f"{function}:c")["ExecutedVersion"] == "$LATEST"
     client.create_function_url_config(FunctionName=function, Qualifier="prod", AuthType="NONE")
+    client.put_function_event_invoke_config(FunctionName=function, Qualifier="prod", MaximumRetryAttempts=1)
     client.delete_alias(FunctionName=function, Name="prod")
     client.delete_alias(FunctionName=function, Name="prod")
     assert client.list_function_url_configs(FunctionName=function)["FunctionUrlConfigs"] == []
+    assert client.list_function_event_invoke_configs(FunctionName=function)["FunctionEventInvokeConfigs"] == []
     with pytest.raises(errors.ResourceNotFoundException):
         invoke(client, f"{function}:prod")
 

@@ -253,3 +253,15 @@ async def test_a_removed_function_takes_its_schedules(calendar: Calendar) -> Non
         await calendar.passes(events, schedules, 120)
         assert schedules.all() == []
         assert calendar.functions.ran == []
+
+
+@pytest.mark.anyio
+async def test_an_alias_that_is_removed_takes_its_schedules_and_no_others(calendar: Calendar) -> None:
+    async with calendar.living() as (events, schedules):
+        for name, qualifier in (("s", "prod"), ("t", "1"), ("u", "")):
+            await schedules.put(name, "f", "rate(1 minute)", timezone="UTC", event=b"", qualifier=qualifier)
+        await events.forget_qualifier("f", "prod")
+        schedules.forget("f", "prod")
+        assert [each.name for each in schedules.all()] == ["t", "u"]
+    async with calendar.living() as (events, schedules):
+        assert [each.name for each in schedules.all()] == ["t", "u"]

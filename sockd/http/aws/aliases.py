@@ -25,7 +25,6 @@ from sockd.http.aws.routes import Operation
 from sockd.http.aws.versions import check_description
 from sockd.http.aws.worker import LambdaWorker
 from sockd.lambdas.aliases import LATEST, NAME, Alias, number_of
-from sockd.lambdas.function_urls import NoSuchUrl
 
 WEIGHTS = "routingConfig.additionalVersionWeights"
 
@@ -77,10 +76,7 @@ class AliasOperations:
     async def _delete(self, call: Call) -> Result:
         function = whole_function(call.segment)
         with self._changes.of(function):
-            alias = unquote(call.segments[1])
-            self._worker.versions.delete_alias(function, alias)
-            with contextlib.suppress(NoSuchUrl):
-                self._worker.urls.delete(function, alias)
+            await self._worker.delete_alias(function, unquote(call.segments[1]))
         return 204, None
 
     async def _list(self, call: Call) -> Result:

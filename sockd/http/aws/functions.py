@@ -105,7 +105,7 @@ class FunctionOperations:
         number = number_of(qualifier)
         if number is None:
             raise InvalidParameterValue("Deletion of aliases is not currently supported.")
-        await self._worker.versions.delete(name, number)
+        await self._worker.delete_version(name, number)
 
     # -- changing settings
 

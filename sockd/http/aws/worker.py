@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from sockd.errors import SockdError
-from sockd.http.worker_api import EventsApi, WorkerApi
+from sockd.http.worker_api import EventsApi, VersionsApi, WorkerApi
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.event_configs import EventInvokeConfig
@@ -16,7 +16,7 @@ from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.function_urls import FunctionUrls
 from sockd.lambdas.publications import Publication
 from sockd.lambdas.registry import FunctionRecord
-from sockd.lambdas.versions import Described, Versions
+from sockd.lambdas.versions import Described
 from sockd.telemetry import Invocation
 
 
@@ -61,7 +61,7 @@ class LambdaEvents(EventsApi, Protocol):
     async def remove_event_config(self, name: str, qualifier: str) -> bool: ...
 
 
-class LambdaWorker(WorkerApi, Protocol):
+class LambdaWorker(WorkerApi, VersionsApi, Protocol):
     """What this API may ask of the worker."""
 
     @property
@@ -78,10 +78,6 @@ class LambdaWorker(WorkerApi, Protocol):
 
     async def invoke_told(self, request: InvokeRequest) -> Told:
         """As `invoke`, with the log. An error of the function is in the result; others raise SockdError."""
-
-    @property
-    def versions(self) -> Versions:
-        """Published versions and aliases."""
 
     def details(self, name: str, qualifier: str = "") -> Details:
         """What was deployed last, or what a number or an alias means. Raises: NoSuchFunction, NoSuchVersion."""

@@ -90,6 +90,12 @@ class FakeLambda(FakeWorker):
         self._database.execute("DELETE FROM functions WHERE name = ?", (name,))
         del self._details[name]
 
+    async def delete_version(self, name: str, number: int) -> None:
+        raise NotImplementedError("versions are tested on a daemon")
+
+    async def delete_alias(self, name: str, alias: str) -> None:
+        raise NotImplementedError("aliases are tested on a daemon")
+
     def details(self, name: str, qualifier: str = "") -> Details:
         self.function(name)
         if name not in self._details:
