@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import time
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +41,14 @@ def dev(directory: Path, name: str | None, state_dir: Path, as_json: bool) -> No
     project = Project(directory, name or default_name(directory), Management(state_dir), as_json)
     with contextlib.suppress(KeyboardInterrupt):
         project.deploy()
-        # The first thing that it yields is a time-out: it watches from then on, and what was saved before is looked for.
         changes = watchfiles.watch(directory, step=SETTLE_MS, debounce=100, rust_timeout=IDLE_MS, yield_on_timeout=True)
         for number, change in enumerate(changes):
-            if number == 0:
-                project.tell_watching()
+            # When it yields for the first time, be it a time-out, it watches. What was saved between the deploy and then
+            # no event tells of, so it is looked for before anything is said of watching.
             if change or number == 0:
                 project.deploy(sorted({Path(path) for _, path in change}))
+            if number == 0:
+                project.tell_watching()
 
 
 class Project:
@@ -57,37 +60,49 @@ class Project:
         self._directory = directory
         self._as_json = as_json
         self._digest = ""
+        self._files: Files = {}
+        self._refused_digest = ""
 
-    def deploy(self, changed: Sequence[Path] = ()) -> None:
+    def deploy(self, saved: Sequence[Path] = ()) -> None:
         """Deploy what is there now if it is something new, and tell; whatever is wrong with it is told, too, and the version
         before serves on.
 
-        Args: changed: since the last time. Raises: Failure, of the first deploy."""
+        What changed is what differs from the deploy before: no event needs to have told of it, and what did not compile is
+        looked at again until it does.
+
+        Args: saved: what events told of, to be named if nothing can be packed. Raises: Failure, of the first deploy."""
         started_ns = time.perf_counter_ns()
-        paths = [_relative(path, self._directory) for path in changed]
-        for path in changed:
-            if (error := syntax_error(path)) is not None:
-                self._tell_failure(paths, error)
-                return
         from sockd.lambdas.packing import pack_with_digest
 
+        changed = [_relative(path, self._directory) for path in saved]
         is_first = not self._digest
         try:
             archive, digest = readable(self._directory, pack_with_digest)
+            if digest == self._refused_digest:
+                return  # one save may be several events; it was told
+            self._refused_digest = ""
             if digest == self._digest:
                 return
+            files = packed_files(archive)
+            if not is_first:
+                changed = sorted({path for path, _ in files.items() ^ self._files.items()})
+                if (error := syntax_error(archive, changed, self._directory)) is not None:
+                    self._refused_digest = digest
+                    self._tell_failure(changed, error)
+                    return
             function = self._deploy(archive)
         except Failure as failure:
             if is_first:
                 raise
-            self._tell_failure(paths, "\n".join(filter(None, [failure.message, failure.why])))
+            self._tell_failure(changed, "\n".join(filter(None, [failure.message, failure.why])))
             return
+        self._files = files
         self._digest = digest
         took_ms = (time.perf_counter_ns() - started_ns) / 1e6
         if self._as_json:
-            _print({"changed": paths, "version": function["version_number"], "ms": round(took_ms, 3)})
+            _print({"changed": changed, "version": function["version_number"], "ms": round(took_ms, 3)})
         else:
-            click.echo(f"{_now()}  {_shown(paths)}version {function['version_number']} in {took_ms:.0f} ms")
+            click.echo(f"{_now()}  {_shown(changed)}version {function['version_number']} in {took_ms:.0f} ms")
 
     def tell_watching(self) -> None:
         """Say that changes are seen from now on."""
@@ -111,20 +126,32 @@ class Project:
         click.echo(why)
 
 
-def syntax_error(path: Path) -> str | None:
-    """Why a source file does not compile, as Python says it; None: it does, it is gone, or it is no source."""
-    if path.suffix != ".py":
-        return None
-    try:
-        source = path.read_bytes()
-        if len(source) <= MAX_SOURCE_BYTES:
-            compile(source, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        import traceback
+Files = Mapping[str, tuple[int, int, int]]
+"""What an archive holds: CRC, size in bytes and mode by path."""
 
-        return "".join(traceback.format_exception_only(error)).rstrip()
-    except (OSError, RecursionError, MemoryError):
-        return None
+
+def packed_files(archive: bytes) -> Files:
+    """What was packed; paths of directories end with a slash."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        return {info.filename: (info.CRC, info.file_size, info.external_attr) for info in packed.infolist()}
+
+
+def syntax_error(archive: bytes, paths: Sequence[str], directory: Path) -> str | None:
+    """Why one of these does not compile, as Python says it; None: those that are sources, and are still there, do.
+
+    Args: archive: what would be deployed: nothing is read that could have been saved since. directory: for the names."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        for path in sorted(set(paths) & set(packed.namelist())):
+            if not path.endswith(".py") or packed.getinfo(path).file_size > MAX_SOURCE_BYTES:
+                continue
+            try:
+                compile(packed.read(path), str(directory / path), "exec", dont_inherit=True)
+            except (SyntaxError, ValueError) as error:
+                import traceback
+
+                return "".join(traceback.format_exception_only(error)).rstrip()
+            except (RecursionError, MemoryError):
+                continue
     return None
 
 

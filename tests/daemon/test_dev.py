@@ -101,6 +101,7 @@ def test_what_does_not_compile_is_told_and_not_deployed(daemon: RunningDaemon, d
     save(directory / "handler.py", "def handler(event) return 1\n")
     said = dev.next()
     assert "version" not in said and "SyntaxError: expected ':'" in said["error"] and "handler.py" in said["error"]
+    save(directory / "handler.py", "def handler(event): return 0\n")
     save(directory / "sockd.toml", "memory = 64\n")
     assert "did you mean 'memory_mb'" in dev.next()["error"]
     assert daemon.call("watched") in (0, 20)
