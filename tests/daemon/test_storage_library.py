@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sockd.s3.process import S3Process
-from tests.daemon.prefetching import fetching, reading
+from tests.daemon.prefetching import fetching, patient, reading
 from tests.daemon.running import RunningDaemon
 
 pytestmark = pytest.mark.root
@@ -54,7 +54,7 @@ def served(daemon: RunningDaemon, answer: Any) -> list[str]:
 
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_child_process_reads_what_was_fetched(daemon: RunningDaemon, server: S3Process, linked: bool) -> None:
-    env = {**server.env(), "PATH": "/usr/bin:/bin", **({"SOCKD_STORAGE_LINK": "1"} if linked else {})}
+    env = {**patient(server), "PATH": "/usr/bin:/bin", **({"SOCKD_STORAGE_LINK": "1"} if linked else {})}
     files: dict[str, str | bytes] = {**reading(CHILD), "init.wasm": fetching("large")}
     name = f"child-{linked}".lower()
     daemon.deploy(name, files, initscript={"wasm": "init.wasm"}, storage="sockd", env=env, timeout_s=15)
@@ -74,7 +74,7 @@ def test_a_package_that_has_its_own_storage_gets_ours(daemon: RunningDaemon, ser
         handler="function.function:handler",
         initscript={"wasm": "init.wasm"},
         storage="sockd",
-        env=server.env(),
+        env=patient(server),
         timeout_s=15,
     )
     answer = daemon.run("sebs", {"bucket": "data", "key": "large"})
