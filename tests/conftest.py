@@ -8,6 +8,7 @@ cgroup files and the registry are meant to happen there (they take microseconds;
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 
 import hypothesis
@@ -30,6 +31,9 @@ BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
 
 
 def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in a shell's background; the programs that the tests start and end with it would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.geteuid() == 0:
         # Before any thread exists: unshare concerns the calling thread alone, and later ones inherit from it.
         mounts.enter_private_namespace()
