@@ -35,11 +35,6 @@ def address() -> Iterator[str]:
         process.stdin.close()
 
 
-@pytest.fixture
-def limits() -> RpcLimits:
-    return RpcLimits(silence_s=0.5)
-
-
 @pytest.mark.parametrize("size", [0, 5, 6_000_000])
 async def test_messages_of_all_sizes(dialer: Dialer, region: Region, address: str, size: int) -> None:
     connection = dialer.connect(address)
@@ -72,11 +67,15 @@ async def test_a_servers_errors_are_replies(dialer: Dialer, region: Region, addr
     connection.close()
 
 
+@pytest.mark.parametrize("limits", [RpcLimits(silence_s=0.1)], ids=[""])
 async def test_nobody_answers(dialer: Dialer, region: Region, address: str) -> None:
     connection = dialer.connect(address)
     async with failing("timeout", errno.ETIMEDOUT):
         await ask(connection, region, "/test.Echo/Never")
     connection.close()
+
+
+async def test_nobody_listens(dialer: Dialer, region: Region) -> None:
     unheard = dialer.connect("grpc://127.0.0.1:9")
     async with failing("refused", errno.ECONNREFUSED):
         await ask(unheard, region, "/test.Echo/Same")

@@ -126,10 +126,7 @@ async def test_a_kept_connection_is_no_way_around_a_policy(pool: ConnectionPool,
 class TestBounds:
     """How many are kept, and how long."""
 
-    @pytest.fixture
-    def limits(self) -> RpcLimits:
-        return RpcLimits(idle_per_origin=2, idle=3, idle_s=0.1)
-
+    @pytest.mark.parametrize("limits", [RpcLimits(idle_per_origin=2, idle=3)], ids=[""])
     async def test_the_oldest_goes_when_there_are_too_many(
         self, dialer: Dialer, region: Region, pool: ConnectionPool
     ) -> None:
@@ -139,6 +136,7 @@ class TestBounds:
                 await asyncio.gather(*(ask(connection, region, "GET /") for _ in range(4)))
             assert pool.idle_count == 3
 
+    @pytest.mark.parametrize("limits", [RpcLimits(idle_s=0.1)], ids=[""])
     async def test_nobody_keeps_them_for_ever(self, dialer: Dialer, region: Region, pool: ConnectionPool) -> None:
         async with peer(polite) as server:
             await ask(dialer.connect(server.url), region, "GET /")

@@ -18,11 +18,6 @@ BIG = bytes(range(256)) * 4096
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-@pytest.fixture
-def limits() -> RpcLimits:
-    return RpcLimits(silence_s=0.2)
-
-
 @asynccontextmanager
 async def talking(talk: Talk) -> AsyncIterator[str]:
     """The address of a server that talks so; it hangs up when it has nothing more to say."""
@@ -118,13 +113,16 @@ async def test_framings_that_are_none(dialer: Dialer, region: Region, method: st
         connection.close()
 
 
+SOON, LATE = RpcLimits(silence_s=0.1), RpcLimits(silence_s=10)
+
+
 @pytest.mark.parametrize(
-    ("method", "sent", "reason", "number"),
+    ("method", "sent", "reason", "number", "limits"),
     [
-        ("bytes:500000", b"short", "timeout", errno.ETIMEDOUT),
-        ("line", b"no end", "timeout", errno.ETIMEDOUT),
-        ("u32be", b"\xff\xff\xff\xff", "region_full", errno.ENOSPC),
-        ("bytes:999999999999", b"x", "region_full", errno.ENOSPC),
+        ("bytes:500000", b"short", "timeout", errno.ETIMEDOUT, SOON),
+        ("line", b"no end", "timeout", errno.ETIMEDOUT, SOON),
+        ("u32be", b"\xff\xff\xff\xff", "region_full", errno.ENOSPC, LATE),
+        ("bytes:999999999999", b"x", "region_full", errno.ENOSPC, LATE),
     ],
 )
 async def test_a_broken_conversation_is_over(
