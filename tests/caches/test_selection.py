@@ -94,7 +94,8 @@ def test_choosing_among_64_nodes_takes_microseconds() -> None:
     names = [f"package-{index}" for index in range(60)]
     nodes = [ROOT, *(Node(str(index), frozenset(rng.sample(names, rng.randint(1, 12)))) for index in range(63))]
     closure = frozenset(rng.sample(names, 20))
-    best = min(timeit.repeat(lambda: best_node(nodes, closure, rng), number=200, repeat=5)) / 200
+    # Windows much shorter than the time slices of a machine that others use, and many of them: one is undisturbed.
+    best = min(timeit.repeat(lambda: best_node(nodes, closure, rng), number=5, repeat=400)) / 5
     assert best < 20e-6
 
 

@@ -17,6 +17,12 @@ from sockd.telemetry import LogRecord
 MB = 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the disk is, what was appended is there."""
+    monkeypatch.setattr(log_store, "PATIENCE_S", 60.0)
+
+
 def record(number: int, text: bytes = b"hello\n", function: str = "f") -> LogRecord:
     return LogRecord(f"{number:08x}-0000", 1000.0 + number, text, 0, function, "7")
 

@@ -163,9 +163,11 @@ async def test_a_flood_of_answers_that_nobody_waits_for_ends_the_wire(peer: Peer
 
 async def test_a_cancelled_request_waits_no_longer_than_its_deadline(peer: Peer) -> None:
     wire = peer.wire()
-    task = asyncio.create_task(wire.request("x", (), deadline_s=0.05))
-    await turn()
-    task.cancel()
+
+    def cancel() -> None:
+        task.cancel()  # before anything else has its turn: the deadline cannot pass first
+
+    task = asyncio.create_task(wire.request("x", (), deadline_s=0.05, meanwhile=cancel))
     with pytest.raises(asyncio.CancelledError):
         await task
     assert wire.closed and peer.ended == 1

@@ -213,17 +213,18 @@ def test_what_follows_an_answer_does_not_undo_it(house: House, after: str) -> No
 
 
 def test_one_that_dies_between_requests_is_forgotten_at_once(house: House) -> None:
-    def die_later(event: Any) -> Any:
+    def die_when_told(event: Any) -> Any:
         import os
-        import threading
+        import signal
 
-        threading.Timer(0.05, os._exit, (1,)).start()
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(1))
 
-    running = house.start(die_later)
+    running = house.start(die_when_told)
     died = house.loop.create_future()
     running.sandbox.on_death = died.set_result
     running.answer()
     assert running.sandbox.state is State.IDLE
+    os.kill(running.pid, signal.SIGTERM)
     house.run(asyncio.wait_for(died, 5))
     assert running.dead
 

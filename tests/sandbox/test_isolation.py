@@ -353,32 +353,31 @@ def test_a_setuid_program_gives_it_nothing(house: House) -> None:
 def test_without_network_every_connection_fails_at_once(house: House) -> None:
     def connect(port: Any) -> Any:
         import socket
-        import time
 
-        started = time.monotonic()
         outcomes = []
         targets = [("127.0.0.1", port), ("192.0.2.1", 80), ("10.0.0.1", 53), ("169.254.169.254", 80)]
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
             for target in targets:
                 with socket.socket(socket.AF_INET, kind) as sock:
+                    sock.setblocking(False)  # what did not fail at once would be EINPROGRESS
                     try:
                         sock.connect(target)
                     except OSError as error:
                         outcomes.append(error.errno)
         with socket.socket(socket.AF_INET6) as sock:
+            sock.setblocking(False)
             try:
                 sock.connect(("::1", port))
             except OSError as error:
                 outcomes.append(error.errno)
-        return outcomes, time.monotonic() - started
+        return outcomes
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        outcomes, seconds = house.answer(connect, port, network="none")
+        outcomes = house.answer(connect, port, network="none")
     assert len(outcomes) == 9
     assert outcomes[:8] == [errno.ENETUNREACH] * 8
     assert outcomes[8] in (errno.ENETUNREACH, errno.EADDRNOTAVAIL)
-    assert seconds < 0.5
 
 
 def test_with_the_hosts_network_it_reaches_loopback(house: House) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -104,9 +105,9 @@ def test_a_moment_in_vain_is_given_once(storage: Any, engine: EngineEnd, s3: S3,
     monkeypatch.setenv("SOCKD_STORAGE_GRACE_S", "0.3")
     for number in range(3):
         s3.put(f"k{number}", b"%d" % number)
-    started = os.times().elapsed
+    started = time.monotonic()
     assert read(storage, "k0") == b"0"
-    assert os.times().elapsed - started >= 0.3
+    assert time.monotonic() - started >= 0.3
     monkeypatch.setenv("SOCKD_STORAGE_GRACE_S", "1000")  # so that a second wait would end this test
     assert [read(storage, f"k{number}") for number in (1, 2)] == [b"1", b"2"]
     engine.sent(3, GET, "bkt", "k2")
