@@ -66,6 +66,8 @@ class InvokeRequest(msgspec.Struct):
     """Which version: empty or "$LATEST" is what was deployed last; else a published number, or an alias."""
     retried_as: bytes = b""
     """What all tries of one call have in common, at least 6 random bytes; empty: nobody has said."""
+    fresh: bool = False
+    """In a new sandbox, whatever is idle; it takes the place of the one that would have served."""
 
     def draw(self) -> float:
         """A number in [0, 1) that decides between the versions of an alias: the same one for all tries of a call."""

@@ -13,6 +13,8 @@ import msgspec
 
 Origin = Literal["warm", "paused", "spare", "zygote"]
 """Where the sandbox came from: running idle, thawed, forked ahead, or forked for this very request."""
+ASKED_FOR = "asked for"
+"""Why a start was cold that need not have been."""
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -75,6 +77,8 @@ class Invocation(msgspec.Struct, frozen=True):
     """The answer went to the request's sink, piece by piece; the body is empty."""
     trace: str = ""
     """Its trace context for `x-amzn-trace-id`; empty, if it is part of no trace."""
+    why: str = ""
+    """Why it was cold, where that is known at once: ASKED_FOR."""
 
     @property
     def cold(self) -> bool:

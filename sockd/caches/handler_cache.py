@@ -72,6 +72,12 @@ class HandlerCache:
             sandbox.destroy()
         self._by_program.pop(program, None)
 
+    def drop_oldest(self, program: Program) -> None:
+        """Destroy the least recently used idle sandbox of a program, if there is one: another is to take its place."""
+        idle = self._by_program.get(program)
+        if idle:
+            next(iter(idle)).destroy()
+
     def counts(self) -> dict[str, int]:
         """How many are running and paused."""
         return {"idle": len(self._running), "paused": len(self._idle) - len(self._running)}

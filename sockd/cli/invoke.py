@@ -22,18 +22,23 @@ from sockd.remote.connections import DEFAULT_URL
 @click.option("-d", "--data", default="{}", metavar="JSON|@FILE|-", help="The event.  [default: {}]")
 @click.option("--url", envvar="SOCKD_URL", show_envvar=True, help=f"The worker's address.  [default: {DEFAULT_URL}]")
 @click.option("--async", "later", is_flag=True, help="Have it run later; print the id once that is certain.")
+@click.option("--fresh", is_flag=True, help="In a new sandbox, although there may be idle ones.")
 @state_dir_option
 @json_option
 @click.pass_context
 def invoke(
-    ctx: click.Context, name: str, data: str, url: str | None, later: bool, state_dir: Path, as_json: bool
+    ctx: click.Context, name: str, data: str, url: str | None, later: bool, fresh: bool, state_dir: Path, as_json: bool
 ) -> None:
     """Run a function once and print what it answers.
 
     Goes to --url; or, where only --state-dir is given, to the worker that has that directory."""
     payload = payload_of(data)
     given = ctx.get_parameter_source("state_dir") is not ParameterSource.DEFAULT
-    headers = {"x-amz-invocation-type": "Event"} if later else {}
+    if later and fresh:
+        raise Failure(
+            "--fresh is for an answer that is waited for", why="an event runs wherever it can", exit_code=USAGE
+        )
+    headers = {**({"x-amz-invocation-type": "Event"} if later else {}), **({"x-sockd-fresh": "1"} if fresh else {})}
     begun = time.perf_counter()
     if url is None and given:
         reply = Management(state_dir).exchange("POST", "functions", name, "invoke", body=payload, headers=headers)

@@ -116,10 +116,11 @@ def invocation_fields(invocation: Invocation, request_id: str) -> str:
     """The headers that tell of an invocation, whatever its answer is."""
     # In one piece: it is made for every request.
     trace = f"x-amzn-trace-id: {invocation.trace}\r\n" if invocation.trace else ""
+    cold = f'cold;desc="{invocation.why}", ' if invocation.why else ""
     return (
         f"x-amzn-requestid: {request_id}\r\nx-sockd-cold: {'1' if invocation.cold else '0'}\r\n"
         f"x-sockd-origin: {invocation.origin}\r\nx-sockd-sandbox: {invocation.sandbox_id}\r\n{trace}"
-        f"server-timing: {invocation.times.server_timing()}\r\n"
+        f"server-timing: {cold}{invocation.times.server_timing()}\r\n"
     )
 
 

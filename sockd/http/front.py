@@ -35,7 +35,7 @@ from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, NoServiceWorkers, host_check
 from sockd.http.replays import Replays
 from sockd.http.request_ids import new_request_id, request_id_text
-from sockd.http.run_options import HEADERS, run_as_asked
+from sockd.http.run_options import HEADERS, ours, run_as_asked
 from sockd.http.streamed import StreamedAnswer
 from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import WorkerApi
@@ -220,7 +220,7 @@ class FrontExchange(Exchange):
                 qualifier = target[2].decode()
                 request.qualifier, request.details = qualifier, {"arn": arn(name, qualifier)}
             request.trace = of_headers(self.head.headers)
-            if self._asked is None or self._front.worker.is_app(request.name):
+            if self._asked is None:
                 sink.close(await run(self._front.worker, request))
             else:
                 sink.close(await self._run_as_asked(request, self._asked))
@@ -237,6 +237,8 @@ class FrontExchange(Exchange):
 
     async def _run_as_asked(self, request: InvokeRequest, asked: dict[bytes, bytes]) -> Answer:
         front = self._front
+        if front.worker.is_app(request.name):
+            asked = ours(asked)
         try:
             return await run_as_asked(
                 *(request, asked),

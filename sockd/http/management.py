@@ -40,7 +40,7 @@ from sockd.http.asgi import AsgiApplication
 from sockd.http.front import NoSuchPage, run
 from sockd.http.limits import ConnectionLimits
 from sockd.http.request_ids import new_request_id, request_id_text
-from sockd.http.run_options import accepted
+from sockd.http.run_options import INVOCATION_TYPE, accepted, is_fresh
 from sockd.http.streams import Work
 from sockd.http.typed_routes import Handler, called, function_name, respond, typed_routes
 from sockd.http.uploads import read_body, store
@@ -138,7 +138,9 @@ class Management:
         payload = await read_body(request, self._config.http.max_payload_bytes)
         name, qualifier = called(request)
         wanted = InvokeRequest(name, payload or b"{}", new_request_id(), arrived_ns, qualifier=qualifier)
-        if request.headers.get("x-amz-invocation-type") == "Event":
+        asked = dict(request.headers.raw)
+        wanted.fresh = is_fresh(asked)
+        if asked.get(INVOCATION_TYPE) == b"Event":
             return respond(await accepted(self._worker.events, wanted, source="cli"))
         return respond(await run(self._worker, wanted))
 

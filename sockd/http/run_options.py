@@ -2,6 +2,7 @@
 
     X-Amz-Invocation-Type: Event   run it later; 202 when that is certain
     Idempotency-Key: ...           run it once, however often it is asked for within some minutes
+    X-Sockd-Fresh: 1               run it in a new sandbox, although there may be idle ones
 
 Owns nothing.
 """
@@ -18,7 +19,8 @@ from sockd.invoke_request import InvokeRequest
 
 INVOCATION_TYPE = b"x-amz-invocation-type"
 IDEMPOTENCY_KEY = b"idempotency-key"
-HEADERS = frozenset({INVOCATION_TYPE, IDEMPOTENCY_KEY})
+FRESH = b"x-sockd-fresh"
+HEADERS = frozenset({INVOCATION_TYPE, IDEMPOTENCY_KEY, FRESH})
 _KEY_CHARS = 255
 
 
@@ -33,6 +35,7 @@ async def run_as_asked(
     """An answer as such a header wants it.
 
     Args: run: invokes the function now. Raises: SockdError."""
+    request.fresh = is_fresh(asked)
     key = asked.get(IDEMPOTENCY_KEY, b"").decode("latin-1")
     if len(key) > _KEY_CHARS:
         raise BadRequest(f"an Idempotency-Key has at most {_KEY_CHARS} characters")
@@ -48,8 +51,23 @@ async def run_as_asked(
     return await replays.once(("run", request.name, request.qualifier, key), request.payload, run, strict=True)
 
 
+def ours(asked: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Of such headers, those that are for us when the function is a web app: others are its own."""
+    return {name: value for name, value in asked.items() if name == FRESH}
+
+
+def is_fresh(asked: Mapping[bytes, bytes]) -> bool:
+    """Whether a new sandbox is asked for. Raises: BadRequest."""
+    value = asked.get(FRESH, b"0")
+    if value not in (b"0", b"1"):
+        raise BadRequest("X-Sockd-Fresh is 1 or 0")
+    return value == b"1"
+
+
 async def accepted(events: EventsApi, request: InvokeRequest, *, source: str, retry_key: str = "") -> Answer:
     """Have a function run later: 202 with the id of its attempts. Raises: SockdError."""
+    if request.fresh:
+        raise BadRequest("X-Sockd-Fresh is for a request whose answer is waited for; an event runs wherever it can")
     event_id = await events.accept(
         request.name, request.qualifier, request.payload, source=source, retry_key=retry_key, trace=request.trace
     )

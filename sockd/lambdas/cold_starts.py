@@ -32,6 +32,7 @@ class Past(Protocol):
     started_ns: int
     answered_ns: int
     error_type: str
+    why: str
 
 
 def imported_packages(imports: Iterable[tuple[str, str, float]]) -> tuple[Imported, ...]:
@@ -55,6 +56,8 @@ def why_cold(trace: Past, remembered: Sequence[Past]) -> str:
     """Why there was no idle sandbox when this one was asked for, as a sentence.
 
     Args: remembered: traces of all functions, oldest first; those that came later do not matter."""
+    if trace.why:
+        return f"A new sandbox was {trace.why}."
     earlier = [each for each in remembered if each.function == trace.function and each.arrived_ns < trace.arrived_ns]
     same = [each for each in earlier if each.deploy == trace.deploy]
     if not earlier:

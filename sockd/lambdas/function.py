@@ -32,7 +32,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.program import Program
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.stream import Joined, Taker
-from sockd.telemetry import Invocation, Origin, Times
+from sockd.telemetry import ASKED_FOR, Invocation, Origin, Times
 from zygote import protocol
 
 
@@ -70,12 +70,13 @@ class Leased(msgspec.Struct):
     """The number of the deploy that made this version."""
     queue_ns: int = 0
     trace: str = ""
+    why: str = ""
 
     def invocation(self, exec_ns: int = 0, body: bytes = b"", *, streamed: bool = False) -> Invocation:
         """The invocation as the doors show it, as far as it is known."""
         times = Times(self.queue_ns, self.setup_ns(), self.init_ns(), exec_ns)
         node = ",".join(sorted(self.node.packages)) if self.node else ""
-        return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed, self.trace)
+        return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed, self.trace, self.why)
 
     def setup_ns(self) -> int:
         """From asking for a sandbox to one that is confined and may become the function."""
@@ -212,6 +213,12 @@ class Function:
 
     async def _lease(self, version: Version, request: InvokeRequest) -> Leased:
         """A sandbox of this version that is kept for it, an idle one, or a new one."""
+        if request.fresh:
+            # It holds no more of the worker than a warm request would, however often somebody asks.
+            self._caches.handlers.drop_oldest(version.program)
+            leased = await self._start(version, version.initscript, request)
+            leased.why = ASKED_FOR
+            return leased
         for pool in self.pools:
             kept = pool.lease()
             if kept is not None:

@@ -61,6 +61,8 @@ class Trace(msgspec.Struct):
     """Its version, as no other deploy has it."""
     imported: tuple[Imported, ...] = ()
     """What it imported after the fork, of packages."""
+    why: str = ""
+    """Why it was cold, if whoever called said so."""
 
 
 class Traces:
@@ -128,6 +130,7 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         span,
         leased.deploy,
         imported_packages(leased.sandbox.imports or ()) if leased.node is not None else (),
+        invocation.why,
     )
 
 

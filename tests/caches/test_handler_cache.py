@@ -87,6 +87,19 @@ async def test_the_last_one_returned_is_the_first_leased() -> None:
     house.cache.close()
 
 
+async def test_one_makes_room_for_another_of_its_program_the_oldest_first() -> None:
+    house = a_room()
+    first, second, other = house.kept(), house.kept(), house.kept("g")
+    drop: Any = house.cache.drop_oldest
+    drop("f")
+    assert (first.state, second.state) == (State.DEAD, State.IDLE)
+    drop("f")
+    drop("f")
+    assert (second.state, other.state) == (State.DEAD, State.IDLE)
+    assert (house.cache.hits, house.cache.misses, house.cache.evictions) == (0, 0, 0)
+    house.cache.close()
+
+
 async def test_one_that_stays_idle_is_paused_and_a_leased_one_is_not() -> None:
     house = a_room(pause_after_s=0.01)
     stays = house.kept("f")

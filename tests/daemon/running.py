@@ -49,7 +49,7 @@ class Answer:
     @property
     def timing(self) -> dict[str, float]:
         """`Server-Timing` in ms."""
-        entries = (entry.split(";dur=") for entry in self.headers["server-timing"].split(", "))
+        entries = (entry.split(";dur=") for entry in self.headers["server-timing"].split(", ") if ";dur=" in entry)
         return {name: float(duration) for name, duration in entries}
 
 

@@ -18,7 +18,7 @@ from sockd import errors
 from sockd.http.worker_api import Progress, Tree, TreeNode, WorkerApi
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.event_configs import EventInvokeConfig
-from sockd.telemetry import FunctionInfo, Invocation, LogRecord, Times, TraceContext
+from sockd.telemetry import ASKED_FOR, FunctionInfo, Invocation, LogRecord, Times, TraceContext
 
 TIMES = Times(queue=1000, setup=200_000, init=3_000_000, exec=40_000)
 
@@ -245,7 +245,8 @@ class FakeWorker:
             self.started.set()
             await self.release.wait()
         self.finished.set()
-        return invocation(payload)
+        answer = invocation(payload)
+        return msgspec.structs.replace(answer, why=ASKED_FOR) if request.fresh else answer
 
     async def _stream(self, request: InvokeRequest) -> Invocation:
         """Its pieces, then what its name says; it `finished` when its client took all or hung up."""

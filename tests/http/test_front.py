@@ -254,3 +254,15 @@ async def test_an_idempotency_key_runs_a_function_once(client: Raw, worker: Fake
 async def test_functions_that_share_an_address_have_no_service_workers(client: Raw, worker: FakeWorker) -> None:
     reply = await client.ask(get("/run/echo", "Service-Worker: script"))
     assert (reply.status, worker.invoked) == (403, [])
+
+
+async def test_a_new_sandbox_is_asked_for_by_a_header(client: Raw, worker: FakeWorker) -> None:
+    reply = await client.ask(post("/run/echo", b"1", "X-Sockd-Fresh: 1"))
+    assert reply.headers["server-timing"].startswith('cold;desc="asked for", queue;dur=')
+    for value in ("0", "1"):
+        await client.ask(post("/run/echo", b"1", f"X-Sockd-Fresh: {value}"))
+    assert len(worker.invoked) == 3
+    assert (await client.ask(post("/run/echo", b"1", "X-Sockd-Fresh: yes"))).status == 400
+    later = await client.ask(post("/run/echo", b"1", "X-Sockd-Fresh: 1", "X-Amz-Invocation-Type: Event"))
+    assert later.status == 400 and "waited for" in later.json["errorMessage"]
+    assert not worker.events.accepted

@@ -10,7 +10,7 @@ import pytest
 from sockd.lambdas.cold_starts import MAX_IMPORTED, imported_packages, why_cold
 
 
-def past(arrived: int, answered: int, *, function: str = "f", deploy: int = 1, error: str = "") -> Any:
+def past(arrived: int, answered: int, *, function: str = "f", deploy: int = 1, error: str = "", why: str = "") -> Any:
     return SimpleNamespace(
         function=function,
         deploy=deploy,
@@ -18,6 +18,7 @@ def past(arrived: int, answered: int, *, function: str = "f", deploy: int = 1, e
         started_ns=arrived,
         answered_ns=answered,
         error_type=error,
+        why=why,
     )
 
 
@@ -36,6 +37,11 @@ def past(arrived: int, answered: int, *, function: str = "f", deploy: int = 1, e
 def test_the_reason_is_what_happened_before(earlier: list[Any], words: str) -> None:
     this = past(10, 20)
     assert words in why_cold(this, [*earlier, this, past(11, 90)])
+
+
+def test_whoever_asked_for_a_new_sandbox_is_the_reason() -> None:
+    this = past(10, 20, why="asked for")
+    assert why_cold(this, [past(0, 50), this]) == "A new sandbox was asked for."
 
 
 def test_imports_are_summed_up_by_package_the_slowest_first() -> None:
