@@ -34,6 +34,8 @@ class HttpConfig(Slice, frozen=True):
     """How long a function whose client has gone in the middle of such an answer may take to end it."""
     max_connections: int = 4096
     """Open at a time; one more is answered 503 and closed."""
+    cross_site: bool = False
+    """Whether pages of other sites may have a browser invoke functions of a worker that listens on loopback."""
     keep_alive_s: int = 75
     """How long an idle connection is kept."""
     drain_s: float = 20.0

@@ -32,7 +32,7 @@ from sockd.http.aws.routes import PREFIX
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
-from sockd.http.host_check import ForbiddenHost, NoServiceWorkers, host_check
+from sockd.http.host_check import CrossSite, ForbiddenHost, NoServiceWorkers, host_check, may_come_from
 from sockd.http.replays import Replays
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.run_options import HEADERS, ours, run_as_asked
@@ -85,6 +85,7 @@ class Front:
         self.replays = lambda_api.replays if lambda_api is not None else Replays(config)
         self._site = site
         self.max_payload_bytes = config.max_payload_bytes
+        self._config = config
         self._host_allowed = host_check(config.listen)
         self._pages: dict[bytes, Page] = {
             b"/healthz": self._healthz,
@@ -115,7 +116,7 @@ class Front:
     def check(self, head: Head) -> dict[bytes, bytes] | None:
         """Returns: those of its headers that ask for more than an answer, if it has any (`run_options`).
 
-        Raises: BadRequest, ForbiddenHost, NoServiceWorkers, RequestTooLarge."""
+        Raises: BadRequest, ForbiddenHost, CrossSite, NoServiceWorkers, RequestTooLarge."""
         host: bytes | None = None
         asked: dict[bytes, bytes] | None = None
         for name, value in head.headers:
@@ -131,6 +132,8 @@ class Front:
                 asked = {**(asked or {}), name: value}
             elif name == b"service-worker":
                 raise NoServiceWorkers
+            elif name == b"sec-fetch-site" and not may_come_from(value, head.method, self._config):
+                raise CrossSite
         if host is None:
             if head.version != "1.0":
                 raise BadRequest("a Host header is needed, as in HTTP/1.1")

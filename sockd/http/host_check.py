@@ -1,7 +1,8 @@
-"""The Host header, checked against DNS rebinding.
+"""What keeps web pages out of a port that listens on loopback. Knows nothing of requests.
 
-A page on the web can point its own name at 127.0.0.1 and then talk to this port as its own origin. Its requests carry
-that name, so a port that listens on loopback answers only to loopback's names. Knows nothing of requests.
+A page on the web can point its own name at 127.0.0.1 and then talk to this port as its own origin (DNS rebinding). Its
+requests carry that name, so the port answers only to loopback's names. And without any trick it can have the browser post to
+http://127.0.0.1, though not read the answer: of such requests browsers say that they are cross-site (W3C Fetch Metadata).
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 
+from sockd.config import HttpConfig
 from sockd.errors import SockdError
 from sockd.http.sockets import parse_listen
 
+SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+"""Methods that are to change nothing (RFC 9110, 9.2.1)."""
 _REMEMBERED = 64
 
 
@@ -20,6 +24,19 @@ class ForbiddenHost(SockdError):
 
     status = 403
     error_type = "AccessDeniedException"
+
+
+class CrossSite(SockdError):
+    """A page of another site had a browser invoke something."""
+
+    status = 403
+    error_type = "AccessDeniedException"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a page of another site sent this, and this worker listens on loopback; if pages of other sites may invoke "
+            "functions here, set http.cross_site = true"
+        )
 
 
 class NoServiceWorkers(SockdError):
@@ -33,6 +50,15 @@ class NoServiceWorkers(SockdError):
             "no service worker is served here: all functions share this address, and one could take over the pages of "
             "others. A function URL has a name of its own"
         )
+
+
+def may_come_from(site: bytes, method: bytes, config: HttpConfig) -> bool:
+    """Whether a request may be answered, by what a browser says of where it comes from (Sec-Fetch-Site).
+
+    What changes nothing may: a link from a page elsewhere is one."""
+    if site != b"cross-site" or method in SAFE or config.cross_site:
+        return True
+    return not is_loopback(parse_listen(config.listen)[0])
 
 
 def host_check(listen: str) -> Callable[[bytes], bool]:

@@ -9,6 +9,7 @@ import pytest
 
 from sockd.config import HttpConfig
 from sockd.http.front import Front
+from sockd.http.host_check import may_come_from
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp
 from tests.http.fake_worker import FakeWorker
@@ -187,6 +188,20 @@ async def test_loopback_refuses_names_that_were_rebound_to_it(client: Raw, worke
     reply = await client.ask(f"GET /run/echo HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("latin-1"))
     assert (reply.status, reply.json["errorType"]) == (403, "AccessDeniedException")
     assert worker.invoked == []
+
+
+@pytest.mark.parametrize(
+    ("site", "status"), [("cross-site", 403), ("same-site", 200), ("same-origin", 200), ("none", 200)]
+)
+async def test_pages_of_other_sites_invoke_nothing(client: Raw, worker: FakeWorker, site: str, status: int) -> None:
+    reply = await client.ask(post("/run/echo", b"1", f"Sec-Fetch-Site: {site}"))
+    assert (reply.status, len(worker.invoked)) == (status, int(status == 200))
+    assert (await client.ask(get("/healthz", f"Sec-Fetch-Site: {site}"))).status == 200
+
+
+@pytest.mark.parametrize("config", [HttpConfig(cross_site=True), HttpConfig(listen="0.0.0.0:5000")])
+def test_pages_of_other_sites_may_be_let_in(config: HttpConfig) -> None:
+    assert may_come_from(b"cross-site", b"POST", config)
 
 
 async def test_http_1_1_needs_exactly_one_host(client: Raw) -> None:

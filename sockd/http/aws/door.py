@@ -37,7 +37,7 @@ from sockd.http.aws.worker import LambdaWorker
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
-from sockd.http.host_check import ForbiddenHost, host_check
+from sockd.http.host_check import CrossSite, ForbiddenHost, host_check, may_come_from
 from sockd.http.replays import Replays
 from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.lambdas.aliases import LATEST
@@ -79,6 +79,7 @@ class LambdaApi:
     def __init__(self, worker: LambdaWorker, access: Access, config: Config, tmp: Path) -> None:
         """Args: tmp: a directory for uploads, on the disk of the state directory."""
         self._access = access
+        self._config = config.http
         self._host_allowed = host_check(config.http.listen)
         self._max_payload_bytes = config.http.max_payload_bytes
         self._max_zip_bytes = config.code.max_zip_bytes
@@ -114,6 +115,8 @@ class LambdaApi:
             raise BadRequest("a Host header is needed, as in HTTP/1.1")
         if not self._host_allowed(headers["host"].encode("latin-1")):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
+        if not may_come_from(headers.get("sec-fetch-site", "").encode("latin-1"), head.method, self._config):
+            raise CrossSite
         path, query = (part.decode("latin-1") for part in head.path_and_query())
         method = head.method.decode()
         operation, segments = route(method, path, query)

@@ -154,3 +154,10 @@ async def test_a_name_that_is_not_loopbacks_is_refused(keyless: Raw, worker: Fak
     reply = await keyless.ask(request("POST", INVOKE, {}, key=None).replace(b"localhost", b"evil.example"))
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "AccessDeniedException")
     assert worker.invoked == []
+
+
+async def test_a_page_of_another_site_invokes_nothing(keyless: Raw, worker: FakeLambda) -> None:
+    page = b"Host: localhost\r\nSec-Fetch-Site: cross-site"
+    reply = await keyless.ask(request("POST", INVOKE, {}, key=None).replace(b"Host: localhost", page))
+    assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "AccessDeniedException")
+    assert worker.invoked == []
