@@ -21,6 +21,9 @@ BREAKS = {
     "no-sweep": ({"G1"}, {"G3"}),
     "late-commit": ({"G1"}, {"G3"}),
     "nothing-undone": ({"G4"}, {"G3"}),
+    "no-host-check": ({"H8"}, {"H2", "H4"}),
+    "no-signatures": ({"H4"}, {"H5", "H8"}),
+    "no-replays": ({"H5"}, {"H4", "H7"}),
 }
 """Protection taken away -> (cases that must fail, some that must not)."""
 PART = "(not test_a_daemon_that_is_killed or [idle]) and (not test_a_step_of or in_the_daemon[error])"

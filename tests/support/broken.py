@@ -14,13 +14,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sockd.caches import nursery
+from sockd.http import front, replays
+from sockd.http.aws import access
 from sockd.kernel import cgroup_leaf, cgroups, mounts, seccomp, syscalls
 from sockd.kernel.syscall_table import NUMBERS
 from sockd.lambdas import registry
@@ -258,6 +260,34 @@ def nothing_undone() -> None:
             return super().__exit__(kind, error, trace)
 
     sandbox.ExitStack = NothingUndone  # type: ignore[assignment, attr-defined]
+
+
+# -- group H
+
+
+@breaks("no-host-check")
+def no_host_check() -> None:
+    """Whatever name a request uses for this host is right."""
+    front.host_check = lambda listen: lambda header: True  # type: ignore[attr-defined]
+
+
+@breaks("no-signatures")
+def no_signatures() -> None:
+    """AWS's API believes what an unsigned request says."""
+    access.Access.check_head = lambda self, operation, headers: None  # type: ignore[method-assign]
+    access.Access.check = lambda self, request, body: None  # type: ignore[method-assign]
+
+
+@breaks("no-replays")
+def no_replays() -> None:
+    """Who asks again is another one who asks."""
+
+    async def once(
+        self: replays.Replays, key: Any, body: Any, run: Callable[[], Awaitable[Any]], *, strict: bool
+    ) -> Any:
+        return await run()
+
+    replays.Replays.once = once  # type: ignore[method-assign]
 
 
 def main() -> None:
