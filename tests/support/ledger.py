@@ -149,8 +149,9 @@ def _cgroups() -> Iterator[Entry]:
     for root in _cgroup_roots():
         with contextlib.suppress(FileNotFoundError), os.scandir(root) as entries:
             for entry in entries:
-                if entry.name.startswith("sockd-") and _is_ours(entry.stat()):
-                    yield Entry("cgroup", entry.path)
+                with contextlib.suppress(FileNotFoundError):  # this one only: another run's may go while we look
+                    if entry.name.startswith("sockd-") and _is_ours(entry.stat()):
+                        yield Entry("cgroup", entry.path)
 
 
 @functools.cache
