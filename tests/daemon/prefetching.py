@@ -94,8 +94,12 @@ def digest(data: bytes) -> str:
 
 
 def trace(daemon: RunningDaemon, answer: Answer) -> dict[str, Any]:
-    """The trace of an answered request."""
-    shown: dict[str, Any] = daemon.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json
+    """The trace of an answered request, as it is when its initscript's report has come: the daemon waits a second for that,
+    and we a few more."""
+    for _ in range(10):
+        shown: dict[str, Any] = daemon.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json
+        if shown["initscript"] != "running":
+            break
     return shown
 
 
