@@ -74,7 +74,7 @@ def readable(paths: Iterable[str]) -> list[str]:
     return found
 
 
-def in_child(call: Callable[..., Any], *arguments: Any, seconds: float = 1.0) -> Any:
+def in_child(call: Callable[..., Any], *arguments: Any, seconds: float = 5.0) -> Any:
     """What `call` returns in a forked child (as JSON); "killed by ..." when a signal ended it, "blocks" when it took too
     long, "ends" when it ended the child in order."""
     taken, given = os.pipe()

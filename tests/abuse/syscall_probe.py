@@ -1,8 +1,8 @@
 """Makes each call of a list in a child of its own and says what came of it. Deployed as a function; see test_syscalls.py.
 
-A call is [number, arguments]; without arguments all six are -1, which no call takes for good. What is told: "EPERM" and
-"ENOSYS" as they are, since a filter says these; "killed by SIGSYS" and the like; "ends", when it ended the process in
-order; "blocks"; the errno's name for everything else, or "ok".
+A call is [number, arguments, seconds after which it blocks]; without arguments all six are -1, which no call takes for good.
+What is told: "EPERM" and "ENOSYS" as they are, since a filter says these; "killed by SIGSYS" and the like; "ends", when it
+ended the process in order; "blocks"; the errno's name for everything else, or "ok".
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def try_call(number: int, arguments: list[int]) -> str:
     return str(refusal(number, *(arguments or [-1] * 6)))
 
 
-def probe(number: int, arguments: list[int]) -> str:
-    return str(in_child(lambda: try_call(number, arguments), seconds=0.15))
+def probe(number: int, arguments: list[int], seconds: float) -> str:
+    return str(in_child(lambda: try_call(number, arguments), seconds=seconds))
 
 
 def f(event: Any) -> Any:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if event == "int80":
         return in_child(lambda: machine_code(INT80))
-    return [probe(number, arguments) for number, arguments in event]
+    return [probe(*call) for call in event]

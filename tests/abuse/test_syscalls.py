@@ -24,6 +24,8 @@ from tests.support.threads import at_once
 
 HERE = Path(__file__).parent
 LAST = 460
+ENOUGH = 50
+"""Looks at sandboxes, at least, while they come and go."""
 DENIED = ("EPERM", "ENOSYS", "EAFNOSUPPORT", "killed by SIGSYS")
 
 
@@ -35,6 +37,11 @@ class Line:
     name: str
     verdict: str
     arguments: tuple[int, ...]
+
+    @property
+    def seconds(self) -> float:
+        """After which it is said to block. What is refused never does, however busy the machine is."""
+        return 0.15 if self.verdict in ("allowed", "blocks") else 5.0
 
     def meets(self, seen: str) -> bool:
         """Whether what was seen is what was reviewed. A call that is allowed may be one that this kernel has not."""
@@ -65,7 +72,7 @@ def test_every_call_does_what_was_reviewed(house: PrivateWorker, happened: Happe
     probe = (HERE / "syscall_probe.py").read_text()
     for network in ("host", "none"):  # a spare, if there is one; and a fork of its own
         house.deploy(f"probe-{network}", {"f.py": probe, "prelude.py": PRELUDE}, timeout_s=40, network=network)
-    seen = house.call("probe-none", [[line.number, line.arguments] for line in lines])
+    seen = house.call("probe-none", [[line.number, line.arguments, line.seconds] for line in lines])
     wrong = [f"{line.number} {line.name}: {was}" for line, was in zip(lines, seen, strict=True) if not line.meets(was)]
     counts = {verdict: sum(line.verdict == verdict for line in lines) for verdict in ("allowed", *DENIED[:3])}
     happened(f"{len(lines)} calls of {LAST + 1} numbers: {counts}; {len(wrong)} otherwise {wrong[:8]}")
@@ -148,7 +155,7 @@ def test_sockets_are_unix_and_internet(house: PrivateWorker, happened: Happened)
 @case("C5", "calls of x32 and of i386 (int 0x80)", expect="ENOSYS; SIGSYS", default=False)
 def test_other_calling_conventions_are_closed(house: PrivateWorker, happened: Happened) -> None:
     house.deploy("probe", {"f.py": (HERE / "syscall_probe.py").read_text(), "prelude.py": PRELUDE}, timeout_s=20)
-    x32 = house.call("probe", [[0x40000000 | number, []] for number in range(0, LAST, 5)])
+    x32 = house.call("probe", [[0x40000000 | number, [], 5.0] for number in range(0, LAST, 5)])
     int80 = house.call("probe", "int80")
     happened(f"x32: {', '.join(sorted(set(x32)))}; int 0x80: {int80}")
     assert set(x32) == {"ENOSYS"} and int80 == "killed by SIGSYS"
@@ -304,7 +311,7 @@ def test_nobody_who_runs_foreign_code_has_a_capability_over_the_host(house: Priv
 
     def load(worker: int) -> None:
         ends = time.monotonic() + 1.5
-        while time.monotonic() < ends:
+        while time.monotonic() < ends or seen.get("sandbox", 0) <= ENOUGH:
             for name in ("dies", "alone"):
                 assert house.invoke(name).status == 502
             assert house.call(package_users[worker]) == 1
@@ -319,4 +326,4 @@ def test_nobody_who_runs_foreign_code_has_a_capability_over_the_host(house: Priv
         for each in loads:
             each.result()
     happened(f"{rounds} rounds, {seen}; {len(bad)} with a capability that is not theirs {sorted(set(bad))[:3]}")
-    assert bad == [] and seen.get("sandbox", 0) > 50 and seen.get("zygote")
+    assert bad == [] and seen.get("zygote")

@@ -13,8 +13,16 @@ from tests.support.private_worker import PrivateWorker, house, ledger
 
 __all__ = ["happened", "house", "ledger"]
 
-CONFIG = "memory_mb = 96\n[sandbox]\nspawn_deadline_s = 1.0\nmemory_mb = 4096\n"
-"""Behind `[zygote]`."""
+CONFIG = """
+[zygote]
+spares = 2
+import_deadline_s = 1.5
+canary_deadline_s = 1.5
+memory_mb = 96
+[sandbox]
+spawn_deadline_s = 1.0
+memory_mb = 4096
+"""
 
 
 @pytest.fixture(scope="package")
@@ -23,7 +31,7 @@ def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if os.geteuid() != 0:
         pytest.skip("needs root")
     broken = request.config.getoption("broken", default="")
-    worker = PrivateWorker(tmp_path_factory.mktemp("worker"), CONFIG, broken=broken)
+    worker = PrivateWorker(tmp_path_factory.mktemp("worker"), broken=broken, zygotes=CONFIG)
     try:
         yield worker
     finally:

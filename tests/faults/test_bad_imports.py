@@ -93,10 +93,10 @@ def test_a_zygote_that_grows_is_ended_and_its_children_live(house: PrivateWorker
         "import signal\n    kept = []\n    signal.signal(signal.SIGALRM, lambda *_: kept.append(b'x' * (2 << 20)))\n"
         "    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.01)\n"
     )
+    mark = house.daemon.mark
     deploy(house, "first", "grows", "import grows\ndef f(event): return event", package("grows", grows))
     assert house.call("first", 1) == 1
-    house.daemon.when(lambda: house.daemon.node("grows==1.0"))
-    mark = house.daemon.mark
+    house.daemon.wait_line(r"serves .*grows-1\.0", since=mark)
     deploy(house, "child", "grows", "import grows\nseen = []\ndef f(event):\n seen.append(event)\n return len(seen)")
     born = house.invoke("child", 0)
     house.daemon.wait_line(r"zygote-\d+ \(grows.*\) ended", since=mark)

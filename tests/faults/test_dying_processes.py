@@ -29,10 +29,11 @@ WAITS = {"f.py": "from gate import wait\ndef f(event): return event and wait(eve
 LARGE = b"a" * 100_000
 
 
-def cold(house: PrivateWorker, name: str, requirement: str = "") -> Answer:
+def cold(house: PrivateWorker, name: str, requirement: str = "", *, init_timeout_s: float = 5) -> Answer:
     """The first answer of a new function; it must be right."""
     code = f"# {name}\n" + (f"import {requirement}\n" if requirement else "") + "def f(event): return event"
-    house.deploy(name, code, requirements=[requirement] if requirement else [], init_timeout_s=1, timeout_s=1)
+    wants = [requirement] if requirement else []
+    house.deploy(name, code, requirements=wants, init_timeout_s=init_timeout_s, timeout_s=1)
     return house.invoke(name, name)
 
 
@@ -165,7 +166,7 @@ def test_stopped_processes_are_given_up(house: PrivateWorker, happened: Happened
     assert cold(house, "after-zygote").status == 200
     ms_until(lambda: house.daemon.status()["sandboxes"]["spare"] > 0)
     with stopped(*spares(house)):
-        said["spare"] = cold(house, "from-spare")
+        said["spare"] = cold(house, "from-spare", init_timeout_s=1)
     with stopped(*pids(house, "sandbox")):
         said["idle"] = house.invoke("after-zygote", "x")
     again = house.invoke("after-zygote", "y")

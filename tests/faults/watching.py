@@ -145,6 +145,12 @@ def _device(path: str) -> int:
         return -1
 
 
+def is_at_rest(house: PrivateWorker) -> bool:
+    """Whether nobody is busy, and each sandbox that the worker tells of, a spare or not, is one process and no other is."""
+    counts = house.daemon.status()["sandboxes"]
+    return bool(counts["busy"] == 0) and len(house.processes("sandbox")) == sum(counts.values())
+
+
 def most_during(call: Callable[[], T], measure: Callable[[], int]) -> tuple[T, int]:
     """The result of a call that runs in a thread, and the largest value of `measure` seen meanwhile."""
     most = 0

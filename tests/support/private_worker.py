@@ -29,7 +29,7 @@ from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex
 
 NEIGHBOUR = "neighbour"
-CONFIG = "[zygote]\nspares = 2\nimport_deadline_s = 1.0\ncanary_deadline_s = 1.0\n"
+CONFIG = "[zygote]\nspares = 2\nimport_deadline_s = 5.0\ncanary_deadline_s = 5.0\n"
 SETTLE_S = 10.0
 FDS_FOR_EACH = 5
 """Most descriptors that the daemon holds for a Zygote, a spare or an idle sandbox, cgroup files left out: their pool keeps

@@ -21,11 +21,11 @@ canary_deadline_s = 1.0
 memory_mb = 96
 spares = 0
 [sandbox]
-spawn_deadline_s = 0.25
+spawn_deadline_s = 0.75
 memory_mb = 4096
 idle_limit = 0
 [function]
-init_timeout_s = 0.25
+init_timeout_s = 0.75
 """
 """Each invocation of this worker is a cold start, and what hangs is given up soon."""
 

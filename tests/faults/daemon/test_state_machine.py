@@ -68,10 +68,10 @@ class Worker(RuleBasedStateMachine):
                 self.lives.daemon.remove(function["name"])
 
     def is_forgiven(self, answer: Answer) -> bool:
-        """One error with a type, after a kill."""
-        forgiven = self._killed_just_now and answer.status != 200 and answer.json["errorType"] in TYPED
+        """One error with a type, for each kill: the worker may hear of several after the next requests."""
+        forgiven = self._kills > 0 and answer.status != 200 and answer.json["errorType"] in TYPED
         if forgiven:
-            self._killed_just_now = False
+            self._kills -= 1
             self.count("errors after a kill")
         return forgiven
 
@@ -113,7 +113,8 @@ class Worker(RuleBasedStateMachine):
             assert (answer.status, answer.json["errorType"]) == (502, "Runtime.ExitError"), answer
         self.count("crashes")
 
-    _killed_just_now = False
+    _kills = 0
+    """That no error was forgiven for."""
 
     @rule(kind=st.sampled_from(("sandbox", "sandbox", "zygote", "root zygote")), nth=st.integers(0, 5))
     def kill(self, kind: str, nth: int) -> None:
@@ -123,7 +124,7 @@ class Worker(RuleBasedStateMachine):
         if pids:
             with suppress(ProcessLookupError):
                 os.kill(pids[nth % len(pids)], signal.SIGKILL)
-            self._killed_just_now = True
+            self._kills += 1
             self.count(f"kills of a {kind}")
 
     @rule()
