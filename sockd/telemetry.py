@@ -17,6 +17,9 @@ ASKED_FOR = "asked for"
 """Why a start was cold that need not have been."""
 
 
+_WARM = "setup;dur=0.000, init;dur=0.000"
+
+
 class Times(msgspec.Struct, frozen=True):
     """The phases of one invocation, each in ns; a phase that did not happen is 0."""
 
@@ -32,10 +35,10 @@ class Times(msgspec.Struct, frozen=True):
     def server_timing(self) -> str:
         """The `Server-Timing` header (W3C Server Timing; durations in ms)."""
         # Written out, because it is made for every request and this is three times as fast as a loop.
-        return (
-            f"queue;dur={self.queue / 1e6:.3f}, setup;dur={self.setup / 1e6:.3f}, "
-            f"init;dur={self.init / 1e6:.3f}, exec;dur={self.exec / 1e6:.3f}"
+        started = (
+            f"setup;dur={self.setup / 1e6:.3f}, init;dur={self.init / 1e6:.3f}" if self.setup or self.init else _WARM
         )
+        return f"queue;dur={self.queue / 1e6:.3f}, {started}, exec;dur={self.exec / 1e6:.3f}"
 
 
 class TraceContext(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ from sockd.http.streamed import StreamedAnswer
 from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import WorkerApi
 from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.trace_context import of_headers
+from sockd.lambdas import trace_context
 
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
@@ -49,6 +49,7 @@ _RUN_TARGET = re.compile(rb"/run/([A-Za-z0-9_-]{1,64})(?::(\$LATEST|[A-Za-z0-9_-
 Called = re.Match[bytes]
 """A function's target: its name, which version or alias of it, what follows in the path, the query."""
 Page = Callable[[], Answer | Awaitable[Answer]]
+_NOTED = HEADERS | trace_context.HEADERS
 _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
 
@@ -114,7 +115,7 @@ class Front:
         return True
 
     def check(self, head: Head) -> dict[bytes, bytes] | None:
-        """Returns: those of its headers that ask for more than an answer, if it has any (`run_options`).
+        """Returns: those of its headers that ask for more than an answer, if it has any: `run_options`, a trace's context.
 
         Raises: BadRequest, ForbiddenHost, CrossSite, NoServiceWorkers, RequestTooLarge."""
         host: bytes | None = None
@@ -128,7 +129,7 @@ class Front:
                 length = int(value)  # digits only: the parser has refused everything else
                 if length > self.max_payload_bytes:
                     raise RequestTooLarge(f"the payload has {length} bytes; the limit is {self.max_payload_bytes}")
-            elif name in HEADERS:
+            elif name in _NOTED:
                 asked = {**(asked or {}), name: value}
             elif name == b"service-worker":
                 raise NoServiceWorkers
@@ -222,7 +223,8 @@ class FrontExchange(Exchange):
             if target[2]:
                 qualifier = target[2].decode()
                 request.qualifier, request.details = qualifier, {"arn": arn(name, qualifier)}
-            request.trace = of_headers(self.head.headers)
+            if self._asked is not None:
+                request.trace = trace_context.of_headers(self.head.headers)
             if self._asked is None:
                 sink.close(await run(self._front.worker, request))
             else:
