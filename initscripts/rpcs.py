@@ -1,4 +1,4 @@
-"""A run's RPCs: asked for by the guest's thread, carried out on the loop.
+"""A run's RPCs: asked for by the guest's thread, begun there if a connection is reserved, and carried out on the loop.
 
 Owns: the tasks of the RPCs. The guest sends without waiting and waits for one reply at a time. An RPC is done once: by its
 reply, its failure, or the run's stop; what the transport does of it later changes nothing.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
+from collections.abc import Coroutine, Generator
+from typing import Any
 
 from initscripts.app_link import AppLink
 from initscripts.connections import Connections
@@ -44,6 +46,35 @@ class Rpc:
         self.reason = "cancelled"
         self.is_app_told = False
         """Of the failure."""
+        self._call: Coroutine[Any, Any, Reply] | None = None
+        """If it has begun in the guest's thread; or how it failed there."""
+        self._failure: Exception | None = None
+
+    def begin(self, region: Region) -> None:
+        """In the guest's thread: as much of the call as needs no loop, which is that the request is written."""
+        self._call = self.connection.call(self.method, self.body, region, self.timing)
+        try:
+            self._call.send(None)
+        except Exception as error:
+            self._failure = error
+
+    @property
+    def has_begun(self) -> bool:
+        """In the guest's thread."""
+        return self._call is not None
+
+    async def call(self, region: Region) -> Reply:
+        """On the loop: all of the call, or the rest of it. Raises what it raises."""
+        if self._failure is not None:
+            raise self._failure
+        if self._call is None:
+            return await self.connection.call(self.method, self.body, region, self.timing)
+        return await _Begun(self._call)
+
+    def drop(self) -> None:
+        """On the loop, instead of `call`."""
+        if self._call is not None:
+            self._call.close()
 
     def finish(self, reply: Reply | None, number: int = 0, reason: str = "") -> None:
         """On the loop: this is how it ended. Later endings are ignored."""
@@ -68,6 +99,16 @@ class Rpc:
             parts=timing.parts,
             reason=self.reason,
         )
+
+
+class _Begun:
+    """A coroutine that has made its first step: `await` takes none that waits already."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Reply]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Reply]:
+        return (yield from self._coroutine.__await__())
 
 
 class Rpcs:
@@ -109,6 +150,8 @@ class Rpcs:
             raise CallFailed(errno.ENOBUFS)
         self._queued_bytes += held
         rpc = self._rpcs[number] = Rpc(number, found, method, body)
+        if found.is_reserved:
+            rpc.begin(self._region)
         self._calls.post(self._begin, rpc)
 
     def is_under_way_on(self, connection: int) -> bool:
@@ -150,6 +193,7 @@ class Rpcs:
 
     def _begin(self, rpc: Rpc) -> None:
         if self._waiting.is_stopped:
+            rpc.drop()
             rpc.finish(None, errno.ECANCELED, "cancelled")
             return
         task = asyncio.get_running_loop().create_task(self._carry_out(rpc))
@@ -159,9 +203,14 @@ class Rpcs:
     async def _carry_out(self, rpc: Rpc) -> None:
         body = rpc.body
         # The app is told after the request has been written: that is when the call first waits, or ends.
-        asyncio.get_running_loop().call_soon(self._announce, rpc, body)
+        if rpc.has_begun:
+            self._announce(
+                rpc, body
+            )  # at once: the reply may be there already, and goes by the name that this gives it
+        else:
+            asyncio.get_running_loop().call_soon(self._announce, rpc, body)
         try:
-            reply = await rpc.connection.call(rpc.method, body, self._region, rpc.timing)
+            reply = await rpc.call(self._region)
         except RpcFailed as error:
             rpc.finish(None, error.errno, str(error))
         except Exception as error:

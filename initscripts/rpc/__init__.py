@@ -6,6 +6,7 @@
     http_client   an origin: kept connections, retries    http_stream one connection; http_head, http_body
     grpc_channel  unary calls                             tcp         anything else
     pool          idle connections of all runs            relay       TLS connections given to apps
+    reserved      one of them for one guest, whose thread writes the first request
 
 Replies are received straight into the run's region where their length is known beforehand. A peer is hostile until its
 bytes say otherwise, and a guest always.

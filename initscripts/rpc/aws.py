@@ -93,17 +93,17 @@ def _signer_class(service: str) -> type[Any]:
     class Signer(base):  # type: ignore[misc]
         """Remembers the key of the day, which takes four of the five HMACs."""
 
-        _day = ""
-        _key = b""
+        _day_and_key = ("", b"")  # one name for both: guests' threads sign, too
 
         def signature(self, string_to_sign: str, request: _SignedRequest) -> str:
-            day = request.context["timestamp"][:8]
-            if day != self._day:
-                key: bytes = f"AWS4{self.credentials.secret_key}".encode()
-                for part in (day, self._region_name, self._service_name, "aws4_request"):
+            today = request.context["timestamp"][:8]
+            day, key = self._day_and_key
+            if day != today:
+                key = f"AWS4{self.credentials.secret_key}".encode()
+                for part in (today, self._region_name, self._service_name, "aws4_request"):
                     key = self._sign(key, part)
-                self._day, self._key = day, key
-            signature: str = self._sign(self._key, string_to_sign, hex=True)
+                self._day_and_key = (today, key)
+            signature: str = self._sign(key, string_to_sign, hex=True)
             return signature
 
     return Signer

@@ -29,6 +29,10 @@ class AwsJsonConnection(Connection):
         self._service = service
         self._client = client
 
+    @property
+    def is_reserved(self) -> bool:
+        return self._client.is_reserved
+
     async def call(self, method: str, body: Body, region: Region, timing: RpcTiming) -> Reply:
         if not _ACTION.fullmatch(method):
             raise malformed(f"{method[:80]!r} is not an action")

@@ -98,10 +98,17 @@ class RpcTiming(msgspec.Struct):
 
 
 class Connection(ABC):
-    """One address, for one run. All calls are made on the engine's loop; several RPCs may be under way at once."""
+    """One address, for one run. All calls are made on the engine's loop, but for the first step of a `call` while
+    `is_reserved`, which may be made in the guest's thread; several RPCs may be under way at once."""
 
     def __init__(self, address: str) -> None:
         self.address = address
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether an open connection waits for the first call, which writes its request in its first step then and needs
+        no loop for that."""
+        return False
 
     @abstractmethod
     async def call(self, method: str, body: Body, region: Region, timing: RpcTiming) -> Reply:

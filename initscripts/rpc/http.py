@@ -45,6 +45,10 @@ class HttpConnection(Connection):
         super().__init__(address)
         self._client = client
 
+    @property
+    def is_reserved(self) -> bool:
+        return self._client.is_reserved
+
     async def call(self, method: str, body: Body, region: Region, timing: RpcTiming) -> Reply:
         verb, request = _request(method, body, self._client.origin.authority)
         sink = BodySink(region)

@@ -21,6 +21,7 @@ from initscripts.rpc.http_stream import Exchange, HttpStream, Sink
 from initscripts.rpc.policy import EndpointPolicy
 from initscripts.rpc.pool import ConnectionPool, Place
 from initscripts.rpc.relay import relay
+from initscripts.rpc.reserved import Reserved
 
 _ADOPTIONS = itertools.count(1)
 
@@ -33,21 +34,34 @@ class HttpClient:
         self._adopted = False
         self._policy = policy
         self._pool = pool
+        self._loop = asyncio.get_running_loop()
         self._ahead: asyncio.Task[HttpStream] | None = None
-        self._under_way = 0
+        self._reserved: Reserved | None = None
+        """For the first request, which takes it."""
+        self._under_way: set[Exchange] = set()
 
     @property
     def origin(self) -> Origin:
         return self._place.origin
 
+    @property
+    def is_reserved(self) -> bool:
+        """Whether a connection waits for the first request, which may then begin in any thread: see Connection."""
+        return self._reserved is not None
+
     def dial_ahead(self) -> None:
         """Have a connection soon, if none is idle. Its failure is told to the request that would have used it."""
         stream = self._pool.take(self._place, self._policy)
-        if stream is not None:
-            self._pool.put(self._place, stream)
-        else:
-            self._ahead = asyncio.get_running_loop().create_task(self._dial())
+        if stream is None:
+            self._ahead = self._loop.create_task(self._dial())
             self._ahead.add_done_callback(_retrieve)
+            return
+        try:
+            self._reserved = None if self.origin.tls else Reserved(stream)
+        except OSError:  # out of descriptors: it has one
+            pass
+        if self._reserved is None:
+            self._pool.put(self._place, stream)
 
     def adopt(self, sock: socket.socket, ip: IpAddress) -> None:
         """Use this connection first; it is not kept for others. Takes the socket over."""
@@ -68,16 +82,17 @@ class HttpClient:
     ) -> Head:
         """Send a request and receive its reply. If a connection is idle, the request has been written when this first
         waits. Raises: RpcFailed, whatever a sink raises; the connection is closed then, as when it is cancelled."""
-        self._under_way += 1
+        exchange = Exchange(request, sink, self._loop, bodiless=bodiless)
+        first = exchange
+        self._under_way.add(first)
         try:
-            stream = self._pool.take(self._place, self._policy)
-            kept = stream is not None and stream.requests > 0
+            stream = await self._write_reserved(exchange)
             if stream is None:
-                stream = await self._new()
-            while True:
-                exchange = Exchange(request, sink, bodiless=bodiless)
-                timing.connection = "kept" if kept else "new"
+                stream = self._pool.take(self._place, self._policy) or await self._new()
                 stream.start(exchange)
+            kept = stream.requests > 1
+            while True:
+                timing.connection = "kept" if kept else "new"
                 timing.sent_ns = exchange.sent_ns
                 try:
                     head = await exchange.done
@@ -87,20 +102,23 @@ class HttpClient:
                     if not (stale and repeatable):
                         raise
                     kept, stream = False, await self._dial()
+                    exchange = Exchange(request, sink, self._loop, bodiless=bodiless)
+                    stream.start(exchange)
                 except BaseException:
-                    stream.abort()
+                    stream.abandon(exchange)
                     raise
                 else:
                     timing.first_byte_ns, timing.done_ns = exchange.first_byte_ns, monotonic_ns()
                     timing.bytes = exchange.body_bytes
                     return head
         finally:
-            self._under_way -= 1
+            self._under_way.discard(first)
 
     async def detach(self) -> tuple[socket.socket, Literal["tcp", "relay"]]:
         """See Connection.detach."""
         if self._under_way:
-            raise busy(f"{self._under_way} requests to {self.origin.authority} are under way")
+            raise busy(f"{len(self._under_way)} requests to {self.origin.authority} are under way")
+        self._release()
         stream = self._pool.take(self._place, self._policy) or await self._new()
         if not self.origin.tls:
             return stream.release_socket(), "tcp"
@@ -110,7 +128,8 @@ class HttpClient:
         return await relay(stream, self._pool), "relay"
 
     def close(self) -> None:
-        """A connection that was dialled ahead and never used is kept for others."""
+        """A connection that was reserved or dialled ahead and never used is kept for others."""
+        self._release()
         ahead, self._ahead = self._ahead, None
         if self._adopted:
             self._pool.discard(self._place)
@@ -122,6 +141,30 @@ class HttpClient:
             else:
                 self._pool.put(self._place, ahead.result())
         ahead.cancel()
+
+    async def _write_reserved(self, exchange: Exchange) -> HttpStream | None:
+        """The connection on which this exchange has begun; None: it has not."""
+        reserved, self._reserved = self._reserved, None
+        if reserved is None:
+            return None
+        reserved.write(exchange)
+        try:
+            await asyncio.sleep(0)  # the step that follows is the loop's, whosever this one was
+        except BaseException:
+            reserved.abandon(exchange)
+            raise
+        return reserved.stream if reserved.go_on(exchange) else None
+
+    def _release(self) -> None:
+        """Nobody has used what is reserved: others may."""
+        reserved, self._reserved = self._reserved, None
+        if reserved is None:
+            return
+        reserved.release()
+        if reserved.stream.is_fresh():
+            self._pool.put(self._place, reserved.stream)
+        else:
+            reserved.stream.abort()
 
     async def _new(self) -> HttpStream:
         ahead, self._ahead = self._ahead, None

@@ -42,12 +42,12 @@ class Exchange:
 
     __slots__ = ("bodiless", "body_bytes", "done", "first_byte_ns", "request", "sent_ns", "sink")
 
-    def __init__(self, request: bytes, sink: Sink, *, bodiless: bool) -> None:
+    def __init__(self, request: bytes, sink: Sink, loop: asyncio.AbstractEventLoop, *, bodiless: bool) -> None:
         """`bodiless`: the reply has a head only, whatever it says (HEAD)."""
         self.request = request
         self.sink = sink
         self.bodiless = bodiless
-        self.done: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[Head] = loop.create_future()
         """Raises: RpcFailed."""
         self.sent_ns = self.first_byte_ns = self.body_bytes = 0
 
@@ -87,14 +87,37 @@ class HttpStream(asyncio.BufferedProtocol):
 
     def start(self, exchange: Exchange) -> None:
         """Write the request now; `exchange.done` will tell. Only on an idle connection."""
-        assert self._exchange is None
-        self._exchange = exchange
-        self.requests += 1
-        self._heard = False
-        self._timer = self._loop.call_later(self._limits.silence_s, self._check_silence)
+        self.attach(exchange)
+        self._begin_timer()
         # Before the call and not after it: whom the bytes wake may have the processor until it returns, milliseconds later.
         exchange.sent_ns = monotonic_ns()
         self._write(exchange.request)
+
+    def attach(self, exchange: Exchange) -> None:
+        """What is read from now on is the reply to this; the request is the caller's to write. In any thread, if the
+        connection is that thread's alone."""
+        assert self._exchange is None
+        self._heard = False
+        self.requests += 1
+        self._exchange = exchange
+
+    def go_on(self, exchange: Exchange, written: int) -> None:
+        """On the loop, with an exchange that was attached elsewhere, and so many bytes of its request written."""
+        if exchange.done.done():  # and the connection may be another's by now
+            return
+        if self._exchange is not exchange or self.closed:
+            # It was lost just as the other thread attached: neither side has seen the other.
+            self._exchange = None
+            exchange.done.set_exception(reset("the connection was lost: closed"))
+            return
+        self._begin_timer()
+        if written < len(exchange.request):
+            self.transport.write(exchange.request[written:])
+
+    def abandon(self, exchange: Exchange) -> None:
+        """Nobody waits for this any more. If it is not over, the connection is."""
+        if self._exchange is exchange:
+            self.abort()
 
     def is_fresh(self) -> bool:
         """Idle, open, and nothing waits to be read from it, not even its end."""
@@ -273,6 +296,9 @@ class HttpStream(asyncio.BufferedProtocol):
         if exchange is not None and not exchange.done.done():
             exchange.done.set_exception(error)
 
+    def _begin_timer(self) -> None:
+        self._timer = self._loop.call_later(self._limits.silence_s, self._check_silence)
+
     def _end_exchange(self) -> None:
         self._exchange = None
         if self._timer is not None:
@@ -283,6 +309,6 @@ class HttpStream(asyncio.BufferedProtocol):
     def _check_silence(self) -> None:
         if self._heard:
             self._heard = False
-            self._timer = self._loop.call_later(self._limits.silence_s, self._check_silence)
+            self._begin_timer()
         else:
             self._fail(timed_out(f"no byte for {self._limits.silence_s:g} s"))

@@ -48,6 +48,10 @@ class S3Connection(Connection):
         self._client = client
         self._limits = limits
 
+    @property
+    def is_reserved(self) -> bool:
+        return self._client.is_reserved
+
     async def call(self, method: str, body: Body, region: Region, timing: RpcTiming) -> Reply:
         if method == "GetObject":
             asked = _decode(body, _Object)

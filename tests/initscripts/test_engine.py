@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,28 @@ async def test_a_connection_is_kept_for_the_next_run(here: Room) -> None:
         reports = [(await here.finish(*here.start(function))).report for _ in range(3)]
         assert len(server.peers) == 1
     assert [report.rpcs[0].connection for report in reports] == ["new", "kept", "kept"]
+
+
+async def test_a_guest_writes_its_first_request_while_the_loop_is_elsewhere(here: Room) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        wasm = module(GET, address=f"http://127.0.0.1:{listener.getsockname()[1]}", method="GET /hello")
+        function = here.define(wasm)
+        first, app = here.start(function)
+        accepted, _ = await asyncio.to_thread(listener.accept)
+        with accepted:
+            accepted.settimeout(10)
+            reply = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
+            await asyncio.to_thread(accepted.recv, 4096)
+            accepted.sendall(reply)
+            await here.finish(first, app)
+            second, app = here.start(function)
+            request = accepted.recv(4096)  # in the loop's own thread, which does nothing else meanwhile
+            assert request.startswith(b"GET /hello HTTP/1.1\r\n")
+            accepted.sendall(reply)
+            ran = await here.finish(second, app)
+    assert ran.app.contents[7] == b"hello"
+    assert ran.app.ops == ["sent", "message", "message", "end"]
+    assert ran.report.rpcs[0].connection == "kept"
 
 
 async def test_every_run_has_a_memory_of_its_own(here: Room) -> None:
