@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from sockd.kernel.cgroups import Hierarchies
@@ -15,6 +17,16 @@ def wait_readable(fd: int, deadline_s: float) -> bool:
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(deadline_s * 1000))
+
+
+def waited_for_cpu_s(pids: Iterable[int]) -> float:
+    """Seconds that the threads of these processes could have run but others had the processors."""
+    waited_ns = 0
+    for pid in pids:
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                waited_ns += int(file.read_text().split()[1])
+    return waited_ns / 1e9
 
 
 def cgroup_directories(name: str) -> list[Path]:
