@@ -36,6 +36,10 @@ RECORD = struct.Struct("<q7q")
 NAMES = tuple(abi.FUNCTIONS)
 WAITING = ("recv_msg", "get_conn")
 """What ends only at the deadline, as the app says nothing: called seldom."""
+SOON_S = 0.1
+"""The deadline of a program that may wait for nobody."""
+DEADLINE_S = 10.0
+"""Of a program that ends by itself."""
 ENDING = ("exit", "abort_launch")
 
 
@@ -120,16 +124,22 @@ class Fuzzed:
         self.texts = Texts(f"http://{authority}")
         self._room = Room(self.engine, directory)
         budget = Budget(
-            deadline_s=0.1, memory_bytes=PAGES << 16, region_bytes=1 << 20, connections=4, rpcs=20, messages=20,
+            deadline_s=SOON_S, memory_bytes=PAGES << 16, region_bytes=1 << 20, connections=4, rpcs=20, messages=20,
             endpoints=[authority],
         )  # fmt: skip
         env = {"AWS_ENDPOINT_URL": f"http://{authority}", "AWS_REGION": "r"}
-        self.function = self._room.define(interpreter(), budget=budget, env=env)
+        self._function = self._room.define(interpreter(), budget=budget, env=env)
+        self._patient = self._room.define(
+            interpreter(), budget=msgspec.structs.replace(budget, deadline_s=DEADLINE_S), env=env
+        )
 
-    def run(self, program: bytes) -> RunReport:
+    def run(self, program: bytes, *, ends: bool = False) -> RunReport:
+        """Args: ends: by itself, so that it need not be ended soon."""
+
         async def run() -> RunReport:
-            async with asyncio.timeout(10):
-                return (await self._room.finish(*self._room.start(self.function, program))).report
+            async with asyncio.timeout(2 * DEADLINE_S):
+                function = self._patient if ends else self._function
+                return (await self._room.finish(*self._room.start(function, program))).report
 
         return self.loop.run_until_complete(run())
 
@@ -262,7 +272,7 @@ def test_a_guest_of_random_calls_ends_as_any_other(fuzzed: Fuzzed, program: list
 
 def test_the_guest_calls_what_it_is_told_to(fuzzed: Fuzzed) -> None:
     program: list[Record] = [*CONNECT, *REPLY, ("send_msg", [7, 1, 0, 12]), ("log", [2, "p0", "l0"]), ("exit", [42])]
-    report = fuzzed.run(assembled(fuzzed.texts, program))
+    report = fuzzed.run(assembled(fuzzed.texts, program), ends=True)
     assert (report.outcome, report.status, report.log) == ("exit", 42, "info: GET /hello\n")
     assert [(rpc.id, rpc.status, rpc.bytes) for rpc in report.rpcs] == [(1, 200, 12)]
     assert [(message.id, message.bytes) for message in report.messages] == [(7, 12)]
@@ -275,6 +285,6 @@ def test_what_an_rpc_asked_for_is_kept_up_to_a_limit(fuzzed: Fuzzed) -> None:
     ]  # all texts but the last, which is not UTF-8: a DynamoDB request's name is its body
     sends: list[Record] = [("send_rpc", [0, number, f"p{get_item}", f"l{get_item}", 0, body]) for number in range(20)]
     program: list[Record] = [("connect", [f"p{dynamodb}", f"l{dynamodb}"]), *sends, ("recv_rpc_reply", [0, 19, OUT])]
-    report = fuzzed.run(assembled(fuzzed.texts, program))
+    report = fuzzed.run(assembled(fuzzed.texts, program), ends=True)
     assert len(report.rpcs) == 20 and body > 4096
     assert len(msgspec.json.encode(report.rpcs)) < 20_000

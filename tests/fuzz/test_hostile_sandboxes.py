@@ -208,6 +208,7 @@ def test_a_handler_does_speak_for_its_sandbox(daemon: RunningDaemon) -> None:
     daemon.deploy("speaks", {"f.py": HANDLER + "\n"}, handler="f:handler")
     answer = daemon.run("speaks", {"frames": [failed(errorType="Mine", errorMessage="no")]})
     assert (answer.status, answer.json["errorType"], answer.json["errorMessage"]) == (500, "Mine", "no")
-    assert daemon.run("hostile", {"frames": [framed(99, b"")]}).status == 502
+    daemon.deploy("speaks", {"f.py": HANDLER + "\n\n"}, handler="f:handler")
+    assert daemon.run("speaks", {"frames": [framed(99, b"")]}).status == 502
+    assert daemon.run("speaks", {"frames": []}).json == "plain"
     daemon.remove("speaks")
-    assert daemon.run("hostile", {"frames": []}).json == "plain"

@@ -68,7 +68,10 @@ def test_functions_without_inputs_answer_what_they_must(runner: Runner, name: st
 
 
 @pytest.mark.parametrize("name", ["210", "311"])
-def test_functions_with_inputs_answer_the_same_with_every_storage(runner: Runner, name: str, tmp_path: Path) -> None:
+def test_functions_with_inputs_answer_the_same_with_every_storage(
+    runner: Runner, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(runner.store.env, "SOCKD_STORAGE_GRACE_S", "10")  # an initscript that begins late is waited for
     own, shim, prefetched = run(runner, name, OWN, SHIM, *with_initscript(), repetitions=2)
     for outcome in (own, shim, prefetched):
         assert len(outcome.samples) == 2 and all(sample.cold for sample in outcome.samples)
