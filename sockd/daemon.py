@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -25,6 +24,7 @@ from initscripts.report import AppRead
 from sockd.asynchronous import Asynchronous
 from sockd.config import Config
 from sockd.errors import Draining, SockdError
+from sockd.garbage import Collector
 from sockd.http import management_env, management_events, management_schedules, management_urls, management_versions
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
@@ -277,7 +277,9 @@ async def serve(config: Config) -> int:
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
         worker.open_engine([servers[0].port])
         preloading = asyncio.create_task(worker.preload())
-        settle_collector()
+        collector = Collector(lambda: len(servers[0].running))
+        stack.callback(collector.close)
+        collector.start()
         daemon.later.start()
         print(f"sockd is listening on {daemon.url}", flush=True)
         notify("READY=1")
@@ -292,13 +294,6 @@ async def serve(config: Config) -> int:
         for server in servers:
             await server.aclose(config.http.drain_s)
     return status
-
-
-def settle_collector() -> None:
-    """Leave what is there for good out of the garbage collector's passes, and make those rarer: they take the loop."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 async def _open_doors(
