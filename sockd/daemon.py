@@ -293,6 +293,9 @@ async def serve(config: Config) -> int:
         await worker.functions.drain(config.http.drain_s)
         for server in servers:
             await server.aclose(config.http.drain_s)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # All is taken down. Whoever asks once more, while the loop and the interpreter end, makes no failure of it.
+        signal.signal(number, signal.SIG_IGN)
     return status
 
 

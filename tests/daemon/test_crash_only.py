@@ -271,6 +271,14 @@ def test_an_idle_daemon_stops_at_once_and_keeps_nothing_but_its_state(start: Sta
     assert os.listdir(daemon.state / "base") == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_to_be_told_to_stop_again_and_again_to_the_very_end_is_no_failure(start: Start, number: signal.Signals) -> None:
+    daemon = start()
+    while daemon.process.poll() is None:
+        daemon.signal(number)
+    assert daemon.wait() == 0, daemon.lines
+
+
 def test_a_stop_under_load_loses_no_request_that_was_taken(start: Start) -> None:
     daemon = start()
     daemon.deploy("loaded", "def f(event): return event", concurrency=4)
