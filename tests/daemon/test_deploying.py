@@ -237,7 +237,8 @@ def test_a_removed_version_is_not_held_open_by_requests_that_were_queued_for_it(
 
     for number in range(3):
         turn(number)
-    assert held() == 0
+    while held():  # those of a sandbox are closed when its last process is gone
+        daemon.status()
 
 
 def test_two_deploys_of_one_function_at_once_install_its_packages_once(

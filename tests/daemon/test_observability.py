@@ -10,8 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.daemon.collector import Collector, Seen
+from tests.daemon.gate import Gate
 from tests.daemon.running import RunningDaemon
-from tests.support.threads import at_once
+from tests.support.threads import at_once, in_background
 
 pytestmark = pytest.mark.root
 
@@ -126,11 +127,14 @@ def test_what_happens_now_is_told_by_function(daemon: RunningDaemon) -> None:
     assert "lively" not in daemon.manage("GET", "/live").body.decode()
 
 
-def test_refused_invocations_are_spans_too(daemon: RunningDaemon, collector: Collector) -> None:
-    daemon.deploy("full", "import time\ndef f(event): time.sleep(event)", concurrency=1, queue_depth=0)
-    daemon.call("full", 0)
-    answers = at_once(4, lambda n: daemon.run("full", 0.3))
-    assert {answer.status for answer in answers} == {200, 429}
+def test_refused_invocations_are_spans_too(daemon: RunningDaemon, collector: Collector, gate: Gate) -> None:
+    files = {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE}
+    daemon.deploy("full", files, concurrency=1, queue_depth=0, timeout_s=20)
+    with in_background(lambda: daemon.run("full", gate.port)) as first:
+        gate.arrived()
+        assert [answer.status for answer in at_once(3, lambda n: daemon.run("full", gate.port))] == [429] * 3
+        gate.open()
+        assert first().status == 200
     refused = collector.wait(lambda spans: [span for span in spans if span.name == "full" and span.failed])
     assert refused[0].attributes["error.type"] == "TooManyRequestsException"
 
