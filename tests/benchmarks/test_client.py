@@ -60,5 +60,5 @@ def test_a_closed_loop_answers_every_request_once(server: Server, concurrency: i
 
 def test_load_is_counted(server: Server) -> None:
     load = drive(server.host, server.port, "echo", b"{}", concurrency=2, seconds=1)
-    assert load.requests > 100
+    assert load.requests > 0
     assert load.p50_ms <= load.p99_ms

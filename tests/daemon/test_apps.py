@@ -98,14 +98,14 @@ async def app(scope, receive, send):
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    return "[http]\nmax_streamed_bytes = 3000000\nstop_grace_s = 0.5\n"
+    return "[http]\nmax_streamed_bytes = 3000000\nstop_grace_s = 2\n"
 
 
 @pytest.fixture(scope="module")
 def apps(daemon: RunningDaemon) -> RunningDaemon:
     """The daemon with an app of each kind."""
-    daemon.deploy("wsgi", {"app.py": WSGI}, concurrency=1)
-    daemon.deploy("asgi", {"app.py": ASGI}, concurrency=1)
+    daemon.deploy("wsgi", {"app.py": WSGI}, concurrency=1, timeout_s=20)
+    daemon.deploy("asgi", {"app.py": ASGI}, concurrency=1, timeout_s=20)
     return daemon
 
 
@@ -243,14 +243,14 @@ def test_an_error_in_the_middle_cuts_the_answer(apps: RunningDaemon, path: str) 
 
 
 def test_the_deadline_holds_in_the_middle_of_an_answer(apps: RunningDaemon) -> None:
-    apps.deploy("hasty", {"app.py": WSGI}, timeout_s=0.3)
+    apps.deploy("hasty", {"app.py": WSGI}, timeout_s=1.5)
     with client(apps) as connection:
         connection.ask("/run/hasty/hangs")
         assert connection.rest().endswith(b"half\r\n")
 
 
 def test_a_slow_reader_holds_the_function_up_until_its_deadline(apps: RunningDaemon) -> None:
-    apps.deploy("unread", {"app.py": WSGI}, timeout_s=1, concurrency=1)
+    apps.deploy("unread", {"app.py": WSGI}, timeout_s=2, concurrency=1)
     apps.request("GET", "/run/unread")
     with client(apps) as connection:
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

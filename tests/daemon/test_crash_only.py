@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import os
@@ -18,13 +19,13 @@ import pytest
 
 from tests.daemon.gate import Gate
 from tests.daemon.kernel_view import cgroup_directories, mounts_under, wait_readable
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import DEADLINE_S, RunningDaemon
 from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import in_background
 
-START_LIMIT_S = 5.0
-"""Aim: 2 s, on a machine that does nothing else."""
+START_LIMIT_S = 10.0
+"""Aim: 2 s, on a machine that does nothing else. What a start would wait for in vain it would wait for longer than this."""
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 WAITS = {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE}
 GONE = (ConnectionError, http.client.HTTPException, TimeoutError)
@@ -53,10 +54,14 @@ def start(tmp_path: Path, index: PackageIndex, ledger: Ledger) -> Iterator[Start
 
 def processes(daemon: RunningDaemon) -> list[int]:
     """pidfds of all that the daemon has running."""
-    return [os.pidfd_open(pid) for pid in daemon.pids()]
+    pidfds = []
+    for pid in daemon.pids():
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            pidfds.append(os.pidfd_open(pid))
+    return pidfds
 
 
-def all_gone(pidfds: list[int], deadline_s: float = 5.0) -> bool:
+def all_gone(pidfds: list[int], deadline_s: float = DEADLINE_S) -> bool:
     gone = all(wait_readable(fd, deadline_s) for fd in pidfds)
     for fd in pidfds:
         os.close(fd)
@@ -111,7 +116,7 @@ def test_killed_while_it_invokes(start: Start, gate: Gate) -> None:
         again = killed_and_started_again(daemon, start)
         for call in calls:  # their clients are told at once
             with pytest.raises(GONE):
-                call.result(5)
+                call.result(DEADLINE_S)
     gate.open()
     with in_background(lambda: again.call("busy", gate.port)) as answer:
         gate.arrived()
@@ -132,9 +137,9 @@ def test_killed_while_it_installs_a_package(start: Start, index: PackageIndex) -
         assert index.stalling.wait(15)
         index.abandoned.clear()
         again = killed_and_started_again(daemon, start)
-        assert index.abandoned.wait(5)  # uv went with its daemon
+        assert index.abandoned.wait(DEADLINE_S)  # uv went with its daemon
         with pytest.raises((*GONE, IndexError)):
-            deploying.result(5)
+            deploying.result(DEADLINE_S)
     index.stalled.discard(name)
     assert again.call("before") == "old"
     assert again.packages() == {} and len(os.listdir(again.state / "code")) == 1
@@ -254,7 +259,7 @@ def test_a_stop_has_a_deadline(start: Start, gate: Gate) -> None:
         gate.arrived()
         began = time.monotonic()
         assert daemon.terminate() == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
         answer = stuck()
     assert answer.status == 503 and answer.json["errorType"] == "ServiceUnavailableException"
     assert gate.gone()
@@ -266,7 +271,7 @@ def test_an_idle_daemon_stops_at_once_and_keeps_nothing_but_its_state(start: Sta
     daemon.call("some")
     began = time.monotonic()
     assert daemon.terminate() == 0
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8  # whoever waited for requests would wait for `http.drain_s`, 20
     assert os.listdir(daemon.state / "tmp") in ([], ["packages"])
     assert os.listdir(daemon.state / "base") == []
 
@@ -299,7 +304,7 @@ def test_a_stop_under_load_loses_no_request_that_was_taken(start: Start) -> None
 
     with ThreadPoolExecutor(4) as pool:
         loads = [pool.submit(load, worker) for worker in range(4)]
-        assert warm.wait(10)
+        assert warm.wait(DEADLINE_S)
         stopped.set()
         assert daemon.terminate() == 0
         for each in loads:
@@ -317,7 +322,7 @@ def test_a_deploy_under_way_does_not_hold_up_a_stop(start: Start, index: Package
         assert index.stalling.wait(15)
         began = time.monotonic()
         assert daemon.terminate() == 0
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 10
         with pytest.raises(Exception):  # noqa: B017  whichever way the door closed
             deploying.result(10)
     index.stalled.discard(name)
@@ -378,8 +383,11 @@ def test_the_end_of_the_farm_ends_the_daemon_which_cleans_up_and_says_so(start: 
 
 
 def inner_pids(pid: int) -> list[str]:
-    """A process's numbers, from the host's pid namespace inwards."""
-    return Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].splitlines()[0].split()
+    """A process's numbers, from the host's pid namespace inwards; none of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].splitlines()[0].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def test_systemd_is_told_when_it_is_ready_and_when_it_stops(start: Start, tmp_path: Path) -> None:

@@ -28,13 +28,14 @@ def test_stdout_and_stderr_are_kept_by_request(daemon: RunningDaemon) -> None:
 
 
 def test_what_is_printed_before_an_error_is_kept_too(daemon: RunningDaemon) -> None:
-    for name, end, status in (
-        ("raising", "raise ValueError(1)", 500),
-        ("exiting", "import os; sys.stdout.flush(); os._exit(1)", 502),
-        ("leaving", "sys.exit(1)", 502),
-        ("endless", "while True: pass", 504),
+    for name, end, status, timeout_s in (
+        ("raising", "raise ValueError(1)", 500, 15),
+        ("exiting", "import os; sys.stdout.flush(); os._exit(1)", 502, 15),
+        ("leaving", "sys.exit(1)", 502, 15),
+        ("endless", "while True: pass", 504, 1.5),
     ):
-        daemon.deploy(name, f"import sys\nprint('init')\ndef f(event):\n print('last words')\n {end}", timeout_s=0.3)
+        code = f"import sys\nprint('init')\ndef f(event):\n print('last words')\n {end}"
+        daemon.deploy(name, code, timeout_s=timeout_s)
         answer = daemon.run(name)
         assert answer.status == status
         assert daemon.log_of(name, answer) == "init\nlast words\n", name

@@ -30,7 +30,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    return "[zygote]\nimport_deadline_s = 1.0\ncanary_deadline_s = 1.0\nmemory_mb = 256\n"
+    return "[zygote]\nimport_deadline_s = 4.0\ncanary_deadline_s = 4.0\nmemory_mb = 256\n"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -72,7 +72,7 @@ async def test_a_peer_that_does_not_read_is_not_worked_for(server: HttpServer, w
     assert len(worker.invoked) == count
 
 
-@pytest.mark.parametrize("limits", [ConnectionLimits(head_s=0.2, body_s=0.2)])
+@pytest.mark.parametrize("limits", [ConnectionLimits(head_s=1, body_s=1)])
 async def test_a_body_that_is_not_read_yet_is_not_late(server: HttpServer, worker: FakeWorker) -> None:
     async with raw(server.port) as client, raw(server.port) as other:
         request = post("/run/echo", b"22")
