@@ -12,6 +12,7 @@
 #include "native.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -127,10 +128,18 @@ static void be_child(const struct request *request, const struct fd_list *given,
         PyGC_Enable(); /* off in a Zygote, whose objects are frozen */
 }
 
-/* The Zygote's half: id maps, the go-ahead, the answer. A child without its maps ends by itself. */
+static int has_ended(int pidfd)
+{
+    struct pollfd process = {.fd = pidfd, .events = POLLIN};
+
+    return poll(&process, 1, 0) > 0;
+}
+
+/* The Zygote's half: id maps, the go-ahead, the answer. A child without its maps ends by itself; one that ended before it had
+ * them has told the daemon why, and that is to be heard however soon it was. */
 static int be_parent(int control, const struct request *request, pid_t pid, int pidfd, int maps_written)
 {
-    if (write_id_maps(pid, request) < 0)
+    if (write_id_maps(pid, request) < 0 && !has_ended(pidfd))
         return refuse(control, request->id, "writing the id maps");
     if (write(maps_written, "1", 1) < 0)
         return refuse(control, request->id, "write");
