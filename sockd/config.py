@@ -246,6 +246,17 @@ class EventsConfig(Slice, frozen=True):
     """What becomes of the ticks that a schedule missed while the daemon was down: one is made up for, or none."""
 
 
+class DebugConfig(Slice, frozen=True):
+    """`sockd invoke --debug`: one invocation that waits for a debugger."""
+
+    requirement: str = "debugpy==1.8.22"
+    """What is installed for it, as in a requirements.txt; a function that has debugpy among its packages uses its own."""
+    max_s: float = 3600.0
+    """How long it may take, the debugger's coming included; the function's own deadlines do not hold meanwhile."""
+    memory_mb: int = 128
+    """Of the debugger, beside the function's own."""
+
+
 class LambdaApiConfig(Slice, frozen=True):
     """AWS's Lambda API on the public port."""
 
@@ -302,6 +313,7 @@ class Config(Slice, frozen=True):
     secrets: SecretsConfig = SecretsConfig()
     function_urls: FunctionUrlsConfig = FunctionUrlsConfig()
     page: PageConfig = PageConfig()
+    debug: DebugConfig = DebugConfig()
 
     events: EventsConfig = EventsConfig()
 

@@ -25,7 +25,14 @@ from sockd.asynchronous import Asynchronous
 from sockd.config import Config
 from sockd.errors import Draining, SockdError
 from sockd.garbage import Collector
-from sockd.http import management_env, management_events, management_schedules, management_urls, management_versions
+from sockd.http import (
+    management_debug,
+    management_env,
+    management_events,
+    management_schedules,
+    management_urls,
+    management_versions,
+)
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
@@ -41,6 +48,7 @@ from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import Progress, Tree
 from sockd.import_report import imports
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.debugging import Telling
 from sockd.lambdas.environments import Environments
 from sockd.lambdas.function import Outcome
 from sockd.lambdas.function_urls import NoSuchUrl
@@ -104,6 +112,13 @@ class Daemon:
             "answer": msgspec.Raw(invocation.body),
             "reads": reads,
         }
+
+    async def debug(self, request: InvokeRequest, port: int, tell: Telling) -> Invocation:
+        """Run a function once, when a debugger has come to the port."""
+        if self.draining:
+            raise Draining("the worker is shutting down")
+        running = self._worker.functions.debug(request, port, tell)
+        return await self._noted.account(request, running, measured=False)
 
     async def invoke_told(self, request: InvokeRequest) -> Told:
         """As `invoke`, with what was printed; an error of the function's is in the result."""
@@ -290,6 +305,7 @@ async def serve(config: Config) -> int:
             print("the farm ended by itself; start sockd again", file=sys.stderr)
         daemon.draining = True
         daemon.later.stop()
+        worker.functions.debugging.close()
         await worker.functions.drain(config.http.drain_s)
         for server in servers:
             await server.aclose(config.http.drain_s)
@@ -320,6 +336,7 @@ async def _open_doors(
     )
     stack.push_async_callback(front.aclose, 0.0)
     more = [
+        *management_debug.routes(daemon, config.http.max_payload_bytes),
         *management_env.routes(daemon.environments),
         *management_versions.routes(daemon),
         *management_urls.routes(daemon, config),

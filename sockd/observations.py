@@ -60,10 +60,12 @@ class Observations:
         if self._store is not None:
             await self._store.aclose()
 
-    async def account(self, request: InvokeRequest, running: Coroutine[None, None, Outcome]) -> Invocation:
+    async def account(
+        self, request: InvokeRequest, running: Coroutine[None, None, Outcome], *, measured: bool = True
+    ) -> Invocation:
         """Wait for one invocation and note what there is to note of it. Raises: SockdError, also the function's own.
 
-        Args: running: not begun yet."""
+        Args: running: not begun yet; measured: False: its log and trace only, as how long it takes says nothing."""
         name = request.name
         span = self._place(request) if request.trace is not None or self._export is not None else None
         try:
@@ -80,14 +82,17 @@ class Observations:
         if self._export is not None and span is not None and span.span_id and trace is not None:
             self._export.add(trace)
         took_ns = outcome.answered_ns - request.arrived_ns
-        self.recent.observe(name, outcome.answered_ns, took_ns, invocation.cold, reply.error is not None)
+        if measured:
+            self.recent.observe(name, outcome.answered_ns, took_ns, invocation.cold, reply.error is not None)
         if reply.log or reply.log_dropped:
             await self._keep_log(request, outcome)
         if reply.error is not None:
             reply.error.invocation = invocation
-            self.metrics.observe_error(name, request.trigger, reply.error)
+            if measured:
+                self.metrics.observe_error(name, request.trigger, reply.error)
             raise reply.error
-        self.metrics.observe(name, request.trigger, invocation)
+        if measured:
+            self.metrics.observe(name, request.trigger, invocation)
         return invocation
 
     async def find_logs(self, name: str, request_id: str, since_s: float, limit: int) -> list[LogRecord]:

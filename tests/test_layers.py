@@ -18,12 +18,12 @@ ROOT = Path(__file__).parent.parent
 TOP_LEVEL = ("sockd", "zygote", "storage_lib", "initscripts", "benchmarks", "demo", "tests")
 INSIDE_SANDBOXES = ("zygote", "storage_lib")
 # The storage library is a distribution of its own, too, whose modules are then found without the directory's name; what
-# it imports of others, it imports when a function needs it.
+# it imports of others, it imports when a function needs it; so does a sandbox that is debugged its debugger.
 OWN_NAMES = {
     "zygote": {"zygote"},
     "storage_lib": {"storage_lib", "storage", "nosql", "sockd_initscript", "sockd_storage"},
 }
-LATE = {"zygote": set[str](), "storage_lib": {"boto3", "botocore", "urllib3"}}
+LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")

@@ -76,6 +76,10 @@ def initialize(channel: int, number: int, function: dict, link: int | None) -> e
         extend_path(function)
         if function.get("storage") == "sockd":
             storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
+        if "debug" in function:
+            from zygote import debugging
+
+            debugging.attach(function["debug"])
         handler = entry.open_handler(function)
     except SystemExit:
         raise

@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from sockd.cli.client import Management, Reply, invoke_url, state_dir_option
+from sockd.cli.debugging import DEBUG_PORT, DebugPort, debugged
 from sockd.cli.output import USAGE, Failure, exit_code_of, json_option, print_json, say
 from sockd.remote.connections import DEFAULT_URL
 
@@ -23,15 +24,37 @@ from sockd.remote.connections import DEFAULT_URL
 @click.option("--url", envvar="SOCKD_URL", show_envvar=True, help=f"The worker's address.  [default: {DEFAULT_URL}]")
 @click.option("--async", "later", is_flag=True, help="Have it run later; print the id once that is certain.")
 @click.option("--fresh", is_flag=True, help="In a new sandbox, although there may be idle ones.")
+@click.option(
+    "--debug",
+    type=DebugPort(),
+    is_flag=False,
+    flag_value=DEBUG_PORT,
+    help=f"In a new sandbox that waits for a debugger (debugpy) on 127.0.0.1, without deadlines.  [default port: {DEBUG_PORT}]",
+)
+@click.option(
+    "--source",
+    default=".",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="For --debug: where its code is here.  [default: the current directory]",
+)
 @state_dir_option
 @json_option
 @click.pass_context
 def invoke(
-    ctx: click.Context, name: str, data: str, url: str | None, later: bool, fresh: bool, state_dir: Path, as_json: bool
+    ctx: click.Context,
+    name: str,
+    data: str,
+    url: str | None,
+    later: bool,
+    fresh: bool,
+    debug: int | None,
+    source: Path,
+    state_dir: Path,
+    as_json: bool,
 ) -> None:
     """Run a function once and print what it answers.
 
-    Goes to --url; or, where only --state-dir is given, to the worker that has that directory."""
+    Goes to --url; or, where only --state-dir is given, or with --debug, to the worker that has that directory."""
     payload = payload_of(data)
     given = ctx.get_parameter_source("state_dir") is not ParameterSource.DEFAULT
     if later and fresh:
@@ -40,7 +63,12 @@ def invoke(
         )
     headers = {**({"x-amz-invocation-type": "Event"} if later else {}), **({"x-sockd-fresh": "1"} if fresh else {})}
     begun = time.perf_counter()
-    if url is None and given:
+    if debug is not None:
+        if later or url is not None:
+            why = "it goes through the worker's management socket, and waits"
+            raise Failure("--debug goes with neither --url nor --async", why=why, exit_code=USAGE)
+        reply = debugged(Management(state_dir), name, payload, debug, source)
+    elif url is None and given:
         reply = Management(state_dir).exchange("POST", "functions", name, "invoke", body=payload, headers=headers)
     else:
         reply = invoke_url(url or DEFAULT_URL, name, payload, headers)

@@ -53,6 +53,10 @@ class Work:
         self._owned = owned
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
+    def tell(self, **line: object) -> None:
+        """Send a line, while the work is being done."""
+        self._queue.put_nowait(msgspec.json.encode(line) + b"\n")
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._owned:  # a task that is cancelled before its first step runs nothing, not even a `with`
             task = asyncio.create_task(self._run())
@@ -66,8 +70,8 @@ class Work:
         put = self._queue.put_nowait
         try:
             with self._owned:
-                result = await self._work(lambda text: put(msgspec.json.encode({"progress": text}) + b"\n"))
-            put(msgspec.json.encode({"result": result}) + b"\n")
+                result = await self._work(lambda text: self.tell(progress=text))
+            self.tell(result=result)
         except Exception as error:
             answer = failure(error, request_id_text(new_request_id()))
             put(b'{"status":%d,"error":%s}\n' % (answer.status, answer.body))

@@ -22,6 +22,7 @@ from sockd.caches.zygote_tree import ZygoteTree
 from sockd.errors import ClientGone, SandboxFailed
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.allowance import Allowance
+from sockd.lambdas.debugging import Debugged
 from sockd.lambdas.initscripts import Beside, Initscript, Initscripts
 from sockd.lambdas.provisioned import Pool, provisioned_init
 from sockd.lambdas.trace_context import amzn_of
@@ -113,11 +114,15 @@ class Function:
         """Sandboxes that are kept initialized for it."""
         self._adopt(version)
 
-    async def invoke(self, request: InvokeRequest, recorder: Initscript | None = None) -> Outcome:
+    async def invoke(
+        self, request: InvokeRequest, recorder: Initscript | None = None, debugged: Debugged | None = None
+    ) -> Outcome:
         """One request.
 
-        Args: recorder: makes it a recording: in a new sandbox with our storage library, which does not outlive it.
-        Raises: TooManyRequests, Draining, NoCapacity, SandboxFailed; the handler's errors are in the reply."""
+        Args:
+            recorder: makes it a recording: in a new sandbox with our storage library, which does not outlive it.
+            debugged: it waits for a debugger: in such a sandbox, too, without its initscript.
+        Raises: TooManyRequests, Draining, NoCapacity, SandboxFailed, CannotDebug; the handler's errors are in the reply."""
         self.running += 1
         try:
             if not self.admission.try_enter():
@@ -129,7 +134,10 @@ class Function:
         version = self.version
         try:
             call = None if version.program.is_app is None else version.call(request, version.program.is_app)
-            if recorder is None:
+            if debugged is not None:
+                leased = await self._start(version, None, request, debugged.program(version))
+                debugged.begin(leased.sandbox)
+            elif recorder is None:
                 leased = await self._lease(version, request)
             else:
                 leased = await self._start(version, recorder, request)
@@ -147,7 +155,7 @@ class Function:
             else:
                 reply = await self._first_request(leased, leased.beside, version, request, call)
         finally:
-            if recorder is not None:
+            if recorder is not None or debugged is not None:
                 leased.sandbox.destroy()
             # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
             self._loop.call_soon(self._put_back, leased, version)
@@ -236,18 +244,23 @@ class Function:
             raise
         return Leased(sandbox, "paused", started_ns, time.monotonic_ns())
 
-    async def _start(self, version: Version, script: Initscript | None, request: InvokeRequest) -> Leased:
-        """A cold start: the initscript, and while it runs memory, a child of the best Zygote, the function's code."""
+    async def _start(
+        self, version: Version, script: Initscript | None, request: InvokeRequest, program: Program | None = None
+    ) -> Leased:
+        """A cold start: the initscript, and while it runs memory, a child of the best Zygote, the function's code.
+
+        Args: program: what it becomes, if not the version's own."""
+        program = program or version.program
         beside = None
         if script is not None and self._caches.initscripts is not None:
             # Before anything that waits: what it fetches is on its way while all of the following is done.
             beside = self._caches.initscripts.start(script, request)
         started_ns = time.monotonic_ns()
-        limits = version.program.limits
+        limits = program.limits
         try:
             reservation = await self.allowance.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
             reserved_ns = time.monotonic_ns()
-            started = await self._caches.tree.start(version.zygote_keys, version.program, reservation)
+            started = await self._caches.tree.start(version.zygote_keys, program, reservation)
         except BaseException:
             if beside is not None:
                 beside.give_up()
@@ -256,7 +269,7 @@ class Function:
         sandbox = started.sandbox
         try:
             if beside is None:
-                sandbox.become(version.program)
+                sandbox.become(program)
             else:
                 become_beside(sandbox, version.program, beside, is_recording=script is not version.initscript)
         except OSError as error:
@@ -334,7 +347,7 @@ class Function:
             self._caches.handlers.keep(sandbox, version.program)
         if leased.node is not None:
             nursery = self._caches.nursery
-            if sandbox.imports is not None:
+            if sandbox.imports is not None and sandbox.program is version.program:
                 nursery.observe(version.id, version.zygote_keys, leased.node, sandbox.imports)
             nursery.consider(version.zygote_keys)
             self._caches.tree.refill(leased.node)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.allowance import Allowance
 from sockd.lambdas.code_in_use import CodeInUse
 from sockd.lambdas.code_store import CodeStore, CodeVersion
+from sockd.lambdas.debugging import Debugging, Telling
 from sockd.lambdas.deployments import Deployments, Progress
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function import Caches, Function, Outcome
@@ -68,6 +70,7 @@ class Functions:
         self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
         self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
         self._deployments = Deployments(config.function, registry, code, packages)
+        self.debugging = Debugging(config.debug, packages, base_uid=config.sandbox.base_uid)
         self._live: dict[str, Function] = {}
         self._allowances: dict[str, Allowance] = {}
         self.published = Published(
@@ -229,6 +232,15 @@ class Functions:
         finally:
             self._initscripts.release(script)
 
+    async def debug(self, request: InvokeRequest, port: int, tell: Telling) -> Outcome:
+        """Run a function once, when a debugger has come to the port.
+
+        Raises: as `Function.invoke`; CannotDebug, PackagesFailed."""
+        function = await self.called(request)
+        async with self.debugging.session(function.version, port, tell) as debugged:
+            request.arrived_ns = time.monotonic_ns()  # installing the debugger is no waiting for its turn
+            return await function.invoke(request, debugged=debugged)
+
     async def remove(self, name: str) -> None:
         """Forget a function; its requests under way end first. Raises: NoSuchFunction."""
         self._registry.delete(name)
@@ -268,7 +280,7 @@ class Functions:
         published = [
             name for name, closure in self._registry.published_closures() if key in Closure.from_json(closure).keys
         ]
-        return sorted({*live, *unready, *published, *self._deployments.users(key)})
+        return sorted({*live, *unready, *published, *self._deployments.users(key), *self.debugging.users(key)})
 
     async def drain(self, deadline_s: float) -> None:
         """Admit nobody any more, and let every admitted request end, but no longer than the deadline."""

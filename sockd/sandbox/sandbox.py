@@ -279,6 +279,11 @@ class Sandbox:
         beside = self.companion.reserved_bytes if self.companion is not None else 0
         return self._reservation.size + beside
 
+    @property
+    def host_uid(self) -> int:
+        """Its uid as everybody outside of its user namespace sees it."""
+        return self.zygote.uids.on_host(self.uid)
+
     def adopt(self, reservation: Reservation) -> None:
         """Take over the reservation of the function that a spare is to become, and give back its own."""
         self._reservation.close()

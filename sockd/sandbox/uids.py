@@ -44,6 +44,10 @@ class UidBlock:
         """The sandbox's last process is gone: its uid may be another's."""
         self._free_uids.append(uid)
 
+    def on_host(self, uid: int) -> int:
+        """A sandbox's uid in the host's numbering."""
+        return self.absolute + uid - self._zero
+
     def take_child(self) -> UidBlock:
         """A block for one child Zygote. Raises: NoCapacity when the block cannot be divided again."""
         size = self.count // 2 // CHILDREN
