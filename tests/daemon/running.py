@@ -28,7 +28,7 @@ from tests.daemon.kernel_view import cgroup_pids, wait_readable
 
 REPO = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "sockd", "up", "--listen", "127.0.0.1:0")
-START_DEADLINE_S = 20.0
+START_DEADLINE_S = 45.0
 DEADLINE_S = 15.0
 
 T = TypeVar("T")
@@ -74,6 +74,8 @@ class RunningDaemon:
         self.process = process
         self.pid = process.pid
         self.url = ""
+        self.start_s = 0.0
+        """How long it took until it served."""
         self.lines: list[str] = []
         self._more = threading.Condition()
         self._ended = False
@@ -85,9 +87,11 @@ class RunningDaemon:
         cls, state: Path, config: str = "", *, env: Mapping[str, str] | None = None, command: Sequence[str] = COMMAND
     ) -> RunningDaemon:
         """Args: config: TOML, without the state directory and the address. Raises: AssertionError with its log."""
+        began = time.monotonic()
         daemon = cls.launch(state, config, env=env, command=command)
         try:
             daemon.url = daemon.wait_line(r"listening on (http://\S+)", deadline_s=START_DEADLINE_S)[1]
+            daemon.start_s = time.monotonic() - began
         except BaseException:
             daemon.close()
             raise

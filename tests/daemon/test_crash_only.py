@@ -24,8 +24,8 @@ from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import in_background
 
-START_LIMIT_S = 10.0
-"""Aim: 2 s, on a machine that does nothing else. What a start would wait for in vain it would wait for longer than this."""
+START_LIMIT_S = 5.0
+"""Aim: 2 s, on a machine that does nothing else."""
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 WAITS = {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE}
 GONE = (ConnectionError, http.client.HTTPException, TimeoutError)
@@ -74,13 +74,16 @@ def killed_and_started_again(daemon: RunningDaemon, start: Start, config: str = 
     assert pidfds
     daemon.kill()
     assert all_gone(pidfds), "processes outlived their daemon"  # without anybody's help
-    began = time.monotonic()
     again = start(config)
-    took = time.monotonic() - began
-    assert took < START_LIMIT_S, took
+    assert_started_soon(again, daemon)
     assert sorted(os.listdir(daemon.state / "tmp")) in ([], ["packages"])
     assert list((daemon.state / "tmp").glob("packages/*")) == []
     return again
+
+
+def assert_started_soon(again: RunningDaemon, first: RunningDaemon) -> None:
+    """After a kill a start takes not much longer than on an empty directory, however busy the machine is."""
+    assert again.start_s < max(START_LIMIT_S, 5 * first.start_s), (again.start_s, first.start_s)
 
 
 def test_killed_while_idle(start: Start) -> None:
@@ -214,9 +217,8 @@ def test_killed_at_random_under_load(start: Start, index: PackageIndex, seed: in
         daemon.kill()
         for worker in workers:
             worker.result(30)
-    began = time.monotonic()
     again = start()
-    assert time.monotonic() - began < START_LIMIT_S
+    assert_started_soon(again, daemon)
     for name, number in deployed.items():
         assert again.call(name) in (number, number + 1)  # the one under way may have been recorded
     assert again.terminate() == 0
