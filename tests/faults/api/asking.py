@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import errno
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +34,12 @@ def statuses(port: int, pieces: Sequence[bytes]) -> list[int]:
             for piece in pieces:
                 client.sendall(piece)
             client.shutdown(socket.SHUT_WR)
+        except OSError as error:  # it has refused what came first, and will not read on: what it said is there
+            if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
+                raise
+        with contextlib.suppress(ConnectionError):
             while more := client.recv(1 << 16):
                 said += more
-        except ConnectionError:
-            pass  # it has refused what came first, and will not read on
     return list(_statuses(said))
 
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.kernel_view import cgroup_directories, mounts_under, wait_readable
+from tests.daemon.kernel_view import cgroup_directories, mounts_under, wait_readable, waited_for_cpu_s
 from tests.daemon.running import RunningDaemon
 from tests.support.package_index import PackageIndex
 
@@ -24,6 +24,7 @@ GONE = (ConnectionError, http.client.HTTPException, TimeoutError)
 AIM_S = 2.0
 """By when a worker that was killed should serve again, on a machine that does nothing else."""
 LIMIT_S = 10.0
+"""By when it must, whatever else the machine does, but for the time that others have the processors."""
 PUBLISHED = re.compile(r"[0-9a-f]{64}")
 MADE_AT_START = {"packages"}
 """What a worker that has just started may have in tmp/."""
@@ -49,7 +50,8 @@ class Lives:
         took = time.monotonic() - began
         if self._past:
             self.restarts_s.append(took)
-            assert took < LIMIT_S, f"it served after {took:.1f} s"
+            late = waited_for_cpu_s({self.daemon.pid, *self.daemon.pids()})
+            assert took - late < LIMIT_S, f"it served after {took:.1f} s, {late:.1f} of them without a processor"
             self.check_state()
         return self.daemon
 
