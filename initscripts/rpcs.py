@@ -72,7 +72,7 @@ class Rpc:
         return await _Begun(self._call)
 
     def drop(self) -> None:
-        """On the loop, instead of `call`."""
+        """On the loop, after `call` or instead of it."""
         if self._call is not None:
             self._call.close()
 
@@ -198,6 +198,9 @@ class Rpcs:
             return
         task = asyncio.get_running_loop().create_task(self._carry_out(rpc))
         self._tasks.add(task)
+        task.add_done_callback(
+            lambda _: rpc.drop()
+        )  # of a task that is cancelled before its first step, nobody else would
         task.add_done_callback(self._tasks.discard)
 
     async def _carry_out(self, rpc: Rpc) -> None:

@@ -125,6 +125,38 @@ async def test_a_guest_writes_its_first_request_while_the_loop_is_elsewhere(here
     assert ran.report.rpcs[0].connection == "kept"
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_a_guest_that_does_not_wait_for_what_it_has_written_leaves_no_connection_behind(
+    here: Room, is_answered: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        send = (
+            "(call $note (call $send_rpc (call $connect @address) (i64.const 7) @method (i32.const 0) (i32.const 0)))"
+        )
+        receive = "(call $note (call $recv_rpc_reply (i32.const 0) (i64.const 7) (i32.const 1024)))"
+        wait = f"(if (i32.eq (call $input_len) (i32.const 4)) (then {receive}))"
+        function = here.define(module(send + wait, address=address, method="GET /hello"))
+        first, app = here.start(function, b"wait")
+        accepted, _ = await asyncio.to_thread(listener.accept)
+        with accepted:
+            accepted.settimeout(10)
+            reply = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
+            await asyncio.to_thread(accepted.recv, 4096)
+            accepted.sendall(reply)
+            await here.finish(first, app)
+            second, app = here.start(function, b"")
+            assert accepted.recv(4096)
+            if is_answered:
+                accepted.sendall(reply)
+            ran = await here.finish(second, app)
+            (record,) = ran.report.rpcs
+            assert ran.report.outcome == "exit"
+            if not is_answered:
+                assert record.status == -errno.ECANCELED
+                assert await asyncio.to_thread(accepted.recv, 1) == b""
+
+
 async def test_every_run_has_a_memory_of_its_own(here: Room) -> None:
     body = """
         (call $note (i32.load (i32.const 512)))
