@@ -1,7 +1,7 @@
 """The RPC stacks: what initscripts speak with, on the engine's one event loop.
 
     dialer        address → connection                    policy      which addresses a function may reach
-    s3, s3_object, ranges                                 aws         endpoints and signatures
+    s3, s3_object, ranges                                 aws         endpoints; signing, their signatures
     aws_json      SQS, DynamoDB                           http        requests as the guest words them
     http_client   an origin: kept connections, retries    http_stream one connection; http_head, http_body
     grpc_channel  unary calls                             tcp         anything else

@@ -13,7 +13,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from initscripts.region import Region
-from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed
+from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed, signing
 from initscripts.rpc.aws import AwsService
 from sockd.s3 import signature
 from sockd.s3.canonical import SignedRequest
@@ -28,14 +28,15 @@ KEYS = {
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[datetime.datetime]:
-    """A clock for botocore; its one entry is the time."""
+    """A clock for both; its one entry is the time."""
     clock = [datetime.datetime(2013, 5, 24)]
+    monkeypatch.setattr(signing, "utc_now", lambda: clock[0].strftime("%Y%m%dT%H%M%SZ"))
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *_: clock[0])
     return clock
 
 
 def lines(head: bytes) -> dict[str, str]:
-    return dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:-2])
+    return dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n")[1:-2])
 
 
 def test_the_example_of_the_documentation(now: list[datetime.datetime]) -> None:
@@ -51,11 +52,12 @@ def test_the_example_of_the_documentation(now: list[datetime.datetime]) -> None:
 
 @pytest.mark.parametrize("name", ["s3", "sqs", "dynamodb"])
 @pytest.mark.parametrize("token", ["", "the/session+token="])
-def test_it_is_botocores_signature_on_each_day(name: str, token: str, now: list[datetime.datetime]) -> None:
+@pytest.mark.parametrize("base", ["/base/", "", "/a//b/./c/../d%20e~/"])
+def test_it_is_botocores_signature_on_each_day(name: str, token: str, base: str, now: list[datetime.datetime]) -> None:
     env = KEYS | {
         "AWS_SESSION_TOKEN": token,
         "AWS_DEFAULT_REGION": "eu-central-1",
-        "AWS_ENDPOINT_URL": "http://h:9/base/",
+        "AWS_ENDPOINT_URL": f"http://h:9{base}",
     }
     service = AwsService(name, env)
     kind = botocore.auth.S3SigV4Auth if name == "s3" else botocore.auth.SigV4Auth
@@ -64,8 +66,8 @@ def test_it_is_botocores_signature_on_each_day(name: str, token: str, now: list[
     for day in (1, 2, 2, 1):
         now[0] = datetime.datetime(2030, 1, day)
         for method, target, body in (("GET", "/b/k?list-type=2&prefix=a%20b", b""), ("POST", "/", b'{"a": 1}')):
-            fields = {"x-amz-target": "T.A"}
-            request = AWSRequest(method, f"http://h:9/base{target}", {**fields, "host": "h:9"}, data=body)
+            fields = {"x-amz-target": "T.A", "if-match": '"two  spaces, \xe9"'}
+            request = AWSRequest(method, f"http://h:9{base.rstrip('/')}{target}", {**fields, "host": "h:9"}, data=body)
             plain.add_auth(request)
             assert lines(service.head(method, target, fields, body)) == dict(request.headers.items())
 
@@ -139,3 +141,12 @@ async def test_actions(
         assert connection.descriptor(method, body) == expected
         async with failing("malformed", errno.EINVAL):
             await ask(connection, region, "Receive\r\nMessage", body)
+
+
+def test_the_time_is_spelled_anew_after_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "_spelled", (0.0, "20130524T000000Z"))
+    now_s = [9.0]
+    monkeypatch.setattr("initscripts.rpc.signing.time.monotonic", lambda: now_s[0])
+    assert signing.utc_now() == "20130524T000000Z"
+    now_s[0] = 10.0
+    assert signing.utc_now() > "20130524T000000Z"
