@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from initscripts.region import Region
-from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed
+from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed, policy
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.peer import Request, peer
 
@@ -163,6 +163,15 @@ async def test_addresses_of_loopback_beyond_the_usual_one(dialer: Dialer, region
         connection = dialer.connect(f"http://{host}:{server.port}")
         assert content(await ask(connection, region, "GET /")) == b"welcome"
         assert server.requests[0].headers["host"] == f"{host}:{server.port}"
+
+
+def test_only_what_was_allowed_is_remembered_and_of_the_daemons_ports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = EndpointPolicy(["10.0.0.0/8"], denied_ports=[8080])
+    for _ in range(2):
+        assert rules.allows("a", "10.0.0.1", 80) and rules.allows("a", "10.0.0.1", 8080)
+        assert not rules.allows("a", "11.0.0.1", 80)
+    monkeypatch.setattr(policy, "_is_local", lambda _: True)  # the host was given that address
+    assert rules.allows("a", "10.0.0.1", 80) and not rules.allows("a", "10.0.0.1", 8080)
 
 
 async def _welcome(request: Request) -> None:
