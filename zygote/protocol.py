@@ -162,7 +162,7 @@ def check_header(name: object, value: object) -> tuple[str, str]:
 
 def encode_frame(kind: int, number: int, *parts: bytes) -> bytes:
     """One frame: header and the parts of its body, in one buffer for one write."""
-    return HEADER.pack(sum(map(len, parts)), kind, 0, 0, number) + b"".join(parts)
+    return b"".join((HEADER.pack(sum(map(len, parts)), kind, 0, 0, number), *parts))
 
 
 def decode_header(data: bytes | bytearray, offset: int = 0, *, max_body_bytes: int) -> tuple[int, int, int]:
@@ -205,4 +205,4 @@ class FrameDecoder:
         if len(buffer) < end:
             return None
         self._at = end
-        return kind, number, bytes(buffer[body:end])
+        return kind, number, bytes(memoryview(buffer)[body:end])

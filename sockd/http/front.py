@@ -29,6 +29,7 @@ from sockd.http.app_request import app_request
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
+from sockd.http.body import Body
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
@@ -180,7 +181,7 @@ class Front:
 class FrontExchange(Exchange):
     """One request to the front: judged by its head, then run as soon as it is whole."""
 
-    _body: bytes | bytearray = b""
+    _body: bytes | Body = b""
     _target: Called | Page | SockdError
     _asked: dict[bytes, bytes] | None = None
 
@@ -200,23 +201,24 @@ class FrontExchange(Exchange):
             self.ready = self.ignores_body = True
 
     def on_body(self, data: bytes) -> None:
-        if len(self._body) + len(data) > self._front.max_payload_bytes:
+        body = self._body
+        if (body.size if isinstance(body, Body) else len(body)) + len(data) > self._front.max_payload_bytes:
             self._body = b""
             self._aim(RequestTooLarge(f"the payload has more than {self._front.max_payload_bytes} bytes, the limit"))
             return
-        if not self._body:
-            self._body = data
-            return
-        if isinstance(self._body, bytes):
-            self._body = bytearray(self._body)
-        self._body += data
+        if isinstance(body, Body):
+            body.add(data)
+        else:
+            self._body = Body(body, data) if body else data
 
     async def run(self) -> None:
         target = self._target
         if isinstance(target, re.Match):
+            if isinstance(self._body, Body):
+                self._body = await self._body.whole()
             request_id = new_request_id()
             sink = StreamedAnswer(self, request_id)
-            payload = bytes(self._body) or b"{}"
+            payload = self._body or b"{}"
             name = target[1].decode()
             request = InvokeRequest(name, payload, request_id, self._arrived_ns, self.gone)
             request.sink, request.method, request.as_http = sink, self.head.method.decode(), self._as_http
@@ -256,8 +258,9 @@ class FrontExchange(Exchange):
 
     def _as_http(self) -> tuple[dict[str, Any], bytes]:
         """The request for a web app, and its body."""
-        called, body = self._target, bytes(self._body)
+        called, body = self._target, self._body
         assert isinstance(called, re.Match)
+        assert isinstance(body, bytes)
         root_path = _RUN + called[1] + (b":" + called[2] if called[2] else b"")
         return app_request(self, root_path, called[3] or b"", called[4] or b"", body), body
 

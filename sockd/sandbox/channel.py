@@ -33,7 +33,7 @@ class Channel:
         self._decoder = protocol.FrameDecoder(max_body_bytes)
         self._on_frame = on_frame
         self._on_end = on_end
-        self._unsent = b""
+        self._unsent: bytes | memoryview = b""
         self._paused = False
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._readable)
@@ -44,7 +44,7 @@ class Channel:
             return
         data = protocol.encode_frame(kind, number, *parts)
         if self._unsent:
-            self._unsent += data
+            self._unsent = b"".join((self._unsent, data))
             return
         self._push(data)
 
@@ -82,14 +82,15 @@ class Channel:
             self._loop.remove_writer(fd)
             self._sock.close()
 
-    def _push(self, data: bytes) -> None:
+    def _push(self, data: bytes | memoryview) -> None:
         try:
             sent = self._sock.send(data)
         except BlockingIOError:
             sent = 0
         except OSError:
             return  # the reader sees the end, and why
-        self._unsent = data[sent:]
+        # A view: what is left of megabytes is not copied each time that the peer has taken some.
+        self._unsent = memoryview(data)[sent:] if sent < len(data) else b""
         if self._unsent:
             self._loop.add_writer(self._sock.fileno(), self._writable)
 

@@ -34,6 +34,7 @@ from sockd.http.aws.tags import TagOperations
 from sockd.http.aws.urls import UrlOperations
 from sockd.http.aws.versions import VersionOperations
 from sockd.http.aws.worker import LambdaWorker
+from sockd.http.body import Body
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
@@ -198,7 +199,7 @@ class LambdaExchange(Exchange):
         super().__init__(connection, head)
         self.arrived_ns = time.monotonic_ns()
         self._door = door
-        self._body = bytearray()
+        self._body = Body()
         self._counted = 0
         self._target: Admitted | SockdError
         try:
@@ -208,15 +209,15 @@ class LambdaExchange(Exchange):
 
     def _refuse(self, error: SockdError) -> None:
         self._target = error
-        self._body = bytearray()
+        self._body = Body()
         self._uncount()
         self.ready = self.ignores_body = True
 
     def on_body(self, data: bytes) -> None:
         admitted = self._target
         assert isinstance(admitted, Admitted)
-        self._body += data
-        if len(self._body) > admitted.max_body_bytes:
+        self._body.add(data)
+        if self._body.size > admitted.max_body_bytes:
             self._refuse(self._door.too_large(admitted))
         elif admitted.is_upload:
             self._counted += len(data)
@@ -235,7 +236,7 @@ class LambdaExchange(Exchange):
         target = self._target
         try:
             if isinstance(target, Admitted):
-                answer = await self._door.answer(target, self._body, self)
+                answer = await self._door.answer(target, await self._body.whole(), self)
             else:
                 answer = refusal(target, request_id_text(new_request_id()))
         finally:

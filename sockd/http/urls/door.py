@@ -19,6 +19,7 @@ from sockd.http.aws.access import Access
 from sockd.http.aws.errors import AccessDenied
 from sockd.http.aws.names import arn
 from sockd.http.aws.worker import LambdaWorker
+from sockd.http.body import Body
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
@@ -223,7 +224,7 @@ class UrlExchange(Exchange):
         super().__init__(connection, head)
         self.arrived_ns = time.monotonic_ns()
         self._door = door
-        self._body = bytearray()
+        self._body = Body()
         self._target: Admitted | Exception
         try:
             self._target = door.admit(head, addressed)
@@ -234,12 +235,12 @@ class UrlExchange(Exchange):
 
     def _refuse(self, error: Exception) -> None:
         self._target = error
-        self._body = bytearray()
+        self._body = Body()
         self.ready = self.ignores_body = True
 
     def on_body(self, data: bytes) -> None:
-        self._body += data
-        if len(self._body) > self._door.max_body_bytes:
+        self._body.add(data)
+        if self._body.size > self._door.max_body_bytes:
             self._refuse(self._door.too_large())
 
     async def run(self) -> None:
@@ -247,7 +248,7 @@ class UrlExchange(Exchange):
         if isinstance(target, Exception):
             self.answer(refusal(target, request_id_text(new_request_id())))
         else:
-            await self._door.answer(target, self, bytes(self._body))
+            await self._door.answer(target, self, await self._body.whole())
 
     def answer(self, answer: Answer) -> None:
         if answer.status not in _NO_BODY or self.lost:
