@@ -47,6 +47,10 @@ class _Observation:
     """Distributions pre-imported for this function at every time it was seen."""
     seen: tuple[Seen, ...]
 
+    @property
+    def says_something(self) -> bool:
+        return bool(self.seen) or not self.closure <= self.inherited
+
 
 class ImportProfile:
     """The imports of recent functions, and what follows for a Zygote's set of distributions."""
@@ -183,8 +187,11 @@ class ImportProfile:
         return failed is not None and wanted <= failed
 
     def _forget_surplus(self, closure: frozenset[str]) -> None:
-        alike = [function for function, seen in self._observations.items() if seen.closure == closure]
-        for function in alike[: -self.max_alike]:
+        alike = {function: each for function, each in self._observations.items() if each.closure == closure}
+        # First those that were forked with everything and added nothing: however many come, the one that could tell stays.
+        for function in sorted(alike, key=lambda name: alike[name].says_something)[
+            : max(len(alike) - self.max_alike, 0)
+        ]:
             del self._observations[function]
         while len(self._observations) > self.max_functions:
             self._observations.popitem(last=False)

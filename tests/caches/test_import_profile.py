@@ -125,6 +125,19 @@ def test_observations_are_bounded() -> None:
     assert sum(item["function"].startswith("same") for item in functions) <= 2
 
 
+def test_the_function_that_could_tell_is_not_forgotten_for_many_that_inherited_everything() -> None:
+    """Else what its distribution costs is unknown, and no Zygote is made above the one that holds it."""
+    profile = ImportProfile(max_alike=2)
+    closure = frozenset({NUMPY})
+    profile.observe("told", closure, seen(NUMPY, "numpy", seconds=0.02))
+    for index in range(10):
+        profile.observe(f"inherited-{index}", closure, [], inherited=closure)
+    assert profile.seconds_by_key() == pytest.approx({NUMPY: 0.02}) and profile.modules_for([NUMPY]) == ["numpy"]
+    for index in range(2):
+        profile.observe(f"later-{index}", closure, seen(NUMPY, "numpy", seconds=0.04))
+    assert profile.seconds_by_key() == pytest.approx({NUMPY: 0.04}), "of those that tell something the oldest goes"
+
+
 def test_import_seconds_are_the_mean_over_functions_that_could_tell() -> None:
     profile = ImportProfile()
     closure = frozenset({NUMPY})
