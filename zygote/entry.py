@@ -23,6 +23,8 @@ CACHE_TAG = sys.implementation.cache_tag
 UNCHECKED: bytes = _external.MAGIC_NUMBER + b"\1\0\0\0"
 """How bytecode begins that is valid whatever its source's time (PEP 552): what a deploy writes."""
 
+BUILTIN = frozenset(sys.builtin_module_names)
+
 decode = json.JSONDecoder().decode
 # What is below json's own functions, made once: they match patterns and make an encoder for each call.
 scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
@@ -210,7 +212,7 @@ def load_file(name: str, code: str, file_name: str) -> None:
     bytecode, bytecode of another Python.
 
     Args: name: without dots; code: its directory; file_name: of its source there."""
-    if name in sys.modules or name in sys.builtin_module_names:
+    if name in sys.modules or name in BUILTIN:
         return
     data = read_file(cached_path(code, name))
     if data[:8] == UNCHECKED:
@@ -225,15 +227,31 @@ def cached_path(code: str, name: str) -> str:
 def execute(name: str, code: str, file_name: str, data: bytes) -> None:
     """Run a module's bytecode as the module `name`. Raises: whatever it raises; then it is not in sys.modules."""
     path = f"{code}/{file_name}"
-    spec = _bootstrap.ModuleSpec(name, _external.SourceFileLoader(name, path), origin=path)
-    spec.has_location = True
-    spec.cached = cached_path(code, name)  # or it would be worked out, which costs 15 pages
-    module = sys.modules[name] = _bootstrap.module_from_spec(spec)
+    module = blanks.pop() if blanks else blank()
+    spec = module.__spec__
+    spec.name = spec.loader.name = module.__name__ = name
+    spec.origin = spec.loader.path = module.__file__ = path
+    # Not `cached`, a property: it would be worked out.
+    spec._cached = module.__cached__ = cached_path(code, name)
+    sys.modules[name] = module
     try:
         exec(marshal.loads(memoryview(data)[16:]), module.__dict__)
     except BaseException:
         sys.modules.pop(name, None)
         raise
+
+
+def blank() -> Any:
+    """A module as `importlib` would make it of a file, without a name or a place yet. Made before the fork: what makes one is
+    Python, in pages that a child would have to copy (20 of them)."""
+    spec = _bootstrap.ModuleSpec("", _external.SourceFileLoader("", ""), origin="")
+    spec.has_location = True
+    spec.cached = ""
+    return _bootstrap.module_from_spec(spec)
+
+
+blanks: list[Any] = []
+"""Modules that were made before they are needed; a sandbox needs one."""
 
 
 def read_file(path: str) -> bytes:

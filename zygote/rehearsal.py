@@ -63,5 +63,6 @@ def play(directory: str) -> None:
         far.shutdown(socket.SHUT_WR)
         handler_server.run(near.fileno())
     sys.modules.pop(NAME, None)
+    entry.blanks.append(entry.blank())
     sys.path[:] = path
     os.chdir("/")
