@@ -16,9 +16,10 @@ def receive(channel: int, /) -> tuple[int, int, bytes, tuple[int, ...]] | None:
     """The next frame (kind, number, body, descriptors beside it), or None at the end of the stream. Raises: OSError."""
 
 def reply(
-    channel: int, kind: int, number: int, started_ns: int, ended_ns: int, body: bytes, before: bytes = b"", /
+    channel: int, kind: int, number: int, started_ns: int, ended_ns: int, body: bytes, modules: bytes = ..., /
 ) -> None:
-    """Send a frame whose body begins with protocol.TIMES; `before` is sent first, in the same write. Raises: OSError."""
+    """Send a frame whose body begins with protocol.TIMES; if `modules` is given, that first, as MODULES, in the same write.
+    Raises: OSError."""
 
 def set_environment(variables: dict[bytes, bytes], /) -> None:
     """Add variables to the environment that C code sees; os.environ is the caller's."""

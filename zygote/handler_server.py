@@ -13,7 +13,7 @@ from time import monotonic_ns, tzset
 
 from zygote import _native, entry, hygiene, initscript_link, protocol, storage_finder
 from zygote.import_timer import ImportTimer
-from zygote.protocol import FAILED, GONE, INIT, INVOKE, MODULES, NO_DETAILS, READY, RESULT
+from zygote.protocol import FAILED, GONE, INIT, INVOKE, NO_DETAILS, READY, RESULT
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def exit_status(code: object) -> int:
 
 def serve(channel: int) -> int:
     """Become a function and answer its requests; the exit status. Raises: ProtocolError, OSError."""
-    timer = ImportTimer()
     frame = _native.receive(channel)
     if frame is None:
         return 0
@@ -53,7 +52,10 @@ def serve(channel: int) -> int:
         raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} before INIT")
     link = initscript_link.only_one(fds) if fds else None
     function = protocol.decode_init(body)
-    timer.start()
+    timer = None
+    if function["paths"]:  # of what is not a package's nothing is told
+        timer = ImportTimer()
+        timer.start()
     handler = initialize(channel, number, function, link)
     if handler is None:
         return 1
@@ -121,7 +123,9 @@ def extend_path(function: dict) -> None:
         tempfile.tempdir = None  # type: ignore[attr-defined]  # the Zygote's own scratch is not in this root
 
 
-def answer_requests(channel: int, handler: entry.Handler, max_bytes: int, timer: ImportTimer, link: int | None) -> None:
+def answer_requests(
+    channel: int, handler: entry.Handler, max_bytes: int, timer: ImportTimer | None, link: int | None
+) -> None:
     """INVOKE after INVOKE until the daemon closes the channel. What the first one imported is told once, in one write with
     its answer: told later, a sandbox that is evicted at once would never tell. Then the initscript's work is done."""
     first = True
@@ -135,8 +139,7 @@ def answer_requests(channel: int, handler: entry.Handler, max_bytes: int, timer:
         kind, result, ended = answer(handler, channel, number, body, started, max_bytes)
         if first:
             first = False
-            timer.stop()
-            _native.reply(channel, kind, number, started, ended, result, modules_frame(number, timer.seconds))
+            _native.reply(channel, kind, number, started, ended, result, stop_timing(timer))
         else:
             _native.reply(channel, kind, number, started, ended, result)
         if link is not None:
@@ -188,10 +191,12 @@ def pour(answer: Any, channel: int, number: int) -> bytes:
     return b""
 
 
-def modules_frame(number: int, seconds: dict[str, float]) -> bytes:
-    """What was imported, as a MODULES frame."""
-    modules = json.dumps(imported(seconds)).encode() if seconds else b"[]"
-    return protocol.encode_frame(MODULES, number, modules)
+def stop_timing(timer: ImportTimer | None) -> bytes:
+    """What was imported, as the body of a MODULES frame."""
+    if timer is None:
+        return b"[]"
+    timer.stop()
+    return json.dumps(imported(timer.seconds)).encode() if timer.seconds else b"[]"
 
 
 def too_large(max_bytes: int) -> bytes:

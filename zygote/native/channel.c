@@ -21,6 +21,7 @@ struct timed_header {
     int64_t ended_ns;
 };
 
+#define MODULES 7                     /* protocol.MODULES */
 #define LAST_KIND 10                  /* protocol.FRAME_NAMES */
 #define FRAME_MAX_BYTES (1U << 30)    /* the daemon limits payloads; this only stops a corrupted header */
 
@@ -178,29 +179,34 @@ static struct iovec bytes_of(PyObject *data)
 
 PyObject *native_reply(PyObject *module, PyObject *args)
 {
+    struct header first = {.kind = MODULES};
     struct timed_header head = {0};
-    PyObject *body, *before = NULL;
+    PyObject *body, *modules = NULL;
     long long started_ns, ended_ns;
     unsigned long long number;
-    struct iovec parts[3] = {{NULL, 0}, {&head, sizeof head}};
+    struct iovec parts[4] = {{NULL, 0}, {NULL, 0}, {&head, sizeof head}};
     int fd, kind;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "iiKLLS|S:reply", &fd, &kind, &number, &started_ns, &ended_ns, &body, &before))
+    if (!PyArg_ParseTuple(args, "iiKLLS|S:reply", &fd, &kind, &number, &started_ns, &ended_ns, &body, &modules))
         return NULL;
-    if (before)
-        parts[0] = bytes_of(before);
-    parts[2] = bytes_of(body);
-    if (parts[2].iov_len + sizeof head > UINT32_MAX) {
+    parts[3] = bytes_of(body);
+    if (modules) {
+        parts[0] = (struct iovec){&first, sizeof first};
+        parts[1] = bytes_of(modules);
+    }
+    if (parts[3].iov_len + sizeof head > UINT32_MAX || parts[1].iov_len > UINT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "a frame's length has 32 bits");
         return NULL;
     }
-    head.frame.length = (uint32_t)(sizeof head - sizeof head.frame + parts[2].iov_len);
+    first.length = (uint32_t)parts[1].iov_len;
+    first.number = number;
+    head.frame.length = (uint32_t)(sizeof head - sizeof head.frame + parts[3].iov_len);
     head.frame.kind = (uint8_t)kind;
     head.frame.number = number;
     head.started_ns = started_ns;
     head.ended_ns = ended_ns;
-    if (send_whole(fd, parts, 3) < 0)
+    if (send_whole(fd, parts, 4) < 0)
         return NULL;
     return none();
 }
