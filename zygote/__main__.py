@@ -33,10 +33,13 @@ def main(control_fd: str, procs_fds: str, filters: str) -> None:
     linux.set_no_new_privs()
     hygiene.settle()
     rehearsal.rehearse(rehearsal.REPETITIONS)
+    _native.share_code()
+    rehearsal.rehearse()
     hygiene.settle()
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     _native.keep_filters(null, *(bytes.fromhex(text) for text in filters.split(",")))
     _native.prepare()
+    _native.fill_gaps()
     run()
 
 

@@ -67,6 +67,7 @@ def import_modules(message: dict) -> dict:
             failed[name] = f"{type(error).__name__}: {error}"[:500]
     seconds = time.monotonic() - started
     hygiene.settle()
+    _native.fill_gaps()
     return {"op": "imported", "seconds": seconds, "threads": hygiene.thread_count(), "failed": failed}
 
 

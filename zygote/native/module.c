@@ -21,6 +21,8 @@ static PyMethodDef methods[] = {
     {"message", native_message, METH_NOARGS, NULL},
     {"prepare", native_prepare, METH_VARARGS, NULL},
     {"keep_filters", native_keep_filters, METH_VARARGS, NULL},
+    {"fill_gaps", native_fill_gaps, METH_NOARGS, NULL},
+    {"share_code", native_share_code, METH_NOARGS, NULL},
     {"receive", native_receive, METH_VARARGS, NULL},
     {"reply", native_reply, METH_VARARGS, NULL},
     {"set_environment", native_set_environment, METH_VARARGS, NULL},

@@ -46,6 +46,8 @@ PyObject *native_serve(PyObject *module, PyObject *args);
 PyObject *native_message(PyObject *module, PyObject *args);
 PyObject *native_prepare(PyObject *module, PyObject *args);
 PyObject *native_keep_filters(PyObject *module, PyObject *args);
+PyObject *native_fill_gaps(PyObject *module, PyObject *args);
+PyObject *native_share_code(PyObject *module, PyObject *args);
 PyObject *native_receive(PyObject *module, PyObject *args);
 PyObject *native_reply(PyObject *module, PyObject *args);
 PyObject *native_set_environment(PyObject *module, PyObject *args);
