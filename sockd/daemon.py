@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,8 @@ from sockd.import_report import imports
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.debugging import Telling
 from sockd.lambdas.environments import Environments
-from sockd.lambdas.function import Outcome
 from sockd.lambdas.function_urls import NoSuchUrl
+from sockd.lambdas.leased import Outcome
 from sockd.lambdas.recent import Lately
 from sockd.lambdas.trace_spans import describe, summary
 from sockd.live import live
@@ -60,7 +60,7 @@ from sockd.observations import Observations
 from sockd.sandbox.lifecycle import State
 from sockd.snapshots import package_rows, status, tree_snapshot, watch
 from sockd.state_dir import StateDir
-from sockd.telemetry import FunctionInfo, Invocation, LogRecord
+from sockd.telemetry import Ending, FunctionInfo, Invocation, LogRecord
 from sockd.worker import Worker
 
 REPORT_DEADLINE_S = 1.0
@@ -90,6 +90,11 @@ class Daemon:
             raise Draining("the worker is shutting down")
         function = await self._worker.functions.called(request)
         return await self._noted.account(request, function.invoke(request))
+
+    def begin(self, request: InvokeRequest, done: Callable[[Ending], None]) -> Callable[[], object] | None:
+        """As `WorkerApi.begin`."""
+        function = None if self.draining else self._worker.functions.ready(request)
+        return None if function is None else self._noted.begin(request, function, done).cancel
 
     def is_app(self, name: str) -> bool:
         return self._worker.functions.is_app(name)

@@ -6,10 +6,12 @@ an answer finds its log and its trace.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 
 from sockd.config import MB, Config
@@ -17,14 +19,16 @@ from sockd.errors import SandboxFailed, SockdError
 from sockd.http.metrics import Metrics
 from sockd.http.request_ids import request_id_text
 from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.function import Outcome
+from sockd.lambdas.function import Function
+from sockd.lambdas.leased import Outcome
 from sockd.lambdas.log_store import LogStore
 from sockd.lambdas.logs import LogBook
 from sockd.lambdas.recent import Recent
+from sockd.lambdas.serving import Serving
 from sockd.lambdas.trace_context import amzn_of, traceparent_of
 from sockd.lambdas.traces import Traces, trace_of_refused
 from sockd.otlp.client import SpanExport
-from sockd.telemetry import Invocation, LogRecord, SpanContext, TraceContext
+from sockd.telemetry import Ending, Invocation, LogRecord, SpanContext, TraceContext
 
 _log = logging.getLogger(__name__)
 
@@ -60,40 +64,72 @@ class Observations:
         if self._store is not None:
             await self._store.aclose()
 
+    def begin(self, request: InvokeRequest, function: Function, done: Callable[[Ending], None]) -> Serving:
+        """Begin one invocation, and note what there is to note of it before `done` is told."""
+        return function.begin(request, partial(self._ended, request, self._placed(request), done))
+
     async def account(
         self, request: InvokeRequest, running: Coroutine[None, None, Outcome], *, measured: bool = True
     ) -> Invocation:
         """Wait for one invocation and note what there is to note of it. Raises: SockdError, also the function's own.
 
         Args: running: not begun yet; measured: False: its log and trace only, as how long it takes says nothing."""
-        name = request.name
-        span = self._place(request) if request.trace is not None or self._export is not None else None
+        span = self._placed(request)
         try:
             outcome = await running
         except SockdError as error:
             self._refused(request, span, error)
             raise
         except OSError as error:
-            _log.exception("%s could not be run", name)
-            self._refused(request, span, error)
-            raise SandboxFailed(f"a sandbox could not be made: {error.strerror}") from error
-        reply, invocation = outcome.reply, outcome.invocation
+            raise self._refused(request, span, error) from error
+        told, record = self._note(request, outcome, span, measured=measured)
+        if record is not None and self._store is not None:
+            await self._store.append(record)
+        if isinstance(told, BaseException):
+            raise told
+        return told
+
+    def _ended(
+        self,
+        request: InvokeRequest,
+        span: SpanContext | None,
+        done: Callable[[Ending], None],
+        outcome: Outcome | BaseException,
+    ) -> None:
+        if isinstance(outcome, BaseException):
+            done(self._refused(request, span, outcome))
+            return
+        try:
+            told, record = self._note(request, outcome, span)
+        except Exception as error:  # a bug of ours must not keep the answer
+            done(error)
+            return
+        if record is None or self._store is None:
+            done(told)
+            return
+        writing = asyncio.get_running_loop().create_task(self._store.append(record))
+        writing.add_done_callback(lambda written: done(written.exception() or told))
+
+    def _note(
+        self, request: InvokeRequest, outcome: Outcome, span: SpanContext | None, *, measured: bool = True
+    ) -> tuple[Ending, LogRecord | None]:
+        """Note one that reached a sandbox. Returns: what to tell of it, and its log, if it printed anything."""
+        name, reply, invocation = request.name, outcome.reply, outcome.invocation
         trace = self.traces.add(request, outcome, span)
         if self._export is not None and span is not None and span.span_id and trace is not None:
             self._export.add(trace)
         took_ns = outcome.answered_ns - request.arrived_ns
         if measured:
             self.recent.observe(name, outcome.answered_ns, took_ns, invocation.cold, reply.error is not None)
-        if reply.log or reply.log_dropped:
-            await self._keep_log(request, outcome)
+        record = self._keep_log(request, outcome) if reply.log or reply.log_dropped else None
         if reply.error is not None:
             reply.error.invocation = invocation
             if measured:
                 self.metrics.observe_error(name, request.trigger, reply.error)
-            raise reply.error
+            return reply.error, record
         if measured:
             self.metrics.observe(name, request.trigger, invocation)
-        return invocation
+        return invocation, record
 
     async def find_logs(self, name: str, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
         """As `WorkerApi.find_logs`."""
@@ -109,14 +145,17 @@ class Observations:
         self.metrics.forget(name)
         self.recent.forget(name)
 
-    async def _keep_log(self, request: InvokeRequest, outcome: Outcome) -> None:
-        """Keep what it printed, in memory and, if that is wanted, on disk: before anybody has the answer."""
+    def _keep_log(self, request: InvokeRequest, outcome: Outcome) -> LogRecord:
+        """Keep what it printed in memory."""
         reply, version = outcome.reply, outcome.invocation.version
         text_id = request_id_text(request.id)
         record = LogRecord(text_id, time.time(), reply.log, reply.log_dropped, request.name, version)
         self.logs.append(request.name, record)
-        if self._store is not None:
-            await self._store.append(record)
+        return record
+
+    def _placed(self, request: InvokeRequest) -> SpanContext | None:
+        """A request's place in its trace, if it is to have one."""
+        return self._place(request) if request.trace is not None or self._export is not None else None
 
     def _place(self, request: InvokeRequest) -> SpanContext:
         """A request's place in its trace, which is the caller's or begins here; the function is told of it."""
@@ -134,9 +173,17 @@ class Observations:
         request.details = {**(request.details or {}), **told}
         return SpanContext(caller.trace_id, span_id, caller.parent_id, caller.state)
 
-    def _refused(self, request: InvokeRequest, span: SpanContext | None, error: Exception) -> None:
-        """Note one for which there was no sandbox."""
+    def _refused(self, request: InvokeRequest, span: SpanContext | None, error: BaseException) -> BaseException:
+        """Note one for which there was no sandbox. Returns: what to tell of it."""
+        if not isinstance(error, SockdError | OSError):
+            return error  # it was cancelled, or there is a bug of ours
         self.metrics.observe_error(request.name, request.trigger, error)
         if span is not None and span.span_id and self._export is not None:
             error_type = error.error_type if isinstance(error, SockdError) else type(error).__name__
             self._export.add(trace_of_refused(request, error_type, span))
+        if isinstance(error, SockdError):
+            return error
+        _log.error("%s could not be run", request.name, exc_info=error)
+        failed = SandboxFailed(f"a sandbox could not be made: {error.strerror}")
+        failed.__cause__ = error
+        return failed

@@ -89,6 +89,10 @@ class Invocation(msgspec.Struct, frozen=True):
         return self.origin in ("spare", "zygote")
 
 
+Ending = Invocation | BaseException
+"""What becomes of an invocation: it is answered, or there is an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogRecord:
     """What one request wrote to stdout and stderr."""

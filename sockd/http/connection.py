@@ -213,17 +213,16 @@ class Connection(RequestReader, asyncio.BufferedProtocol):
         first = self._exchanges[0]
         if not first.ready:
             first.ask_for_body()
-        elif first.task is None:
-            first.task = self._loop.create_task(self._run(first))
+        elif not first.started:
+            first.started = True
             self.server.running.add(first)
+            first.start()
 
-    async def _run(self, exchange: Exchange) -> None:
-        try:
-            await exchange.run()
-        finally:
-            self.server.running.discard(exchange)
-            if not exchange.answered and not exchange.lost:
-                self._abandon()
+    def ended(self, exchange: Exchange) -> None:
+        """It has run to its end, and has answered or never will."""
+        self.server.running.discard(exchange)
+        if not exchange.answered and not exchange.lost:
+            self._abandon()
 
     # -- ends
 

@@ -39,7 +39,10 @@ class Exchange:
     """All of it has."""
     lost = False
     """Nobody will read an answer."""
+    started = False
+    """`start` has been called."""
     task: asyncio.Task[None] | None = None
+    """In which it `run`s, if it does."""
     when_gone: Callable[[], None] | None = None
     """Called as soon as the client looks `gone`, for an answer that takes long."""
 
@@ -69,9 +72,25 @@ class Exchange:
             tell, self.when_gone = self.when_gone, None
             tell()
 
+    def start(self) -> None:
+        """Begin to answer, not at once. Called once, when everything before it on the connection is answered; who does not
+        `run` tells the connection of its end (`Connection.ended`)."""
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self.run()
+        finally:
+            self.connection.ended(self)
+
     async def run(self) -> None:
-        """Answer, if nothing has been `lost`. Called once, when everything before it on the connection is answered."""
+        """Answer, if nothing has been `lost`."""
         raise NotImplementedError
+
+    def cancel(self) -> None:
+        """The server stops, and waits for the task, if there is one: answer now or never."""
+        if self.task is not None:
+            self.task.cancel()
 
     def ask_for_body(self) -> None:
         """Tell a client that waits with its body to send it; only once, and not before its turn."""

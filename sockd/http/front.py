@@ -20,6 +20,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 from sockd.config import HttpConfig
@@ -42,6 +43,7 @@ from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import WorkerApi
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas import trace_context
+from sockd.telemetry import Ending, Invocation
 
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
@@ -184,6 +186,8 @@ class FrontExchange(Exchange):
     _body: bytes | Body = b""
     _target: Called | Page | SockdError
     _asked: dict[bytes, bytes] | None = None
+    _begun: tuple[Callable[[], object], Callable[[Ending], None]] | None = None
+    """What ends an invocation that is no task, and who is told of its end."""
 
     def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
         super().__init__(connection, head)
@@ -211,22 +215,39 @@ class FrontExchange(Exchange):
         else:
             self._body = Body(body, data) if body else data
 
+    def start(self) -> None:
+        """Without a task where a live function is just to be run, with a body that came in one piece."""
+        target, body = self._target, self._body
+        if isinstance(target, re.Match) and self._asked is None and isinstance(body, bytes):
+            request, sink = self._invoke_request(target, body)
+            done = partial(self._ended, sink)
+            cancel = self._front.worker.begin(request, done)
+            if cancel is not None:
+                self._begun = cancel, done
+                return
+        super().start()
+
+    def cancel(self) -> None:
+        if self._begun is None:
+            super().cancel()
+            return
+        cancel, done = self._begun
+        cancel()
+        done(asyncio.CancelledError())
+
+    def _ended(self, sink: StreamedAnswer, ending: Ending) -> None:
+        self._begun = None
+        try:
+            sink.close(answer_of(ending, request_id_text(sink.request_id)))
+        finally:
+            self.connection.ended(self)
+
     async def run(self) -> None:
         target = self._target
         if isinstance(target, re.Match):
             if isinstance(self._body, Body):
                 self._body = await self._body.whole()
-            request_id = new_request_id()
-            sink = StreamedAnswer(self, request_id)
-            payload = self._body or b"{}"
-            name = target[1].decode()
-            request = InvokeRequest(name, payload, request_id, self._arrived_ns, self.gone)
-            request.sink, request.method, request.as_http = sink, self.head.method.decode(), self._as_http
-            if target[2]:
-                qualifier = target[2].decode()
-                request.qualifier, request.details = qualifier, {"arn": arn(name, qualifier)}
-            if self._asked is not None:
-                request.trace = trace_context.of_headers(self.head.headers)
+            request, sink = self._invoke_request(target, self._body)
             if self._asked is None:
                 sink.close(await run(self._front.worker, request))
             else:
@@ -241,6 +262,21 @@ class FrontExchange(Exchange):
             self.answer(page if isinstance(page, Answer) else await page)
         except Exception as error:
             self.answer(failure(error, text_id))
+
+    def _invoke_request(self, target: Called, body: bytes) -> tuple[InvokeRequest, StreamedAnswer]:
+        """What the worker is asked, and who takes the answer."""
+        request_id = new_request_id()
+        sink = StreamedAnswer(self, request_id)
+        payload = body or b"{}"
+        name = target[1].decode()
+        request = InvokeRequest(name, payload, request_id, self._arrived_ns, self.gone)
+        request.sink, request.method, request.as_http = sink, self.head.method.decode(), self._as_http
+        if target[2]:
+            qualifier = target[2].decode()
+            request.qualifier, request.details = qualifier, {"arn": arn(name, qualifier)}
+        if self._asked is not None:
+            request.trace = trace_context.of_headers(self.head.headers)
+        return request, sink
 
     async def _run_as_asked(self, request: InvokeRequest, asked: dict[bytes, bytes]) -> Answer:
         front = self._front
@@ -269,10 +305,17 @@ async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:
     """Invoke a function and put whatever happens into an answer."""
     text_id = request_id_text(request.id)
     try:
-        return success(await worker.invoke(request), text_id)
-    except asyncio.CancelledError:
-        # Only the server cancels, when its drain is over, and it waits for nothing but the end of this task: better an
+        return answer_of(await worker.invoke(request), text_id)
+    except (asyncio.CancelledError, Exception) as error:
+        return answer_of(error, text_id)
+
+
+def answer_of(ending: Ending, request_id: str) -> Answer:
+    """What has become of an invocation, as an answer."""
+    if isinstance(ending, Invocation):
+        return success(ending, request_id)
+    if isinstance(ending, asyncio.CancelledError):
+        # Only the server cancels, when its drain is over, and it waits for nothing but the end of this request: better an
         # answer than a connection that closes without one.
-        return failure(Draining("the worker stopped before the function had answered"), text_id)
-    except Exception as error:
-        return failure(error, text_id)
+        ending = Draining("the worker stopped before the function had answered")
+    return failure(ending, request_id)

@@ -161,9 +161,10 @@ class HttpServer:
         for connection in list(self._connections):
             connection.drain()
         await self._drained(drain_s)
-        tasks = [exchange.task for exchange in self.running if exchange.task is not None]
-        for task in tasks:
-            task.cancel()
+        running = list(self.running)
+        for exchange in running:
+            exchange.cancel()
+        tasks = [exchange.task for exchange in running if exchange.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
         for connection in list(self._connections):

@@ -50,7 +50,7 @@ class StreamedAnswer(Sink):
 
     def __init__(self, exchange: Exchange, request_id: bytes) -> None:
         self._exchange = exchange
-        self._request_id = request_id
+        self.request_id = request_id
 
     async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         exchange = self._exchange
@@ -69,7 +69,7 @@ class StreamedAnswer(Sink):
             fields += f"content-length: {length}\r\n"
         if self._framing is Framing.CLOSE:
             exchange.keep_alive = False
-        request_id = request_id_text(self._request_id)
+        request_id = request_id_text(self.request_id)
         self._head = status, fields + begun_fields(self.begun, request_id)
         # At once, but for a first chunk that comes in the same breath.
         asyncio.get_running_loop().call_soon(self._flush)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 UNITS = 1
 """Of work in one turn: one is a request, or UNIT_BYTES of a body. Either costs 0.02 to 0.1 ms of the loop, and a warm request
-waits for four turns of the loop; what a turn costs by itself is too little to be seen in throughput."""
+waits for two turns of the loop; what a turn costs by itself is too little to be seen in throughput."""
 UNIT_BYTES = 8 * 1024
 PLACES = 64
 """Queues at most: targets share them, so that many targets are no way to many turns."""

@@ -12,7 +12,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.versions import Versions
-from sockd.telemetry import FunctionInfo, Invocation, LogRecord, TraceContext
+from sockd.telemetry import Ending, FunctionInfo, Invocation, LogRecord, TraceContext
 
 Progress = Callable[[str], None]
 """Takes one line of progress, for a person; never waits."""
@@ -91,6 +91,11 @@ class WorkerApi(Protocol):
 
     async def invoke(self, request: InvokeRequest) -> Invocation:
         """Run a function once. Raises: SockdError."""
+
+    def begin(self, request: InvokeRequest, done: Callable[[Ending], None]) -> Callable[[], object] | None:
+        """As `invoke`, without a task: `done` is told what that would return or raise, after this has returned.
+
+        Returns: what ends it without `done` being told; or None: nothing has begun, `invoke` it."""
 
     def is_app(self, name: str) -> bool:
         """Whether a function is known to be a web app, to which a request's headers belong."""

@@ -59,10 +59,22 @@ class Admission:
         """Enters, after waiting for a turn if need be. On return the caller owes a `leave`; cancelled, it owes nothing.
 
         Raises: TooManyRequests at once when the queue is full; Draining after `drain` or `close`."""
-        if self.closed:
-            raise Draining("the function takes no new requests; try again")
         if self.try_enter():
             return
+        turn = self.queue()
+        try:
+            await turn
+        except BaseException:
+            self.give_up(turn)
+            raise
+
+    def queue(self) -> asyncio.Future[None]:
+        """A turn in the queue, for one who could not enter: it is done when the place is the caller's, who owes a `leave`
+        then, or fails with TooManyRequests. Who gives it up calls `give_up`.
+
+        Raises: TooManyRequests at once when the queue is full; Draining after `drain` or `close`."""
+        if self.closed:
+            raise Draining("the function takes no new requests; try again")
         if not self.concurrency:
             raise _switched_off()
         if len(self._waiters) >= self.queue_depth:
@@ -72,16 +84,16 @@ class Admission:
             )
         turn = asyncio.get_running_loop().create_future()
         self._waiters[turn] = None
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.leave()  # the turn came in the same step of the loop as the cancellation: pass it on
-            else:
-                turn.cancel()
-                self._waiters.pop(turn, None)
-                self._check_idle()
-            raise
+        return turn
+
+    def give_up(self, turn: asyncio.Future[None]) -> None:
+        """Wait no longer."""
+        if turn.done() and not turn.cancelled() and turn.exception() is None:
+            self.leave()  # the turn came in the same step of the loop: pass it on
+        else:
+            turn.cancel()
+            self._waiters.pop(turn, None)
+            self._check_idle()
 
     def leave(self) -> None:
         """Gives the place back; the longest waiter has it when this returns."""

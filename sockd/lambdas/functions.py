@@ -33,10 +33,11 @@ from sockd.lambdas.code_store import CodeStore, CodeVersion
 from sockd.lambdas.debugging import Debugging, Telling
 from sockd.lambdas.deployments import Deployments, Progress
 from sockd.lambdas.entrypoint import entry_point
-from sockd.lambdas.function import Caches, Function, Outcome
+from sockd.lambdas.function import Caches, Function
 from sockd.lambdas.function_config import FunctionConfig, InitscriptConfig, check_name
 from sockd.lambdas.initscript_deploys import InitscriptDeploys
 from sockd.lambdas.initscripts import Initscripts
+from sockd.lambdas.leased import Outcome
 from sockd.lambdas.published import Published
 from sockd.lambdas.registry import FunctionRecord, Registry
 from sockd.lambdas.version import Version
@@ -101,11 +102,13 @@ class Functions:
             key = self._registry.key_path
             _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
 
+    def ready(self, request: InvokeRequest) -> Function | None:
+        """What was deployed last, if a request is for that and it is live; None: ask `called`."""
+        return None if request.qualifier else self._live.get(request.name)
+
     async def called(self, request: InvokeRequest) -> Function:
         """The version that a request is for. Raises: as `get`."""
-        if not request.qualifier:
-            return self._live.get(request.name) or await self.get(request.name)
-        return await self.get(request.name, request.qualifier, request.draw())
+        return self.ready(request) or await self.get(request.name, request.qualifier, request.draw())
 
     async def get(self, name: str, qualifier: str = "", draw: float = 0.0) -> Function:
         """A live version of a function: what was deployed last, or a published one.

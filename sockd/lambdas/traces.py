@@ -17,7 +17,7 @@ from initscripts.daemon_run import Run
 from sockd.errors import SockdError
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.cold_starts import Imported, imported_packages, why_cold
-from sockd.lambdas.function import Outcome
+from sockd.lambdas.leased import Outcome
 from sockd.telemetry import Invocation, SpanContext, Times
 
 MAX_REPORTS = 256

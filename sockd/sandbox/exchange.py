@@ -53,13 +53,16 @@ class Exchange(msgspec.Struct, eq=False):
     """The request under way."""
 
     number: int
-    reply: asyncio.Future[Reply]
+    done: Callable[[Reply], None]
+    """Told what came back, once."""
     open_sink: Callable[[], Taker] | None = None
     """Called when the answer begins to come piece by piece."""
     compose: Callable[[bool], Call] | None = None
     """What is still to be sent, when it is known whether the handler is an app."""
     timer: asyncio.TimerHandle | None = None
     stream: Stream | None = None
+    is_over: bool = False
+    """Its outcome is certain."""
 
     def on_piece(self, kind: int, body: bytes, flow: Flow, *, max_joined_bytes: int) -> None:
         """HEAD, or CHUNK behind it. Raises: ProtocolError; ResponseTooLarge."""

@@ -188,28 +188,29 @@ class Sandbox:
 
     async def request(self, request_id: bytes, event: bytes) -> Reply:
         """One request to the function, a plain one; as `ask`."""
-        return await self.ask(Call(request_id, event))
+        return await self._told(lambda done: self.ask(Call(request_id, event), done))
 
-    async def ask(
+    def ask(
         self,
         call: Call | None,
+        done: Callable[[Reply], None],
         open_sink: Callable[[], Taker] | None = None,
         *,
         compose: Callable[[bool], Call] | None = None,
-    ) -> Reply:
+    ) -> None:
         """One request to the function; the first one also waits for its init.
 
         Args:
+            done: told of the answer as soon as it has come, or in `error` of FunctionFailed, InitFailed, TimedOut,
+                OutOfMemory or SandboxDied. Unless the handler itself answered, the sandbox is destroyed then.
             open_sink: called when the answer begins to come piece by piece; without one such an answer is joined.
             compose: gives the call, told whether the handler is an app; for a program that this is not known of. What it
-                raises is the answer.
-        Returns: the answer, or in `error` FunctionFailed, InitFailed, TimedOut, OutOfMemory or SandboxDied. Unless the
-            handler itself answered, the sandbox is destroyed then."""
+                raises is the answer."""
         program = self.program
         assert program is not None
         if self.state is not State.STARTING:
             self.state = advance(self.state, Step.BEGIN)
-        exchange = self._exchange = Exchange(next(_numbers), self._loop.create_future(), open_sink)
+        exchange = self._exchange = Exchange(next(_numbers), done, open_sink)
         self._arm(exchange, program.timeout_s if self.state is State.BUSY else program.init_timeout_s)
         if call is not None:
             self._invoke(exchange, call)
@@ -220,35 +221,39 @@ class Sandbox:
             self._compose(exchange, compose)
         if self.state is State.STARTING:
             self.cgroup.settle()  # now that the sandbox has all it needs to go on
-        return await self._reply(exchange)
 
     async def initialize(self) -> Reply:
         """Wait until the handler has been imported, before any request. What that printed comes with the first answer.
 
         Returns: nothing, or in `error` InitFailed, TimedOut, OutOfMemory or SandboxDied; then the sandbox is destroyed."""
+        return await self._told(self._initialize)
+
+    def _initialize(self, done: Callable[[Reply], None]) -> None:
         assert self.program is not None
-        exchange = self._exchange = Exchange(INIT_ONLY, self._loop.create_future())
+        exchange = self._exchange = Exchange(INIT_ONLY, done)
         self._arm(exchange, self.program.init_timeout_s)
         self.cgroup.settle()
-        return await self._reply(exchange)
 
-    async def _reply(self, exchange: Exchange) -> Reply:
+    async def _told(self, begin: Callable[[Callable[[Reply], None]], None]) -> Reply:
+        """Wait for what is begun; cancelled, it is abandoned."""
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        begin(lambda told: None if reply.done() else reply.set_result(told))
         try:
-            reply = await exchange.reply
+            return await reply
         except asyncio.CancelledError:
-            self.destroy()
-            if exchange.stream is not None:
-                exchange.stream.cut()
+            self.abandon()
             raise
-        finally:
+
+    def abandon(self) -> None:
+        """Nobody waits for its request any more: destroy it, and tell nobody."""
+        exchange, self._exchange = self._exchange, None
+        self.destroy()
+        if exchange is not None:
+            exchange.is_over = True
             if exchange.timer is not None:
                 exchange.timer.cancel()
-            self._exchange = None
-        if reply.error is None or (isinstance(reply.error, ANSWERED) and self.state is State.BUSY):
-            self.state = advance(self.state, Step.DONE)
-        else:
-            self.destroy()
-        return reply
+            if exchange.stream is not None:
+                exchange.stream.cut()
 
     def pause(self) -> None:
         """Freeze it and give back the memory that it does not use. Off the request's path (DESIGN 5)."""
@@ -296,7 +301,7 @@ class Sandbox:
     def end(self, error: SockdError) -> None:
         """Destroy it in the middle of its request, which is answered with this error; without one, nothing happens."""
         exchange = self._exchange
-        if exchange is not None and not exchange.reply.done():
+        if exchange is not None and not exchange.is_over:
             self._finish(error)
             self.destroy()
 
@@ -360,8 +365,8 @@ class Sandbox:
             self.state = advance(self.state, Step.READY)
             assert self.program is not None
             self.program.is_app = body[protocol.TIMES.size :] == protocol.APP
-            if exchange.number == INIT_ONLY and not exchange.reply.done():
-                exchange.reply.set_result(Reply())
+            if exchange.number == INIT_ONLY and not exchange.is_over:
+                self._conclude(exchange, Reply())
                 return
             self._arm(exchange, self.program.timeout_s)
             if exchange.compose is not None:
@@ -382,7 +387,7 @@ class Sandbox:
         exchange = self._exchange
         if exchange is None or number != exchange.number or self.state is not State.BUSY:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} that nobody waits for")
-        if exchange.reply.done():
+        if exchange.is_over:
             return  # its deadline has just passed
         assert self._channel is not None
         flow = Flow(self._channel.pause, self._channel.resume, self._stop_answering)
@@ -394,7 +399,7 @@ class Sandbox:
     def _stop_answering(self) -> None:
         """Nobody reads the answer that is being made: say so, and wait a little for its end."""
         exchange = self._exchange
-        if exchange is None or exchange.reply.done() or exchange.timer is None:
+        if exchange is None or exchange.is_over or exchange.timer is None:
             return
         self._send(protocol.GONE, exchange.number)
         grace_s = min(self._parts.stop_grace_s, exchange.timer.when() - self._loop.time())
@@ -430,7 +435,7 @@ class Sandbox:
 
     def _expire(self, exchange: Exchange, timeout_s: float) -> None:
         """The deadline passed: kill, then answer; nothing in the sandbox can delay either."""
-        if exchange.reply.done():
+        if exchange.is_over:
             return  # it came in the same turn of the loop
         phase = "Init" if self.state is State.STARTING else "Task"
         self.cgroup.kill_nowait()
@@ -439,12 +444,28 @@ class Sandbox:
     def _finish(self, error: SockdError | None, body: bytes = b"", exec_ns: int = 0, exec_started_ns: int = 0) -> None:
         """Answer whoever waits, once; the first outcome counts."""
         exchange = self._exchange
-        if exchange is not None and not exchange.reply.done():
-            exchange.reply.set_result(
-                Reply(body, error, exec_ns, exec_started_ns, *self._output.take(), exchange.stream)
-            )
+        if exchange is not None and not exchange.is_over:
+            exchange.is_over = True
+            reply = Reply(body, error, exec_ns, exec_started_ns, *self._output.take(), exchange.stream)
+            if error is None:
+                self._conclude(exchange, reply)
+            else:  # when whoever has found it out is through with the sandbox
+                self._loop.call_soon(self._conclude, exchange, reply)
         if self._primed is not None and self._is_priming():
             self._primed.set_exception(SandboxFailed(f"a spare ended before it was ready: {error}"))
+
+    def _conclude(self, exchange: Exchange, reply: Reply) -> None:
+        """Make the sandbox ready for its next request, or destroy it; then tell whoever waits."""
+        if self._exchange is not exchange:
+            return  # it was abandoned
+        if exchange.timer is not None:
+            exchange.timer.cancel()
+        self._exchange = None
+        if reply.error is None or (isinstance(reply.error, ANSWERED) and self.state is State.BUSY):
+            self.state = advance(self.state, Step.DONE)
+        else:
+            self.destroy()
+        exchange.done(reply)
 
     def _is_priming(self) -> bool:
         """A spare that somebody waits for."""

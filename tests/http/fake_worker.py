@@ -18,7 +18,7 @@ from sockd import errors
 from sockd.http.worker_api import Progress, Tree, TreeNode, WorkerApi
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.event_configs import EventInvokeConfig
-from sockd.telemetry import ASKED_FOR, FunctionInfo, Invocation, LogRecord, Times, TraceContext
+from sockd.telemetry import ASKED_FOR, Ending, FunctionInfo, Invocation, LogRecord, Times, TraceContext
 
 TIMES = Times(queue=1000, setup=200_000, init=3_000_000, exec=40_000)
 
@@ -223,6 +223,19 @@ class FakeWorker:
         self.deployed: dict[str, tuple[list[str], dict[str, Any]]] = {}
         self.upload: Path | None = None
         self.initscripts: dict[str, bytes | None] = {}
+
+    def begin(self, request: InvokeRequest, done: Callable[[Ending], None]) -> Callable[[], object] | None:
+        """As the daemon's, but in a task of its own; half of the functions are not ready."""
+        if len(request.name) % 2:
+            return None
+
+        def tell(task: asyncio.Task[Invocation]) -> None:
+            if not task.cancelled():
+                done(task.exception() or task.result())
+
+        running = asyncio.get_running_loop().create_task(self.invoke(request))
+        running.add_done_callback(tell)
+        return running.cancel
 
     async def invoke(self, request: InvokeRequest) -> Invocation:
         name, payload = request.name, request.payload

@@ -147,9 +147,9 @@ def main() -> None:
     jump(failpoint)
     for module, name in CALLS:
         failing(failpoint, module, name)
-    start = asking(failpoint, "start", Function._start, lambda self, *rest: self._caches.tree.root.zygote)
+    start = asking(failpoint, "start", Function.start, lambda self, *rest: self.caches.tree.root.zygote)
     provision = asking(failpoint, "provision", Nursery._provision, lambda self, parent, plan: parent.zygote)
-    Function._start, Nursery._provision = start, provision  # type: ignore[method-assign]
+    Function.start, Nursery._provision = start, provision  # type: ignore[method-assign]
     sockd_main()
 
 

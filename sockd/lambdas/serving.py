@@ -1,0 +1,227 @@
+"""One request's way through a function: its turn, a sandbox, the answer.
+
+A warm request is no task and waits for no future: each step is called by the one that makes it possible, the last by the
+frame that the sandbox answers with. Only what takes several steps of the loop is a task: a cold start, a thaw, an answer
+that is passed on piece by piece.
+
+Owns its place among the function's requests, and its sandbox until the function puts that back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sockd.errors import ClientGone, SockdError
+from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.debugging import Debugged
+from sockd.lambdas.initscripts import Initscript
+from sockd.lambdas.leased import Leased, Outcome
+from sockd.lambdas.trace_context import amzn_of
+from sockd.lambdas.version import Version
+from sockd.sandbox.exchange import Call, Reply
+from sockd.sandbox.lifecycle import State
+from sockd.sandbox.stream import Joined, Stream, Taker
+from sockd.telemetry import ASKED_FOR
+
+if TYPE_CHECKING:
+    from sockd.lambdas.function import Function
+
+Done = Callable[[Outcome | BaseException], None]
+"""Takes what becomes of a request that was run; or why it was not."""
+
+
+class Serving:
+    """`begin` it once; `cancel` it when nobody wants it any more."""
+
+    _version: Version
+    _call: Call | None
+    _admitted_ns: int
+    _leased: Leased
+
+    def __init__(
+        self,
+        function: Function,
+        request: InvokeRequest,
+        done: Done,
+        recorder: Initscript | None = None,
+        debugged: Debugged | None = None,
+    ) -> None:
+        """Args:
+        done: told the outcome once, never before `begin` returns; or what was raised: TooManyRequests, Draining,
+            ClientGone, MethodNotAllowed, NoCapacity, SandboxFailed, CannotDebug, OSError. The handler's errors are in
+            the outcome.
+        recorder: makes it a recording: in a new sandbox with our storage library, which does not outlive it.
+        debugged: it waits for a debugger: in such a sandbox, too, without its initscript."""
+        self._function = function
+        self._request = request
+        self._done = done
+        self._recorder = recorder
+        self._debugged = debugged
+        self._is_apart = recorder is not None or debugged is not None
+        self._loop = asyncio.get_running_loop()
+        self._stop: Callable[[], object] = _nothing
+        """Ends what is waited for now."""
+
+    def begin(self) -> None:
+        """Run it, or wait for its turn."""
+        function = self._function
+        function.running += 1
+        if function.admission.try_enter():
+            self._enter()
+            return
+        try:
+            turn = function.admission.queue()
+        except SockdError as error:
+            self._leave(error)
+            return
+        turn.add_done_callback(self._turn_came)
+        self._stop = turn.cancel
+
+    def cancel(self) -> None:
+        """End it as soon as that is possible, and tell nobody. It may have been answered already."""
+        self._done = _nothing
+        stop, self._stop = self._stop, _nothing
+        stop()
+
+    def _turn_came(self, turn: asyncio.Future[None]) -> None:
+        if turn.cancelled():
+            self._function.admission.give_up(turn)
+            self._leave(asyncio.CancelledError())
+        elif (error := turn.exception()) is not None:
+            self._leave(error)
+        else:
+            self._stop = _nothing
+            self._loop.call_soon(self._enter_unless_gone)  # let the loop see who hung up in this very step
+
+    def _enter_unless_gone(self) -> None:
+        gone = self._request.gone
+        if self._done is _nothing or (gone is not None and gone()):
+            self._give_back_turn(ClientGone())
+        else:
+            self._enter()
+
+    def _enter(self) -> None:
+        """It may run now."""
+        function, request = self._function, self._request
+        self._admitted_ns = time.monotonic_ns()
+        version = self._version = function.version
+        try:
+            is_app = version.program.is_app
+            self._call = None if is_app is None else version.call(request, is_app)
+            leased = function.lease(version, request) if not self._is_apart else None
+        except Exception as error:
+            self._give_back_turn(error)
+            return
+        if leased is not None and leased.sandbox.state is State.IDLE:
+            self._ask(leased)
+            return
+        preparing = self._loop.create_task(self._prepare(leased))
+        preparing.add_done_callback(partial(self._prepared, leased))
+        self._stop = preparing.cancel
+
+    async def _prepare(self, leased: Leased | None) -> None:
+        """Thaw a sandbox, or start one; and ask it in the same step, as a new one soon says READY to who has asked it."""
+        if self._debugged is not None:
+            program = self._debugged.program(self._version)
+            leased = await self._function.start(self._version, None, self._request, program)
+            self._debugged.begin(leased.sandbox)
+        elif leased is None:
+            script = self._recorder or self._version.initscript
+            leased = await self._function.start(self._version, script, self._request)
+            leased.why = ASKED_FOR if self._request.fresh else ""
+        else:
+            await leased.thaw()
+        self._ask(leased)
+
+    def _prepared(self, paused: Leased | None, preparing: asyncio.Task[None]) -> None:
+        error = asyncio.CancelledError() if preparing.cancelled() else preparing.exception()
+        if error is None:
+            return
+        if paused is not None:
+            paused.sandbox.destroy()  # for a task that was cancelled before its first step
+        self._give_back_turn(error)
+
+    def _ask(self, leased: Leased) -> None:
+        request, version = self._request, self._version
+        self._leased = leased
+        leased.version, leased.deploy = version.number, version.record.version
+        leased.queue_ns = self._admitted_ns - request.arrived_ns
+        if request.trace is not None:
+            leased.trace = amzn_of(request.trace)
+        aborted = leased.beside.aborted() if leased.beside is not None else None
+        if aborted is not None:
+            self._end(Reply(error=aborted))
+            return
+        self._stop = self._abandon
+        compose = partial(version.call, request) if self._call is None else None
+        try:
+            leased.sandbox.ask(self._call, self._replied, self._open_sink, compose=compose)
+        except Exception as error:
+            self._abandon()
+            self._loop.call_soon(self._done, error)
+
+    def _open_sink(self) -> Taker:
+        """Who takes an answer that now begins to come piece by piece."""
+        sink = self._request.sink
+        if sink is None:
+            return Taker(Joined(), self._function.caches.max_answer_bytes)
+        sink.begun = self._leased.invocation()
+        return Taker(sink, self._function.caches.max_streamed_bytes)
+
+    def _abandon(self) -> None:
+        self._stop = _nothing
+        self._leased.sandbox.abandon()
+        self._put_back()
+
+    def _replied(self, reply: Reply) -> None:
+        if self._leased.beside is not None:
+            self._leased.beside.answered()
+        self._end(reply)
+
+    def _end(self, reply: Reply) -> None:
+        self._stop = _nothing
+        self._put_back()
+        if reply.stream is None:
+            self._answer(reply, reply.body)
+            return
+        reply.stream.end()
+        passing_on = self._loop.create_task(reply.stream.passed_on(failed=reply.error is not None))
+        passing_on.add_done_callback(partial(self._passed_on, reply, reply.stream))
+        self._stop = passing_on.cancel
+
+    def _passed_on(self, reply: Reply, stream: Stream, passing_on: asyncio.Task[None]) -> None:
+        """An answer in pieces has been taken, or was not to be."""
+        error = asyncio.CancelledError() if passing_on.cancelled() else passing_on.exception()
+        if error is not None:
+            stream.cut()
+            self._done(error)
+            return
+        body = stream.sink.body() if isinstance(stream.sink, Joined) else b""
+        self._answer(reply, body, streamed=stream.sink is self._request.sink)
+
+    def _put_back(self) -> None:
+        if self._is_apart:
+            self._leased.sandbox.destroy()
+        # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
+        self._loop.call_soon(self._function.put_back, self._leased, self._version)
+
+    def _answer(self, reply: Reply, body: bytes, *, streamed: bool = False) -> None:
+        invocation = self._leased.invocation(reply.exec_ns, body, streamed=streamed)
+        self._done(Outcome(invocation, reply, self._leased, time.monotonic_ns()))
+
+    def _give_back_turn(self, error: BaseException) -> None:
+        self._function.admission.leave()
+        self._leave(error)
+
+    def _leave(self, error: BaseException) -> None:
+        """It has ended without a sandbox."""
+        self._function.leave()
+        self._loop.call_soon(self._done, error)
+
+
+def _nothing(_: object = None) -> None:
+    return None

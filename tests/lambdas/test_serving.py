@@ -1,0 +1,195 @@
+"""One request's way through a function: however it ends, its place and its sandbox are given back, and it is told once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sockd.errors import ClientGone, NoCapacity, TooManyRequests
+from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.admission import Admission
+from sockd.lambdas.leased import Leased, Outcome
+from sockd.lambdas.serving import Serving
+from sockd.sandbox.exchange import Call, Reply
+from sockd.sandbox.lifecycle import State
+
+pytestmark = pytest.mark.anyio
+
+
+class FakeSandbox:
+    """Answers when it is told to."""
+
+    id, init_started_ns, init_ns = "sandbox-1", 0, 0
+    state = State.IDLE
+
+    def __init__(self) -> None:
+        self.done: Callable[[Reply], None] | None = None
+        self.fails = False
+
+    def ask(self, call: Call | None, done: Callable[[Reply], None], open_sink: object, *, compose: object) -> None:
+        if self.fails:
+            raise OSError("no cgroup")
+        self.done = done
+
+    def abandon(self) -> None:
+        self.state = State.DEAD
+
+    destroy = abandon
+
+
+class FakeFunction:
+    """One place, a queue of one, and a sandbox, which is `warm` or has to be started."""
+
+    def __init__(self) -> None:
+        self.admission = Admission(1, 1)
+        self.running = 0
+        self.sandbox = FakeSandbox()
+        self.warm = True
+        self.room = asyncio.Event()
+        program, record = SimpleNamespace(is_app=False), SimpleNamespace(version=7)
+        self.version = SimpleNamespace(
+            program=program, record=record, number="$LATEST", initscript=None, call=lambda request, is_app: None
+        )
+
+    def lease(self, version: object, request: InvokeRequest) -> Leased | None:
+        return Leased(self.sandbox, "warm") if self.warm else None  # type: ignore[arg-type]
+
+    async def start(self, *_: object) -> Leased:
+        await asyncio.wait_for(self.room.wait(), 10)
+        raise NoCapacity("no memory left")
+
+    def put_back(self, leased: Leased, version: object) -> None:
+        self.admission.leave()
+        self.leave()
+
+    def leave(self) -> None:
+        self.running -= 1
+
+
+@pytest.fixture
+async def function() -> FakeFunction:
+    return FakeFunction()
+
+
+def begin(function: Any, gone: Callable[[], bool] | None = None) -> tuple[Serving, list[Outcome | BaseException]]:
+    told: list[Outcome | BaseException] = []
+    serving = Serving(function, InvokeRequest("f", b"{}", bytes(16), 0, gone), told.append)
+    serving.begin()
+    return serving, told
+
+
+async def steps() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def settled(function: FakeFunction) -> bool:
+    """Whether nothing of any request is left."""
+    await steps()
+    return not (function.running or function.admission.running or function.admission.waiting)
+
+
+async def test_a_warm_request_is_answered_without_a_task(function: FakeFunction) -> None:
+    tasks = asyncio.all_tasks()
+    _, told = begin(function)
+    assert function.sandbox.done is not None and not told
+    function.sandbox.done(Reply(b"[]"))
+    (outcome,) = told
+    assert isinstance(outcome, Outcome) and outcome.invocation.body == b"[]"
+    assert asyncio.all_tasks() == tasks
+    assert await settled(function)
+
+
+async def test_the_next_of_the_queue_goes_on_when_the_first_is_answered(function: FakeFunction) -> None:
+    begin(function)
+    _, told = begin(function)
+    first = function.sandbox.done
+    assert first is not None and function.admission.waiting == 1
+    first(Reply())
+    await steps()
+    assert function.sandbox.done is not first and function.admission.running == 1
+    function.sandbox.done(Reply())  # type: ignore[misc]
+    assert len(told) == 1
+    assert await settled(function)
+
+
+async def test_one_too_many_is_refused_but_not_before_it_has_begun(function: FakeFunction) -> None:
+    servings = [begin(function)[0] for _ in range(2)]
+    _, told = begin(function)
+    assert not told
+    await steps()
+    assert isinstance(told[0], TooManyRequests)
+    for serving in reversed(servings):
+        serving.cancel()
+    assert await settled(function)
+
+
+async def test_one_whose_client_hung_up_in_the_queue_is_not_run(function: FakeFunction) -> None:
+    first, _ = begin(function)
+    _, told = begin(function, gone=lambda: True)
+    first.cancel()
+    assert await settled(function)
+    assert isinstance(told[0], ClientGone)
+
+
+async def test_a_cancelled_one_tells_nobody_and_leaves_the_queue(function: FakeFunction) -> None:
+    first, told_first = begin(function)
+    second, told_second = begin(function)
+    second.cancel()
+    second.cancel()
+    await steps()
+    assert (function.admission.waiting, function.running) == (0, 1)
+    first.cancel()
+    first.cancel()
+    assert await settled(function)
+    assert function.sandbox.state is State.DEAD and told_first == told_second == []
+
+
+async def test_one_that_is_cancelled_as_its_turn_comes_passes_it_on(function: FakeFunction) -> None:
+    begin(function)
+    second, told = begin(function)
+    assert function.sandbox.done is not None
+    function.sandbox.done(Reply())
+    function.sandbox.done = None
+    await asyncio.sleep(0)  # the place is given back, and the turn comes
+    second.cancel()
+    assert await settled(function)
+    assert function.sandbox.done is None and told == []
+
+
+@pytest.mark.parametrize("wait", [False, True])
+async def test_a_cold_start_that_is_cancelled_gives_its_place_back(function: FakeFunction, wait: bool) -> None:
+    function.warm = False
+    serving, told = begin(function)
+    if wait:
+        await steps()
+    serving.cancel()
+    assert await settled(function)
+    assert told == []
+
+
+async def test_a_paused_sandbox_that_is_not_thawed_after_all_is_destroyed(function: FakeFunction) -> None:
+    function.sandbox.state = State.PAUSED
+    serving, _ = begin(function)
+    serving.cancel()
+    assert await settled(function)
+    assert function.sandbox.state is State.DEAD
+
+
+async def test_a_cold_start_that_fails_is_told(function: FakeFunction) -> None:
+    function.warm = False
+    _, told = begin(function)
+    function.room.set()
+    assert await settled(function)
+    assert isinstance(told[0], NoCapacity)
+
+
+async def test_a_sandbox_that_cannot_be_asked_is_destroyed(function: FakeFunction) -> None:
+    function.sandbox.fails = True
+    _, told = begin(function)
+    assert await settled(function)
+    assert isinstance(told[0], OSError) and function.sandbox.state is State.DEAD
