@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
 from benchmarks.starters import floor, peers
+from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 STEPS = [
@@ -32,13 +32,11 @@ def test_the_floor_tells_the_time_of_every_step() -> None:
         assert kernel.rate(3, 10) > 1
 
 
-def test_the_floor_removes_its_cgroups() -> None:
-
-    before = set(Path("/sys/fs/cgroup").rglob("sockd-floor-*"))
+def test_the_floor_removes_its_cgroups(ledger: Ledger) -> None:
     with floor() as kernel:
         kernel.start_ms()
-        assert set(Path("/sys/fs/cgroup").rglob("sockd-floor-*")) > before
-    assert set(Path("/sys/fs/cgroup").rglob("sockd-floor-*")) <= before
+        assert any(entry.kind == "cgroup" and "sockd-floor-" in entry.key for entry in ledger.survivors())
+    ledger.check()
 
 
 def test_a_driver_that_died_is_reported() -> None:
