@@ -41,9 +41,11 @@ from sockd.lambdas.provisioning import Provisioning
 from sockd.lambdas.registry import Registry
 from sockd.lambdas.secrets import Vault, key_path
 from sockd.lambdas.versions import Versions
+from sockd.sandbox.ahead import Ahead
 from sockd.sandbox.assembly import Assembly, open_assembly
 from sockd.sandbox.base import Base, Bind, interpreter, plan, software
 from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.sandbox.ends import Ends
 from sockd.sandbox.farm import Farm, farm_path
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.parts import Parts
@@ -116,7 +118,10 @@ class Worker:
         if assembly.reason:
             _log.warning("roots are made early, so there are no spares (see `sockd doctor`): %s", assembly.reason)
         http, spawn_deadline_s = config.http, config.sandbox.spawn_deadline_s
-        parts = Parts(assembly, cgroups, budget, http.max_payload_bytes, spawn_deadline_s, http.stop_grace_s)
+        ends = Ahead(Ends.open, Ends.close)
+        stack.callback(ends.close)
+        answer_bytes, grace_s = http.max_payload_bytes, http.stop_grace_s
+        parts = Parts(assembly, cgroups, budget, answer_bytes, spawn_deadline_s, grace_s, ends.take)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
         tree = ZygoteTree(zygotes, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=usual)
         stack.callback(tree.close)

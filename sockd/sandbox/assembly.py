@@ -16,9 +16,7 @@ tree `..` leads to the host. Which of the two is tried, not guessed from the ker
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections import deque
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -26,10 +24,9 @@ from sockd.errors import BadConfig
 from sockd.kernel import mounts, pidfds, syscalls
 from sockd.kernel.syscalls import MountAttr
 from sockd.sandbox import base as bases
+from sockd.sandbox.ahead import Ahead
 from sockd.sandbox.program import Limits, Program
 from sockd.sandbox.root import EarlyRoot, LateRoot, Root
-
-AHEAD = 4
 
 
 class Assembly(Protocol):
@@ -56,8 +53,7 @@ class Assembly(Protocol):
 
 
 class Late:
-    """Roots that are completed in use. Owns those that it made ahead: a few, with a /tmp of the usual size, each made
-    while the sandbox that took the last one is being forked (130 us that no cold start waits for)."""
+    """Roots that are completed in use. Those with a /tmp of the usual size are made ahead (130 us that no start waits for)."""
 
     kind: Literal["late"] = "late"
     spares = True
@@ -66,34 +62,19 @@ class Late:
     def __init__(self, base: bases.Base, usual: Limits | None) -> None:
         self._base = base
         self._usual = usual
-        self._ahead: deque[LateRoot] = deque()
-        self._loop = asyncio.get_running_loop()
-        self._making: asyncio.Handle | None = None
+        self._ahead = Ahead(self._make_usual, LateRoot.close)
 
     def create(self, limits: Limits, program: Program | None) -> Root:
-        if self._usual is None or not limits.same_tmp(self._usual):
-            return LateRoot.create(self._base, limits)
-        if self._making is None:
-            self._making = self._loop.call_soon(self._make_ahead, self._usual)
-        if self._ahead:
-            return self._ahead.popleft()
+        if self._usual is not None and limits.same_tmp(self._usual):
+            return self._ahead.take()
         return LateRoot.create(self._base, limits)
 
     def close(self) -> None:
-        if self._making is not None:
-            self._making.cancel()
-        while self._ahead:
-            self._ahead.popleft().close()
+        self._ahead.close()
 
-    def _make_ahead(self, usual: Limits) -> None:
-        self._making = None
-        if len(self._ahead) >= AHEAD:
-            return
-        try:
-            self._ahead.append(LateRoot.create(self._base, usual))
-        except OSError:
-            return  # who needs one next makes it, and is told
-        self._making = self._loop.call_soon(self._make_ahead, usual)
+    def _make_usual(self) -> LateRoot:
+        assert self._usual is not None
+        return LateRoot.create(self._base, self._usual)
 
 
 class Early:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sockd.sandbox.assembly import Assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.sandbox.ends import Ends
 from sockd.sandbox.memory_budget import MemoryBudget
 
 
@@ -20,3 +22,5 @@ class Parts:
     spawn_deadline_s: float
     stop_grace_s: float = 1.0
     """How long a function may go on with an answer that nobody reads any more."""
+    take_ends: Callable[[], Ends] = Ends.open
+    """A new sandbox's connections; perhaps made ahead."""

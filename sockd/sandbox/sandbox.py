@@ -108,17 +108,14 @@ class Sandbox:
             undo.callback(root.close)
             uid = zygote.take_uid()
             undo.callback(zygote.give_back_uid, uid)
-            output, output_fd = Output.open(0)
-            undo.callback(output.close)
+            ends = parts.take_ends()
+            undo.callback(ends.close_ours)
             with ExitStack() as theirs:
-                theirs.callback(os.close, output_fd)
-                sock, peer = socket.socketpair()
-                undo.callback(sock.close)
-                theirs.callback(peer.close)
-                sandbox = cls(
-                    f"sandbox-{next(_numbers)}", zygote, uid, limits, parts, reservation, cgroup, root, output, sock
-                )
-                fds = (root.fd, peer.fileno(), output_fd)
+                theirs.callback(ends.close_theirs)
+                name = f"sandbox-{next(_numbers)}"
+                connections = ends.output, ends.sock
+                sandbox = cls(name, zygote, uid, limits, parts, reservation, cgroup, root, *connections)
+                fds = (root.fd, ends.channel_fd, ends.output_fd)
                 sandbox._pidfd = await zygote.fork(
                     uid,
                     limits.network,
