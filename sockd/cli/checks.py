@@ -36,6 +36,7 @@ NEEDED_CAPABILITIES = {  # capabilities(7)
     "CAP_SYS_ADMIN": 21,
     "CAP_MKNOD": 27,
 }
+CONTAINERS = "see docs/guide/worker.md, In a container"
 LEAST_OPEN_FILES = 8192
 EARLY_FIX = "use Linux 6.18 or newer; until then there are no spares: a cold start after a pause takes 5 ms, not 2"
 
@@ -94,6 +95,11 @@ def roots() -> Check:
     return Check("roots", None, f"made early, without spares and with one /proc for all: {late.found}", EARLY_FIX)
 
 
+def host_files() -> Check:
+    """Whether Zygotes can be kept from the host's files."""
+    return _probe("host files", "host_files", "docker run --security-opt seccomp=unconfined ...  # " + CONTAINERS)
+
+
 def namespaces() -> Check:
     """User, pid, ipc and uts namespaces, and a user namespace inside of one."""
     fix = "sysctl -w user.max_user_namespaces=65536 user.max_pid_namespaces=65536"
@@ -143,7 +149,7 @@ def cgroups() -> Check:
     closed = [base for base in hierarchies.bases if not _can_make_cgroups(base)]
     if closed:
         return Check(
-            "cgroups", False, f"{found}; not writable: {', '.join(closed)}", f"mount -o remount,rw {closed[0]}"
+            "cgroups", False, f"{found}; not writable: {', '.join(closed)}", f"mount -o remount,bind,rw {closed[0]}"
         )
     if hierarchies.unified and not _can_make_cgroups(hierarchies.unified, holding="cgroup.kill"):
         return Check("cgroups", False, f"{found}; without cgroup.kill", "use Linux 5.14 or newer")
@@ -258,7 +264,7 @@ def _read_int(path: str) -> int | None:
 
 
 def _container_fix(lacking: list[str]) -> str:
-    return "docker run --privileged ...  # or: " + " ".join(f"--cap-add {name[4:]}" for name in lacking)
+    return f"docker run {' '.join(f'--cap-add {name[4:]}' for name in lacking)} ...  # {CONTAINERS}"
 
 
 def _can_make_cgroups(base: str, *, holding: str = "cgroup.procs") -> bool:

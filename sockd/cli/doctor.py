@@ -26,6 +26,7 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
         look.privileges,
         look.kernel,
         look.roots,
+        look.host_files,
         look.namespaces,
         look.user_namespaces,
         look.apparmor,

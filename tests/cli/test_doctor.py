@@ -19,6 +19,18 @@ from sockd.cli.doctor import Check
 ROOT = Path(sockd.__file__).parents[1]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
+WITHOUT_PIVOT_ROOT = """
+import ctypes, os, struct, sys
+
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 155), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+program = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
+filter = struct.pack("H6xQ", len(steps), ctypes.addressof(program))
+if ctypes.CDLL(None).prctl(22, 2, filter, 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    sys.exit("no filter")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Runs a program under a filter that is Docker's default one in what matters here: pivot_root (155) is refused."""
+
 
 def run(code: str, *, prefix: tuple[str, ...] = ()) -> Check:
     """The check that `code` makes, in a process of its own started by `prefix`."""
@@ -61,6 +73,14 @@ def test_a_probe_that_is_refused_says_why() -> None:
     assert check.ok is False
     assert "Operation not permitted" in check.found
     assert check.fix
+
+
+@needs_root
+def test_a_filter_that_keeps_us_among_the_hosts_files_is_told() -> None:
+    check = run("checks.host_files()", prefix=(sys.executable, "-c", WITHOUT_PIVOT_ROOT))
+    assert check.ok is False
+    assert "pivot_root: Operation not permitted" in check.found
+    assert "seccomp=unconfined" in check.fix
 
 
 @needs_root
