@@ -255,3 +255,8 @@ class TimedOut(SockdError):
 
     status = 504
     error_type = "Sandbox.Timedout"
+
+    def __init__(self, message: str, limit: str = "") -> None:
+        """Args: message: in AWS's words, where there are any; limit: the setting that it ran into."""
+        super().__init__(f"{message} ({limit})" if limit else message)
+        self.words = message

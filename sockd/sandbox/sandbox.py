@@ -434,9 +434,9 @@ class Sandbox:
         """The deadline passed: kill, then answer; nothing in the sandbox can delay either."""
         if exchange.is_over:
             return  # it came in the same turn of the loop
-        phase = "Init" if self.state is State.STARTING else "Task"
+        phase, limit = ("Init", "init_timeout_s") if self.state is State.STARTING else ("Task", "timeout_s")
         self.cgroup.kill_nowait()
-        self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds"))
+        self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds", limit))
 
     def _finish(self, error: SockdError | None, body: bytes = b"", exec_ns: int = 0, exec_started_ns: int = 0) -> None:
         """Answer whoever waits, once; the first outcome counts."""

@@ -211,7 +211,7 @@ def test_a_timeout_is_a_504_within_a_tenth_of_a_second_of_the_deadline(daemon: R
     daemon.deploy("slow", code, timeout_s=0.3)
     answer = daemon.run("slow")
     assert kind(answer) == (504, "Sandbox.Timedout")
-    assert words(answer) == "Task timed out after 0.30 seconds"
+    assert words(answer) == "Task timed out after 0.30 seconds (timeout_s)"
 
 
 def test_the_time_of_a_timeout_is_kept(daemon: RunningDaemon) -> None:

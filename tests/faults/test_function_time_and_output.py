@@ -31,7 +31,7 @@ def test_hanging_handlers(house: PrivateWorker, happened: Happened) -> None:
             answer = house.invoke(name)
             took_ms.append(ms_until(lambda: is_at_rest(house)))
             assert (answer.status, answer.error) == (504, "Sandbox.Timedout"), (what, answer.body)
-            assert answer.json["errorMessage"] == f"Task timed out after {TIMEOUT_S:.2f} seconds"
+            assert answer.json["errorMessage"] == f"Task timed out after {TIMEOUT_S:.2f} seconds (timeout_s)"
         assert min(took_ms) < DEAD_MS, (what, took_ms)
         late[what] = answer.ms - TIMEOUT_S * 1000 + took_ms[-1]
     slowest = max(late, key=lambda what: late[what])

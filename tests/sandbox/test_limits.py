@@ -162,7 +162,8 @@ def test_a_handler_that_blocks_all_signals_dies_at_its_deadline(house: House, ph
         error, late = house.run(request_and_wait(running))
         late_s.append(late)
         assert isinstance(error, TimedOut)
-        assert error.message == f"{phase} timed out after {TIMEOUT_S:.2f} seconds"
+        limit = {"Init": "init_timeout_s", "Task": "timeout_s"}[phase]
+        assert error.message == f"{phase} timed out after {TIMEOUT_S:.2f} seconds ({limit})"
         assert running.dead
     print(f"dead {min(late_s) * 1000:.1f} ms after its deadline")
     assert min(late_s) < LATEST_S

@@ -149,7 +149,8 @@ def error_payload(error: SockdError, request_id: str) -> bytes:
     """An error as the payload of an answer, JSON."""
     if isinstance(error, FunctionFailed):
         return error_body(error, request_id)
-    message = f"RequestId: {request_id} Error: {error.message}"
+    words = error.words if isinstance(error, TimedOut) else error.message
+    message = f"RequestId: {request_id} Error: {words}"
     return msgspec.json.encode({"errorType": error.error_type, "errorMessage": message})
 
 
