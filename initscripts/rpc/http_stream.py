@@ -116,6 +116,8 @@ class HttpStream(asyncio.BufferedProtocol):
 
     def abandon(self, exchange: Exchange) -> None:
         """Nobody waits for this any more. If it is not over, the connection is."""
+        if exchange.done.done() and not exchange.done.cancelled():
+            exchange.done.exception()  # or asyncio complains that nobody has looked
         if self._exchange is exchange:
             self.abort()
 

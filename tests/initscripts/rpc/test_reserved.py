@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import select
 import socket
 import threading
@@ -207,6 +208,22 @@ async def test_a_call_that_is_dropped_leaves_no_connection(
     while pool.open_count:
         await asyncio.sleep(0)
     assert pool.idle_count == 0
+
+
+async def test_a_call_that_is_dropped_and_has_failed_already_is_no_complaint(
+    server: Server, dialer: Dialer, region: Region, pool: ConnectionPool, kept: socket.socket
+) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    rpc = rpc_on(dialer.connect(server.url), "GET /")
+    begin(rpc, region)
+    await server.answer(kept, OK + b"more")
+    while pool.open_count:
+        await asyncio.sleep(0)
+    rpc.drop()
+    del rpc
+    gc.collect()
+    assert not complaints
 
 
 async def test_a_call_that_is_cancelled_spares_the_connection_if_its_reply_is_whole(
