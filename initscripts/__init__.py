@@ -9,5 +9,6 @@ outcome in a report, and the function reads from the network.
     engine      definitions, runs, admission           run         one run, from start to report
     modules     wasm → checked, compiled, in memory    guest       one guest in its thread; threads: those
     calls       the host functions                     rpcs, connections, messages, handles, guest_memory: what they act on
+    host_functions: how wasmtime calls them
     region      shared memory                          rpc/        the RPC stacks
 """

@@ -1,7 +1,7 @@
 """A guest: one module's instance and its Store, entered once, in a thread that it has to itself.
 
-How it ended is read from the run's own state (`Verdict`), never from what was raised: wasmtime-py hands exceptions of host
-functions around in a global of its module, so with several threads a guest may be unwound by another's (hazard 1).
+How it ended is read from the run's own state (`Verdict`), never from what was raised: a trap does not tell which host function
+unwound the guest, nor why.
 
 A guest that computes is stopped by the machine's epoch: whoever stops one marks its verdict and raises the epoch, at which
 every running guest asks, in its own thread, whether it is meant. There is no ticker. The library has no name for that
@@ -25,6 +25,7 @@ from initscripts import abi, modules
 from initscripts.calls import Calls
 from initscripts.errors import BadModule, CallFailed, GuestStopped
 from initscripts.guest_memory import GuestMemory
+from initscripts.host_functions import NO_FINALIZER, Entry, HostFunction, define
 from initscripts.limits import Budget
 from initscripts.modules import LoadedModule, ModuleFile
 from initscripts.report import Outcome
@@ -37,7 +38,6 @@ _EpochCallback = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_uint64),
     ctypes.POINTER(c.wasmtime_update_deadline_kind_t),
 )
-_NO_FINALIZER = ctypes.cast(0, ctypes.CFUNCTYPE(None, ctypes.c_void_p))
 _CONTINUE = 0
 """WASMTIME_UPDATE_DEADLINE_CONTINUE"""
 
@@ -70,7 +70,7 @@ class Machine:
         self.engine = modules.machine()
         self.linker = wasmtime.Linker(self.engine)
         for name in abi.FUNCTIONS:
-            self.linker.define_func(abi.IMPORT_MODULE, name, modules.signature(name), _host_function(name))
+            define(self.linker, name, _host_function(name))
 
     def interrupt(self) -> None:
         """Have every guest that computes look at its verdict now. From any thread."""
@@ -89,14 +89,11 @@ class Instance:
             memory_size=budget.memory_bytes, table_elements=TABLE_ELEMENTS, instances=1, tables=16, memories=1
         )
         # SAFETY: the signature is the binding's own; the function lives as long as this module, longer than any store.
-        c.wasmtime_store_epoch_deadline_callback(self.store.ptr(), _AT_EPOCH, None, _NO_FINALIZER)
+        c.wasmtime_store_epoch_deadline_callback(self.store.ptr(), _AT_EPOCH, None, NO_FINALIZER)
         exports = loaded.pre.instantiate(self.store).exports(self.store)
         self.memory = GuestMemory(self.store, exports[abi.EXPORTED_MEMORY])  # type: ignore[arg-type]
-        self._entry = exports[abi.EXPORTED_ENTRY]
-
-    def enter(self) -> None:
+        self.enter = Entry(self.store, exports[abi.EXPORTED_ENTRY])  # type: ignore[arg-type]
         """Call the guest's entry. Raises whatever unwinds it."""
-        self._entry(self.store)  # type: ignore[operator]
 
     def close(self) -> None:
         """Free the memory."""
@@ -202,25 +199,25 @@ class Guest:
             self.verdict.set("trap", message=message)
 
 
-def _host_function(name: str) -> Callable[..., Any]:
-    method: Callable[..., Any] = getattr(Calls, name)
+def _host_function(name: str) -> HostFunction:
+    method: Callable[..., int | None] = getattr(Calls, name)
 
-    def call(*args: int) -> Any:
+    def call(*args: int) -> int | None:
         try:
-            return method(_this_thread.guest.calls, *args)
+            result = method(_this_thread.guest.calls, *args)
         except CallFailed as error:
             return -error.errno
         except GuestStopped:
-            pass
-        except Exception as error:
+            return None
+        except BaseException as error:
             _blame_engine(error)
-        # Raised here, where no frame holds anything of the run: the library keeps what passes through it.
-        raise GuestStopped
+            return None
+        return 0 if result is None else result
 
     return call
 
 
-def _blame_engine(error: Exception) -> None:
+def _blame_engine(error: BaseException) -> None:
     """A bug of ours in a host function ends the guest, not the engine."""
     traceback.print_exception(error)
     _this_thread.guest.verdict.set("trap", message=f"engine: {modules.first_line(error)}")
