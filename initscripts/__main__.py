@@ -39,6 +39,7 @@ class Server:
     def __init__(self, sock: socket.socket, engine_limits: EngineLimits, tls: ssl.SSLContext) -> None:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
+        self._scratch = bytearray(wire.MAX_DATAGRAM)
         self._waiting: deque[bytes] = deque()
         """Reports that the socket has no room for; at most one a run, and runs are bounded by the daemon's starts."""
         self._end: asyncio.Future[None] = self._loop.create_future()
@@ -58,7 +59,7 @@ class Server:
     def _read(self) -> None:
         for _ in range(_DATAGRAMS_A_TURN):
             try:
-                data, fds = wire.receive(self._sock)
+                data, fds = wire.receive(self._sock, self._scratch)
             except BlockingIOError:
                 return
             except (OSError, WireError) as error:

@@ -35,6 +35,7 @@ class EngineWire:
         self._sock = sock
         self._on_message = on_message
         self._on_end = on_end
+        self._scratch = bytearray(wire.MAX_DATAGRAM)
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
@@ -100,7 +101,7 @@ class EngineWire:
 
     def _readable(self) -> None:
         try:
-            data, fds = wire.receive(self._sock)
+            data, fds = wire.receive(self._sock, self._scratch)
             wire.close_all(fds)
             if data:
                 self._on_message(wire.decode_to_daemon(data, len(fds))[0], data)

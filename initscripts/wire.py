@@ -37,6 +37,7 @@ EVENT_LIMIT_BYTES = 64 * 1024
 """A longer event is passed as a memfd."""
 REPORT_LIMIT_BYTES = 128 * 1024
 _MAX_FDS = 2
+_FDS_SPACE = socket.CMSG_SPACE(_MAX_FDS * array("i").itemsize)
 
 
 class Message(msgspec.Struct, kw_only=True, tag_field="op", forbid_unknown_fields=True):
@@ -165,13 +166,15 @@ def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
     sock.sendmsg([data], beside, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
 
-def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+def receive(sock: socket.socket, scratch: bytearray | None = None) -> tuple[bytes, list[int]]:
     """One datagram and its fds, not waiting; empty at the end of the wire.
 
+    Args: scratch: MAX_DATAGRAM bytes for whoever receives often: so much memory is mapped and unmapped at each call else.
     Raises BlockingIOError when there is none, WireError when one was cut off."""
-    space = socket.CMSG_SPACE(_MAX_FDS * array("i").itemsize)
+    scratch = scratch or bytearray(MAX_DATAGRAM)
+    how = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
     try:
-        data, beside, flags, _ = sock.recvmsg(MAX_DATAGRAM, space, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+        size, beside, flags, _ = sock.recvmsg_into([scratch], _FDS_SPACE, how)
     except ConnectionResetError:
         return b"", []
     fds = array("i")
@@ -181,7 +184,7 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         close_all(fds)
         raise WireError("a datagram was cut off, or had too many fds beside it")
-    return data, list(fds)
+    return bytes(memoryview(scratch)[:size]), list(fds)
 
 
 def close_all(fds: Sequence[int]) -> None:

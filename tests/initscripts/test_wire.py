@@ -116,3 +116,13 @@ def test_datagrams_and_fds_over_a_socket() -> None:
             wire.receive(theirs)
         ours.close()
         assert wire.receive(theirs) == (b"", [])
+
+
+def test_scratch_memory_serves_again_and_again() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    scratch = bytearray(wire.MAX_DATAGRAM)
+    with ours, theirs:
+        wire.send(ours, b"a longer one")
+        wire.send(ours, b"short")
+        received = [wire.receive(theirs, scratch)[0] for _ in range(2)]
+    assert received == [b"a longer one", b"short"]
