@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -36,6 +37,9 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None) -> None:
         settings = Config.load(config, **{key: value for key, value in overrides.items() if value is not None})
     except BadConfig as error:
         raise Failure("the configuration is wrong", why=error.message, exit_code=USAGE) from None
+    if platform.machine() != "x86_64":
+        why = f"this machine is {platform.machine()}; the filter of system calls is written for x86_64 alone"
+        raise Failure("sockd runs on x86_64", why=why, fix="sockd doctor")
     if os.geteuid() != 0:
         raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix="sudo sockd up")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
