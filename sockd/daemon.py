@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -62,6 +63,8 @@ from sockd.snapshots import package_rows, status, tree_snapshot, watch
 from sockd.state_dir import StateDir
 from sockd.telemetry import Ending, FunctionInfo, Invocation, LogRecord
 from sockd.worker import Worker
+
+_log = logging.getLogger(__name__)
 
 REPORT_DEADLINE_S = 1.0
 """How long somebody who asks for a trace waits for its initscript's report, which comes after the answer."""
@@ -159,9 +162,22 @@ class Daemon:
         progress: Progress,
         initscript: bytes | None = None,
     ) -> FunctionInfo:
-        """Publish a version and switch to it."""
-        version = await self._worker.functions.deploy(name, zip_path, overrides, progress, initscript)
-        return version.info()
+        """Publish a version and switch to it; how that went stays in the worker's own log."""
+
+        def tell(line: str) -> None:
+            _log.info("deploy of %s: %s", name, line)
+            progress(line)
+
+        try:
+            version = await self._worker.functions.deploy(name, zip_path, overrides, tell, initscript)
+        except SockdError as error:
+            _log.warning("deploy of %s: %s: %s", name, error.error_type, error.message.replace("\n", "\n  "))
+            raise
+        info = version.info()
+        _log.info(
+            "deploy of %s: version %d, packages: %s", name, info.version_number, ", ".join(info.packages) or "none"
+        )
+        return info
 
     async def deploy_initscript(self, name: str, initscript: bytes, progress: Progress) -> FunctionInfo:
         """Give a function another initscript."""

@@ -41,6 +41,18 @@ def test_a_deploy_says_what_it_deployed(daemon: RunningDaemon) -> None:
     assert daemon.deploy("told", version(2))["version_number"] == 2
 
 
+def test_how_a_deploy_went_stays_in_the_workers_log(daemon: RunningDaemon, index: PackageIndex) -> None:
+    index.add(wheel("kept", "1.0", {"kept.py": ""}))
+    mark = daemon.mark
+    daemon.deploy("logged", {"f.py": "def f(event): return 1", "requirements.txt": "kept"})
+    for words in ("resolving requirements.txt", "installed kept 1.0", "version 1, packages: kept==1.0"):
+        daemon.wait_line(f"deploy of logged: {words}", since=mark)
+    with pytest.raises(DeployFailed):
+        daemon.deploy("logged", {"f.py": "def f(event): return 1", "requirements.txt": "no-such-thing"})
+    daemon.wait_line("deploy of logged: Packages.ResolveFailed: .*", since=mark)
+    daemon.wait_line("^ .*no-such-thing", since=mark)
+
+
 def test_requests_under_way_end_on_the_old_version_and_the_next_starts_on_the_new(
     daemon: RunningDaemon, gate: Gate
 ) -> None:
