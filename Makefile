@@ -25,7 +25,7 @@ demo: $(STAMP) ## deploy real functions, invoke them cold and warm, show what it
 	$(BIN)/python -m demo.run
 
 test: $(STAMP) ## all tests (root; without, those that need it are skipped)
-	$(BIN)/python -m pytest $(ARGS)
+	scripts/test $(BIN)/python $(ARGS)
 
 faults: $(STAMP) ## attack and break a private worker, case by case (root); ARGS="--all" for the long cases, too
 	$(BIN)/sockd selftest $(ARGS)

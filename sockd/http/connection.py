@@ -184,7 +184,7 @@ class Connection(RequestReader, asyncio.BufferedProtocol):
             self._abandon()
             return
         if self._exchanges:
-            self._run_next()
+            self._loop.call_soon(self._run_next)  # when what this one had is free for the next
         elif self.between:
             self.deadline_s = self._loop.time() + self.server.keep_alive_s
         if self._paused and len(self._exchanges) < 2:
