@@ -124,8 +124,10 @@ def judge(p50: dict[Cell, float], result: Result) -> None:
                 result.notes.append(f"{bench}, {start}, {network}: over our storage {value:.2f}x{against}")
         readers = [value for bench, value in found.items() if value and bench in (*READERS, TORCH)]
         if readers and network == "paper":
-            least = ">= 1.48" if start == "zygote" else ">= 1.67"
-            result.aim(f"functions that fetch, {start}: initscript over none, mean", mean(readers), least)
+            if start == "zygote":
+                result.aim("functions that fetch, from a Zygote: initscript over none, mean", mean(readers), ">= 1.48")
+            else:
+                result.aim("functions that fetch, from nothing: initscript over none, mean", mean(readers), ">= 1.67")
         if (value := found.get(IMGREC)) and network == "paper":
             result.aim(f"imgrec, {start}: initscript over none", value, ">= 1.81")
     slowdowns = [1 / value for bench in PURE if (value := ratio(bench, "zygote", "loopback"))]
