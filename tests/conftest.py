@@ -17,7 +17,7 @@ import uvloop
 from blockbuster import BlockBuster
 
 from sockd.kernel import mounts
-from tests.support import cases, failpoints
+from tests.support import broken_off, cases, failpoints
 from tests.support.ledger import Ledger, claim_group
 
 # A slow example says more of a busy machine than of the code; what hangs runs into the timeout of its test.
@@ -30,7 +30,8 @@ hypothesis.settings.load_profile("sockd")
 BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(broken_off)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As in a shell's background; the programs that the tests start and end with it would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)

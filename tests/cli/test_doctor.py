@@ -41,6 +41,7 @@ def run(code: str, *, prefix: tuple[str, ...] = ()) -> Check:
 
 
 @needs_root
+@pytest.mark.alone
 def test_this_host_can_run_sockd_and_nothing_stays_behind(tmp_path: Path) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     fds = os.listdir("/proc/self/fd")

@@ -61,6 +61,7 @@ def test_an_app_of_another_uid_cannot_open_it_anew(app_fd: int) -> None:
         os.seteuid(0)
 
 
+@pytest.mark.alone
 def test_a_segment_has_no_name(region: Region, app_fd: int) -> None:
     assert "(deleted)" in os.readlink(f"/proc/self/fd/{app_fd}")
     assert not [name for name in os.listdir("/dev/shm") if name.startswith("sockd-")]

@@ -262,6 +262,7 @@ def test_a_host_without_controllers_is_refused() -> None:
         CgroupTree.create(Hierarchies(None, None, None, None, None), "sockd-test-none")
 
 
+@pytest.mark.alone
 def test_after_favordynmods_a_move_waits_for_nobody() -> None:
     hierarchies = Hierarchies.detect()
     if favordynmods.enabled_needed(hierarchies):

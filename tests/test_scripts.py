@@ -1,0 +1,87 @@
+"""scripts/test: which tests are asked when, and what its exit status says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PYTEST = """\
+#!/bin/sh
+echo "$@" >> {asked}
+next=$(head -n 1 {statuses})
+sed -i 1d {statuses}
+exit "$next"
+"""
+"""Stands for the interpreter: keeps what it was asked, and ends as it is told."""
+BESIDE, ALONE, AGAIN = "not alone", "-m alone", "--last-failed"
+DIES = """\
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_one_dies(number):
+    if number == 2:
+        os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("in_ci", "statuses", "passes", "status"),
+    [
+        (True, [0, 0], [BESIDE, ALONE], 0),
+        (True, [1, 0, 0], [BESIDE, ALONE, AGAIN], 0),
+        (True, [0, 1, 0], [BESIDE, ALONE, AGAIN], 0),
+        (True, [1, 1, 1], [BESIDE, ALONE, AGAIN], 1),
+        (True, [0, 1, 2], [BESIDE, ALONE, AGAIN], 2),
+        (True, [2], [BESIDE], 2),
+        (True, [137], [BESIDE], 137),
+        (True, [1, 3], [BESIDE, ALONE], 3),
+        (True, [0, 5], [BESIDE, ALONE], 5),
+        (False, [1, 0], [BESIDE, ALONE], 1),
+        (False, [0, 1], [BESIDE, ALONE], 1),
+    ],
+)
+def test_everything_is_asked_and_no_failure_is_lost(
+    in_ci: bool, statuses: list[int], passes: list[str], status: int, tmp_path: Path
+) -> None:
+    came, asked = run(tmp_path, in_ci, statuses)
+    assert came == status
+    assert len(asked) == len(passes) and all(words in line for words, line in zip(passes, asked, strict=True)), asked
+
+
+@pytest.mark.parametrize(
+    ("in_ci", "statuses", "status"),
+    [(True, [0], 0), (True, [1, 0], 0), (True, [1, 1], 1), (True, [4], 4), (False, [1], 1)],
+)
+def test_what_is_named_is_asked_in_one_process(in_ci: bool, statuses: list[int], status: int, tmp_path: Path) -> None:
+    came, asked = run(tmp_path, in_ci, statuses, "tests/kernel", "-x")
+    assert came == status
+    assert len(asked) == len(statuses) and all(line.endswith("tests/kernel -x") for line in asked), asked
+    assert "--numprocesses" not in "".join(asked)
+
+
+def run(directory: Path, in_ci: bool, statuses: list[int], *arguments: str) -> tuple[int, list[str]]:
+    """Its status, and what it asked of pytest."""
+    asked, told, python = directory / "asked", directory / "statuses", directory / "python"
+    told.write_text("".join(f"{each}\n" for each in statuses))
+    python.write_text(PYTEST.format(asked=asked, statuses=told))
+    python.chmod(0o755)
+    env = {**os.environ, "SOCKD_CI": "1" if in_ci else ""}
+    done = subprocess.run([ROOT / "scripts/test", python, *arguments], env=env, capture_output=True, check=False)
+    assert told.read_text() == "", done.stderr
+    return done.returncode, asked.read_text().splitlines()
+
+
+def test_a_process_that_dies_breaks_the_run_off(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(DIES)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.support.broken_off", "-p", "no:cacheprovider"]
+    command += ["--numprocesses", "2", "--max-worker-restart", "0", str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
+    assert "crashed while running" in done.stdout
