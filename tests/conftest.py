@@ -45,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cases.leave_out_long_cases(config, items)
+    # The longest test begins first: there are all the others for another process to run meanwhile.
+    items.sort(key=lambda item: item.path.name != "test_linters.py")
 
 
 @pytest.hookimpl(tryfirst=True)

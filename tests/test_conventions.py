@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +30,9 @@ def name(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
 
-def nodes(file: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(file.read_text(), str(file))))
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(), str(file))
 
 
 def is_sleep(node: ast.AST) -> bool:
@@ -51,7 +53,12 @@ def swallows(node: ast.AST) -> bool:
 
 
 def places(files: list[Path], is_offence: Callable[[ast.AST], bool]) -> list[str]:
-    return [f"{name(file)}:{getattr(node, 'lineno', 0)}" for file in files for node in nodes(file) if is_offence(node)]
+    return [
+        f"{name(file)}:{getattr(node, 'lineno', 0)}"
+        for file in files
+        for node in ast.walk(parsed(file))
+        if is_offence(node)
+    ]
 
 
 def test_nobody_sleeps_where_an_event_could_be_waited_for() -> None:
@@ -68,4 +75,4 @@ def test_nothing_is_left_for_later() -> None:
 
 
 def test_a_module_opens_by_saying_what_it_is() -> None:
-    assert [name(file) for file in OURS if not ast.get_docstring(ast.parse(file.read_text()))] == []
+    assert [name(file) for file in OURS if not ast.get_docstring(parsed(file))] == []

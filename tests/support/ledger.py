@@ -114,13 +114,15 @@ def _processes(known: set[int]) -> Iterator[Entry]:
     ours: set[int] = {os.getpid()}
     group = os.getegid() if os.geteuid() == 0 else -1
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        try:
             # The name in parentheses may hold anything, parentheses too; the fields after it are state and parent.
-            state, parent = _read(f"/proc/{name}/stat").rpartition(b")")[2].split(maxsplit=2)[:2]
+            state, parent, _ = _read(f"/proc/{name}/stat").rpartition(b")")[2].split(maxsplit=2)
             if state != b"Z":
                 parents[int(name)] = int(parent)
                 if os.stat(f"/proc/{name}").st_gid == group:
                     ours.add(int(name))
+        except (FileNotFoundError, ProcessLookupError):  # gone by now
+            continue
     for pid in parents.keys() - {os.getpid()}:
         line = list(_ancestry(pid, parents))
         if not ours.isdisjoint(line) and known.isdisjoint(line[1:]):
