@@ -53,7 +53,10 @@ def try_all(house: PrivateWorker, codes: dict[str, str]) -> dict[str, str]:
 
     at_once(len(names), serve)
     for name in names:
-        house.daemon.when(lambda name=name: f"{name}==1.0" in refusals(house))  # type: ignore[misc]
+        house.daemon.when(
+            lambda name=name: f"{name}==1.0" in refusals(house),  # type: ignore[misc]
+            deadline_s=house.patience_s,
+        )
     for name in names:
         deploy(house, f"b-{name}", name, f"import {name.replace('-', '_')}\ndef f(event): return event")
         assert house.call(f"b-{name}", "later") == "later"

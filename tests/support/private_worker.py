@@ -24,13 +24,15 @@ from typing import Any
 import pytest
 
 from tests.daemon.kernel_view import open_fds
-from tests.daemon.running import COMMAND, REPO, RunningDaemon
+from tests.daemon.running import COMMAND, DEADLINE_S, REPO, RunningDaemon
 from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex
 
 NEIGHBOUR = "neighbour"
 CONFIG = "[zygote]\nspares = 2\nimport_deadline_s = 5.0\ncanary_deadline_s = 5.0\n"
 SETTLE_S = 10.0
+BROKEN_PATIENCE_S = 5.0
+"""Of a case with a worker that most likely never finds it out, as it lacks what would."""
 FDS_FOR_EACH = 5
 """Most descriptors that the daemon holds for a Zygote, a spare or an idle sandbox, cgroup files left out: their pool keeps
 them, and its size is a setting."""
@@ -133,6 +135,8 @@ class PrivateWorker:
         self._command = command
         if broken:
             self._command = command_without(broken)
+        self.patience_s = BROKEN_PATIENCE_S if broken else DEADLINE_S
+        """How long a case waits for what this worker is to find out."""
         self._starts = 0
         self._baseline: list[float] = []
         self.daemon = self._start()
