@@ -2,6 +2,7 @@
 
 #include "native.h"
 
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -69,6 +70,23 @@ ssize_t receive_packet(int fd, void *data, size_t size, int flags, struct fd_lis
     return count;
 }
 
+/* Wait until there is something to be received: 0; -1 with the exception of a signal handler.
+ *
+ * Who waits in recvmsg(2) is woken for nothing as well, whenever the peer has read what was sent to it: that is room to write
+ * (unix_write_space), and a stream's readers do not look what they are woken for (unix_stream_data_wait); poll(2) does. */
+static int wait_readable(int fd)
+{
+    struct pollfd waited = {.fd = fd, .events = POLLIN};
+    int count;
+
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        count = poll(&waited, 1, -1);
+        Py_END_ALLOW_THREADS
+    } while (count < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* Exactly `size` bytes: 1; 0 at the end of the stream; -1 with an exception. */
 static int receive_whole(int fd, char *data, size_t size, struct fd_list *given)
 {
@@ -126,6 +144,8 @@ PyObject *native_receive(PyObject *module, PyObject *args)
 
     (void)module;
     if (!PyArg_ParseTuple(args, "i:receive", &fd))
+        return NULL;
+    if (wait_readable(fd) < 0)
         return NULL;
     whole = receive_whole(fd, (char *)&header, sizeof header, &given);
     if (whole > 0 && check_header(&header) < 0)
