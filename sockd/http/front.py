@@ -49,11 +49,26 @@ FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
 _RUN = b"/run/"
 _RUN_TARGET = re.compile(rb"/run/([A-Za-z0-9_-]{1,64})(?::(\$LATEST|[A-Za-z0-9_-]{1,128}))?(/[^?]*)?(?:\?(.*))?")
-Called = re.Match[bytes]
-"""A function's target: its name, which version or alias of it, what follows in the path, the query."""
 Page = Callable[[], Answer | Awaitable[Answer]]
 _NOTED = HEADERS | trace_context.HEADERS
 _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
+
+
+class Called:
+    """A function's target: its name, which version or alias of it, what follows in the path, the query."""
+
+    __slots__ = ("_target", "name", "qualifier")
+
+    def __init__(self, target: re.Match[bytes]) -> None:
+        """Args: target: as `_RUN_TARGET` matched it."""
+        self._target = target
+        self.name = target[1].decode()
+        self.qualifier = target[2].decode() if target[2] else ""
+
+    def as_http(self, exchange: Exchange, body: bytes) -> dict[str, Any]:
+        """The request for a web app."""
+        name, qualifier, path, query = self._target.groups(b"")
+        return app_request(exchange, _RUN + name + (b":" + qualifier if qualifier else b""), path, query, body)
 
 
 class NoSuchPage(SockdError):
@@ -100,6 +115,8 @@ class Front:
         """Requests answered here without reaching the worker, by error type."""
 
     def open(self, connection: Connection, head: Head) -> Exchange:
+        if head.known is not None:
+            return FrontExchange(connection, head, self, None)
         if self._url_door is not None and (addressed := self._url_door.addressed(head)) is not None:
             return self._url_door.open(connection, head, addressed)
         called = _RUN_TARGET.fullmatch(head.target)
@@ -151,14 +168,14 @@ class Front:
         Args: called: the target, as `_RUN_TARGET` matched it.
         Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
         if called:
-            return called
+            return Called(called)
         path, query = head.path_and_query()
         if path.startswith(_RUN):
             # The raw path, so that nothing is decoded before it is judged: %2e, %2f and %00 are simply not in a name.
             called = _RUN_TARGET.fullmatch(path + b"?" + query)
             if called is None:
                 raise BadRequest("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, perhaps with :VERSION or :ALIAS")
-            return called
+            return Called(called)
         page = self._pages.get(path)
         if page is None:
             raise NoSuchPage("no such page; a function is at /run/<name>")
@@ -193,15 +210,21 @@ class FrontExchange(Exchange):
         super().__init__(connection, head)
         self._arrived_ns = time.monotonic_ns()
         self._front = front
+        if head.known is not None:
+            self._target = head.known
+            return
         try:
-            self._asked = front.check(head)
-            self._aim(front.route(head, called))
+            asked = self._asked = front.check(head)
+            target = front.route(head, called)
+            if asked is None and isinstance(target, Called):
+                head.known = target
+            self._aim(target)
         except SockdError as error:
             self._aim(error)
 
     def _aim(self, target: Called | Page | SockdError) -> None:
         self._target = target
-        if not isinstance(target, re.Match):
+        if not isinstance(target, Called):
             self.ready = self.ignores_body = True
 
     def on_body(self, data: bytes) -> None:
@@ -218,7 +241,7 @@ class FrontExchange(Exchange):
     def start(self) -> None:
         """Without a task where a live function is just to be run, with a body that came in one piece."""
         target, body = self._target, self._body
-        if isinstance(target, re.Match) and self._asked is None and isinstance(body, bytes):
+        if isinstance(target, Called) and self._asked is None and isinstance(body, bytes):
             request, sink = self._invoke_request(target, body)
             done = partial(self._ended, sink)
             cancel = self._front.worker.begin(request, done)
@@ -244,7 +267,7 @@ class FrontExchange(Exchange):
 
     async def run(self) -> None:
         target = self._target
-        if isinstance(target, re.Match):
+        if isinstance(target, Called):
             if isinstance(self._body, Body):
                 self._body = await self._body.whole()
             request, sink = self._invoke_request(target, self._body)
@@ -268,12 +291,10 @@ class FrontExchange(Exchange):
         request_id = new_request_id()
         sink = StreamedAnswer(self, request_id)
         payload = body or b"{}"
-        name = target[1].decode()
-        request = InvokeRequest(name, payload, request_id, self._arrived_ns, self.gone)
+        request = InvokeRequest(target.name, payload, request_id, self._arrived_ns, self.gone)
         request.sink, request.method, request.as_http = sink, self.head.method.decode(), self._as_http
-        if target[2]:
-            qualifier = target[2].decode()
-            request.qualifier, request.details = qualifier, {"arn": arn(name, qualifier)}
+        if target.qualifier:
+            request.qualifier, request.details = target.qualifier, {"arn": arn(target.name, target.qualifier)}
         if self._asked is not None:
             request.trace = trace_context.of_headers(self.head.headers)
         return request, sink
@@ -295,10 +316,9 @@ class FrontExchange(Exchange):
     def _as_http(self) -> tuple[dict[str, Any], bytes]:
         """The request for a web app, and its body."""
         called, body = self._target, self._body
-        assert isinstance(called, re.Match)
+        assert isinstance(called, Called)
         assert isinstance(body, bytes)
-        root_path = _RUN + called[1] + (b":" + called[2] if called[2] else b"")
-        return app_request(self, root_path, called[3] or b"", called[4] or b"", body), body
+        return called.as_http(self, body), body
 
 
 async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:

@@ -5,6 +5,8 @@ Owns nothing. What must have one meaning only (lengths, chunks, folded lines) th
 
 from __future__ import annotations
 
+from typing import Any
+
 import httptools
 
 Headers = list[tuple[bytes, bytes]]
@@ -14,7 +16,7 @@ Headers = list[tuple[bytes, bytes]]
 class Head:
     """A head that has been read to its end."""
 
-    __slots__ = ("headers", "method", "target", "version")
+    __slots__ = ("headers", "known", "method", "target", "version")
 
     def __init__(self, method: bytes, target: bytes, version: str, headers: Headers) -> None:
         self.method = method
@@ -22,6 +24,16 @@ class Head:
         self.version = version
         """`1.1` or `1.0`."""
         self.headers = headers
+        self.known: Any = None
+        """What the application has found out of it and would find again, should the same head come again."""
+
+    def same_as(self, other: Head) -> bool:
+        return (
+            self.headers == other.headers
+            and self.target == other.target
+            and self.method == other.method
+            and self.version == other.version
+        )
 
     def path_and_query(self) -> tuple[bytes, bytes]:
         """The target apart, undecoded. Raises: HttpParserInvalidURLError."""
@@ -37,6 +49,10 @@ class Head:
         return self.version == "1.1" and any(
             name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
         )
+
+    def content_length(self) -> int:
+        """What it says of its body's length, 0 if nothing. Digits only, and once: the parser has refused everything else."""
+        return next((int(value) for name, value in self.headers if name == b"content-length"), 0)
 
     def size_bytes(self) -> int:
         """The length of all lines, but for a few characters of the first."""
