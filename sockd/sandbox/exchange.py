@@ -5,7 +5,6 @@ Plain data, but for the pieces of an answer, which an exchange hands to its stre
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -59,7 +58,6 @@ class Exchange(msgspec.Struct, eq=False):
     """Called when the answer begins to come piece by piece."""
     compose: Callable[[bool], Call] | None = None
     """What is still to be sent, when it is known whether the handler is an app."""
-    timer: asyncio.TimerHandle | None = None
     stream: Stream | None = None
     is_over: bool = False
     """Its outcome is certain."""

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from sockd.errors import (
     FunctionFailed,
@@ -32,6 +33,7 @@ from sockd.kernel.cgroups import Cgroup
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.claims import read_failure, read_imports
 from sockd.sandbox.companion import Companion
+from sockd.sandbox.deadline import Deadline
 from sockd.sandbox.exchange import INIT_ONLY, Call, Exchange, Reply
 from sockd.sandbox.lifecycle import State, Step, advance
 from sockd.sandbox.memory_budget import Reservation
@@ -88,6 +90,10 @@ class Sandbox:
     _primed: asyncio.Future[None] | None = None
     _explaining: asyncio.Task[None] | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _deadline: Deadline = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._deadline = Deadline(self._loop)
 
     @classmethod
     async def fork(
@@ -208,7 +214,7 @@ class Sandbox:
         if self.state is not State.STARTING:
             self.state = advance(self.state, Step.BEGIN)
         exchange = self._exchange = Exchange(next(_numbers), done, open_sink)
-        self._arm(exchange, program.timeout_s if self.state is State.BUSY else program.init_timeout_s)
+        self._deadline.set(program.timeout_s if self.state is State.BUSY else program.init_timeout_s, self._expire)
         if call is not None:
             self._invoke(exchange, call)
         elif self.state is State.STARTING:
@@ -227,8 +233,8 @@ class Sandbox:
 
     def _initialize(self, done: Callable[[Reply], None]) -> None:
         assert self.program is not None
-        exchange = self._exchange = Exchange(INIT_ONLY, done)
-        self._arm(exchange, self.program.init_timeout_s)
+        self._exchange = Exchange(INIT_ONLY, done)
+        self._deadline.set(self.program.init_timeout_s, self._expire)
         self.cgroup.settle()
 
     async def _told(self, begin: Callable[[Callable[[Reply], None]], None]) -> Reply:
@@ -247,8 +253,6 @@ class Sandbox:
         self.destroy()
         if exchange is not None:
             exchange.is_over = True
-            if exchange.timer is not None:
-                exchange.timer.cancel()
             if exchange.stream is not None:
                 exchange.stream.cut()
 
@@ -309,6 +313,7 @@ class Sandbox:
             return
         self.state = advance(self.state, Step.DESTROY)
         with ExitStack() as every:  # goes on after an error and raises the last
+            every.callback(self._deadline.close)
             every.callback(self.on_death, self)
             if self.companion is not None:
                 every.callback(self.companion.sandbox_ended)
@@ -365,7 +370,7 @@ class Sandbox:
             if exchange.number == INIT_ONLY and not exchange.is_over:
                 self._conclude(exchange, Reply())
                 return
-            self._arm(exchange, self.program.timeout_s)
+            self._deadline.set(self.program.timeout_s, self._expire)
             if exchange.compose is not None:
                 self._compose(exchange, exchange.compose)
             return
@@ -396,13 +401,12 @@ class Sandbox:
     def _stop_answering(self) -> None:
         """Nobody reads the answer that is being made: say so, and wait a little for its end."""
         exchange = self._exchange
-        if exchange is None or exchange.is_over or exchange.timer is None:
+        if exchange is None or exchange.is_over:
             return
         self._send(protocol.GONE, exchange.number)
-        grace_s = min(self._parts.stop_grace_s, exchange.timer.when() - self._loop.time())
-        exchange.timer.cancel()
+        grace_s = min(self._parts.stop_grace_s, self._deadline.left_s())
         words = f"nobody read its answer any more, and it did not end within {self._parts.stop_grace_s:g} seconds"
-        exchange.timer = self._loop.call_later(grace_s, self.end, SandboxDied(words))
+        self._deadline.set(grace_s, partial(self.end, SandboxDied(words)))
 
     def _on_end(self, error: Exception | None) -> None:
         """The channel ended: find out why, tell whoever waits, and destroy."""
@@ -425,16 +429,14 @@ class Sandbox:
             return OutOfMemory(limit_bytes=self.limits.memory_bytes, peak_bytes=self.cgroup.peak_bytes())
         return SandboxDied(pidfds.describe_status(pidfds.exit_status(self._pidfd)))
 
-    def _arm(self, exchange: Exchange, timeout_s: float) -> None:
-        if exchange.timer is not None:
-            exchange.timer.cancel()
-        exchange.timer = self._loop.call_later(timeout_s, self._expire, exchange, timeout_s)
-
-    def _expire(self, exchange: Exchange, timeout_s: float) -> None:
+    def _expire(self) -> None:
         """The deadline passed: kill, then answer; nothing in the sandbox can delay either."""
-        if exchange.is_over:
+        exchange, program = self._exchange, self.program
+        if exchange is None or program is None or exchange.is_over:
             return  # it came in the same turn of the loop
-        phase, limit = ("Init", "init_timeout_s") if self.state is State.STARTING else ("Task", "timeout_s")
+        phase, limit, timeout_s = "Task", "timeout_s", program.timeout_s
+        if self.state is State.STARTING:
+            phase, limit, timeout_s = "Init", "init_timeout_s", program.init_timeout_s
         self.cgroup.kill_nowait()
         self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds", limit))
 
@@ -455,8 +457,7 @@ class Sandbox:
         """Make the sandbox ready for its next request, or destroy it; then tell whoever waits."""
         if self._exchange is not exchange:
             return  # it was abandoned
-        if exchange.timer is not None:
-            exchange.timer.cancel()
+        self._deadline.clear()
         self._exchange = None
         if reply.error is None or (isinstance(reply.error, ANSWERED) and self.state is State.BUSY):
             self.state = advance(self.state, Step.DONE)

@@ -15,6 +15,7 @@ import pytest
 from sockd.errors import OutOfMemory, ResponseTooLarge, SandboxDied, TimedOut
 from sockd.kernel.mounts import owned
 from sockd.kernel.pidfds import wait_exited
+from sockd.sandbox.deadline import Deadline
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.output import PIPE_BYTES
 from tests.support.fake_clock import FakeClock, FakeTimer
@@ -194,10 +195,13 @@ class SlowLoop:
         self._loop = running.house.loop
         self._running = running
         self.clock = FakeClock()
-        running.sandbox._loop = self  # type: ignore[assignment]
+        running.sandbox._deadline = Deadline(self)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
+
+    def time(self) -> float:
+        return self.clock.monotonic()
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *arguments: Any) -> FakeTimer:
         return self.clock.call_later(delay_s, functools.partial(callback, *arguments))

@@ -26,7 +26,7 @@ from sockd.http.aws import access
 from sockd.kernel import cgroup_leaf, cgroups, mounts, seccomp, syscalls
 from sockd.kernel.syscall_table import NUMBERS
 from sockd.lambdas import registry
-from sockd.sandbox import base, root, sandbox, uids, zygote
+from sockd.sandbox import base, deadline, root, sandbox, uids, zygote
 
 BREAKS: dict[str, Callable[[], None]] = {}
 """What `sockd selftest --broken NAME` may name."""
@@ -206,8 +206,8 @@ def no_reseed() -> None:
 @breaks("late-deadlines")
 def late_deadlines() -> None:
     """A sandbox has four times as long as its function's timeout."""
-    arm = sandbox.Sandbox._arm
-    sandbox.Sandbox._arm = lambda self, exchange, timeout_s: arm(self, exchange, 4 * timeout_s)  # type: ignore[method-assign]
+    set_ = deadline.Deadline.set
+    deadline.Deadline.set = lambda self, delay_s, passed: set_(self, 4 * delay_s, passed)  # type: ignore[method-assign]
 
 
 # -- group G

@@ -1,0 +1,71 @@
+"""A deadline that is set for every request: one timer for many of them.
+
+A loop's timer takes longer to make and to cancel than the rest of what a sandbox does for a warm request. So it is not
+cancelled with its request: when it fires too early for the deadline that is set by then, it is made again for that one.
+
+Owns the timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+_NEVER = math.inf
+
+
+class Deadline:
+    """`set`, then `clear` in time or it has passed; `close` in the end."""
+
+    __slots__ = ("_at_s", "_fires_s", "_loop", "_passed", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._at_s = self._fires_s = _NEVER
+        self._passed: Callable[[], object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, delay_s: float, passed: Callable[[], object]) -> None:
+        """From now on, instead of what was set before. Args: passed: called once if it passes; it is cleared then."""
+        self._at_s = self._loop.time() + delay_s
+        self._passed = passed
+        if self._at_s < self._fires_s:
+            self._start(delay_s)
+
+    def clear(self) -> None:
+        """It was kept."""
+        self._at_s = _NEVER
+        self._passed = None
+
+    def left_s(self) -> float:
+        """Until it passes; infinite while none is set."""
+        return self._at_s - self._loop.time()
+
+    def close(self) -> None:
+        """Never pass. Safe to call twice."""
+        self.clear()
+        self._stop()
+
+    def _start(self, delay_s: float) -> None:
+        self._stop()
+        self._fires_s = self._at_s
+        self._timer = self._loop.call_later(delay_s, self._look)
+
+    def _stop(self) -> None:
+        self._fires_s = _NEVER
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        """The timer has fired: for the deadline that is set, or for one that was."""
+        self._stop()
+        passed, left_s = self._passed, self.left_s()
+        if passed is None:
+            return
+        if left_s > 0:
+            self._start(left_s)
+            return
+        self.clear()
+        passed()
