@@ -52,6 +52,8 @@ HEADER = Struct("<IBBHQ")
 """Frame header: body length in bytes, type, flags, zero, request number."""
 INVOCATION = Struct("<16sqI")
 """First bytes of an INVOKE body: request uuid, timeout in ns, length of the details. These, JSON, and the event follow."""
+_INVOKE = Struct("<IBBHQ16sqI")
+"""HEADER and INVOCATION."""
 NO_DETAILS = bytes(4)
 """The length of details in an INVOKE that has none, as nearly all."""
 TIMES = Struct("<qq")
@@ -165,6 +167,13 @@ def encode_frame(kind: int, number: int, *parts: bytes) -> bytes:
     return b"".join((HEADER.pack(sum(map(len, parts)), kind, 0, 0, number), *parts))
 
 
+def encode_invoke(number: int, request_id: bytes, timeout_ns: int, details: bytes, event: bytes) -> bytes:
+    """An INVOKE frame, with one copy of the event."""
+    length = INVOCATION.size + len(details) + len(event)
+    head = _INVOKE.pack(length, INVOKE, 0, 0, number, request_id, timeout_ns, len(details))
+    return b"".join((head, details, event))
+
+
 def decode_header(data: bytes | bytearray, offset: int = 0, *, max_body_bytes: int) -> tuple[int, int, int]:
     """(kind, request number, body length) of the 16-byte header at `offset`.
 
@@ -205,4 +214,4 @@ class FrameDecoder:
         if len(buffer) < end:
             return None
         self._at = end
-        return kind, number, bytes(memoryview(buffer)[body:end])
+        return kind, number, buffer[body:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[body:end])

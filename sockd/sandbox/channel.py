@@ -39,10 +39,13 @@ class Channel:
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def send(self, kind: int, number: int, *parts: bytes) -> None:
+        """As `send_frame`, for one that is not encoded yet."""
+        self.send_frame(protocol.encode_frame(kind, number, *parts))
+
+    def send_frame(self, data: bytes) -> None:
         """Send one frame now, or as the peer takes it. After the end it does nothing: the end was told already."""
         if self._sock.fileno() < 0:
             return
-        data = protocol.encode_frame(kind, number, *parts)
         if self._unsent:
             self._unsent = b"".join((self._unsent, data))
             return

@@ -42,10 +42,9 @@ class Call(msgspec.Struct):
     details: bytes = b""
     """JSON of what is told beside the event."""
 
-    def invocation(self, timeout_s: float) -> tuple[bytes, bytes, bytes]:
-        """The parts of INVOKE's body."""
-        fixed = protocol.INVOCATION.pack(self.request_id, int(timeout_s * 1e9), len(self.details))
-        return fixed, self.details, self.event
+    def frame(self, number: int, timeout_s: float) -> bytes:
+        """The INVOKE that asks it."""
+        return protocol.encode_invoke(number, self.request_id, int(timeout_s * 1e9), self.details, self.event)
 
 
 class Exchange(msgspec.Struct, eq=False):

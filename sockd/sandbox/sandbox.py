@@ -332,7 +332,8 @@ class Sandbox:
 
     def _invoke(self, exchange: Exchange, call: Call) -> None:
         assert self.program is not None
-        self._send(protocol.INVOKE, exchange.number, *call.invocation(self.program.timeout_s))
+        assert self._channel is not None
+        self._channel.send_frame(call.frame(exchange.number, self.program.timeout_s))
 
     def _compose(self, exchange: Exchange, compose: Callable[[bool], Call]) -> None:
         """Send what had to wait until it was known what the handler is."""
