@@ -18,6 +18,9 @@ from sockd.kernel.cgroup_files import CgroupFiles
 from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
 from sockd.kernel.hierarchies import Controller, Hierarchies
 
+Limits = tuple[int | None, int | None, float | None]
+"""Bytes of memory, tasks, CPUs; None is no limit, as in a new cgroup."""
+
 
 class Cgroup:
     """A leaf `name`. Made by `CgroupTree.cgroup`; gone after `remove`.
@@ -35,6 +38,8 @@ class Cgroup:
         self._pids = pids
         self._population = population
         self._oom_kills_before = 0
+        self._procs_fds: tuple[int, ...] = ()
+        self._limits: Limits | None = (None, None, None)
 
     @classmethod
     def create(cls, hierarchies: Hierarchies, parent: str, name: str) -> Cgroup:
@@ -68,7 +73,9 @@ class Cgroup:
     def procs_fds(self) -> tuple[int, ...]:
         """One fd per hierarchy, v2 first, to be written `b"0"` by whoever joins; the kernel checks root's rights, who
         opened them, and not the writer's. Only while prepared."""
-        return tuple(files.keep("cgroup.procs", os.O_WRONLY) for files in self._files)
+        if not self._procs_fds:
+            self._procs_fds = tuple(files.keep("cgroup.procs", os.O_WRONLY) for files in self._files)
+        return self._procs_fds
 
     @property
     def events_fd(self) -> int:
@@ -90,21 +97,35 @@ class Cgroup:
 
     def settle(self) -> None:
         """Close what only a sandbox's start needs: with thousands of idle sandboxes, fds are what runs out first."""
+        self._procs_fds = ()
         for files in self._files:
             files.release("cgroup.procs")
         for controller in (self._memory, self._cpu, self._pids):
             controller.settle()
 
+    def limit(self, memory_bytes: int | None, tasks: int | None, cpus: float | None) -> None:
+        """`set_memory`, `set_pids` and `set_cpus`; nothing is written where it would be what is there. Raises OSError."""
+        limits = memory_bytes, tasks, cpus
+        if limits == self._limits:
+            return
+        self.set_memory(memory_bytes)
+        self.set_pids(tasks)
+        self.set_cpus(cpus)
+        self._limits = limits
+
     def set_memory(self, limit_bytes: int | None) -> None:
         """Limit memory; swap is never used beside it. None: no limit. Raises OSError: it holds more than that already."""
+        self._limits = None
         self._memory.set_limit(limit_bytes)
 
     def set_pids(self, tasks: int | None) -> None:
         """Limit the number of processes and threads; None: no limit."""
+        self._limits = None
         self._pids.set_limit(tasks)
 
     def set_cpus(self, cpus: float | None) -> None:
         """Limit CPU time to so many CPUs' worth in each 100 ms; None: no limit."""
+        self._limits = None
         self._cpu.set_limit(cpus)
 
     # -- use
@@ -166,15 +187,13 @@ class Cgroup:
         return self._memory.usage_bytes() > LEFTOVER_BYTES
 
     def scrub(self) -> bool:
-        """Make an empty cgroup as good as new: limits, peak, counters (30 us), and leftover charge, if it `has_leftover`.
+        """Make an empty cgroup as good as new: peak, counters (20 us), and leftover charge, if it `has_leftover`. Its limits
+        stay, as the next sandbox is likely to have the same (`limit`).
 
         Returns: False when it should be removed instead. Page cache that its processes read first stays charged to it;
         taking that back would throw out of memory what the next sandbox is about to read, while removing the cgroup
         leaves the pages where they are."""
         self.thaw_nowait()
-        self.set_memory(None)
-        self.set_pids(None)
-        self.set_cpus(None)
         if self.has_leftover:
             if self._memory.cache_bytes() > LEFTOVER_BYTES:
                 return False
@@ -188,6 +207,7 @@ class Cgroup:
 
     def close(self) -> None:
         """Close all fds; the directories stay."""
+        self._procs_fds = ()
         for files in self._files:
             files.close()
 

@@ -72,7 +72,7 @@ class CgroupPool:
         self._refilling = asyncio.create_task(self._refill(), name="cgroup pool refill")
 
     def take(self) -> Cgroup:
-        """A prepared, empty, unlimited cgroup; makes one on the spot if none is idle. Raises OSError from that."""
+        """A prepared, empty cgroup with whatever limits; makes one on the spot if none is idle. Raises OSError from that."""
         if self._closed:
             raise RuntimeError("the cgroup pool is closed")
         if len(self._idle) <= self._size // 2:

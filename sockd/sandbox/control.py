@@ -71,12 +71,10 @@ class ControlWire:
         fds: Sequence[int],
         *,
         deadline_s: float,
-        meanwhile: Callable[[], None] | None = None,
         **fields: object,
     ) -> Answer:
         """Send one request and wait for its answer. The fds are copied by the kernel; the caller keeps its own.
 
-        Args: meanwhile: called once the request is on its way; what it raises is raised when the answer has come.
         Raises: ZygoteRefused; ZygoteGone, also when the deadline passes (a Zygote that hangs is given up); OSError, when
             the request cannot be sent."""
         if self.closed:
@@ -91,12 +89,10 @@ class ControlWire:
         self._pending[number] = future
         timer = self._loop.call_later(deadline_s, self._end)
         try:
-            if meanwhile is not None:
-                meanwhile()
             return await future
         except SandboxFailed:
             raise
-        except BaseException:  # cancelled, or what `meanwhile` raised
+        except BaseException:  # cancelled
             await self._abandon(number, future)
             raise
         finally:

@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import os
 import termios
+from contextlib import ExitStack
 
 READ_BYTES = 64 * 1024
 PIPE_BYTES = 256 * 1024
@@ -32,14 +33,19 @@ class Output:
 
     @classmethod
     def open(cls, limit_bytes: int) -> tuple[Output, int]:
-        """A pipe: our end, and the fd of the write end, which the caller owns."""
+        """A pipe: our end, and the fd of the write end, which the caller owns. Raises: OSError, also when the pipe cannot be as
+        large as it should."""
         read_fd, write_fd = os.pipe()
+        with ExitStack() as undo:
+            undo.callback(os.close, read_fd)
+            undo.callback(os.close, write_fd)
+            fcntl.fcntl(read_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            os.set_blocking(read_fd, False)
+            undo.pop_all()
         return cls(read_fd, limit_bytes), write_fd
 
     def start(self) -> None:
-        """Drain it from now on. Raises: OSError, when the pipe cannot be as large as it should."""
-        fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        os.set_blocking(self._fd, False)
+        """Drain it from now on."""
         self._loop.add_reader(self._fd, self._read)
 
     def take(self) -> tuple[bytes, int]:

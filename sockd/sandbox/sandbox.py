@@ -105,11 +105,11 @@ class Sandbox:
             program: what it will become. None: a spare; it touches what a first request touches, and is waited for
                 until it has (`State.PRIMED`).
         Raises: SandboxFailed, NoCapacity, OSError; then everything was given back."""
-        spare = program is None
         with ExitStack() as undo:
             undo.callback(reservation.close)
             cgroup = parts.cgroups.take()
             undo.callback(parts.cgroups.give_back, cgroup)
+            cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
             root = parts.assembly.create(limits, program)
             undo.callback(root.close)
             uid = zygote.take_uid()
@@ -123,42 +123,35 @@ class Sandbox:
                 sandbox = cls(name, zygote, uid, limits, parts, reservation, cgroup, root, *connections)
                 fds = (root.fd, ends.channel_fd, ends.output_fd)
                 sandbox._pidfd = await zygote.fork(
-                    uid,
-                    limits.network,
-                    spare,
-                    fds,
-                    cgroup.procs_fds,
-                    deadline_s=parts.spawn_deadline_s,
-                    meanwhile=lambda: sandbox._prepare(program),
+                    uid, limits.network, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
                 )
             undo.pop_all()
         try:
-            await sandbox._connect(spare)
+            await sandbox._connect(program)
         except BaseException:
             sandbox.destroy()
             raise
         return sandbox
 
-    def _prepare(self, program: Program | None) -> None:
-        """What must be there before INIT is sent, and not before the process: its limits and, if it is known, its code."""
-        apply_limits(self.cgroup, self.limits)
-        if program is not None:
-            self._root.mount_code(program)
-        self._output.start()
+    async def _connect(self, program: Program | None) -> None:
+        """What must be there before INIT is sent, done while the process confines itself; a spare is waited for until it
+        is warm.
 
-    async def _connect(self, spare: bool) -> None:
-        """Mount its /proc and listen on its channel; a spare is waited for until it is warm."""
+        Not while it is being forked: where processors are few, the Zygote gets one only once this thread waits."""
         try:
             self._root.mount_proc(self._pidfd)
         except ProcessLookupError:
             raise SandboxFailed("the sandbox's process died while it was confined") from None
+        if program is not None:
+            self._root.mount_code(program)
+        self._output.start()
         self._channel = Channel(
             self._sock,
             max_body_bytes=self._parts.max_answer_bytes + FRAME_SLACK_BYTES,
             on_frame=self._on_frame,
             on_end=self._on_end,
         )
-        if spare:
+        if program is None:
             self._primed = self._loop.create_future()
             async with asyncio.timeout(self._parts.spawn_deadline_s):
                 await self._primed
@@ -176,7 +169,8 @@ class Sandbox:
         self.companion = companion
         if self.state is State.PRIMED:
             self.state = advance(self.state, Step.BECOME)
-            apply_limits(self.cgroup, program.limits)
+            limits = program.limits
+            self.cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
             if not program.limits.same_tmp(self.limits):
                 self._root.replace_tmp(program.limits)
             self._root.mount_code(program)
@@ -484,10 +478,3 @@ class Sandbox:
         fd, self._pidfd = self._pidfd, -1
         if fd >= 0:
             os.close(fd)
-
-
-def apply_limits(cgroup: Cgroup, limits: Limits) -> None:
-    """Write a sandbox's limits into its cgroup."""
-    cgroup.set_memory(limits.memory_bytes)
-    cgroup.set_pids(limits.pids)
-    cgroup.set_cpus(limits.cpus)

@@ -75,8 +75,7 @@ class Zygote:
         control = None
         try:
             control = child._open()
-            child._cgroup().set_memory(limit_bytes)
-            child._cgroup().set_pids(MAX_TASKS)
+            child._cgroup().limit(limit_bytes, MAX_TASKS, None)
             scratch = self._farm.make_scratch(child.name, child.uids.absolute)
             uids = child.uids
             child.pidfd = await self._make_child(
@@ -105,17 +104,12 @@ class Zygote:
         procs: Sequence[int],
         *,
         deadline_s: float,
-        meanwhile: Callable[[], None] | None = None,
     ) -> int:
         """A confined child; returns its pidfd, which the caller owns.
 
-        Args:
-            fds: root, channel, output; procs: cgroup.procs files of its cgroups; meanwhile: what there is to do while it is
-                being forked.
-        Raises: ZygoteGone, ZygoteRefused, NotItsChild, OSError; whatever `meanwhile` raises."""
-        return await self._make_child(
-            "fork", fds, procs, deadline_s=deadline_s, meanwhile=meanwhile, uid=uid, network=network, warm=warm
-        )
+        Args: fds: root, channel, output; procs: cgroup.procs files of its cgroups.
+        Raises: ZygoteGone, ZygoteRefused, NotItsChild, OSError."""
+        return await self._make_child("fork", fds, procs, deadline_s=deadline_s, uid=uid, network=network, warm=warm)
 
     async def _make_child(
         self,
@@ -124,18 +118,17 @@ class Zygote:
         procs: Sequence[int],
         *,
         deadline_s: float,
-        meanwhile: Callable[[], None] | None = None,
         **fields: object,
     ) -> int:
         """Fork into these cgroups. The root Zygote runs no code but ours: its children join by themselves."""
         if self._parent is None:
             given = (*fds, *procs)
-            answer = await self._request(op, given, deadline_s=deadline_s, meanwhile=meanwhile, waits=False, **fields)
+            answer = await self._request(op, given, deadline_s=deadline_s, waits=False, **fields)
             return take_pidfd(answer.fds)
         adoption = Adoption()
         try:
             given = (*fds, adoption.waiting)
-            answer = await self._request(op, given, deadline_s=deadline_s, meanwhile=meanwhile, waits=True, **fields)
+            answer = await self._request(op, given, deadline_s=deadline_s, waits=True, **fields)
             pidfd = take_pidfd(answer.fds)
             try:
                 await adoption.adopt(pidfd, self.pidfd, procs, quick=self._cgroups.quick_moves)
@@ -198,22 +191,17 @@ class Zygote:
     def _open(self) -> socket.socket:
         """Make the cgroup and the wire; the other end of the wire is returned for the child."""
         self.cgroup = self._cgroups.take()
+        self.cgroup.limit(None, None, None)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._wire = ControlWire(ours, self._ended)
         return theirs
 
     def _request(
-        self,
-        op: str,
-        fds: Sequence[int],
-        *,
-        deadline_s: float,
-        meanwhile: Callable[[], None] | None = None,
-        **fields: object,
+        self, op: str, fds: Sequence[int], *, deadline_s: float, **fields: object
     ) -> Coroutine[object, object, Answer]:
         if self._wire is None:
             raise ZygoteGone("the Zygote is gone")
-        return self._wire.request(op, fds, deadline_s=deadline_s, meanwhile=meanwhile, **fields)
+        return self._wire.request(op, fds, deadline_s=deadline_s, **fields)
 
     def _ended(self) -> None:
         self._on_end(self)

@@ -164,6 +164,16 @@ def test_a_limit_can_be_raised_and_lowered(cgroup: Cgroup) -> None:
         cgroup.set_memory(limit)
 
 
+def test_limits_are_what_was_said_last_however_it_was_said(cgroup: Cgroup, spawn: Spawn) -> None:
+    cgroup.limit(32 * MB, 1, None)
+    cgroup.set_memory(None)
+    cgroup.limit(32 * MB, 1, None)
+    assert spawn(cgroup, "x = bytearray(64 << 20)", wait=False).wait(10) == -9
+    _die(cgroup)
+    cgroup.limit(None, 1, None)
+    spawn(cgroup, "try: os.fork()\nexcept BlockingIOError: pass\nelse: os._exit(1)")
+
+
 def test_more_tasks_than_allowed_cannot_be_forked(cgroup: Cgroup, spawn: Spawn) -> None:
     cgroup.set_pids(1)
     spawn(cgroup, "try: os.fork()\nexcept BlockingIOError: pass\nelse: os._exit(1)")
@@ -188,10 +198,8 @@ def test_settled_it_holds_no_more_fds_than_it_takes_to_freeze_and_kill(cgroup: C
     _die(cgroup)
 
 
-def test_scrubbed_it_is_as_good_as_new(cgroup: Cgroup, spawn: Spawn) -> None:
-    cgroup.set_memory(32 * MB)
-    cgroup.set_pids(2)
-    cgroup.set_cpus(0.05)
+def test_scrubbed_and_limited_anew_it_is_as_good_as_new(cgroup: Cgroup, spawn: Spawn) -> None:
+    cgroup.limit(32 * MB, 2, 0.05)
     spawn(cgroup, "x = bytearray(64 << 20)", wait=False).wait(10)
     _die(cgroup)
     assert cgroup.scrub() is cgroup.reusable
@@ -199,6 +207,7 @@ def test_scrubbed_it_is_as_good_as_new(cgroup: Cgroup, spawn: Spawn) -> None:
     assert cgroup.memory_bytes() <= MB
     if cgroup.reusable:
         assert cgroup.peak_bytes() <= MB
+    cgroup.limit(None, None, None)
     spawn(cgroup, "x = bytearray(64 << 20)\nfor _ in range(3): os.fork() or sys.stdin.read()")
     assert cgroup.oom_kills() == 0
 

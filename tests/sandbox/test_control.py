@@ -63,7 +63,7 @@ async def turn() -> None:
 
 async def ask(wire: ControlWire, op: str = "x", fds: tuple[int, ...] = (), **fields: object) -> asyncio.Task[Any]:
     """A request under way."""
-    task = asyncio.create_task(wire.request(op, fds, deadline_s=5, meanwhile=None, **fields))
+    task = asyncio.create_task(wire.request(op, fds, deadline_s=5, **fields))
     await turn()
     return task
 
@@ -163,11 +163,8 @@ async def test_a_flood_of_answers_that_nobody_waits_for_ends_the_wire(peer: Peer
 
 async def test_a_cancelled_request_waits_no_longer_than_its_deadline(peer: Peer) -> None:
     wire = peer.wire()
-
-    def cancel() -> None:
-        task.cancel()  # before anything else has its turn: the deadline cannot pass first
-
-    task = asyncio.create_task(wire.request("x", (), deadline_s=0.05, meanwhile=cancel))
+    task = asyncio.create_task(wire.request("x", (), deadline_s=0.05))
+    asyncio.get_running_loop().call_soon(task.cancel)  # right after it has begun: the deadline cannot pass first
     with pytest.raises(asyncio.CancelledError):
         await task
     assert wire.closed and peer.ended == 1

@@ -143,7 +143,10 @@ static int be_parent(int control, const struct request *request, pid_t pid, int 
         return refuse(control, request->id, "writing the id maps");
     if (write(maps_written, "1", 1) < 0)
         return refuse(control, request->id, "write");
-    return tell_forked(control, request->id, pid, pidfd);
+    if (tell_forked(control, request->id, pid, pidfd) < 0)
+        return -1;
+    sched_yield(); /* the child may have been put behind us, on our processor */
+    return 0;
 }
 
 static int is_well_formed(const struct request *request, const struct fd_list *given)
