@@ -1,14 +1,15 @@
 """Clients that ask for too much, each a process of its own: python -m benchmarks.attackers KIND HOST PORT COUNT.
 
-Real clients are other machines and use none of the worker's processors. These run on them, so they take only time that
-nobody else wants (SCHED_IDLE): what a neighbour notices is then the worker's doing.
+Real clients are other machines and use none of the worker's processors. These run on them, so whoever starts them gives
+them only time that nobody else wants (`spare_time.py`): what a neighbour notices is then the worker's doing.
 
     burst    COUNT requests at the same moment, each on a connection of its own, and again when all are answered
     flood    COUNT connections that say nothing, and again
     slow     COUNT connections that send a byte of a head every 10 ms
     large    COUNT connections that each send 7 MB, which is more than is taken, again and again
 
-Each prints "ready" once it has begun, and ends with its stdin.
+Each prints "ready" once it has begun, ends with its stdin, and says then how much it has offered a second: requests,
+connections, bytes of heads, megabytes of bodies.
 """
 
 from __future__ import annotations
@@ -28,6 +29,26 @@ LINGER_0 = struct.pack("ii", 1, 0)
 """Close by reset, so that no port is left waiting."""
 LARGE_BYTES = 7_000_000
 FUNCTION = "victim"
+
+
+class Offered:
+    """How much an attack has asked a server to take."""
+
+    def __init__(self) -> None:
+        self.amount = 0.0
+        self._since = time.monotonic()
+        self._lock = threading.Lock()
+
+    def add(self, amount: float) -> None:
+        """More of it, by any thread."""
+        with self._lock:
+            self.amount += amount
+
+    def per_second(self) -> float:
+        return self.amount / (time.monotonic() - self._since)
+
+
+offered = Offered()
 
 
 def connect(address: tuple[str, int]) -> socket.socket:
@@ -51,6 +72,7 @@ def burst(address: tuple[str, int], count: int) -> None:
                 try:
                     if events & selectors.EVENT_WRITE:
                         client.send(data)
+                        offered.add(1)
                         selector.modify(client, selectors.EVENT_READ)
                         continue
                     if client.recv(1 << 16):
@@ -63,7 +85,10 @@ def burst(address: tuple[str, int], count: int) -> None:
 
 def flood(address: tuple[str, int], count: int) -> None:
     """That many connections at once; returns when they are closed again."""
-    clients = [connect(address) for _ in range(count)]
+    clients = []
+    for _ in range(count):
+        clients.append(connect(address))
+        offered.add(1)
     for client in clients:
         client.close()
 
@@ -75,7 +100,7 @@ def slow(address: tuple[str, int], count: int) -> None:
     for byte in b"POST /run/neighbour HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1000:
         for client in clients:
             try:
-                client.send(bytes([byte]))
+                offered.add(client.send(bytes([byte])))
             except OSError:
                 continue
         time.sleep(0.01)
@@ -94,6 +119,7 @@ def large(address: tuple[str, int], count: int) -> None:
                 client.sendall(head)
                 for _ in range(LARGE_BYTES // 0x10000):
                     client.sendall(chunk)
+                    offered.add(len(chunk) / 1e6)
         except OSError:
             return
 
@@ -107,14 +133,21 @@ def large(address: tuple[str, int], count: int) -> None:
 ATTACKS = {"burst": burst, "flood": flood, "slow": slow, "large": large}
 
 
+def end() -> None:
+    """When nobody wants it any more, in the middle of whatever it does."""
+    sys.stdin.read()
+    try:
+        print(offered.per_second(), flush=True)
+    finally:
+        os._exit(0)
+
+
 def main(kind: str, host: str, port: str, count: str) -> None:
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    ended = threading.Thread(target=sys.stdin.read, daemon=True)
-    ended.start()
+    threading.Thread(target=end).start()
     print("ready", flush=True)
-    while ended.is_alive():
+    while True:
         ATTACKS[kind]((host, int(port)), int(count))
 
 

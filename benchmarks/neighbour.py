@@ -2,7 +2,8 @@
 
 One client calls a warm function again and again, 2 ms apart. In turns, nobody else asks; somebody attacks the worker
 (`attackers.py`); and, where it can, the same attacker attacks another server on the same machine, which shows what of
-the difference is the machine's; both ratios are told. Attackers use only processor time that nobody else wants.
+the difference is the machine's; both ratios are told. Attackers use only processor time that nobody else wants, as they
+would be on other machines; how much they offered in it is told as well.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.client import Client
 from benchmarks.functions import ECHO, Function
 from benchmarks.harness import Run, main
 from benchmarks.results import Result, Row
+from benchmarks.spare_time import SpareTime, spare_time
 from benchmarks.warm import in_process_server
 from benchmarks.worker import REPOSITORY, worker
 
@@ -34,6 +36,8 @@ WORDS = {
     "slow": "50 slow clients",
     "large": "4 bodies of 7 MB at a time",
 }
+UNITS = {"burst": "requests/s", "flood": "connections/s", "slow": "bytes/s", "large": "MB/s"}
+"""Of what an attack offers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,9 @@ def measure(run: Run) -> Result:
         in_process_server() as other,
         tempfile.TemporaryDirectory() as scratch,
         Client(house.host, house.port) as client,
+        spare_time() as spare,
     ):
+        result.notes.append(f"attackers run in {spare.words}")
         house.deploy(Function("neighbour", ECHO).write(Path(scratch)), "neighbour")
         settings = {"concurrency": 8, "queue_depth": 500, "memory_mb": 48}
         house.deploy(Function("victim", ECHO, settings=settings).write(Path(scratch)), "victim")
@@ -57,13 +63,16 @@ def measure(run: Run) -> Result:
         for kind in ATTACKS:
             run.say(WORDS[kind])
             samples: dict[str, list[float]] = {"alone": [], "another server": [], "attacked": []}
+            offered: dict[str, list[float]] = {"another server": [], "attacked": []}
             for _ in range(run.pick(12, 4)):
                 samples["alone"] += calls(client)
                 for case, target in (("another server", theirs), ("attacked", ours)):
-                    with attacking(kind, target):
+                    with attacking(kind, target, spare, offered[case]):
                         samples[case] += calls(client)
                     calls(client, SETTLING_CALLS)
             rows = {case: result.add(f"{WORDS[kind]}: {case}", "latency", "ms", ms) for case, ms in samples.items()}
+            for case, rates in offered.items():
+                result.add(f"{WORDS[kind]}: {case}", "offered", UNITS[kind], rates, tail=False)
             judge(result, WORDS[kind], rows)
     return result
 
@@ -88,16 +97,19 @@ def calls(client: Client, count: int = WINDOW_CALLS) -> list[float]:
 
 
 @contextlib.contextmanager
-def attacking(kind: str, target: Address) -> Iterator[None]:
-    """An attacker at work until the end of the block."""
+def attacking(kind: str, target: Address, spare: SpareTime, offered: list[float]) -> Iterator[None]:
+    """An attacker at work until the end of the block; how much it offered a second is then in the list."""
     words = (kind, target.host, str(target.port), str(ATTACKS[kind]))
     command = [sys.executable, "-m", "benchmarks.attackers", *words]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, start_new_session=True
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
+        spare.take_in(process.pid)
         process.stdout.readline()
         yield
         process.stdin.close()
-        process.kill()
+        offered.append(float(process.stdout.readline()))
 
 
 if __name__ == "__main__":

@@ -88,7 +88,11 @@ def measure_spaced(run: Run, server: Server, result: Result) -> None:
 def in_process_server() -> Iterator[Server]:
     """The peer: uvicorn with the same settings, answering without a sandbox."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.in_process_server"], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+        [sys.executable, "-m", "benchmarks.in_process_server"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        start_new_session=True,  # as a worker's: kernels may share the processors by sessions
     )
     try:
         assert process.stdout
