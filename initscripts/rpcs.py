@@ -44,6 +44,8 @@ class Rpc:
         self.reply: Reply | None = None
         self.errno = errno.ECANCELED
         self.reason = "cancelled"
+        self.is_announced = False
+        """To the app; the loop's."""
         self.is_app_told = False
         """Of the failure."""
         self._call: Coroutine[Any, Any, Reply] | None = None
@@ -215,6 +217,7 @@ class Rpcs:
         try:
             reply = await rpc.call(self._region)
         except RpcFailed as error:
+            self._announce(rpc, body)  # it may have failed at once; its failure is told after it
             rpc.finish(None, error.errno, str(error))
         except Exception as error:
             rpc.finish(None, errno.EPROTO, f"bug: {type(error).__name__}: {error}")
@@ -226,6 +229,9 @@ class Rpcs:
                 self._released_bytes += len(body)
 
     def _announce(self, rpc: Rpc, body: bytes | memoryview) -> None:
+        if rpc.is_announced:
+            return
+        rpc.is_announced = True
         try:
             descriptor = rpc.connection.descriptor(rpc.method, body)
             if sum(map(len, descriptor)) > DESCRIPTOR_LIMIT:
