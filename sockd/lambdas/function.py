@@ -151,17 +151,20 @@ class Function:
         sandbox = self.caches.handlers.lease(version.program)
         return None if sandbox is None else Leased(sandbox, "warm")
 
-    async def start(
-        self, version: Version, script: Initscript | None, request: InvokeRequest, program: Program | None = None
-    ) -> Leased:
-        """A cold start: the initscript, and while it runs memory, a child of the best Zygote, the function's code.
+    def begin_script(self, script: Initscript | None, request: InvokeRequest) -> Beside | None:
+        """The initscript of a cold start that follows at once: before anything that waits, so that what it fetches is on its
+        way while all the rest is done. The caller's to give up if there is no `start` after all."""
+        if script is None or self.caches.initscripts is None:
+            return None
+        return self.caches.initscripts.start(script, request)
 
-        Args: program: what it becomes, if not the version's own."""
+    async def start(
+        self, version: Version, beside: Beside | None, *, program: Program | None = None, is_recording: bool = False
+    ) -> Leased:
+        """A cold start: memory, a child of the best Zygote, the function's code.
+
+        Args: beside: of its initscript, this start's from now on; program: what it becomes, if not the version's own."""
         program = program or version.program
-        beside = None
-        if script is not None and self.caches.initscripts is not None:
-            # Before anything that waits: what it fetches is on its way while all of the following is done.
-            beside = self.caches.initscripts.start(script, request)
         started_ns = time.monotonic_ns()
         limits = program.limits
         try:
@@ -178,7 +181,7 @@ class Function:
             if beside is None:
                 sandbox.become(program)
             else:
-                become_beside(sandbox, version.program, beside, is_recording=script is not version.initscript)
+                become_beside(sandbox, version.program, beside, is_recording=is_recording)
         except OSError as error:
             sandbox.destroy()
             raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error

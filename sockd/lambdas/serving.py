@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sockd.errors import ClientGone, SockdError
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.debugging import Debugged
-from sockd.lambdas.initscripts import Initscript
+from sockd.lambdas.initscripts import Beside, Initscript
 from sockd.lambdas.leased import Leased, Outcome
 from sockd.lambdas.trace_context import amzn_of
 from sockd.lambdas.version import Version
@@ -63,6 +63,8 @@ class Serving:
         self._debugged = debugged
         self._is_apart = recorder is not None or debugged is not None
         self._loop = asyncio.get_running_loop()
+        self._beside: Beside | None = None
+        """Of a cold start that has not taken it yet."""
         self._stop: Callable[[], object] = _nothing
         """Ends what is waited for now."""
 
@@ -119,6 +121,9 @@ class Serving:
         if leased is not None and leased.sandbox.state is State.IDLE:
             self._ask(leased)
             return
+        if leased is None and self._debugged is None:
+            # Now, and not in the task's first step, which is a turn of the loop away.
+            self._beside = function.begin_script(self._recorder or version.initscript, request)
         preparing = self._loop.create_task(self._prepare(leased))
         preparing.add_done_callback(partial(self._prepared, leased))
         self._stop = preparing.cancel
@@ -127,11 +132,12 @@ class Serving:
         """Thaw a sandbox, or start one; and ask it in the same step, as a new one soon says READY to who has asked it."""
         if self._debugged is not None:
             program = self._debugged.program(self._version)
-            leased = await self._function.start(self._version, None, self._request, program)
+            leased = await self._function.start(self._version, None, program=program)
             self._debugged.begin(leased.sandbox)
         elif leased is None:
-            script = self._recorder or self._version.initscript
-            leased = await self._function.start(self._version, script, self._request)
+            beside, self._beside = self._beside, None
+            is_recording = self._recorder is not None
+            leased = await self._function.start(self._version, beside, is_recording=is_recording)
             leased.why = ASKED_FOR if self._request.fresh else ""
         else:
             await leased.thaw()
@@ -141,8 +147,11 @@ class Serving:
         error = asyncio.CancelledError() if preparing.cancelled() else preparing.exception()
         if error is None:
             return
+        # What follows is for a task that was cancelled before its first step.
         if paused is not None:
-            paused.sandbox.destroy()  # for a task that was cancelled before its first step
+            paused.sandbox.destroy()
+        if self._beside is not None:
+            self._beside.give_up()
         self._give_back_turn(error)
 
     def _ask(self, leased: Leased) -> None:

@@ -41,6 +41,16 @@ class FakeSandbox:
     destroy = abandon
 
 
+class FakeBeside:
+    """A run beside a cold start."""
+
+    def __init__(self) -> None:
+        self.given_up = 0
+
+    def give_up(self) -> None:
+        self.given_up += 1
+
+
 class FakeFunction:
     """One place, a queue of one, and a sandbox, which is `warm` or has to be started."""
 
@@ -48,6 +58,7 @@ class FakeFunction:
         self.admission = Admission(1, 1)
         self.running = 0
         self.sandbox = FakeSandbox()
+        self.beside = FakeBeside()
         self.warm = True
         self.room = asyncio.Event()
         program, record = SimpleNamespace(is_app=False), SimpleNamespace(version=7)
@@ -58,9 +69,16 @@ class FakeFunction:
     def lease(self, version: object, request: InvokeRequest) -> Leased | None:
         return Leased(self.sandbox, "warm") if self.warm else None  # type: ignore[arg-type]
 
-    async def start(self, *_: object) -> Leased:
-        await asyncio.wait_for(self.room.wait(), 10)
-        raise NoCapacity("no memory left")
+    def begin_script(self, script: object, request: InvokeRequest) -> FakeBeside:
+        return self.beside
+
+    async def start(self, version: object, beside: FakeBeside, **_: object) -> Leased:
+        try:
+            await asyncio.wait_for(self.room.wait(), 10)
+            raise NoCapacity("no memory left")
+        except BaseException:
+            beside.give_up()
+            raise
 
     def put_back(self, leased: Leased, version: object) -> None:
         self.admission.leave()
@@ -169,7 +187,7 @@ async def test_a_cold_start_that_is_cancelled_gives_its_place_back(function: Fak
         await steps()
     serving.cancel()
     assert await settled(function)
-    assert told == []
+    assert told == [] and function.beside.given_up == 1
 
 
 async def test_a_paused_sandbox_that_is_not_thawed_after_all_is_destroyed(function: FakeFunction) -> None:
@@ -185,7 +203,7 @@ async def test_a_cold_start_that_fails_is_told(function: FakeFunction) -> None:
     _, told = begin(function)
     function.room.set()
     assert await settled(function)
-    assert isinstance(told[0], NoCapacity)
+    assert isinstance(told[0], NoCapacity) and function.beside.given_up == 1
 
 
 async def test_a_sandbox_that_cannot_be_asked_is_destroyed(function: FakeFunction) -> None:
