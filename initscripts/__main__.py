@@ -1,6 +1,6 @@
-"""The engine process: `python -m initscripts <control fd> <limits as JSON>`.
+"""The engine process: `python -m initscripts <control fd> <fd of the wire of starts> <limits as JSON>`.
 
-Owns: the loop, the control wire, and the fds that come over it until somebody else does. It needs /dev/shm, /proc/self/fd
+Owns: the loop, both wires, and the fds that come over them until somebody else does. It needs /dev/shm, /proc/self/fd
 and the network, no file and no privilege. It says `ready` when nothing is left to import, serves until the wire ends, and
 dies with its parent. Raises for a broken wire: the daemon starts another engine.
 """
@@ -15,6 +15,7 @@ import signal
 import socket
 import ssl
 import sys
+import threading
 from collections import deque
 
 import uvloop
@@ -34,16 +35,20 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Server:
-    """The wire's end: carries out what the daemon says, and tells it what comes of it."""
+    """The wires' end: carries out what the daemon says, and tells it what comes of it."""
 
-    def __init__(self, sock: socket.socket, engine_limits: EngineLimits, tls: ssl.SSLContext) -> None:
+    def __init__(
+        self, sock: socket.socket, starts: socket.socket, engine_limits: EngineLimits, tls: ssl.SSLContext
+    ) -> None:
         self._sock = sock
+        self._starts = starts
+        self._thread = threading.local()
         self._loop = asyncio.get_running_loop()
         self._scratch = bytearray(wire.MAX_DATAGRAM)
         self._waiting: deque[bytes] = deque()
         """Reports that the socket has no room for; at most one a run, and runs are bounded by the daemon's starts."""
         self._end: asyncio.Future[None] = self._loop.create_future()
-        self._engine = Engine(engine_limits, on_abort=self._tell_abort, tls=tls)
+        self._engine = Engine(engine_limits, on_abort=self._tell_abort, starter=self, tls=tls)
 
     async def serve(self) -> None:
         """Until the wire ends. Raises WireError."""
@@ -55,40 +60,25 @@ class Server:
             finally:
                 self._loop.remove_reader(self._sock.fileno())
                 self._loop.remove_writer(self._sock.fileno())
+                self._starts.shutdown(socket.SHUT_RDWR)  # whoever waits there hears the end
 
-    def _read(self) -> None:
-        for _ in range(_DATAGRAMS_A_TURN):
-            try:
-                data, fds = wire.receive(self._sock, self._scratch)
-            except BlockingIOError:
-                return
-            except (OSError, WireError) as error:
-                self._finish(error)
-                return
+    # -- Starter
+
+    def next_start(self) -> RunRequest | None:
+        """See engine.Starter. The kernel wakes one of the threads that wait."""
+        here = self._thread
+        if not hasattr(here, "scratch"):
+            here.scratch = bytearray(wire.MAX_DATAGRAM)
+        fds: list[int] = []
+        try:
+            data, fds = wire.receive(self._starts, here.scratch, 0)
             if not data and not fds:
-                self._finish(None)
-                return
-            try:
-                message, payload = wire.decode_to_engine(data, len(fds))
-            except WireError as error:
-                wire.close_all(fds)
-                self._finish(error)
-                return
-            self._carry_out(message, payload, fds)
-
-    def _carry_out(self, message: wire.ToEngine, payload: bytes, fds: list[int]) -> None:
-        match message:
-            case wire.Start():
-                self._start(message, payload, fds)
-            case wire.Define():
-                self._define(message, fds)
-            case wire.Forget():
-                self._engine.forget(message.id)
-            case wire.Cancel():
-                self._engine.cancel(message.run)
-
-    def _start(self, message: wire.Start, payload: bytes, fds: list[int]) -> None:
-        request = RunRequest(
+                return None
+            message, payload = wire.decode_start(data, len(fds))
+        except WireError:
+            wire.close_all(fds)
+            raise
+        return RunRequest(
             id=message.run,
             function=message.function,
             input=fds[1] if len(fds) > 1 else payload,
@@ -96,7 +86,53 @@ class Server:
             arrived_ns=message.arrived_ns,
             request=message.request,
         )
-        self._engine.start(request).done.add_done_callback(self._tell_done)
+
+    def broke(self, error: Exception) -> None:
+        """See engine.Starter."""
+        self._loop.call_soon_threadsafe(self._finish, error)
+
+    def catch_up(self) -> None:
+        """See engine.Starter."""
+        while not self._end.done() and self._read_one():
+            pass
+
+    def run_done(self, done: asyncio.Future[RunReport]) -> None:
+        """See engine.Starter."""
+        self._tell(wire.encode_done(done.result()))
+
+    # --
+
+    def _read(self) -> None:
+        for _ in range(_DATAGRAMS_A_TURN):
+            if not self._read_one():
+                return
+
+    def _read_one(self) -> bool:
+        """Whether there was something on the control wire."""
+        fds: list[int] = []
+        try:
+            data, fds = wire.receive(self._sock, self._scratch)
+            if not data and not fds:
+                self._finish(None)
+                return False
+            message, _ = wire.decode_to_engine(data, len(fds))
+        except BlockingIOError:
+            return False
+        except (OSError, WireError) as error:
+            wire.close_all(fds)
+            self._finish(error)
+            return False
+        self._carry_out(message, fds)
+        return True
+
+    def _carry_out(self, message: wire.ToEngine, fds: list[int]) -> None:
+        match message:
+            case wire.Define():
+                self._define(message, fds)
+            case wire.Forget():
+                self._engine.forget(message.id)
+            case wire.Cancel():
+                self._engine.cancel(message.run)
 
     def _define(self, message: wire.Define, fds: list[int]) -> None:
         values = {name: getattr(message, name) for name in ("id", "name", "env", "budget", "static_args")}
@@ -104,9 +140,6 @@ class Server:
             self._engine.define(Definition(module=fds[0] if fds else None, **values))
         except ValueError as error:  # its runs say that it is not defined
             print(f"initscript of {message.name!r}: {error}", file=sys.stderr)
-
-    def _tell_done(self, done: asyncio.Future[RunReport]) -> None:
-        self._tell(wire.encode_done(done.result()))
 
     def _tell_abort(self, run: int, status: int, message: str) -> None:
         self._tell(wire.encode(wire.Abort(run=run, status=status, message=message)))
@@ -149,9 +182,9 @@ def die_with_parent() -> None:
         os._exit(1)
 
 
-async def serve(sock: socket.socket, engine_limits: EngineLimits) -> None:
-    """Serve the control wire until it ends, once nothing is left to load."""
-    server = Server(sock, engine_limits, await preload())
+async def serve(sock: socket.socket, starts: socket.socket, engine_limits: EngineLimits) -> None:
+    """Serve the wires until the control wire ends, once nothing is left to load."""
+    server = Server(sock, starts, engine_limits, await preload())
     # What is here now stays: a collection need not look at it again.
     gc.collect()
     gc.freeze()
@@ -161,13 +194,14 @@ async def serve(sock: socket.socket, engine_limits: EngineLimits) -> None:
 def main(arguments: list[str]) -> int:
     """Run the engine; returns the exit status."""
     die_with_parent()
-    fd, text = arguments
+    fd, starts_fd, text = arguments
     sock = socket.socket(fileno=int(fd))
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     engine_limits = parse_limits(text)
     set_switch_interval()
-    uvloop.run(serve(sock, engine_limits), debug=engine_limits.debug)
+    starts = socket.socket(fileno=int(starts_fd))  # blocks: threads wait there
+    uvloop.run(serve(sock, starts, engine_limits), debug=engine_limits.debug)
     return 0
 
 

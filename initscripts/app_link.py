@@ -7,7 +7,6 @@ can wait is bounded by the run's budgets; an app that breaks the protocol is no 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import threading
@@ -35,14 +34,14 @@ class AppEvents(Protocol):
 
 
 class AppLink:
-    """One link; made on the loop."""
+    """One link; made in any thread."""
 
     def __init__(self, sock: socket.socket, calls: LoopCalls, events: AppEvents) -> None:
         self._sock = sock
         sock.setblocking(False)
         self._calls = calls
         self._events = events
-        self._loop = asyncio.get_running_loop()
+        self._loop = calls.loop
         self._lock = threading.Lock()
         self._waiting: deque[tuple[bytes, int | None]] = deque()
         self._is_writing = False
@@ -50,8 +49,10 @@ class AppLink:
         self.is_closed = False
 
     def open(self) -> None:
-        """Begin to listen, on the loop."""
-        self._loop.add_reader(self._sock.fileno(), self._read)
+        """Begin to listen; from any thread."""
+        with self._lock:
+            if not self.is_closed:
+                self._calls.watched.add(self._sock.fileno(), self._read)
 
     def send(self, message: dict[str, Any], fd: int | None = None) -> bool:
         """Send, now or as soon as there is room; False when nobody would get it. The fd is ours to close.
@@ -87,7 +88,7 @@ class AppLink:
             if self.is_closed:
                 return
             self.is_closed = True
-            self._loop.remove_reader(self._sock.fileno())
+            self._calls.watched.remove(self._sock.fileno())
             self._loop.remove_writer(self._sock.fileno())
             self._sock.close()
             while self._waiting:

@@ -159,7 +159,7 @@ class EngineClient:
             if len(event) > wire.EVENT_LIMIT_BYTES:
                 fds.append(memory_file(event))
                 event = b""
-            sent = self._wire.send_now(message, event, fds)
+            sent = self._wire.start_now(message, event, fds)
         except (OSError, WireError):
             sent = False
         finally:
@@ -191,8 +191,8 @@ class EngineClient:
 
     # -- what it tells
 
-    def _attach(self, sock: socket.socket) -> None:
-        self._wire = EngineWire(sock, on_message=self._take, on_end=self._keeper.kill)
+    def _attach(self, control: socket.socket, starts: socket.socket) -> None:
+        self._wire = EngineWire(control, starts, on_message=self._take, on_end=self._keeper.kill)
         for definition in self._definitions.values():
             self._wire.tell(definition.message(), definition.fds)
 

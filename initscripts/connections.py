@@ -24,6 +24,9 @@ from initscripts.signals import LoopCalls, Signal, Waiting
 class Connector(Protocol):
     """Who makes connections: a `rpc.Dialer`, on the loop."""
 
+    def reserve(self, address: str) -> Connection | None:
+        """In any thread: one with an open connection that was kept; None: ask `connect`."""
+
     def connect(self, address: str) -> Connection:
         """At once, dialling in the background; raises RpcFailed when that address is not to be had."""
 
@@ -41,7 +44,7 @@ class Connections:
         self._calls = calls
         self._waiting = waiting
         self._made: set[Connection] = set()
-        """The loop's: what is to be closed."""
+        """The loop's, once there is a guest: what is to be closed."""
         self._ahead: dict[str, Connection] = {}
         """Made before they were asked for."""
         self._numbered: list[Connection | None] = []
@@ -63,9 +66,9 @@ class Connections:
         if len(self._numbered) >= self._budget.connections:
             raise CallFailed(errno.EMFILE)
         self._asked.append(address)
-        if address in self._ahead:  # which only this thread takes from
+        if address in self._ahead:  # which only this thread takes from, or what it waits for
             return self._number(self._ahead.pop(address))
-        return self._number(self._ask(self._connect, address))
+        return self._number(self._ask(self._connect_asked, address))
 
     def transfer(self, number: int, address: str, connection: int) -> None:
         """Give a connection that has nothing under way to the app, and its number up; raises CallFailed."""
@@ -89,16 +92,21 @@ class Connections:
         """What the guest connected to, in that order; once it has ended."""
         return list(dict.fromkeys(self._asked))
 
-    # -- the loop
-
     def connect_ahead(self, addresses: Iterable[str]) -> None:
-        """Connect to where earlier guests of the function did: this one will most likely ask for the same, and then need
-        not wait for the loop, nor a first RPC for the dialling."""
+        """Before there is a guest: connect to where earlier guests of the function did. This one will most likely ask for the
+        same, and then need not wait for the loop, nor a first RPC for the dialling."""
+        missing = []
         for address in addresses:
-            try:
-                self._ahead[address] = self._connect(address)
-            except RpcFailed:  # which the guest hears when it asks
-                continue
+            kept = self._dialer.reserve(address)
+            if kept is None:
+                missing.append(address)
+            else:
+                self._made.add(kept)
+                self._ahead[address] = kept
+        if missing:
+            self._calls.post(self._dial_ahead, missing)
+
+    # -- the loop
 
     async def close(self) -> None:
         """Give them up, when no RPC is under way any more."""
@@ -121,6 +129,18 @@ class Connections:
         except RpcFailed as error:
             raise CallFailed(error.errno) from None
         return answer
+
+    def _dial_ahead(self, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            if self._waiting.is_stopped:
+                return
+            try:
+                self._ahead[address] = self._connect(address)
+            except RpcFailed:  # which the guest hears when it asks
+                continue
+
+    def _connect_asked(self, address: str) -> Connection:
+        return self._ahead.pop(address, None) or self._connect(address)
 
     def _connect(self, address: str) -> Connection:
         connection = self._dialer.connect(address)

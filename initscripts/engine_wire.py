@@ -1,6 +1,6 @@
-"""The daemon's end of the wire to one engine process: what must arrive is queued, what would come too late is not sent.
+"""The daemon's end of the wires to one engine process: what must arrive is queued, what would come too late is not sent.
 
-Owns the socket, and copies of the descriptors that wait to be sent. Knows messages, not what they mean.
+Owns the sockets, and copies of the descriptors that wait to be sent. Knows messages, not what they mean.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ class EngineWire:
     def __init__(
         self,
         sock: socket.socket,
+        starts: socket.socket,
         *,
         on_message: Callable[[wire.ToDaemon, bytes], None],
         on_end: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
+        self._starts = starts
         self._on_message = on_message
         self._on_end = on_end
         self._scratch = bytearray(wire.MAX_DATAGRAM)
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
+        for each in (sock, starts):
+            each.setblocking(False)
+            each.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def tell(self, message: wire.ToEngine, fds: Sequence[int] = ()) -> None:
@@ -47,33 +50,34 @@ class EngineWire:
             return
         try:
             data = wire.encode(message)
-            if self._unsent or not self._send(data, fds):
+            if self._unsent or not self._send(self._sock, data, fds):
                 self._queue(data, fds)
         except (OSError, WireError) as error:
             _log.error("the initscript engine cannot be told: %s", error)
             self._finish()
 
-    def send_now(self, message: wire.ToEngine, payload: bytes, fds: Sequence[int]) -> bool:
+    def start_now(self, message: wire.Start, payload: bytes, fds: Sequence[int]) -> bool:
         """Send at once or not at all; False: something else waits, or the engine does not keep up.
 
         Raises: WireError, when it is too long; OSError."""
-        return not self._unsent and self._send(wire.encode(message, payload), fds)
+        return not self._unsent and self._send(self._starts, wire.encode(message, payload), fds)
 
     def close(self) -> None:
-        """Close the socket without telling `on_end`; safe to call twice."""
+        """Close the sockets without telling `on_end`; safe to call twice."""
         fd = self._sock.fileno()
         if fd < 0:
             return
         self._loop.remove_reader(fd)
         self._loop.remove_writer(fd)
         self._sock.close()
+        self._starts.close()
         while self._unsent:
             wire.close_all(self._unsent.popleft()[1])
 
-    def _send(self, data: bytes, fds: Sequence[int]) -> bool:
+    def _send(self, sock: socket.socket, data: bytes, fds: Sequence[int]) -> bool:
         """False: it does not fit now. Raises: OSError other than the end of the wire, which the reader sees."""
         try:
-            wire.send(self._sock, data, fds)
+            wire.send(sock, data, fds)
         except BlockingIOError:
             return False
         except ConnectionError:
@@ -89,7 +93,7 @@ class EngineWire:
         while self._unsent:
             data, fds = self._unsent[0]
             try:
-                if not self._send(data, fds):
+                if not self._send(self._sock, data, fds):
                     return
             except OSError as error:
                 _log.error("the initscript engine cannot be told: %s", error)

@@ -1,7 +1,7 @@
 """The engine's process, kept alive: started when it is wanted, and anew after each end, with a growing pause between.
 
-Owns the process with its launcher and cgroup. Knows nothing of what is said on the wire: whoever speaks there is given its
-socket at each start and told of each end.
+Owns the process with its launcher and cgroup. Knows nothing of what is said on the wires: whoever speaks there is given their
+sockets at each start and told of each end.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class EngineSettings:
 
 
 class EngineKeeper:
-    """Calls `on_start(socket)`, the socket the callee's, for each process, and `on_end()` when it is gone."""
+    """Calls `on_start(control, starts)`, the sockets the callee's, for each process, and `on_end()` when it is gone."""
 
     def __init__(
         self,
         ground: Ground,
         settings: EngineSettings,
         *,
-        on_start: Callable[[socket.socket], None],
+        on_start: Callable[[socket.socket, socket.socket], None],
         on_end: Callable[[], None],
     ) -> None:
         self._ground = ground
@@ -122,21 +122,23 @@ class EngineKeeper:
         """One process from its start to its end; how it ended. Raises: OSError."""
         settings, self.why_down = self._settings, "starting"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        starts, their_starts = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            with theirs:
+            with theirs, their_starts:
+                fds = (theirs.fileno(), their_starts.fileno())
                 self._process = await ConfinedProcess.start(
                     self._ground,
-                    *("-m", "initscripts", str(theirs.fileno()), msgspec.json.encode(self._limits).decode()),
+                    *("-m", "initscripts", *map(str, fds), msgspec.json.encode(self._limits).decode()),
                     uid=settings.uid,
                     memory_bytes=settings.memory_bytes,
                     tmp_bytes=settings.region_bytes,
                     pids=MAX_PIDS,
                     network="host",
-                    keep=(theirs.fileno(),),
+                    keep=fds,
                     limits={"RLIMIT_NOFILE": OPEN_FILES},
                 )
             self.starts += 1
-            self._on_start(ours)
+            self._on_start(ours, starts)
             self._slow = self._loop.call_later(START_DEADLINE_S, self.kill)
             return await self._process.wait()
         finally:
@@ -144,6 +146,7 @@ class EngineKeeper:
                 self._slow.cancel()
             self._on_end()
             ours.close()
+            starts.close()
             process, self._process = self._process, None
             if process is not None:
                 await process.close()

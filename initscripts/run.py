@@ -1,7 +1,7 @@
 """One run: a guest, its region, its RPCs and the link to the app, from `start` to the report.
 
-Owns all of them; each is given back by the time that `done` has a result. Everything here is the loop's, but for
-`_guest_thread` and the two methods of `Ending`.
+Owns all of them; each is given back by the time that `done` has a result. It may be made and begun in the thread that then
+is its guest's; apart from that everything here is the loop's, but for `live` and the two methods of `Ending`.
 
     started ─ guest runs ──────────── guest ended ─ messages flushed ─ region unmapped ─┐
        │         │ app gone, cancel,                                                    ├─ app gone or cancelled ─ done
@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from initscripts.alarm import Alarm
 from initscripts.app_link import AppLink
 from initscripts.calls import Calls, Input, socket_of
 from initscripts.connections import Connections, Connector
@@ -58,9 +59,8 @@ class Run:
     """One run; made by `Engine.start`."""
 
     def __init__(self, request: RunRequest, budget: Budget, calls: LoopCalls, static_args: bytes | None = None) -> None:
-        loop = asyncio.get_running_loop()
         self.id = request.id
-        self.done: asyncio.Future[RunReport] = loop.create_future()
+        self.done: asyncio.Future[RunReport] = calls.loop.create_future()
         self.region = Region(budget.region_bytes)
         self.verdict = Verdict()
         self._request = request
@@ -77,7 +77,6 @@ class Run:
         self._host: Calls | None = None
         self._guest: Guest | None = None
         self._mould: Mould | None = None
-        self._deadline: asyncio.TimerHandle | None = None
         self._on_abort: Callable[[Run], None] | None = None
         self._on_guest_end: Callable[[Sequence[str]], None] | None = None
         self._reads: list[AppRead] = []
@@ -94,14 +93,18 @@ class Run:
         """Whether all that it waits for is the app's last word."""
         return self._guest is None and self._is_released
 
-    def begin_record(self) -> None:
-        """There is no guest: only hear what the app reads."""
-        self.verdict.set("record")
+    @property
+    def is_recording(self) -> bool:
+        """Whether it has no guest; before that has ended."""
+        return self._guest is None
+
+    def record(self) -> None:
+        """On the loop: there is no guest, only hear what the app reads. The verdict says so already."""
         self._link.open()
         self._say_end()  # or the app would give a script a moment to begin
 
     def refuse(self, outcome: Outcome, message: str) -> None:
-        """There will be no guest: tell the app and be done."""
+        """On the loop: there will be no guest; tell the app and be done."""
         self.verdict.set(outcome, message=message)
         self._ended_ns = time.monotonic_ns()
         self._link.open()
@@ -117,8 +120,8 @@ class Run:
         *,
         on_abort: Callable[[Run], None],
         on_guest_end: Callable[[Sequence[str]], None],
-    ) -> Callable[[], None]:
-        """The guest's life, for a thread to run.
+    ) -> None:
+        """There will be a guest: `live` is its life, for a thread to run.
 
         Args: addresses: where to connect to before the guest asks; on_guest_end: hears where it asked for."""
         self._mould = mould
@@ -127,17 +130,29 @@ class Run:
         shared = (self._budget, self._link, self._calls, self._waiting)
         self._connections = Connections(dialer, *shared)
         self._rpcs = Rpcs(self._connections, self.region, *shared)
-        # Not while the guest's thread wakes up: the two would fight for the interpreter, and both be late.
         self._connections.connect_ahead(addresses)
         self._host = Calls(self._given, self.region, self._connections, self._rpcs, self._outbox, self._inbox, self)
         self._guest = Guest(mould, self._host, self.verdict)
-        return self._guest_thread
-
-    def watch(self) -> None:
-        """What else a run with a guest needs, and what its thread need not wait for: the app link and the deadline."""
         self._link.open()
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._budget.deadline_s, self._stop, "deadline", "over its deadline")
+
+    def live(self, alarm: Alarm) -> None:
+        """In a guest's thread, once, after `begin`: all of the guest's life."""
+        assert self._guest is not None and self._mould is not None
+        try:
+            alarm.set(self._budget.deadline_s, self._late)
+            self._guest.run()
+            alarm.clear()
+        finally:
+            self.verdict.set(
+                "trap", message="engine: no alarm could be set"
+            )  # unless it has one, as every guest that ran
+            self._calls.post(self._guest_ended)
+        if self.verdict.outcome in ("exit", "cancelled"):
+            # Nobody waits for this thread now.
+            try:
+                self._mould.prepare()
+            except Exception:  # the next guest meets the same, and says so in its report
+                return
 
     def cancel(self) -> None:
         """End it now, whatever it does; the report follows."""
@@ -219,24 +234,15 @@ class Run:
         self._rpcs.stop()
         self._mould.machine.interrupt()
 
-    def _guest_thread(self) -> None:
-        assert self._guest is not None and self._mould is not None
-        self._guest.run()
-        self._calls.post(self._guest_ended)
-        if self.verdict.outcome in ("exit", "cancelled"):
-            # Nobody waits for this thread now.
-            try:
-                self._mould.prepare()
-            except Exception:  # the next guest meets the same, and says so in its report
-                return
+    def _late(self) -> None:
+        if self._guest is not None:
+            self._stop("deadline", "over its deadline")
 
     def _guest_ended(self) -> None:
         assert self._guest and self._rpcs and self._connections and self._on_guest_end
         guest, self._guest = self._guest, None
         self._started_ns, self._ended_ns = guest.started_ns, guest.ended_ns
         self._on_guest_end(self._connections.addresses)
-        if self._deadline is not None:
-            self._deadline.cancel()
         self._waiting.stop()
         self._rpcs.stop()
         self._inbox.close()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from initscripts.errors import CallFailed
+from initscripts.watched import Watched
 
 
 class Signal:
@@ -65,7 +66,9 @@ class LoopCalls:
     """Calls that guests' threads hand to the loop, in order; however many wait, the loop is woken once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
+        self.watched = Watched(loop)
+        """Where they add what the loop shall listen to, which wakes nobody."""
         self._calls: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._is_woken = False
 
@@ -75,7 +78,7 @@ class LoopCalls:
         if not self._is_woken:
             self._is_woken = True
             try:
-                self._loop.call_soon_threadsafe(self._drain)
+                self.loop.call_soon_threadsafe(self._drain)
             except RuntimeError:  # the loop is closed: the process ends, and nobody is there to be told
                 self._calls.clear()
 
@@ -109,4 +112,4 @@ class LoopCalls:
             try:
                 function(*args)
             except Exception as error:
-                self._loop.call_exception_handler({"message": "a guest's call", "exception": error})
+                self.loop.call_exception_handler({"message": "a guest's call", "exception": error})

@@ -1,66 +1,76 @@
-"""Guest threads: a bounded number, some of them ready before they are needed, none ever ended before the engine is."""
+"""Guest threads: a bounded number, some of them ready before they are needed, none ever ended before the engine is.
+
+Each waits for a start by itself, in the kernel or in a queue, so that it is what a start wakes first.
+"""
 
 from __future__ import annotations
 
-import queue
+import asyncio
 import threading
 from collections.abc import Callable
+
+from initscripts.alarm import Alarm
+from initscripts.signals import LoopCalls
 
 STACK_BYTES = 4 * 1024 * 1024
 """wasm's part is modules.WASM_STACK_BYTES. With less than 2 MiB a guest's recursion ended in a SIGSEGV instead of a trap
 (hazard 3); what is not touched costs nothing."""
 
+Turn = Callable[[Alarm], bool]
+"""Waits for a start, and lives it: once. False: there will be no more. Must not raise."""
+
 
 class GuestThreads:
-    """The threads. All methods but the jobs run on the loop."""
+    """The threads. All methods run on the loop."""
 
-    def __init__(self, limit: int, ready: int) -> None:
+    def __init__(self, limit: int, ready: int, turn: Turn, calls: LoopCalls) -> None:
         self._limit = limit
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._turn = turn
+        self._calls = calls
         self._threads: list[threading.Thread] = []
-        self.busy = 0
-        """Jobs that were given and not yet reported back by `done`."""
-        for _ in range(min(ready, limit)):
-            self._add()
+        self._alarms: list[Alarm] = []
+        self._working = 0
+        self._all_ended: asyncio.Future[None] = calls.loop.create_future()
+        self.have(ready)
 
     @property
-    def is_full(self) -> bool:
-        return self.busy >= self._limit
+    def count(self) -> int:
+        return len(self._threads)
 
-    def give(self, job: Callable[[], None]) -> None:
-        """Have a thread do this now; it must not raise. Not when full."""
-        self.busy += 1
-        if self.busy > len(self._threads):
-            self._add()
-        self._jobs.put(job)
-
-    def done(self) -> None:
-        """A job has ended, or is about to have: its thread may be given the next one."""
-        self.busy -= 1
-
-    def prepare(self) -> None:
-        """Have one thread more than there are jobs, if that is allowed: making one takes longer than waking one."""
-        if len(self._threads) <= self.busy < self._limit:
+    def have(self, count: int) -> None:
+        """Have so many threads, as far as that is allowed: making one takes longer than waking one."""
+        while len(self._threads) < min(count, self._limit):
             self._add()
 
-    def close(self) -> None:
-        """End all threads, once they are done with what they do."""
-        for _ in self._threads:
-            self._jobs.put(None)
+    async def aclose(self) -> None:
+        """Wait for their ends: there will be no more starts, and what they live ends. The loop goes on meanwhile, since they
+        may have asked it for something."""
+        if self._working:
+            await self._all_ended
         for thread in self._threads:
             thread.join()
+        for alarm in self._alarms:
+            alarm.close()
         self._threads.clear()
+        self._alarms.clear()
 
     def _add(self) -> None:
+        self._alarms.append(alarm := Alarm(self._calls.watched))
         before = threading.stack_size(STACK_BYTES)
         try:
-            thread = threading.Thread(target=self._work, name=f"guest-{len(self._threads)}", daemon=True)
+            thread = threading.Thread(target=self._work, args=(alarm,), name=f"guest-{len(self._threads)}", daemon=True)
             thread.start()
         finally:
             threading.stack_size(before)
         self._threads.append(thread)
+        self._working += 1
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job  # what a run held must not wait for the thread's next one
+    def _work(self, alarm: Alarm) -> None:
+        while self._turn(alarm):
+            pass
+        self._calls.post(self._ended)
+
+    def _ended(self) -> None:
+        self._working -= 1
+        if not self._working:
+            self._all_ended.set_result(None)

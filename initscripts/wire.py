@@ -1,15 +1,17 @@
-"""The wire between the daemon and the engine process: SOCK_SEQPACKET, sans-IO but for `send` and `receive`.
+"""The wires between the daemon and the engine process: SOCK_SEQPACKET, sans-IO but for `send` and `receive`.
 
-One datagram a message: a JSON object, a newline, and a payload that is not looked into; fds beside it. Both ends import
-this file. What is no message of it, has a surplus fd or lacks one, raises WireError, its fds closed; the peer is then
-another version or broken, and is not spoken to any longer.
+One datagram a message: a JSON object, a newline, and a payload that is not looked into; fds beside it. Starts have a wire of
+their own, where the engine's guest threads wait for them: what is said on one may be heard before what was said earlier on
+the other, so the engine hears the control wire out before it calls a function unknown, and remembers to cancel what has not
+been started yet. Both ends import this file. What is no message of it, has a surplus fd or lacks one, raises WireError,
+its fds closed; the peer is then another version or broken, and is not spoken to any longer.
 
     daemon                                       engine
       │◄───────────────────────── ready  {wasmtime}                    once, when everything is imported
       │ define {id, name, env, budget, static_args?} [compiled file]    the file is missing for record-only functions
       ├─────────────────────────────►
       │ start  {run, function, request, arrived_ns} + event [app link, memfd of an event over EVENT_LIMIT_BYTES]
-      ├─────────────────────────────►
+      ├═════════════════════════════►                                   on the wire of starts
       │◄───────────────────────── abort  {run, status, message}        at once, when a guest aborts the launch
       │ cancel {run}
       ├─────────────────────────────►
@@ -99,11 +101,12 @@ class Done(Message, tag="done"):
     report: RunReport
 
 
-ToEngine = Define | Forget | Start | Cancel
+ToEngine = Define | Forget | Cancel
 ToDaemon = Ready | Abort | Done
 _Message = TypeVar("_Message", bound=Message)
 _encoder = msgspec.json.Encoder()
 _to_engine = msgspec.json.Decoder(ToEngine)
+_starts = msgspec.json.Decoder(Start)
 _to_daemon = msgspec.json.Decoder(ToDaemon)
 
 
@@ -138,8 +141,13 @@ def encode_report(report: RunReport) -> bytes:
 
 
 def decode_to_engine(data: bytes, fd_count: int) -> tuple[ToEngine, bytes]:
-    """A message of the daemon and its payload; raises WireError."""
+    """A message of the daemon on the control wire, and its payload; raises WireError."""
     return _decode(_to_engine, data, fd_count)
+
+
+def decode_start(data: bytes, fd_count: int) -> tuple[Start, bytes]:
+    """One on the wire of starts, and the event if it is no memfd; raises WireError."""
+    return _decode(_starts, data, fd_count)
 
 
 def decode_to_daemon(data: bytes, fd_count: int) -> tuple[ToDaemon, bytes]:
@@ -166,15 +174,16 @@ def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
     sock.sendmsg([data], beside, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
 
-def receive(sock: socket.socket, scratch: bytearray | None = None) -> tuple[bytes, list[int]]:
-    """One datagram and its fds, not waiting; empty at the end of the wire.
+def receive(
+    sock: socket.socket, scratch: bytearray | None = None, flags: int = socket.MSG_DONTWAIT
+) -> tuple[bytes, list[int]]:
+    """One datagram and its fds, by default not waiting; empty at the end of the wire.
 
     Args: scratch: MAX_DATAGRAM bytes for whoever receives often: so much memory is mapped and unmapped at each call else.
     Raises BlockingIOError when there is none, WireError when one was cut off."""
     scratch = scratch or bytearray(MAX_DATAGRAM)
-    how = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
     try:
-        size, beside, flags, _ = sock.recvmsg_into([scratch], _FDS_SPACE, how)
+        size, beside, flags, _ = sock.recvmsg_into([scratch], _FDS_SPACE, flags | socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         return b"", []
     fds = array("i")

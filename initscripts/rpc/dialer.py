@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from initscripts.rpc.addresses import Origin, parse_ip, parse_origin
 from initscripts.rpc.aws import AwsService, tenant
 from initscripts.rpc.aws_json import AwsJsonConnection
-from initscripts.rpc.base import Connection, malformed, unsupported
+from initscripts.rpc.base import Connection, RpcFailed, malformed, unsupported
 from initscripts.rpc.grpc_channel import GrpcConnection
 from initscripts.rpc.http import HttpConnection
 from initscripts.rpc.http_client import HttpClient
@@ -20,12 +20,13 @@ from initscripts.rpc.pool import ConnectionPool, Place
 from initscripts.rpc.s3 import S3Connection
 from initscripts.rpc.tcp import TcpConnection
 
+_SERVICES = ("s3:", "sqs:", "dynamodb:")
 _SIGNED = "signed"
 """The tenant of connections whose requests each carry their own signature."""
 
 
 class Dialer:
-    """What the initscripts of one function connect with. Used on the engine's loop."""
+    """What the initscripts of one function connect with. Used on the engine's loop, but for `reserve`."""
 
     def __init__(self, env: Mapping[str, str], policy: EndpointPolicy, pool: ConnectionPool) -> None:
         self._env = env
@@ -34,10 +35,25 @@ class Dialer:
         self._tenant = tenant(env)
         self._services: dict[str, AwsService] = {}
 
+    def reserve(self, address: str) -> Connection | None:
+        """In any thread: a connection to where one is open and kept, and which is for requests over HTTP without TLS. None:
+        there is none, or `connect` says why not."""
+        try:
+            service = self._service(address[:-1]) if address in _SERVICES else None
+            origin = service.origin if service else self._checked(parse_origin(address))
+        except RpcFailed:
+            return None
+        if origin.scheme != "http":
+            return None
+        client = self._client(origin, _SIGNED if service else self._tenant)
+        if not client.reserve():
+            return None
+        return self._aws(address, service, client) if service else HttpConnection(address, client)
+
     def connect(self, address: str) -> Connection:
         """A connection that is established in the background, unless one is kept. The first RPC hears of it if that
         fails. Raises: RpcFailed (denied, malformed) at once."""
-        if address in ("s3:", "sqs:", "dynamodb:"):
+        if address in _SERVICES:
             service = self._service(address[:-1])
             client = self._client(service.origin, _SIGNED)
             client.dial_ahead()
@@ -64,7 +80,7 @@ class Dialer:
             raise malformed(f"a socket that is not connected: {error}") from error
         ip = parse_ip(peer[0])
         assert ip is not None
-        service = self._service(address[:-1]) if address in ("s3:", "sqs:", "dynamodb:") else None
+        service = self._service(address[:-1]) if address in _SERVICES else None
         origin = service.origin if service else parse_origin(address)
         self._policy.check(origin.host, ip, peer[1])
         if origin.scheme == "tcp":

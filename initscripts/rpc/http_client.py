@@ -34,7 +34,7 @@ class HttpClient:
         self._adopted = False
         self._policy = policy
         self._pool = pool
-        self._loop = asyncio.get_running_loop()
+        self._loop = pool.loop
         self._ahead: asyncio.Task[HttpStream] | None = None
         self._reserved: Reserved | None = None
         """For the first request, which takes it."""
@@ -51,17 +51,20 @@ class HttpClient:
 
     def dial_ahead(self) -> None:
         """Have a connection soon, if none is idle. Its failure is told to the request that would have used it."""
+        if self.reserve():
+            return
         stream = self._pool.take(self._place, self._policy)
         if stream is None:
             self._ahead = self._loop.create_task(self._dial())
             self._ahead.add_done_callback(_retrieve)
-            return
-        try:
-            self._reserved = None if self.origin.tls else Reserved(stream)
-        except OSError:  # out of descriptors: it has one
-            pass
-        if self._reserved is None:
+        else:
             self._pool.put(self._place, stream)
+
+    def reserve(self) -> bool:
+        """Have a kept connection for the first request, if there is a plain one. In any thread, before anything else is asked
+        of this."""
+        self._reserved = self._pool.reserve(self._place, self._policy)
+        return self._reserved is not None
 
     def adopt(self, sock: socket.socket, ip: IpAddress) -> None:
         """Use this connection first; it is not kept for others. Takes the socket over."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from initscripts.rpc.addresses import Origin
 from initscripts.rpc.http_stream import HttpStream
 from initscripts.rpc.limits import RpcLimits
 from initscripts.rpc.policy import EndpointPolicy
+from initscripts.rpc.reserved import Reserved
 from initscripts.rpc.tls import client_context
 
 
@@ -37,17 +40,27 @@ class GrpcChannel(Protocol):
 class _Idle(NamedTuple):
     stream: HttpStream
     until_s: float
+    reserved: Reserved | None
+    """For a guest's thread to write on; None: TLS, or there was no descriptor."""
+
+    def taken(self) -> HttpStream:
+        """By somebody on the loop, who writes through the transport."""
+        if self.reserved is not None:
+            self.reserved.release()
+        return self.stream
 
 
 class ConnectionPool:
-    """One per engine; used on its loop alone."""
+    """One per engine; made on its loop and used there alone, but for `reserve`."""
 
     def __init__(self, limits: RpcLimits | None = None, *, tls: ssl.SSLContext | None = None) -> None:
         """`tls`: for all connections; else the one that trusts what the system trusts."""
         self.limits = limits or RpcLimits()
+        self.loop = asyncio.get_running_loop()
         self._tls = tls
         self._idle: dict[Place, deque[_Idle]] = {}
-        """The oldest first; no queue is empty."""
+        """The oldest first; no queue is empty. Looked into under the lock, and changed by whoever takes from it."""
+        self._lock = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._open: set[HttpStream] = set()
         self._closed = False
@@ -74,11 +87,8 @@ class ConnectionPool:
 
     def take(self, place: Place, policy: EndpointPolicy) -> HttpStream | None:
         """The connection that was used last, if one is open; the caller's until its next reply is whole."""
-        queue = self._idle.get(place)
-        while queue:
-            stream = queue.pop().stream
-            if not queue:
-                del self._idle[place]
+        while (idle := self._pop(place)) is not None:
+            stream = idle.taken()
             if not stream.is_fresh():
                 stream.abort()
             elif policy.allows(place.origin.host, stream.ip, place.origin.port):
@@ -87,19 +97,36 @@ class ConnectionPool:
                 stream.close()
         return None
 
+    def reserve(self, place: Place, policy: EndpointPolicy) -> Reserved | None:
+        """In any thread: the same, without TLS, for a guest's thread to write on. It may have ended: see `Reserved.write`."""
+        while not place.origin.tls and (idle := self._pop(place)) is not None:
+            stream, reserved = idle.stream, idle.reserved
+            if reserved is None:
+                self.loop.call_soon_threadsafe(self.put, place, stream)
+                return None
+            if policy.allows(place.origin.host, stream.ip, place.origin.port):
+                return reserved
+            reserved.release()
+            self.loop.call_soon_threadsafe(stream.close)
+        return None
+
     def put(self, place: Place, stream: HttpStream) -> None:
         """Keep an idle connection. Where there are too many, the oldest is closed."""
         if self._closed:
             stream.close()
             return
-        queue = self._idle.setdefault(place, deque())
-        queue.append(_Idle(stream, asyncio.get_running_loop().time() + self.limits.idle_s))
-        if len(queue) > self.limits.idle_per_origin:
-            queue.popleft().stream.close()
+        until_s = self.loop.time() + self.limits.idle_s
+        idle = _Idle(stream, until_s, None if place.origin.tls else _reserved(stream))
+        with self._lock:
+            queue = self._idle.setdefault(place, deque())
+            queue.append(idle)
+            is_full = len(queue) > self.limits.idle_per_origin
+        if is_full:
+            self._close_first(place)
         elif self.idle_count > self.limits.idle:
             self._close_oldest()
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(queue[-1].until_s, self._close_expired)
+            self._timer = self.loop.call_at(until_s, self._close_expired)
 
     def channel(self, place: Place, address: str, make: Callable[[], GrpcChannel]) -> GrpcChannel:
         """The gRPC channel to this address; it keeps its connection itself, and it is everybody's who asks."""
@@ -114,13 +141,14 @@ class ConnectionPool:
 
     def discard(self, place: Place) -> None:
         """Close what is idle there."""
-        for idle in self._idle.pop(place, ()):
-            idle.stream.close()
+        while (idle := self._pop(place)) is not None:
+            idle.taken().close()
 
     @property
     def idle_count(self) -> int:
         """Kept connections, over all places."""
-        return sum(map(len, self._idle.values()))
+        with self._lock:
+            return sum(map(len, self._idle.values()))
 
     @property
     def open_count(self) -> int:
@@ -152,7 +180,9 @@ class ConnectionPool:
             stream.lose()
         for transport in tuple(self._relays):
             transport.abort()
-        self._idle.clear()
+        for place in list(self._idle):
+            while (idle := self._pop(place)) is not None:
+                idle.taken()
         channels = list(self._channels.values())
         self._channels.clear()
         for channel in channels:
@@ -166,30 +196,55 @@ class ConnectionPool:
     def _forget(self, place: Place, stream: HttpStream) -> None:
         self._open.discard(stream)
         self._tell_if_empty()
-        queue = self._idle.get(place, ())
-        kept = deque(idle for idle in queue if idle.stream is not stream)
-        if kept:
-            self._idle[place] = kept
-        else:
-            self._idle.pop(place, None)
+        with self._lock:
+            queue = self._idle.get(place, deque())
+            lost = next((idle for idle in queue if idle.stream is stream), None)
+            if lost is not None:
+                queue.remove(lost)
+                if not queue:
+                    del self._idle[place]
+        if lost is not None:
+            lost.taken()
 
     def _tell_if_empty(self) -> None:
         if self._emptied is not None and not (self._open or self._relays or self._emptied.done()):
             self._emptied.set_result(None)
 
     def _close_oldest(self) -> None:
-        place = min(self._idle, key=lambda place: self._idle[place][0].until_s)
-        self._pop_oldest(place)
+        if (oldest := self._oldest()) is not None:
+            self._close_first(oldest[1])
 
     def _close_expired(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        for place in list(self._idle):
-            while place in self._idle and self._idle[place][0].until_s <= now_s:
-                self._pop_oldest(place)
-        next_s = min((queue[0].until_s for queue in self._idle.values()), default=None)
-        self._timer = None if next_s is None else asyncio.get_running_loop().call_at(next_s, self._close_expired)
+        now_s = self.loop.time()
+        while (oldest := self._oldest()) is not None and oldest[0] <= now_s:
+            self._close_first(oldest[1])
+        self._timer = None if oldest is None else self.loop.call_at(oldest[0], self._close_expired)
 
-    def _pop_oldest(self, place: Place) -> None:
-        self._idle[place].popleft().stream.close()
-        if not self._idle[place]:
-            del self._idle[place]
+    def _oldest(self) -> tuple[float, Place] | None:
+        """Until when the connection is kept that was put here first of all, and where it is."""
+        with self._lock:
+            return min(
+                ((queue[0].until_s, place) for place, queue in self._idle.items()), key=itemgetter(0), default=None
+            )
+
+    def _close_first(self, place: Place) -> None:
+        if (idle := self._pop(place, first=True)) is not None:
+            idle.taken().close()
+
+    def _pop(self, place: Place, *, first: bool = False) -> _Idle | None:
+        """In any thread: what was used last there, or first."""
+        with self._lock:
+            queue = self._idle.get(place)
+            if queue is None:
+                return None
+            idle = queue.popleft() if first else queue.pop()
+            if not queue:
+                del self._idle[place]
+            return idle
+
+
+def _reserved(stream: HttpStream) -> Reserved | None:
+    try:
+        return Reserved(stream)
+    except OSError:  # out of descriptors: it has one
+        return None

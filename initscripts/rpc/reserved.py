@@ -18,7 +18,7 @@ from initscripts.rpc.http_stream import Exchange, HttpStream
 
 
 class Reserved:
-    """One stream, which is in no pool now; plain, since a TLS connection's keys are its transport's."""
+    """One stream that is idle; plain, since a TLS connection's keys are its transport's."""
 
     def __init__(self, stream: HttpStream) -> None:
         """On the loop. Raises: OSError, out of descriptors."""

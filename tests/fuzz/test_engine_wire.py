@@ -45,7 +45,7 @@ datagrams = st.one_of(to_engine, to_daemon, values()).map(lambda value: encoded(
 @example(b'{"op":"define","id":1,"name":"f","budget":{"deadline_s":1e999}}\n', 0)
 @given(datagrams, st.integers(0, 3))
 def test_a_datagram_is_a_message_or_a_wire_error(data: bytes, fds: int) -> None:
-    for decode in (wire.decode_to_engine, wire.decode_to_daemon):
+    for decode in (wire.decode_to_engine, wire.decode_start, wire.decode_to_daemon):
         try:
             message, payload = decode(data, fds)
         except WireError:
@@ -69,8 +69,9 @@ class Daemon:
             over.set()
 
         over = asyncio.Event()
-        told = EngineWire(ours, on_message=lambda message, _: self.messages.append(message), on_end=ended)
-        with theirs:
+        starts, their_starts = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        told = EngineWire(ours, starts, on_message=lambda message, _: self.messages.append(message), on_end=ended)
+        with theirs, their_starts:
             for data, kind in said:
                 push(theirs, data, kind)
         async with asyncio.timeout(5):

@@ -44,7 +44,8 @@ class Pair:
         self.app, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.app.setblocking(False)
         self.ears = Ears()
-        self.link = AppLink(ours, LoopCalls(asyncio.get_running_loop()), self.ears)
+        self._calls = LoopCalls(asyncio.get_running_loop())
+        self.link = AppLink(ours, self._calls, self.ears)
         self.link.open()
 
     async def receive(self) -> int:
@@ -55,6 +56,7 @@ class Pair:
     def close(self) -> None:
         self.link.close()
         self.app.close()
+        self._calls.watched.close()
 
 
 @pytest.fixture

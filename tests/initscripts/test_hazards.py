@@ -17,6 +17,7 @@ import wasmtime
 from initscripts import modules
 from initscripts.errors import BadModule
 from initscripts.limits import Budget, EngineLimits
+from initscripts.signals import LoopCalls
 from initscripts.threads import STACK_BYTES, GuestThreads
 from tests.initscripts.guests import LOOP, module
 from tests.initscripts.rooms import room
@@ -87,11 +88,14 @@ async def test_hazard_3_recursion_is_a_trap_in_every_guest_thread(tmp_path: Path
     assert {(ran.report.outcome, ran.report.message) for ran in rans} == {("trap", "stack overflow")}
 
 
-def test_hazard_3_threads_have_their_stack_and_others_keep_theirs() -> None:
+@pytest.mark.anyio
+async def test_hazard_3_threads_have_their_stack_and_others_keep_theirs() -> None:
     before = threading.stack_size()
-    threads = GuestThreads(2, 2)
+    calls = LoopCalls(asyncio.get_running_loop())
+    threads = GuestThreads(2, 2, lambda _: False, calls)
     assert threading.stack_size() == before
-    threads.close()
+    await threads.aclose()
+    calls.watched.close()
 
 
 def test_hazard_4_machine_code_that_is_not_ours_or_not_whole_is_not_loaded() -> None:

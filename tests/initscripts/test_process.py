@@ -30,11 +30,13 @@ class Process:
 
     def __init__(self, limits: str = "{}") -> None:
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "initscripts", str(theirs.fileno()), limits]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-        )
-        theirs.close()
+        self.starts, their_starts = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, their_starts:
+            fds = [theirs.fileno(), their_starts.fileno()]
+            command = [sys.executable, "-m", "initscripts", *map(str, fds), limits]
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, pass_fds=fds, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+            )
         self.sock.settimeout(30)
 
     def tell(self, message: wire.ToEngine, payload: bytes = b"", fds: tuple[int, ...] = ()) -> None:
@@ -52,7 +54,8 @@ class Process:
         """The app's end of the new run's link."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fds = (theirs.fileno(),) if memfd is None else (theirs.fileno(), memfd)
-        self.tell(wire.Start(run=run, function=function, arrived_ns=time.monotonic_ns()), payload, fds)
+        message = wire.Start(run=run, function=function, arrived_ns=time.monotonic_ns())
+        wire.send(self.starts, wire.encode(message, payload), fds)
         theirs.close()
         ours.settimeout(10)
         return ours
@@ -60,6 +63,7 @@ class Process:
     def end(self) -> tuple[int, bytes]:
         """Hang up; the exit status and what was said on standard error."""
         self.sock.close()
+        self.starts.close()
         _, errors = self.process.communicate(timeout=20)
         return self.process.returncode, errors
 
@@ -71,6 +75,7 @@ def engine() -> Iterator[Process]:
     assert isinstance(ready, wire.Ready) and ready.wasmtime == modules.WASMTIME_VERSION
     yield engine
     engine.sock.close()
+    engine.starts.close()
     engine.process.kill()
     engine.process.communicate()
 
@@ -127,9 +132,10 @@ def test_an_abort_a_cancel_and_a_large_event(engine: Process, tmp_path: Path) ->
     app.close()
     assert engine.hear_done().status in (123_456, 0)
     engine.tell(wire.Forget(id=3))
-    app = engine.start(4, 3)
-    assert engine.hear_done().outcome == "bad_module"
-    app.close()
+    for run, function in ((4, 99), (5, 3)):  # the first has it hear the control wire out
+        app = engine.start(run, function)
+        assert engine.hear_done().outcome == "bad_module"
+        app.close()
     assert engine.end() == (0, b"")
 
 
@@ -154,8 +160,44 @@ def test_the_end_of_the_wire_ends_a_running_guest_too(engine: Process, tmp_path:
     app.close()
 
 
-def test_a_daemon_that_speaks_something_else(engine: Process) -> None:
-    engine.sock.send(b'{"op":"start","run":1,"function":1}\n')  # without its app link
+def test_a_start_waits_for_what_was_said_before_it_on_the_other_wire(engine: Process, tmp_path: Path) -> None:
+    for number in range(1, 30):
+        define(engine, number, module("(call $exit (i32.const 5))"), tmp_path)
+        app = engine.start(number, number)
+        assert b'"end"' in app.recv(1000)
+        app.close()
+        report = engine.hear_done()
+        assert (report.outcome, report.status) == ("exit", 5)
+    assert engine.end() == (0, b"")
+
+
+def test_a_run_that_is_cancelled_before_its_start_is_read_ends_at_once(engine: Process, tmp_path: Path) -> None:
+    define(engine, 1, module(LOOP), tmp_path)
+    engine.tell(wire.Cancel(run=7))
+    engine.start(6, 99).close()  # a function that nobody knows: it hears the control wire out
+    assert engine.hear_done().outcome == "bad_module"
+    app = engine.start(7, 1)
+    assert engine.hear_done().outcome == "cancelled"
+    app.close()
+    assert engine.end() == (0, b"")
+
+
+def test_more_starts_at_once_than_there_are_threads_all_run(engine: Process, tmp_path: Path) -> None:
+    define(engine, 1, module(LOOP), tmp_path, budget=Budget(deadline_s=30))
+    apps = [engine.start(run, 1) for run in range(8)]
+    before = len(os.listdir(f"/proc/{engine.process.pid}/task"))
+    for run in reversed(range(8)):  # the last first: it runs though none of the others has ended
+        engine.tell(wire.Cancel(run=run))
+        assert (report := engine.hear_done()).outcome == "cancelled" and report.run == run
+    for app in apps:
+        app.close()
+    assert before < len(os.listdir(f"/proc/{engine.process.pid}/task"))
+    assert engine.end() == (0, b"")
+
+
+@pytest.mark.parametrize("wire_of", ["sock", "starts"])
+def test_a_daemon_that_speaks_something_else(engine: Process, wire_of: str) -> None:
+    getattr(engine, wire_of).send(b'{"op":"start","run":1,"function":1}\n')  # without its app link
     _, errors = engine.process.communicate(timeout=20)
     assert engine.process.returncode == 1
     assert b"WireError" in errors

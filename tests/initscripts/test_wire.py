@@ -22,13 +22,22 @@ DEFINE = wire.Define(id=1, name="f", env={"A": "b"}, budget=Budget(deadline_s=1.
         (DEFINE, 1, b""),
         (wire.Define(id=1, name="f"), 0, b""),
         (wire.Forget(id=1), 0, b""),
-        (wire.Start(run=1, function=2, request="ab", arrived_ns=3), 1, b'{"event":\n"\0"}'),
-        (wire.Start(run=1, function=2), 2, b""),
         (wire.Cancel(run=1), 0, b""),
     ],
 )
 def test_what_the_daemon_says(message: wire.ToEngine, fd_count: int, payload: bytes) -> None:
     assert wire.decode_to_engine(wire.encode(message, payload), fd_count) == (message, payload)
+
+
+@pytest.mark.parametrize(
+    ("message", "fd_count", "payload"),
+    [
+        (wire.Start(run=1, function=2, request="ab", arrived_ns=3), 1, b'{"event":\n"\0"}'),
+        (wire.Start(run=1, function=2), 2, b""),
+    ],
+)
+def test_how_the_daemon_starts_a_run(message: wire.Start, fd_count: int, payload: bytes) -> None:
+    assert wire.decode_start(wire.encode(message, payload), fd_count) == (message, payload)
 
 
 @pytest.mark.parametrize(
