@@ -174,18 +174,6 @@ def encode_invoke(number: int, request_id: bytes, timeout_ns: int, details: byte
     return b"".join((head, details, event))
 
 
-def decode_header(data: bytes | bytearray, offset: int = 0, *, max_body_bytes: int) -> tuple[int, int, int]:
-    """(kind, request number, body length) of the 16-byte header at `offset`.
-
-    Raises ProtocolError for an unknown type, set reserved bits or a body over max_body_bytes."""
-    length, kind, flags, zero, number = HEADER.unpack_from(data, offset)
-    if kind not in FRAME_NAMES or flags or zero:
-        raise ProtocolError(f"bad frame header {data[offset : offset + HEADER.size].hex()}")
-    if length > max_body_bytes:
-        raise ProtocolError(f"{FRAME_NAMES[kind]} of {length} bytes, limit {max_body_bytes}")
-    return kind, number, length
-
-
 class FrameDecoder:
     """Cuts a stream into frames: `feed` bytes, then take (kind, number, body) from `next_frame` until it gives None.
 
@@ -205,11 +193,15 @@ class FrameDecoder:
         self._buffer += data
 
     def next_frame(self) -> tuple[int, int, bytes] | None:
-        """Raises ProtocolError, as `decode_header`."""
+        """Raises ProtocolError for an unknown type, set reserved bits or a body over the limit."""
         buffer, body = self._buffer, self._at + HEADER.size
         if len(buffer) < body:
             return None
-        kind, number, length = decode_header(buffer, self._at, max_body_bytes=self._max_body_bytes)
+        length, kind, flags, zero, number = HEADER.unpack_from(buffer, self._at)
+        if kind not in FRAME_NAMES or flags or zero:
+            raise ProtocolError(f"bad frame header {buffer[self._at : body].hex()}")
+        if length > self._max_body_bytes:
+            raise ProtocolError(f"{FRAME_NAMES[kind]} of {length} bytes, limit {self._max_body_bytes}")
         end = body + length
         if len(buffer) < end:
             return None

@@ -97,9 +97,10 @@ class Connection(RequestReader, asyncio.BufferedProtocol):
             self._held = False
             if not self._paused and not self.transport.is_closing():
                 self.transport.resume_reading()
-        if unread and not self._closed_to_input:
-            self._take(unread[0] if len(unread) == 1 else b"".join(unread))
-        return 1 + sum(map(len, unread)) // UNIT_BYTES
+        data = unread[0] if len(unread) == 1 else b"".join(unread)
+        if data and not self._closed_to_input:
+            self._take(data)
+        return 1 + len(data) // UNIT_BYTES
 
     def _take(self, data: bytes) -> None:
         refusal = self.feed(data)

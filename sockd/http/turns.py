@@ -53,7 +53,11 @@ class Turns:
 
     def wait(self, waiting: Waiting) -> None:
         """Have it go on when its turn has come, which is soon."""
-        self._queues.setdefault(waiting.place(), deque()).append(waiting)
+        place = waiting.place()
+        queue = self._queues.get(place)
+        if queue is None:
+            queue = self._queues[place] = deque()
+        queue.append(waiting)
         if not self._is_ending:
             self._end_soon()
 

@@ -53,7 +53,7 @@ class Function:
         self.allowance = allowance
         self.admission = allowance.admission
         self.caches = caches
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._closed = False
         self._ended: asyncio.Future[None] | None = None
         self.running = 0
@@ -72,7 +72,7 @@ class Function:
         self, request: InvokeRequest, recorder: Initscript | None = None, debugged: Debugged | None = None
     ) -> Outcome:
         """As `begin`, for one who waits. Args: recorder, debugged: as `Serving` says. Raises: what it says."""
-        told: asyncio.Future[Outcome | BaseException] = self._loop.create_future()
+        told: asyncio.Future[Outcome | BaseException] = self.loop.create_future()
         serving = Serving(self, request, partial(tell, told), recorder, debugged)
         serving.begin()
         try:
@@ -107,7 +107,7 @@ class Function:
         """Return when nothing runs on it; for one who has closed it, or the version, to new requests."""
         if self.running:
             if self._ended is None:
-                self._ended = self._loop.create_future()
+                self._ended = self.loop.create_future()
             await asyncio.shield(self._ended)
 
     async def initialize(self, reservation: Reservation) -> Sandbox:

@@ -42,8 +42,11 @@ class Leased(msgspec.Struct):
 
     def invocation(self, exec_ns: int = 0, body: bytes = b"", *, streamed: bool = False) -> Invocation:
         """The invocation as the doors show it, as far as it is known."""
-        times = Times(self.queue_ns, self.setup_ns(), self.init_ns(), exec_ns)
-        node = ",".join(sorted(self.node.packages)) if self.node else ""
+        if self.node is None and not self.started_ns:  # warm: nothing was waited for
+            times, node = Times(self.queue_ns, 0, 0, exec_ns), ""
+        else:
+            times = Times(self.queue_ns, self.setup_ns(), self.init_ns(), exec_ns)
+            node = ",".join(sorted(self.node.packages)) if self.node else ""
         return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed, self.trace, self.why)
 
     async def thaw(self) -> None:

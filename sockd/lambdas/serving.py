@@ -62,7 +62,7 @@ class Serving:
         self._recorder = recorder
         self._debugged = debugged
         self._is_apart = recorder is not None or debugged is not None
-        self._loop = asyncio.get_running_loop()
+        self._loop = function.loop
         self._beside: Beside | None = None
         """Of a cold start that has not taken it yet."""
         self._stop: Callable[[], object] = _nothing

@@ -55,6 +55,7 @@ class FakeFunction:
     """One place, a queue of one, and a sandbox, which is `warm` or has to be started."""
 
     def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
         self.admission = Admission(1, 1)
         self.running = 0
         self.sandbox = FakeSandbox()
