@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 import socket
 import sys
 import time
@@ -29,6 +30,7 @@ BACKLOG = 2048
 READ_BYTES = 64 * 1024
 """Read of one connection at a time."""
 NEW_SHARE, LEAST_NEW = 4, 64
+"""Of all connections, those that may have asked for nothing yet; and how many may at least, and in a flood."""
 ENDED_AT_ONCE = 64
 """Connections whose deadline has passed, in one turn of the loop."""
 
@@ -60,6 +62,8 @@ class HttpServer:
         self._connections: set[Connection] = set()
         self._new: OrderedDict[Connection, None] = OrderedDict()
         """Those that have not asked for anything yet, the oldest first."""
+        self._flooded = False
+        """There were too many of those since the last tick."""
         self._closing = False
         self._none_left = asyncio.Event()
         self._servers: list[asyncio.AbstractServer] = []
@@ -96,6 +100,7 @@ class HttpServer:
         now = time.time()
         self.date_line = f"date: {formatdate(now, usegmt=True)}\r\n"
         self._ticking = loop.call_later(1.0 - now % 1.0, self._tick)
+        self._flooded = False
         now_s = loop.time()
         self._give_up(iter([late for late in self._connections if late.deadline_s < now_s]))
 
@@ -114,17 +119,26 @@ class HttpServer:
 
         When there are too many, it takes the place of one that is owed nothing: whoever opens connections and leaves them
         idle, or dribbles a head, shuts nobody out. Of those that have never asked for anything there is a quarter at
-        most: a thousand that end together keep the loop for 10 ms."""
+        most, and once there were more, few for the rest of a second: a thousand that end together keep the loop for 10 ms
+        and more."""
         self._new[connection] = None
-        if len(self._new) > max(self.limits.connections // NEW_SHARE, LEAST_NEW):
-            oldest, _ = self._new.popitem(last=False)
-            if oldest.owed_nothing:
-                self._connections.discard(oldest)
-                oldest.make_way()
+        if len(self._new) > (LEAST_NEW if self._flooded else max(self.limits.connections // NEW_SHARE, LEAST_NEW)):
+            self._flooded = True
+            self._thin_out()
+        if len(self._new) > LEAST_NEW // 2:
+            os.sched_yield()  # as between turns (`turns`)
         if len(self._connections) >= self.limits.connections:
             self._make_room()
         self._connections.add(connection)
         return len(self._connections) <= self.limits.connections and not self._closing
+
+    def _thin_out(self) -> None:
+        """End the oldest of those that have asked for nothing, two for one that has come."""
+        for _ in range(2):
+            oldest, _ = self._new.popitem(last=False)
+            if oldest.owed_nothing:
+                self._connections.discard(oldest)
+                oldest.make_way()
 
     def has_asked(self, connection: Connection) -> None:
         """It has sent the head of its first request."""

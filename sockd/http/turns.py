@@ -2,7 +2,8 @@
 
 A turn takes a bounded amount of work, and what is left waits in a queue for each target that its connections asked for
 last: in every turn, one of each queue goes before the second of any. So a thousand requests that come at once for one
-function delay those of another by a turn, not by a thousand.
+function delay those of another by a turn, not by a thousand. Between two turns the processor is offered to whom the kernel
+has put behind us, such as the sandbox of one that has had its turn: it would wait for a tick of the clock, up to 4 ms.
 
 Owns the queues. Knows nothing of HTTP: a connection is asked for its place, and told when it may go on.
 """
@@ -10,6 +11,7 @@ Owns the queues. Knows nothing of HTTP: a connection is asked for its place, and
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import OrderedDict, deque
 from typing import Protocol
 
@@ -77,3 +79,4 @@ class Turns:
             units -= waiting.go_on()
         if self._queues:
             self._end_soon()
+            os.sched_yield()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
 from sockd.config import HttpConfig
+from sockd.http.connection import Connection
 from sockd.http.front import Front
 from sockd.http.limits import ConnectionLimits
-from sockd.http.server import HttpServer
+from sockd.http.server import LEAST_NEW, HttpServer
 from sockd.http.sockets import bind_tcp
 from sockd.http.turns import UNITS
 from sockd.invoke_request import InvokeRequest
@@ -124,4 +127,36 @@ async def test_of_those_that_ask_for_nothing_there_are_only_so_many(worker: Noti
     finally:
         for client in clients:
             client.close()
+        await server.aclose(0)
+
+
+class Silent:
+    """A connection that has asked for nothing."""
+
+    owed_nothing = True
+    deadline_s = math.inf
+    ended = False
+
+    def make_way(self) -> None:
+        self.ended = True
+
+
+async def test_once_there_were_too_many_of_them_there_are_few_until_the_next_second(worker: Noting) -> None:
+    server = HttpServer(Front(worker, HttpConfig()), bind_tcp("127.0.0.1:0"), limits=ConnectionLimits(connections=4000))
+    usual = [Silent() for _ in range(1000)]
+    flood = [Silent() for _ in range(2000)]
+    try:
+        for each in usual:
+            assert server.admit(cast(Connection, each))
+        assert server.connections == len(usual)
+        for each in flood:
+            assert server.admit(cast(Connection, each))
+        assert server.connections <= LEAST_NEW
+        left = [each for each in usual + flood if not each.ended]
+        assert left == flood[-len(left) :]
+        server._tick()
+        for each in usual[:500]:
+            server.admit(cast(Connection, each))
+        assert server.connections >= 500
+    finally:
         await server.aclose(0)
