@@ -263,6 +263,8 @@ class Sandbox:
         """Thaw it, with all of its memory.
 
         Raises: NoCapacity when the memory is not to be had; it stays paused. SandboxDied: it ended in the meantime."""
+        if self.state is State.DEAD:  # since it was leased: whoever thaws it does so in a later step of the loop
+            raise SandboxDied("the sandbox was destroyed")
         if not self._reservation.resize_nowait(max(self._reservation.size, self.limits.memory_bytes)):
             deadline_s = self.program.timeout_s if self.program else self._parts.spawn_deadline_s
             await self._reservation.grow(self.limits.memory_bytes, deadline_s=deadline_s)
@@ -413,7 +415,7 @@ class Sandbox:
     async def _explain_end(self, error: Exception | None) -> None:
         if error is not None:
             self._finish(SandboxDied(f"the sandbox broke its protocol: {error}"))
-        else:
+        elif self.state is not State.DEAD:
             await pidfds.wait_exited(self._pidfd, EXIT_GRACE_S)
             if self.state is not State.DEAD:
                 self._finish(self._cause_of_death())

@@ -335,3 +335,19 @@ def test_after_all_of_it_every_uid_is_back(house: House) -> None:
         house.reply(f"def handler(event):\n    {statement}\n")
     house.settle()
     assert uids_in_use(house.root) == 0
+
+
+def test_destroyed_before_its_end_is_looked_into_it_is_looked_into_no_more(house: House) -> None:
+    running = house.start("import time\ndef handler(event): time.sleep(60)\n")
+
+    async def end_and_destroy() -> None:
+        asking = asyncio.create_task(running.send())
+        while running.sandbox._exchange is None:
+            await asyncio.sleep(0)
+        running.sandbox._on_end(None)
+        running.sandbox.destroy()
+        assert type((await asking).error) is SandboxDied
+        assert running.sandbox._explaining is not None
+        await running.sandbox._explaining
+
+    house.run(end_and_destroy())

@@ -111,6 +111,17 @@ def test_without_memory_it_stays_paused(house: House) -> None:
     assert running.answer(1) == 1
 
 
+def test_destroyed_before_it_is_unpaused_it_says_so(house: House) -> None:
+    running = house.start(ECHO)
+    running.answer()
+    pause(running)
+    running.destroy()
+    with pytest.raises(SandboxDied):
+        unpause(running)
+    house.settle()
+    assert house.budget.used == 0
+
+
 def test_destroyed_while_it_waits_for_memory_it_says_so_and_keeps_none(house: House) -> None:
     running = house.start(ECHO, memory_bytes=128 * MB)
     running.answer()
