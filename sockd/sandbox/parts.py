@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sockd.sandbox.assembly import Assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.ends import Ends
 from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.sandbox.vigil import Vigil
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +25,4 @@ class Parts:
     """How long a function may go on with an answer that nobody reads any more."""
     take_ends: Callable[[], Ends] = Ends.open
     """A new sandbox's connections; perhaps made ahead."""
+    vigil: Vigil = field(default_factory=Vigil)

@@ -81,6 +81,8 @@ class Sandbox:
     init_started_ns: int = 0
     """When it was ready to be a function (CLOCK_MONOTONIC), as it says itself."""
     init_ns: int = 0
+    _last_ns: int = 0
+    """How long its last answer took the handler."""
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
     """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
     companion: Companion | None = None
@@ -211,6 +213,7 @@ class Sandbox:
         self._deadline.set(program.timeout_s if self.state is State.BUSY else program.init_timeout_s, self._expire)
         if call is not None:
             self._invoke(exchange, call)
+            self._parts.vigil.keep(exchange, self._last_ns, self._loop)
         elif self.state is State.STARTING:
             exchange.compose = compose
         else:
@@ -377,7 +380,8 @@ class Sandbox:
         elif kind == protocol.RESULT and number == exchange.number and self.state is State.BUSY:
             if exchange.stream is not None and body:
                 raise protocol.ProtocolError("a RESULT with an answer behind one that came piece by piece")
-            self._finish(None, body, max(0, ended - started), started)
+            self._last_ns = max(0, ended - started)
+            self._finish(None, body, self._last_ns, started)
         else:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} instead of {exchange.number}")
 
