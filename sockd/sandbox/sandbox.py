@@ -266,17 +266,21 @@ class Sandbox:
         """Thaw it, with all of its memory.
 
         Raises: NoCapacity when the memory is not to be had; it stays paused. SandboxDied: it ended in the meantime."""
-        if self.state is State.DEAD:  # since it was leased: whoever thaws it does so in a later step of the loop
+        if self.dead:  # since it was leased: whoever thaws it does so in a later step of the loop
             raise SandboxDied("the sandbox was destroyed")
         if not self._reservation.resize_nowait(max(self._reservation.size, self.limits.memory_bytes)):
             deadline_s = self.program.timeout_s if self.program else self._parts.spawn_deadline_s
             await self._reservation.grow(self.limits.memory_bytes, deadline_s=deadline_s)
-            if self.state is State.DEAD:
+            if self.dead:
                 self._reservation.close()
                 raise SandboxDied("the sandbox was destroyed")
         self.cgroup.set_memory(self.limits.memory_bytes)
         self.cgroup.thaw_nowait()
         self.state = advance(self.state, Step.UNPAUSE)
+
+    @property
+    def dead(self) -> bool:
+        return self.state is State.DEAD
 
     @property
     def reserved_bytes(self) -> int:
@@ -308,7 +312,7 @@ class Sandbox:
     def destroy(self) -> None:
         """Kill it and give everything back: at once what is only ours, and when its last process is gone its cgroup,
         its uid and its memory. Safe to call at any time, and again."""
-        if self.state is State.DEAD:
+        if self.dead:
             return
         self.state = advance(self.state, Step.DESTROY)
         with ExitStack() as every:  # goes on after an error and raises the last
@@ -413,15 +417,15 @@ class Sandbox:
         """The channel ended: find out why, tell whoever waits, and destroy."""
         if self._exchange is None and not self._is_priming():
             self.destroy()  # nobody waits to be told, and nobody may be given it from now on
-        elif self.state is not State.DEAD:
+        elif not self.dead:
             self._explaining = self._loop.create_task(self._explain_end(error))
 
     async def _explain_end(self, error: Exception | None) -> None:
         if error is not None:
             self._finish(SandboxDied(f"the sandbox broke its protocol: {error}"))
-        elif self.state is not State.DEAD:
+        elif not self.dead:
             await pidfds.wait_exited(self._pidfd, EXIT_GRACE_S)
-            if self.state is not State.DEAD:
+            if not self.dead:
                 self._finish(self._cause_of_death())
         self.destroy()
 
