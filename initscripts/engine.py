@@ -226,8 +226,9 @@ class Engine:
         elif run.is_recording:
             self._calls.post(run.record)
         else:
-            if len(self._guests) >= self._threads.count:  # nobody waits for the next start
-                self._calls.post(self._threads.have, len(self._guests) + 1)
+            # As many that wait as there are at work: starts of a burst that nobody waits for come too late to be of use.
+            if self._threads.count < (wanted := min(2 * len(self._guests), self.limits.runs)):
+                self._calls.post(self._threads.have, wanted)
             if self._is_closing or run.id in self._cancelled:
                 self._calls.post(self.cancel, run.id)
             run.live(alarm)
