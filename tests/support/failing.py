@@ -22,7 +22,9 @@ from typing import Any
 
 from sockd.caches.nursery import Nursery
 from sockd.kernel import pidfds, syscalls
+from sockd.kernel.cgroups import Cgroup
 from sockd.lambdas.function import Function
+from sockd.sandbox import ahead
 from tests.support.broken import BREAKS, copied_zygote
 from tests.support.native_build import build_native
 
@@ -124,6 +126,18 @@ def patch_zygotes(port: int) -> None:
     )
 
 
+def start_from_nothing() -> None:
+    """Have each start make all that it needs, and no cgroup have its limits already."""
+    ahead.MOST = 0
+    limit = Cgroup.limit
+
+    def limit_anew(self: Cgroup, *limits: Any) -> None:
+        self._limits = None
+        limit(self, *limits)
+
+    Cgroup.limit = limit_anew  # type: ignore[method-assign,assignment]
+
+
 def jump(failpoint: Failpoint) -> None:
     """Have the daemon's wall clock, as Python reads it, be where the test wants it."""
     real, real_ns = time.time, time.time_ns
@@ -144,6 +158,7 @@ def main() -> None:
         BREAKS[protection]()
     failpoint = Failpoint(int(port))
     patch_zygotes(failpoint.port)
+    start_from_nothing()
     jump(failpoint)
     for module, name in CALLS:
         failing(failpoint, module, name)

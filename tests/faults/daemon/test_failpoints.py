@@ -101,7 +101,7 @@ def test_a_step_of_a_sandbox_in_the_daemon(
             steps, came[outcome] = steps + 1, came[outcome] + 1
             if not everything:
                 break
-    assert steps >= 6
+    assert steps >= 9
     happened(f"{action} in {steps} calls of the daemon: {told(came)}")
 
 
