@@ -54,7 +54,7 @@ def test_children_inherit_how_code_is_mapped() -> None:
     before, after = evaluate(
         program(FAULTS, "before = faults(); _native.share_code(); print(json.dumps([before, faults()]))")
     )
-    assert after < before - 5, (before, after)
+    assert after < before - 1, (before, after)  # 4 fewer in Debian's interpreter, which is one file; 9 with a libpython
 
 
 def test_code_is_as_read_only_as_before() -> None:
