@@ -16,10 +16,16 @@ help: ## this list
 
 setup: $(STAMP) ## make .venv with sockd, its tests and its demo
 
-# The stamp is newer than what it was made from, so that a second `make` starts at once.
+# The stamp is newer than what it was made from, so that a second `make` starts at once. It says of which interpreter, so that
+# another one, if it was asked for, gets an environment of its own.
+ifneq ($(origin PYTHON),file)
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(PYTHON))
+.PHONY: $(STAMP)
+endif
+endif
 $(STAMP): pyproject.toml setup.cfg scripts/setup $(wildcard zygote/native/*)
 	scripts/setup "$(PYTHON)" "$(VENV)"
-	@touch $@
+	@echo "$(PYTHON)" > $@
 
 demo: $(STAMP) ## deploy real functions, invoke them cold and warm, show what it cost (root)
 	$(BIN)/python -m demo.run
