@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
+NUL_ERROR = "SyntaxError" if sys.version_info >= (3, 11, 4) else "ValueError"
+"""What Python says of a NUL byte in source code."""
+
 RAISING: dict[str, tuple[str | bytes, str, str]] = {
     "an exception of its own": (
         "class Odd(Exception): pass\ndef deep(): raise Odd('no good')\ndef f(event): deep()",
@@ -30,7 +35,7 @@ NOT_PYTHON: dict[str, tuple[str | bytes, str, str]] = {
     "an open parenthesis": ("def f(event):\n  return (1,\n", "SyntaxError", "line 2"),
     "tabs and spaces": ("def f(event):\n\tx=1\n        y=2\n", "TabError", "line 3"),
     "bytes that are not UTF-8": (b"def f(event): return '\xff'\n", "SyntaxError", "utf-8"),
-    "a NUL byte": (b"def f(event): return '\x00'\n", "SyntaxError", "null byte"),
+    "a NUL byte": (b"def f(event): return '\x00'\n", NUL_ERROR, "null byte"),
     "brackets 5000 deep": ("x = " + "(" * 5000 + ")" * 5000 + "\ndef f(event): pass", "SyntaxError", "nested"),
     "no handler": ("x = 1\n", "Runtime.HandlerNotFound", "'f'"),
     "a handler that is a number": ("f = 3\n", "Runtime.HandlerNotFound", "not callable"),

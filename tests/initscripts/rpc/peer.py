@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 
@@ -98,7 +98,8 @@ async def peer(answer: Answer, *, tls: ssl.SSLContext | None = None, host: str =
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for writer in writers:
-            writer.transport.abort()
+            with suppress(AttributeError):  # before Python 3.11.4, of one over TLS that has ended already
+                writer.transport.abort()
 
 
 async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_port: int, number: int) -> Request:
