@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sockd.kernel.cgroups import Cgroup
@@ -57,14 +58,8 @@ class Zygote:
     ) -> Zygote:
         """A root Zygote: bare interpreter, standard library, exec'd by farm init."""
         zygote = cls(farm, cgroups, uids, on_end)
-        control = zygote._open()
-        try:
+        with zygote._opening(None, None) as control:
             await farm.exec_zygote(control, zygote._procs())
-        except BaseException:
-            zygote.close()
-            raise
-        finally:
-            control.close()
         return zygote
 
     async def spawn(self, *, limit_bytes: int, deadline_s: float, on_end: Callable[[Zygote], None]) -> Zygote:
@@ -72,12 +67,9 @@ class Zygote:
         child = Zygote(self._farm, self._cgroups, self.uids.take_child(), on_end)
         child._parent = self
         self._users += 1
-        control = None
-        try:
-            control = child._open()
-            child._cgroup().limit(limit_bytes, MAX_TASKS, None)
-            scratch = self._farm.make_scratch(child.name, child.uids.absolute)
+        with child._opening(limit_bytes, MAX_TASKS) as control:
             uids = child.uids
+            scratch = self._farm.make_scratch(child.name, uids.absolute)
             child.pidfd = await self._make_child(
                 "spawn",
                 (control.fileno(),),
@@ -87,12 +79,6 @@ class Zygote:
                 uid_count=uids.count,
                 scratch=scratch,
             )
-        except BaseException:
-            child.close()
-            raise
-        finally:
-            if control is not None:
-                control.close()
         return child
 
     async def fork(
@@ -188,13 +174,20 @@ class Zygote:
         else:
             self._release()
 
-    def _open(self) -> socket.socket:
-        """Make the cgroup and the wire; the other end of the wire is returned for the child."""
-        self.cgroup = self._cgroups.take()
-        self.cgroup.limit(None, None, None)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._wire = ControlWire(ours, self._ended)
-        return theirs
+    @contextmanager
+    def _opening(self, limit_bytes: int | None, tasks: int | None) -> Iterator[socket.socket]:
+        """Makes its cgroup and its wire; the block is given the wire's other end, which is closed after it. If the block fails,
+        or one of these steps, the Zygote is closed."""
+        try:
+            self.cgroup = self._cgroups.take()
+            self.cgroup.limit(limit_bytes, tasks, None)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._wire = ControlWire(ours, self._ended)
+                yield theirs
+        except BaseException:
+            self.close()
+            raise
 
     def _request(
         self, op: str, fds: Sequence[int], *, deadline_s: float, **fields: object
@@ -207,12 +200,9 @@ class Zygote:
         self._on_end(self)
         self.close()
 
-    def _cgroup(self) -> Cgroup:
-        assert self.cgroup is not None
-        return self.cgroup
-
     def _procs(self) -> Sequence[int]:
-        return self._cgroup().procs_fds
+        assert self.cgroup is not None
+        return self.cgroup.procs_fds
 
     def _after_last_process(self) -> None:
         self._farm.remove_scratch(self.name)

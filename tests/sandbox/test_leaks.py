@@ -138,6 +138,25 @@ def test_a_zygote_that_cannot_be_made_leaves_nothing(
     assert outcome == "served"
 
 
+@pytest.mark.parametrize(("module", "name", "error"), CASES)
+def test_a_root_zygote_that_cannot_be_made_leaves_nothing(
+    house: House, nth_call: NthCall, module: ModuleType, name: str, error: int
+) -> None:
+    ledger = Ledger()
+
+    async def make() -> str:
+        root = await house.new_root()
+        root.close()
+        return "made"
+
+    for n in nth_call(module, name, error=error):
+        outcome = attempt(house, make)
+        with intact(module, name):
+            ledger.check()
+        assert "farm" not in house.ended, n
+    assert outcome == "made"
+
+
 def test_a_fork_that_is_cancelled_anywhere_leaves_nothing(house: House, ledger: Ledger) -> None:
     program = house.program("def handler(event): return event\n")
     program.code_fd  # noqa: B018
