@@ -18,9 +18,6 @@ from sockd.kernel.cgroup_files import CgroupFiles
 from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
 from sockd.kernel.hierarchies import Controller, Hierarchies
 
-Limits = tuple[int | None, int | None, float | None]
-"""Bytes of memory, tasks, CPUs; None is no limit, as in a new cgroup."""
-
 
 class Cgroup:
     """A leaf `name`. Made by `CgroupTree.cgroup`; gone after `remove`.
@@ -39,7 +36,8 @@ class Cgroup:
         self._population = population
         self._oom_kills_before = 0
         self._procs_fds: tuple[int, ...] = ()
-        self._limits: Limits | None = (None, None, None)
+        # Bytes of memory, tasks and CPUs as `limit` wrote them last; a new cgroup has none.
+        self._limits: tuple[int | None, int | None, float | None] | None = (None, None, None)
 
     @classmethod
     def create(cls, hierarchies: Hierarchies, parent: str, name: str) -> Cgroup:
