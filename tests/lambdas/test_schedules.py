@@ -16,7 +16,7 @@ from sockd.lambdas.event_store import EventStore
 from sockd.lambdas.events import Events
 from sockd.lambdas.schedule_expressions import BadSchedule, in_zone, parse
 from sockd.lambdas.schedules import NoSuchSchedule, Schedules
-from tests.lambdas.test_events import House, settled
+from tests.lambdas.events.house import House, settled
 from tests.support.fake_clock import until
 
 HOUR = 3600.0
