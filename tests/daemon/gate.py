@@ -11,7 +11,7 @@ from tests.daemon.running import DEADLINE_S
 class Gate:
     """Where functions wait until the test lets them on: a TCP port on loopback that they connect to.
 
-    In a function: `from gate import wait` beside its code (`GATE_CODE`), then `wait(event["gate"], "who")`."""
+    In a function: `from gate import wait` beside its code (`CODE`), then `wait(event["gate"], "who")`."""
 
     CODE = (
         "import socket\n"
@@ -67,3 +67,7 @@ class Gate:
     def close(self) -> None:
         self.open()
         self._listener.close()
+
+
+WAITS = {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE}
+"""A function that waits there; its event is the port."""

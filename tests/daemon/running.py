@@ -361,3 +361,7 @@ def zipped(files: Mapping[str, str | bytes]) -> bytes:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
+
+
+Start = Callable[..., RunningDaemon]
+"""Starts a daemon; takes what `RunningDaemon.start` does behind the directory."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.gate import Gate
+from tests.daemon.gate import WAITS, Gate
 from tests.daemon.kernel_view import cpu_ticks, frozen, host_pid, unified, wait_event, wait_readable
 from tests.daemon.running import RunningDaemon
 from tests.support.threads import at_once, in_background
@@ -172,8 +172,7 @@ def test_memory_is_given_to_whom_it_fits_and_nobody_fails_when_functions_displac
 
 
 def test_a_busy_sandbox_is_never_evicted(daemon: RunningDaemon, gate: Gate) -> None:
-    waits = {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE}
-    daemon.deploy("working", waits, memory_mb=300, timeout_s=20)
+    daemon.deploy("working", WAITS, memory_mb=300, timeout_s=20)
     daemon.deploy("pushing", "def f(event): return event", memory_mb=150)
     daemon.deploy("pushing2", "def f(event): return event", memory_mb=150)
     with in_background(lambda: daemon.run("working", gate.port)) as working:

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.daemon.collector import Collector, Seen
-from tests.daemon.gate import Gate
+from tests.daemon.gate import WAITS, Gate
 from tests.daemon.running import RunningDaemon
 from tests.support.threads import at_once, in_background
 
@@ -128,8 +128,7 @@ def test_what_happens_now_is_told_by_function(daemon: RunningDaemon) -> None:
 
 
 def test_refused_invocations_are_spans_too(daemon: RunningDaemon, collector: Collector, gate: Gate) -> None:
-    files = {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE}
-    daemon.deploy("full", files, concurrency=1, queue_depth=0, timeout_s=20)
+    daemon.deploy("full", WAITS, concurrency=1, queue_depth=0, timeout_s=20)
     with in_background(lambda: daemon.run("full", gate.port)) as first:
         gate.arrived()
         assert [answer.status for answer in at_once(3, lambda n: daemon.run("full", gate.port))] == [429] * 3

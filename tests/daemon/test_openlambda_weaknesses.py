@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.gate import Gate
+from tests.daemon.gate import WAITS, Gate
 from tests.daemon.kernel_view import cgroup_directories, host_pid, open_fds, rss_kb, unified, wait_event
 from tests.daemon.running import Answer, RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
@@ -192,8 +192,7 @@ def test_row_9_a_zygote_s_memory_does_not_grow_with_its_forks(daemon: RunningDae
 
 def test_row_9_what_living_children_cost_their_zygote_comes_back_with_them(daemon: RunningDaemon, gate: Gate) -> None:
     """Copied pages and page tables are charged to whoever forks: some 0.7 MB a child, while it lives."""
-    waits = {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE}
-    daemon.deploy("alive", waits, memory_mb=32, concurrency=100, timeout_s=20)
+    daemon.deploy("alive", WAITS, memory_mb=32, concurrency=100, timeout_s=20)
     root = root_zygote(daemon)
     memory = daemon_memory_directory(daemon, root) / memory_file()
     before = int(memory.read_text())

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import pytest
 
-from tests.daemon.gate import Gate
+from tests.daemon.gate import WAITS, Gate
 from tests.daemon.running import Answer, RunningDaemon
 
 MAX = 6 << 20
@@ -248,7 +248,7 @@ def test_a_function_that_does_not_fit_the_worker_is_a_503(daemon: RunningDaemon)
 def test_more_than_concurrency_and_queue_is_a_429_with_retry_after(daemon: RunningDaemon, gate: Gate) -> None:
     daemon.deploy(
         "narrow",
-        {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE},
+        WAITS,
         concurrency=1,
         queue_depth=1,
         timeout_s=30,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.gate import Gate
+from tests.daemon.gate import WAITS, Gate
 from tests.daemon.kernel_view import cgroup_directories, mounts_under, open_fds, rss_kb
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.faults.daemon.lives import Lives
@@ -235,9 +235,7 @@ def test_an_upgrade(state: Path, index: PackageIndex, happened: Happened) -> Non
     default=False,
 )
 def test_clients_that_go(house: PrivateWorker, gate: Gate, happened: Happened) -> None:
-    house.deploy(
-        "f", {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE}, concurrency=2
-    )
+    house.deploy("f", WAITS, concurrency=2)
     for _ in range(10):
         connections = [http.client.HTTPConnection("127.0.0.1", house.daemon.port) for _ in range(2)]
         for connection in connections:

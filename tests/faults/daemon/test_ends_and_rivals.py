@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.gate import Gate
+from tests.daemon.gate import WAITS, Gate
 from tests.daemon.running import RunningDaemon
 from tests.faults.daemon.lives import Lives
 from tests.support.cases import Happened, case
@@ -18,7 +18,6 @@ from tests.support.threads import in_background
 
 pytestmark = pytest.mark.root
 
-WAITS = {"f.py": "from gate import wait\ndef f(event): return wait(event)", "gate.py": Gate.CODE}
 DRAIN_S = 0.5
 
 
