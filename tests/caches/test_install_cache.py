@@ -37,11 +37,6 @@ def unused(key: str) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
-
-
-@pytest.fixture
 def index() -> Iterator[PackageIndex]:
     index = PackageIndex()
     try:

@@ -24,11 +24,6 @@ MB = 1 << 20
 
 
 @pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
-
-
-@pytest.fixture
 def index() -> Iterator[PackageIndex]:
     index = PackageIndex()
     try:

@@ -12,11 +12,6 @@ from sockd.errors import Draining, InstallFailed
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
-
-
 class Work:
     """Work that starts, waits to be let go, and counts how often it ran."""
 

@@ -22,11 +22,6 @@ CHUNKED = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chu
 
 
 @pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
-
-
-@pytest.fixture
 def worker() -> FakeWorker:
     return FakeWorker()
 

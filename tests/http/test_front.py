@@ -20,11 +20,6 @@ LIMIT = 200_000
 
 
 @pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
-
-
-@pytest.fixture
 def worker() -> FakeWorker:
     return FakeWorker()
 

@@ -25,11 +25,6 @@ MAX_ZIP = 3 << 20
 
 
 @pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
-
-
-@pytest.fixture
 def worker() -> FakeWorker:
     return FakeWorker()
 

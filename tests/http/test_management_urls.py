@@ -22,11 +22,6 @@ PATH = "/functions/slow/url"
 
 
 @pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
-
-
-@pytest.fixture
 def worker() -> FakeLambda:
     return FakeLambda()
 

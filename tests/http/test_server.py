@@ -21,11 +21,6 @@ from tests.http.raw import get, post, raw
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
-
-
 def front(worker: FakeWorker | None = None) -> Front:
     return Front(worker or FakeWorker(), HttpConfig())
 
