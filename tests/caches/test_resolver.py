@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,15 +20,6 @@ from tests.support.package_index import PackageIndex, wheel
 DIGEST = "8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"
 PURE = "https://i/six-1.0-py3-none-any.whl"
 MB = 1 << 20
-
-
-@pytest.fixture
-def index() -> Iterator[PackageIndex]:
-    index = PackageIndex()
-    try:
-        yield index
-    finally:
-        index.close()
 
 
 @pytest.fixture

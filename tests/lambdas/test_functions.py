@@ -9,7 +9,7 @@ import contextlib
 import os
 import shutil
 import zipfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,13 +38,6 @@ class Handlers:
 
     def drop(self, program: Any) -> None:
         self.dropped.append(program)
-
-
-@pytest.fixture
-def index() -> Iterator[PackageIndex]:
-    index = PackageIndex()
-    yield index
-    index.close()
 
 
 class House:

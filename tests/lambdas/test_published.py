@@ -20,13 +20,6 @@ from tests.support.package_index import PackageIndex, wheel
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def index() -> Any:
-    index = PackageIndex()
-    yield index
-    index.close()
-
-
 def code(number: int) -> dict[str, str]:
     return {"f.py": f"def f(event): return {number}"}
 

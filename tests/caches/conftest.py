@@ -1,0 +1,16 @@
+"""Where the resolver and the installer look for packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.package_index import PackageIndex
+
+
+@pytest.fixture
+def index() -> Iterator[PackageIndex]:
+    index = PackageIndex()
+    yield index
+    index.close()
