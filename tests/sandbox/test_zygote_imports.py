@@ -1,0 +1,105 @@
+"""What packages do to their Zygote while they are imported: fail, kill it, hang, start threads, fork."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.zygote import MAX_TASKS
+from tests.sandbox.zygotes import HANDLER, pid_of
+from tests.support.house import House
+
+pytestmark = pytest.mark.root
+
+FAILING = {
+    "raise ValueError('at import')": "ValueError: at import",
+    "raise SystemExit(3)": "SystemExit: 3",
+    "import sys; sys.exit('no')": "SystemExit: no",
+    "raise KeyboardInterrupt": "KeyboardInterrupt: ",
+    "import nowhere": "ModuleNotFoundError: No module named 'nowhere'",
+    "def broken(:": "SyntaxError: ",
+    "f = lambda: f(); f()": "RecursionError: ",
+}
+
+
+@pytest.mark.parametrize("statement", FAILING)
+def test_a_module_that_cannot_be_imported_is_named_and_the_others_serve(house: House, statement: str) -> None:
+    house.add_package("p", {"failing.py": f"{statement}\n", "good.py": "x = 1\n"})
+    zygote = house.spawn()
+    imported = house.import_modules(zygote, ["failing", "good"])
+    assert list(imported.failed) == ["failing"]
+    assert imported.failed["failing"].startswith(FAILING[statement])
+    assert imported.threads == 1
+    assert house.answer("import sys\ndef handler(event): return 'good' in sys.modules\n", zygote=zygote) is True
+
+
+FATAL = {
+    "os._exit": "import os; os._exit(0)",
+    "segmentation fault": "import ctypes; ctypes.string_at(0)",
+    "abort": "import os; os.abort()",
+    "its own wire closed": "import os; os.close(3)",
+    "garbage on its wire": "import os; os.write(3, b'garbage')",
+    "an empty message": "import os; os.write(3, b'{}')",
+    "an answer of the wrong kind": """import os; os.write(3, b'{"op":"forked","id":1}')""",
+    "a lie about what was imported": """import os; os.write(3, b'{"op":"imported","id":1,"seconds":"x"}')""",
+    "numbers out of range": """import os; os.write(3, b'{"op":"imported","id":1,"seconds":1e999,"threads":1e999,"failed":{}}')""",
+    "too much memory": "kept = [bytearray(1 << 20) for _ in range(2000)]",
+}
+
+
+@pytest.mark.parametrize("what", FATAL)
+def test_a_module_that_kills_its_zygote_kills_nobody_else(house: House, what: str) -> None:
+    house.add_package("p", {"fatal.py": f"{FATAL[what]}\n"})
+    parent = house.spawn()
+    sibling = house.start(HANDLER, zygote=parent)
+    assert sibling.answer(1) == 1
+    zygote = house.spawn(parent)
+    with pytest.raises(ZygoteGone):
+        house.import_modules(zygote, ["fatal"])
+    house.call(zygote.close)
+    assert sibling.answer(2) == 2
+    assert house.answer(HANDLER, 3, zygote=parent) == 3
+
+
+def test_a_module_that_hangs_is_given_up_at_the_deadline(house: House) -> None:
+    house.add_package("p", {"hanging.py": "import signal\nsignal.pthread_sigmask(0, range(1, 65))\nwhile True: pass\n"})
+    zygote = house.spawn()
+    pid = pid_of(zygote)
+    with pytest.raises(ZygoteGone), Deadline(5.0):  # half of what it would have without one of its own
+        house.import_modules(zygote, ["hanging"], deadline_s=0.2)
+    assert not zygote.alive
+    house.settle()
+    assert not Path(f"/proc/{pid}").exists()
+    assert zygote.name in house.ended
+
+
+class Deadline:
+    """Asserts that what happens within took no longer."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        assert time.monotonic() - self._started < self._limit_s
+
+
+def test_a_module_that_starts_threads_is_told_of(house: House) -> None:
+    house.add_package(
+        "p", {"threaded.py": "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"}
+    )
+    assert house.import_modules(house.spawn(), ["threaded"]).threads == 2
+
+
+def test_a_fork_bomb_in_a_zygote_meets_a_limit_and_leaves_nothing(house: House) -> None:
+    source = "import os, signal\ncount = 0\ntry:\n    while os.fork(): count += 1\n    signal.pause()\nexcept OSError: pass\n"
+    house.add_package("p", {"bomb.py": source})
+    zygote = house.spawn()
+    assert not house.import_modules(zygote, ["bomb"]).failed
+    assert zygote.cgroup is not None
+    assert len(zygote.cgroup.pids()) == MAX_TASKS
