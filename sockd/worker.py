@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import compileall
 import contextlib
+import fcntl
 import logging
 import os
 import resource
@@ -61,6 +62,8 @@ PRESSURE = 0.05
 FDS_OF_SANDBOX = 8
 """What an idle sandbox holds of the daemon's (measured, on cgroup v1 and v2 together)."""
 FDS_OF_THE_REST = 256
+FDS_AT_ONCE = 1 << 14
+"""As many as a thousand idle sandboxes and all of `http.max_connections` hold: 128 KB of the kernel's memory."""
 
 ENGINE_MEMORY_BYTES = 256 * MB
 """What the initscript engine needs for itself, regions and linear memories not counted: those are in the budget."""
@@ -291,6 +294,11 @@ def forbid_core_dumps() -> None:
 
 
 def raise_open_files() -> None:
-    """Each idle sandbox holds several descriptors: take all that the hard limit gives."""
+    """Each idle sandbox holds several descriptors: take all that the hard limit gives, and room for many of them now.
+
+    The kernel's table grows when a number is larger than all before, and waits for the other processors then
+    (expand_fdtable: synchronize_rcu), since we have threads: 10 ms and more, at the 257th connection of a crowd, the 513th ..."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with open(os.devnull) as any_file:
+        os.close(fcntl.fcntl(any_file, fcntl.F_DUPFD_CLOEXEC, min(hard, FDS_AT_ONCE) - 1))
