@@ -68,6 +68,17 @@ def daemon(
         daemon.close()
 
 
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, ledger_of_module: None) -> Iterator[RunningDaemon]:
+    """A daemon with uv's own index. It must end in order."""
+    daemon = RunningDaemon.start(tmp_path_factory.mktemp("real") / "state")
+    try:
+        yield daemon
+        assert daemon.terminate() == 0, daemon.lines
+    finally:
+        daemon.close()
+
+
 @pytest.fixture
 def gate() -> Iterator[Gate]:
     gate = Gate()

@@ -145,16 +145,6 @@ def f(event):
 """
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory, ledger_of_module: None) -> Iterator[RunningDaemon]:
-    """With uv's own index."""
-    daemon = RunningDaemon.start(tmp_path_factory.mktemp("real") / "state")
-    try:
-        yield daemon
-    finally:
-        daemon.close()
-
-
 @pytest.mark.timeout(120)
 def test_an_editor_attaches_stops_at_a_breakpoint_reads_a_variable_and_goes_on(
     real: RunningDaemon, tmp_path: Path

@@ -6,7 +6,7 @@ open-lambda/open-lambda). Frameworks come from uv's own index.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -68,24 +68,13 @@ async def item(name: str, q: int = 0): return {"name": name, "q": q}
 """
 
 
-def deploy(daemon: RunningDaemon, name: str, files: Mapping[str, str]) -> None:
+def deploy(real: RunningDaemon, name: str, files: Mapping[str, str]) -> None:
     try:
-        daemon.deploy(name, dict(files), memory_mb=256, timeout_s=20)
+        real.deploy(name, dict(files), memory_mb=256, timeout_s=20)
     except DeployFailed as error:
         if "requirements.txt" in files and error.type.startswith("Packages."):
             pytest.skip(f"no package index can be reached: {error.message}")
         raise
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory, ledger_of_module: None) -> Iterator[RunningDaemon]:
-    """With uv's own index."""
-    daemon = RunningDaemon.start(tmp_path_factory.mktemp("ol") / "state")
-    try:
-        yield daemon
-        assert daemon.terminate() == 0, daemon.lines
-    finally:
-        daemon.close()
 
 
 @pytest.mark.parametrize(
@@ -103,38 +92,38 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, ledger_of_module: None) -> 
         ("fbomb", FORKS, {"times": 20}, 20),
     ],
 )
-def test_functions_of_events(daemon: RunningDaemon, name: str, source: str, event: object, result: object) -> None:
-    deploy(daemon, name, {"f.py": source})
-    assert daemon.call(name, event) == result
+def test_functions_of_events(real: RunningDaemon, name: str, source: str, event: object, result: object) -> None:
+    deploy(real, name, {"f.py": source})
+    assert real.call(name, event) == result
 
 
-def test_a_function_that_takes_all_memory_there_is(daemon: RunningDaemon) -> None:
-    deploy(daemon, "max-mem-alloc", {"f.py": ALLOCATES})
-    assert 150 < daemon.call("max-mem-alloc") < 256
+def test_a_function_that_takes_all_memory_there_is(real: RunningDaemon) -> None:
+    deploy(real, "max-mem-alloc", {"f.py": ALLOCATES})
+    assert 150 < real.call("max-mem-alloc") < 256
 
 
-def test_variables_of_ol_yaml(daemon: RunningDaemon) -> None:
+def test_variables_of_ol_yaml(real: RunningDaemon) -> None:
     yaml = METHODS + '\nenvironment:\n  MY_ENV_VAR: "Hello from environment"\n  DEBUG_MODE: "true"\n  N: 10\n'
     source = "import os\ndef f(event):\n    return [os.environ.get(k) for k in ('MY_ENV_VAR', 'DEBUG_MODE', 'N')]\n"
-    deploy(daemon, "env-test", {"f.py": source, "ol.yaml": yaml})
-    assert daemon.call("env-test") == ["Hello from environment", "true", "10"]
+    deploy(real, "env-test", {"f.py": source, "ol.yaml": yaml})
+    assert real.call("env-test") == ["Hello from environment", "true", "10"]
 
 
-def test_kafka_triggers_are_noted_and_requests_work(daemon: RunningDaemon) -> None:
-    deploy(daemon, "kafka-basic", {"f.py": "def f(event):\n    return event\n", "ol.yaml": METHODS + KAFKA})
-    assert daemon.call("kafka-basic", {"a": 1}) == {"a": 1}
+def test_kafka_triggers_are_noted_and_requests_work(real: RunningDaemon) -> None:
+    deploy(real, "kafka-basic", {"f.py": "def f(event):\n    return event\n", "ol.yaml": METHODS + KAFKA})
+    assert real.call("kafka-basic", {"a": 1}) == {"a": 1}
 
 
-def test_scratch_is_where_openlambda_has_it(daemon: RunningDaemon) -> None:
+def test_scratch_is_where_openlambda_has_it(real: RunningDaemon) -> None:
     source = "def f(event):\n    open('/host/tmp/x', 'w').write('1')\n    return open('/tmp/x').read()\n"
-    deploy(daemon, "scratch", {"f.py": source})
-    assert daemon.call("scratch") == "1"
+    deploy(real, "scratch", {"f.py": source})
+    assert real.call("scratch") == "1"
 
 
-def test_a_new_sandbox_for_each_request(daemon: RunningDaemon) -> None:
+def test_a_new_sandbox_for_each_request(real: RunningDaemon) -> None:
     source = "n = []\ndef f(event):\n    n.append(1)\n    return len(n)\n"
-    deploy(daemon, "no-reuse", {"f.py": source, "ol.yaml": "reuse-sandbox: false\n"})
-    assert [daemon.call("no-reuse") for _ in range(3)] == [1, 1, 1]
+    deploy(real, "no-reuse", {"f.py": source, "ol.yaml": "reuse-sandbox: false\n"})
+    assert [real.call("no-reuse") for _ in range(3)] == [1, 1, 1]
 
 
 @pytest.mark.timeout(120)
@@ -151,27 +140,25 @@ def test_a_new_sandbox_for_each_request(daemon: RunningDaemon) -> None:
         ),
     ],
 )
-def test_flask(daemon: RunningDaemon, name: str, file: str, variable: str, yaml: str | None) -> None:
+def test_flask(real: RunningDaemon, name: str, file: str, variable: str, yaml: str | None) -> None:
     files = {file: FLASK_APP.format(name=variable), "requirements.txt": FLASK, "templates/index.html": "<h1>é</h1>"}
-    deploy(daemon, name, files | ({"ol.yaml": yaml} if yaml else {}))
-    answer = daemon.request("GET", f"/run/{name}")
+    deploy(real, name, files | ({"ol.yaml": yaml} if yaml else {}))
+    answer = real.request("GET", f"/run/{name}")
     assert (answer.status, answer.headers["a"], answer.body) == (418, "B", b"hi\n")
-    answer = daemon.request("POST", f"/run/{name}/echo", b'{"key": 1}', {"Content-Type": "application/json"})
+    answer = real.request("POST", f"/run/{name}/echo", b'{"key": 1}', {"Content-Type": "application/json"})
     assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b'{"key": 1}', "application/json")
-    assert daemon.request("GET", f"/run/{name}/page/").body.decode() == "<h1>é</h1>"
-    base = f"http://127.0.0.1:{daemon.port}/run/{name}/"
-    assert daemon.request("GET", f"/run/{name}/none").body.decode() == f"{base}none {base}"
-    assert daemon.request("DELETE", f"/run/{name}").status == 405
-    assert daemon.request("PUT", f"/run/{name}/echo", b"x").status == (405 if yaml else 200)
+    assert real.request("GET", f"/run/{name}/page/").body.decode() == "<h1>é</h1>"
+    base = f"http://127.0.0.1:{real.port}/run/{name}/"
+    assert real.request("GET", f"/run/{name}/none").body.decode() == f"{base}none {base}"
+    assert real.request("DELETE", f"/run/{name}").status == 405
+    assert real.request("PUT", f"/run/{name}/echo", b"x").status == (405 if yaml else 200)
 
 
 @pytest.mark.timeout(120)
-def test_fastapi(daemon: RunningDaemon) -> None:
-    deploy(daemon, "fastapi-test", {"f.py": FASTAPI_APP, "requirements.txt": "fastapi==0.128.0\n"})
-    assert daemon.request("GET", "/run/fastapi-test").json == {"message": "hello world"}
-    assert daemon.request("GET", "/run/fastapi-test/items/a%20b?q=7").json == {"name": "a b", "q": 7}
-    answer = daemon.request("GET", "/run/fastapi-test/items/a?q=x")
+def test_fastapi(real: RunningDaemon) -> None:
+    deploy(real, "fastapi-test", {"f.py": FASTAPI_APP, "requirements.txt": "fastapi==0.128.0\n"})
+    assert real.request("GET", "/run/fastapi-test").json == {"message": "hello world"}
+    assert real.request("GET", "/run/fastapi-test/items/a%20b?q=7").json == {"name": "a b", "q": 7}
+    answer = real.request("GET", "/run/fastapi-test/items/a?q=x")
     assert answer.status == 422 and answer.headers["content-type"] == "application/json"
-    assert b'"/run/fastapi-test/openapi.json"' in daemon.request("GET", "/run/fastapi-test/docs").body.replace(
-        b"'", b'"'
-    )
+    assert b'"/run/fastapi-test/openapi.json"' in real.request("GET", "/run/fastapi-test/docs").body.replace(b"'", b'"')

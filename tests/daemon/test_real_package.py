@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.daemon.running import DeployFailed, RunningDaemon
@@ -17,34 +15,24 @@ def f(event):
 """
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory, ledger_of_module: None) -> Iterator[RunningDaemon]:
-    """With uv's own index."""
-    daemon = RunningDaemon.start(tmp_path_factory.mktemp("real") / "state")
-    try:
-        yield daemon
-    finally:
-        daemon.close()
-
-
 @pytest.mark.timeout(120)
-def test_numpy_is_imported_once_for_all_and_its_forks_are_as_good_as_new(daemon: RunningDaemon) -> None:
+def test_numpy_is_imported_once_for_all_and_its_forks_are_as_good_as_new(real: RunningDaemon) -> None:
     files = {"f.py": CODE, "requirements.txt": "numpy"}
     try:
-        daemon.deploy("first", files, memory_mb=256, timeout_s=20)
+        real.deploy("first", files, memory_mb=256, timeout_s=20)
     except DeployFailed as error:
         if error.type == "Packages.Failed":
             pytest.skip(f"no package index can be reached: {error.message}")
         raise
-    first = daemon.run("first")
+    first = real.run("first")
     assert first.json[1] is True
-    (numpy,) = daemon.packages()
-    node = daemon.when(lambda: daemon.node(numpy))
-    assert node["modules"] > 50 and daemon.tree()["refused"] == []
-    daemon.deploy("second", files, memory_mb=256, timeout_s=20)
-    second = daemon.run("second")
+    (numpy,) = real.packages()
+    node = real.when(lambda: real.node(numpy))
+    assert node["modules"] > 50 and real.tree()["refused"] == []
+    real.deploy("second", files, memory_mb=256, timeout_s=20)
+    second = real.run("second")
     assert second.json[1] is True and second.timing["init"] < first.timing["init"] / 4
-    answers = at_once(6, lambda n: daemon.call("second"))
+    answers = at_once(6, lambda n: real.call("second"))
     assert all(right for _, right in answers)
     samples = {first.json[0], second.json[0], *(sample for sample, _ in answers)}
     assert len(samples) == 8  # numpy's generator is seeded anew in each fork

@@ -9,7 +9,6 @@ import boto3
 import pytest
 
 from tests.daemon.aws_client import KEYS
-from tests.daemon.gate import Gate
 from tests.faults.api.asking import ECHO, Signer
 from tests.support.cases import happened
 from tests.support.private_worker import PrivateWorker, house, ledger
@@ -46,10 +45,3 @@ def echo(house: PrivateWorker) -> str:
     """A function that answers with all that it has been asked since it started."""
     house.deploy("echo", ECHO, concurrency=1)
     return "echo"
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.close()

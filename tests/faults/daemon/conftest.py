@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.gate import Gate
 from tests.support.cases import ALL
 from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex
@@ -74,13 +73,6 @@ def failing(plans: Plans, broken: str, tmp_path_factory: pytest.TempPathFactory)
     finally:
         worker.close()
     ledger.check()
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.close()
 
 
 @pytest.fixture

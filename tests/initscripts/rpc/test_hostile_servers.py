@@ -11,17 +11,12 @@ import pytest
 from initscripts.region import Region
 from initscripts.rpc import ConnectionPool, Dialer, RpcLimits
 from tests.initscripts.rpc.asking import ask, content, failing
+from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 from tests.initscripts.rpc.peer import Request, peer
 
-pytestmark = pytest.mark.anyio
+pytestmark = ON_BOTH_LOOPS
 OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH = b"content-length: 1000000\r\n"
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """Transports differ."""
-    return "asyncio", {"use_uvloop": request.param}
 
 
 PATIENT = RpcLimits(connect_s=10, silence_s=10)

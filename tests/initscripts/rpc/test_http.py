@@ -14,16 +14,11 @@ import pytest
 from initscripts.region import Region
 from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcTiming
 from tests.initscripts.rpc.asking import ask, content, failing
+from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 from tests.initscripts.rpc.peer import Request, peer
 
-pytestmark = pytest.mark.anyio
+pytestmark = ON_BOTH_LOOPS
 BODY = bytes(range(256)) * 8192  # 2 MiB
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """Transports differ."""
-    return "asyncio", {"use_uvloop": request.param}
 
 
 async def echo(request: Request) -> None:

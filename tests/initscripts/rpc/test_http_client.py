@@ -10,15 +10,10 @@ import pytest
 from initscripts.region import Region
 from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits, RpcTiming
 from tests.initscripts.rpc.asking import ask, content, failing
+from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 from tests.initscripts.rpc.peer import Request, peer
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """Transports differ."""
-    return "asyncio", {"use_uvloop": request.param}
+pytestmark = ON_BOTH_LOOPS
 
 
 async def polite(request: Request) -> None:

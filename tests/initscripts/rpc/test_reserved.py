@@ -17,17 +17,12 @@ from initscripts.region import Region
 from initscripts.rpc import Connection, ConnectionPool, Dialer, RpcFailed, RpcTiming
 from initscripts.rpcs import Rpc
 from tests.initscripts.rpc.asking import ask, content, failing
+from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 
-pytestmark = pytest.mark.anyio
+pytestmark = ON_BOTH_LOOPS
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 PATIENCE_S = 10.0
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """Transports differ."""
-    return "asyncio", {"use_uvloop": request.param}
 
 
 class Server:

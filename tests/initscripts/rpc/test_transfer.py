@@ -13,16 +13,11 @@ import pytest
 from initscripts.region import Region
 from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed, RpcLimits
 from tests.initscripts.rpc.asking import ask, content, failing
+from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 from tests.initscripts.rpc.peer import Request, peer
 
-pytestmark = pytest.mark.anyio
+pytestmark = ON_BOTH_LOOPS
 BIG = bytes(range(256)) * 20_000
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """Transports differ."""
-    return "asyncio", {"use_uvloop": request.param}
 
 
 async def answer(request: Request) -> None:
