@@ -1,6 +1,6 @@
 """The worker: the house from the state directory up to the functions, built in order and taken down in reverse.
 
-Owns every part below HTTP, in one AsyncExitStack, lower layers first (DESIGN 8). `Daemon` puts the doors in front of it.
+Owns every part below HTTP, in one AsyncExitStack, lower layers first. `Daemon` puts the doors in front of it.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def spare_limits(config: Config) -> Limits:
 
 
 def switch_favordynmods(setting: str, hierarchies: Hierarchies) -> None:
-    """Make cgroup moves cheap, machine-wide, unless that is switched off (DESIGN 4, The trap)."""
+    """Make cgroup moves cheap, machine-wide, unless that is switched off (DECISIONS.md, 2)."""
     if setting == "off" or (setting == "auto" and not favordynmods.enabled_needed(hierarchies)):
         return
     try:

@@ -2,7 +2,7 @@
 
 Async tests are marked `anyio` and run on the daemon's own loop. A blocking socket call or sleep inside sockd, while an
 event loop runs in the same thread, raises blockbuster.BlockingError; reads and writes of files do not, because those of
-cgroup files and the registry are meant to happen there (they take microseconds; DESIGN 10).
+cgroup files and the registry are meant to happen there (they take microseconds).
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 Everything here is public to user code, runs before and beside it, and is written in the standard library alone: each
 module that is imported here is memory that every fork copies page tables for (16 µs a MB), so the diet is a test.
-Nothing here trusts what comes from user code, and nothing of the host is reachable from here (DESIGN 3).
+Nothing here trusts what comes from user code, and nothing of the host is reachable from here.
 """

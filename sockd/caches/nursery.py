@@ -2,7 +2,7 @@
 
 Owns the one background task that grows the tree, and the record of what was learned. A package that starts threads,
 crashes, exits or hangs in a Zygote takes nobody with it: the Zygote is thrown away, the package that did it is found by
-importing one distribution at a time, and recorded; from then on its users import it themselves (DESIGN 3, canary).
+importing one distribution at a time, and recorded; from then on its users import it themselves.
 """
 
 from __future__ import annotations

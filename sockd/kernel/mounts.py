@@ -1,6 +1,6 @@
 """Mounts, by path where a tree is built once and by fd where a sandbox is made.
 
-Owns nothing; callers own the fds. Rules measured on this kernel (DESIGN 4): a bind costs the number of children of its
+Owns nothing; callers own the fds. Rules measured on this kernel: a bind costs the number of children of its
 source mount, so every source of a bind here is a mount without children; a detached tree is in no mount table.
 """
 

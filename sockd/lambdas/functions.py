@@ -1,7 +1,7 @@
 """All functions of a worker: deploying, finding and forgetting them.
 
 Owns the live functions, the registry and the code store. A deploy publishes code, resolves and installs packages, records
-the version and switches to it; whatever fails before the record leaves the function as it was (DESIGN 8). Versions that
+the version and switches to it; whatever fails before the record leaves the function as it was. Versions that
 were given a number live beside it (`published`).
 """
 

@@ -22,7 +22,7 @@ ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "HOME": "/tmp",
-    # One thread a library: a BLAS pool that is alive at a fork is a hang in the child (DESIGN 10).
+    # One thread a library: a BLAS pool that is alive at a fork is a hang in the child (DECISIONS.md, 1).
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",

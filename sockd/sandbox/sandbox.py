@@ -254,7 +254,7 @@ class Sandbox:
                 exchange.stream.cut()
 
     def pause(self) -> None:
-        """Freeze it and give back the memory that it does not use. Off the request's path (DESIGN 5)."""
+        """Freeze it and give back the memory that it does not use. Off the request's path."""
         self.state = advance(self.state, Step.PAUSE)
         self.cgroup.freeze_nowait()
         used = self.cgroup.memory_bytes() + PAUSED_SLACK_BYTES
