@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import age, json_option, print_json, print_table, say, size
+from sockd.cli.output import age, json_option, print_json, print_table, say
+from sockd.spelling import size
 
 HEADINGS = ("name", "v", "handler", "memory", "timeout", "at once", "network", "pkgs", "code", "updated")
 

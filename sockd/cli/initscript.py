@@ -14,7 +14,8 @@ import click
 
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.invoke import payload_of
-from sockd.cli.output import FAILED, USAGE, Failure, json_option, print_json, print_table, say, size
+from sockd.cli.output import FAILED, USAGE, Failure, json_option, print_json, print_table, say
+from sockd.spelling import size
 
 if TYPE_CHECKING:
     from initscripts.rehearsal import Received, Rehearsal

@@ -94,12 +94,3 @@ def age(seconds: float) -> str:
         if seconds >= 2 * length_s:
             return f"{seconds / length_s:.0f} {unit} ago"
     return f"{max(seconds, 0):.0f} s ago"
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KB", "MB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 10 else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GB"

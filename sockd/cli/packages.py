@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import USAGE, Failure, json_option, print_json, print_table, progress, say, size
+from sockd.cli.output import USAGE, Failure, json_option, print_json, print_table, progress, say
+from sockd.spelling import size
 
 
 @click.group()

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import json_option, print_json, size
+from sockd.cli.output import json_option, print_json
 from sockd.cli.terminal import watch
 from sockd.cli.times import short_ms
+from sockd.spelling import size
 
 PLAIN_WIDTH = 120
 MIN_NAME = 8

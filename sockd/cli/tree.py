@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import json_option, print_json, size
+from sockd.cli.output import json_option, print_json
 from sockd.cli.terminal import watch
+from sockd.spelling import size
 
 Node = dict[str, Any]
 

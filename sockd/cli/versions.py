@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import USAGE, Failure, age, json_option, print_json, print_table, say, size
+from sockd.cli.output import USAGE, Failure, age, json_option, print_json, print_table, say
+from sockd.spelling import size
 
 
 @click.command()

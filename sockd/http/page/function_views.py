@@ -9,6 +9,7 @@ from sockd.http.page import words
 from sockd.http.page.views import Values, spark
 from sockd.http.page.worker import PageWorker
 from sockd.lambdas.recent import SLOT_NS, SLOTS
+from sockd.spelling import size
 from sockd.telemetry import LogRecord
 
 MAX_RECORDS = 30
@@ -43,7 +44,7 @@ def facts(worker: PageWorker, name: str) -> Values:
         "handler": info.handler,
         "limits": f"{info.memory_mb} MB, {info.timeout_s:g} s, {info.concurrency} at once",
         "network": info.network,
-        "code": words.size(info.code_bytes),
+        "code": size(info.code_bytes),
         "initscript": info.initscript[:12],
         "deployed": words.day(info.updated_at),
         "deployed_stamp": words.stamp(info.updated_at),
@@ -71,5 +72,5 @@ def log_row(record: LogRecord, limit: int) -> Values:
         "clock": words.clock(record.time_s),
         "stamp": words.stamp(record.time_s),
         "text": words.log_text(record.text, limit),
-        "dropped": words.size(record.dropped_bytes) if record.dropped_bytes else "",
+        "dropped": size(record.dropped_bytes) if record.dropped_bytes else "",
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 from sockd.http.page import charts, words
 from sockd.http.page.worker import PageWorker
+from sockd.spelling import size
 
 Values = dict[str, Any]
 MAX_FUNCTIONS = 100
@@ -44,8 +45,8 @@ def glance(worker: PageWorker) -> Values:
         "busy": words.grouped(sandboxes["busy"]),
         "queued": state["queued"],
         "others": " · ".join(f"{words.grouped(sandboxes[kind])} {kind}" for kind in ("idle", "paused", "spare")),
-        "reserved": words.size(reserved),
-        "total": words.size(total),
+        "reserved": size(reserved),
+        "total": size(total),
         "memory": charts.stacked([("own", reserved, "")], total),
     }
 
@@ -128,8 +129,8 @@ def tree_row(node: Mapping[str, Any], depth: int, most: int) -> Values:
         "names": [{"name": name, "version": version} for name, _, version in packages[:MAX_NAMES]],
         "more": len(packages) - MAX_NAMES if len(packages) > MAX_NAMES else 0,
         "all": ", ".join(node["packages"]),
-        "own": words.size(own(node)) if measured else words.NOTHING,
-        "shared": words.size(shared) if measured else words.NOTHING,
+        "own": size(own(node)) if measured else words.NOTHING,
+        "shared": size(shared) if measured else words.NOTHING,
         "bar": charts.stacked([("own", own(node), "its own"), ("shared", shared, "shared")], most),
         "starts": words.grouped(node.get("starts", 0)),
         "spares": node.get("spares", 0),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import time
 
+from sockd.spelling import size
+
 COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
@@ -65,15 +67,6 @@ def percent(share: float) -> str:
     if 0.99 < share < 1:
         return ">99\u202f%"
     return f"{share * 100:.0f}\u202f%"
-
-
-def size(count: float) -> str:
-    """Bytes."""
-    for unit in ("B", "KB", "MB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 10 else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GB"
 
 
 def clock(unix_s: float) -> str:

@@ -31,10 +31,6 @@ def test_rates(rate: float, text: str) -> None:
     assert words.rate(rate) == text
 
 
-def test_sizes() -> None:
-    assert [words.size(n) for n in (0, 1023, 2048, 5 << 20, 3 << 30)] == ["0 B", "1023 B", "2.0 KB", "5.0 MB", "3.0 GB"]
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

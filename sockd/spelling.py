@@ -1,0 +1,12 @@
+"""Numbers as people read them, in a terminal and on the page."""
+
+from __future__ import annotations
+
+
+def size(count: float) -> str:
+    """Bytes."""
+    for unit in ("B", "KB", "MB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 10 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GB"
