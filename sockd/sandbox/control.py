@@ -65,14 +65,7 @@ class ControlWire:
         """Requests that are not answered yet."""
         return len(self._pending)
 
-    async def request(
-        self,
-        op: str,
-        fds: Sequence[int],
-        *,
-        deadline_s: float,
-        **fields: object,
-    ) -> Answer:
+    async def request(self, op: str, fds: Sequence[int], *, deadline_s: float, **fields: object) -> Answer:
         """Send one request and wait for its answer. The fds are copied by the kernel; the caller keeps its own.
 
         Raises: ZygoteRefused; ZygoteGone, also when the deadline passes (a Zygote that hangs is given up); OSError, when
