@@ -20,6 +20,8 @@ from storage_lib.sockd_initscript import wire
 
 _DATAGRAMS_A_TURN = 64
 """Read before others of the loop have their turn."""
+_DATAGRAMS_AT_THE_END = 1024
+"""Read before it is hung up. More than a socket has room for, so only an app that goes on talking is cut short."""
 _ONE_FD = socket.CMSG_SPACE(array("i").itemsize)
 
 
@@ -82,6 +84,11 @@ class AppLink:
                 return
         function()
 
+    def hear_out(self) -> None:
+        """On the loop, before `close`: hear what the app has said already. It may be closed, and the app gone, then."""
+        if not self.is_closed:
+            self._read(_DATAGRAMS_AT_THE_END)
+
     def close(self) -> None:
         """On the loop: hang up. Again is nothing."""
         with self._lock:
@@ -125,8 +132,8 @@ class AppLink:
         if when_sent is not None:
             when_sent()
 
-    def _read(self) -> None:
-        for _ in range(_DATAGRAMS_A_TURN):
+    def _read(self, limit: int = _DATAGRAMS_A_TURN) -> None:
+        for _ in range(limit):
             try:
                 data, beside, flags, _ = self._sock.recvmsg(wire.MAX_DATAGRAM, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:

@@ -155,7 +155,8 @@ class Run:
                 return
 
     def cancel(self) -> None:
-        """End it now, whatever it does; the report follows."""
+        """End it now, whatever it does; the report follows, with all that the app said before."""
+        self._link.hear_out()
         self._link.close()
         if self._guest is not None:
             self._stop("cancelled", "by the daemon")

@@ -258,6 +258,17 @@ async def test_the_report_waits_for_the_apps_last_word(here: Room) -> None:
     ]
 
 
+async def test_what_an_app_said_before_its_run_was_cancelled_is_in_the_report(here: Room) -> None:
+    for wasm in (module(""), module(WAIT), None):
+        run, app = here.start(here.define(wasm))
+        for number in range(100):  # more than are read in one turn of the loop
+            app.say({"op": "read", "rpc": ["s3.GetObject"], "served": "region", "start_ns": number, "end_ns": number})
+        here.engine.cancel(run.id)  # in the same step: the loop has not looked at the link yet
+        report = await run.done
+        assert [seen.start_ns for seen in report.reads] == list(range(100))
+        app.close()
+
+
 async def test_without_a_module_reads_are_recorded(here: Room) -> None:
     run, app = here.start(here.define(None))
     app.say({"op": "read", "rpc": ["s3.GetObject", "b", "k"], "served": "network", "start_ns": 1, "end_ns": 2})
