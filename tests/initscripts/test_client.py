@@ -159,6 +159,24 @@ async def test_when_it_dies_its_runs_end_and_the_next_knows_what_it_knew(engine:
     assert (await run.done).outcome in ("exit", "cancelled")
 
 
+async def test_an_engine_that_cannot_take_a_start_is_replaced(engine: EngineClient, tmp_path: Path) -> None:
+    engine.define(definition(tmp_path, module(LOOP), 1))
+    engine.define(definition(tmp_path, module("(call $exit (i32.const 5))"), 2))
+    await engine.ready()
+    run = start(engine)
+    assert engine._wire is not None and engine._keeper._process is not None
+    engine._wire._starts.send(b"no start\n")
+    await engine._keeper._process.wait()
+    assert (await run.done).outcome in ("cancelled", DIED)  # whether its last report came through or not
+    run.close_link()
+    await engine.ready()
+    assert engine.starts == 2
+    run = start(engine, number=2)
+    await heard(run)
+    run.cancel()
+    assert ((await run.done).outcome, (await run.done).status) == ("exit", 5)
+
+
 async def test_no_more_runs_than_allowed(engine: EngineClient, tmp_path: Path) -> None:
     engine.define(definition(tmp_path, module(LOOP)))
     await engine.ready()

@@ -203,6 +203,23 @@ def test_a_daemon_that_speaks_something_else(engine: Process, wire_of: str) -> N
     assert b"WireError" in errors
 
 
+def test_a_guests_thread_that_fails_outside_of_its_guest_ends_the_engine_and_all_runs(
+    engine: Process, tmp_path: Path
+) -> None:
+    define(engine, 1, module(LOOP), tmp_path)
+    apps = [engine.start(run, 1) for run in range(3)]
+    no_socket = os.memfd_create("no link")
+    wire.send(engine.starts, wire.encode(wire.Start(run=4, function=1)), [no_socket])
+    os.close(no_socket)
+    _, errors = engine.process.communicate(timeout=20)
+    assert engine.process.returncode == 1
+    assert b"Socket operation on non-socket" in errors
+    for app in apps:  # whoever waits for a script that spins is told
+        while app.recv(1000):
+            continue
+        app.close()
+
+
 def test_limits_that_make_no_sense() -> None:
     engine = Process('{"runs": "many"}')
     status, errors = engine.end()
