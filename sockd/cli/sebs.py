@@ -64,7 +64,7 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--no-zygotes", is_flag=True, help="Start every sandbox as a fresh interpreter."),
         click.option("--data", type=click.Path(path_type=Path), help="SeBS's benchmarks-data.  [default: ~/.sebs/…]"),
         click.option(
-            "--torch", type=click.Choice(["auto", "system", "index"]), default="auto", help="Where 411 has it."
+            "--torch", type=click.Choice(["auto", "system", "index", "pypi"]), default="auto", help="Where 411 has it."
         ),
         click.option("--state-dir", type=click.Path(path_type=Path), help="Use the worker that has this directory."),
         click.option("--worker", "url", metavar="URL", help="Its address, if it is not the one that it says."),

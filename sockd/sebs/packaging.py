@@ -20,8 +20,9 @@ from typing import Any
 
 from sockd.sebs.benches import DYNAMODB, FFMPEG, Bench
 from sockd.sebs.errors import NotPossible
-from sockd.sebs.requirements import BOTO3, Version, requirements
+from sockd.sebs.requirements import Version, requirements
 from sockd.sebs.suite import Suite
+from sockd.sebs.torch_source import TorchSource
 
 LEFT_OUT = ("requirements.txt", "init.sh", "package.sh")
 """Files of a bench's directory that are for SeBS's packager, not for the function (names or beginnings of names)."""
@@ -51,8 +52,8 @@ class Settings:
     concurrency: int = 10
     ffmpeg: Path | None = None
     """A static binary, for the benches that call one."""
-    torch_of_system: bool = False
-    """Take what the suite lists for the bench from the sandbox's system."""
+    torch: TorchSource | None = None
+    """For the benches that need it."""
 
 
 def build(bench: Bench, suite: Suite, settings: Settings, directory: Path) -> None:
@@ -73,7 +74,7 @@ def build(bench: Bench, suite: Suite, settings: Settings, directory: Path) -> No
         _put_ffmpeg(settings.ffmpeg, function / "ffmpeg" / "ffmpeg")
     (directory / "handler.py").write_bytes(WRAPPER.read_bytes())
     (directory / "sockd.toml").write_text(_toml(_keys(bench, suite, settings)))
-    lines = [BOTO3] if settings.torch_of_system else requirements(bench, suite, settings.python)
+    lines = requirements(bench, suite, settings.python, settings.torch)
     (directory / "requirements.txt").write_text("".join(line + "\n" for line in lines))
     if settings.initscript is not None:
         (directory / "init.wasm").write_bytes(settings.initscript)

@@ -11,25 +11,28 @@ from urllib.parse import unquote
 
 from sockd.sebs.benches import DYNAMODB, Bench
 from sockd.sebs.suite import Suite
+from sockd.sebs.torch_source import TorchSource, without_local
 
 BOTO3 = "boto3==1.44.5"
 """AWS has boto3 in its image, so SeBS does not list it. Ours is imported only for what the region does not hold."""
 Version = tuple[int, int]
 
 
-def requirements(bench: Bench, suite: Suite | None, python: Version) -> list[str]:
+def requirements(bench: Bench, suite: Suite | None, python: Version, torch: TorchSource | None = None) -> list[str]:
     """The lines of a bench's requirements.txt.
 
     Args:
         suite: None only for a bench of ours.
-        python: (3, 11) and the like, of the sandboxes."""
+        python: (3, 11) and the like, of the sandboxes; torch: where the bench has that from, if it needs it."""
     if bench.requirements is not None:
         lines, written_for = list(bench.requirements), (3, 12)
     else:
         assert suite is not None
         lines, written_for = _of_suite(bench, suite, python)
     if python > written_for:
-        lines = [line.replace("==", ">=") for line in lines]
+        lines = [without_local(line).replace("==", ">=") for line in lines]
+    if torch is not None:
+        lines = torch.requirements(lines)
     if bench.storage or DYNAMODB in bench.needs:
         lines.append(BOTO3)
     return lines

@@ -32,15 +32,8 @@ from sockd.sebs.prefetch import initscript
 from sockd.sebs.requirements import requirements
 from sockd.sebs.suite import Suite, ffmpeg
 from sockd.sebs.target import Target, archive_of, private, running
+from sockd.sebs.torch_source import FIX, TorchSource
 
-SYSTEM_PACKAGES = Path("/usr/lib/python3/dist-packages")
-"""Debian's: where python3-torch is, which a sandbox sees as it sees all of /usr."""
-TORCH_INDEX = {
-    "UV_EXTRA_INDEX_URL": "https://download.pytorch.org/whl/cpu",
-    "UV_INDEX_STRATEGY": "unsafe-best-match",
-}
-"""Where the builds are that the suite pins for 411: PyPI's are for CUDA, and 3 GB."""
-TORCH_FIX = "apt install python3-torch python3-torchvision libopenblas0-pthread, or run imgrec, which needs no torch"
 KNOWN_UP_TO = (3, 12)
 """The newest Python that the suite's pins are for."""
 
@@ -72,7 +65,7 @@ class Options:
     url: str | None = None
     always_cold: bool = False
     """A private worker keeps no sandbox: for runs whose experiments all want fresh ones."""
-    torch: Literal["auto", "system", "index"] = "auto"
+    torch: Literal["auto", "system", "index", "pypi"] = "auto"
     say: Callable[[str], None] = lambda text: None
 
 
@@ -80,9 +73,11 @@ class Runner:
     """A run that is up. A context manager."""
 
     def __init__(self, options: Options, benches: Sequence[Bench]) -> None:
-        """Args: benches: all that `run` will be called for, which decides what a private worker needs."""
+        """Args: benches: all that `run` will be called for, which decides what a private worker needs.
+
+        Raises: NotPossible, when torch is not where it is to be taken from."""
         self.options = options
-        self._indexes = TORCH_INDEX if any(map(self._takes_torch_from_index, benches)) else {}
+        self._torch = TorchSource.of(options.torch) if any(TORCH in bench.needs for bench in benches) else None
         self.python = sys.version_info[:2]
         self._stack = contextlib.ExitStack()
         self._target: Target | None = None
@@ -148,12 +143,12 @@ class Runner:
             python=self.python,
             concurrency=max(10, concurrency),
             ffmpeg=ffmpeg(cache) if FFMPEG in bench.needs else None,
-            torch_of_system=TORCH in bench.needs and is_torch_of_system(self.options),
+            torch=self._torch_of(bench),
         )
         build(bench, self.suite, settings, directory)
 
-    def _takes_torch_from_index(self, bench: Bench) -> bool:
-        return TORCH in bench.needs and not is_torch_of_system(self.options)
+    def _torch_of(self, bench: Bench) -> TorchSource | None:
+        return self._torch if TORCH in bench.needs else None
 
     @property
     def target(self) -> Target:
@@ -170,7 +165,8 @@ class Runner:
                     options.cache,
                     always_cold=options.always_cold,
                     zygotes=options.zygotes,
-                    environment=self._indexes,
+                    environment=self._torch.worker_variables if self._torch else None,
+                    sections=self._torch.worker_sections if self._torch else None,
                 )
                 self._target = self._stack.enter_context(worker)
         return self._target
@@ -187,8 +183,8 @@ class Runner:
             name = os.path.basename(inputs.event["object"]["url"])
             file = stack.enter_context(file_server.serving(size, name))
             inputs.event["object"]["url"], served = file.url, file.data
-        if TORCH in bench.needs and is_torch_of_system(self.options):
-            env["SEBS_SYSTEM_PACKAGES"] = str(SYSTEM_PACKAGES)
+        if (torch := self._torch_of(bench)) is not None:
+            env |= torch.variables
         return env, served
 
     def _check(self, bench: Bench, size: str, inputs: Input, served: bytes | None) -> Callable[[Sample], None]:
@@ -228,7 +224,7 @@ class Runner:
             },
             packages=frozenset(
                 canonicalize_name(Requirement(line).name)
-                for line in requirements(bench, self.suite, self.python)
+                for line in requirements(bench, self.suite, self.python, self._torch_of(bench))
                 if options.zygotes
             ),
         )
@@ -237,17 +233,9 @@ class Runner:
             variant.deploy()
         except Failure as failure:
             if TORCH in bench.needs:
-                raise NotPossible(f"{bench.id} needs torch. {failure.message}", fix=TORCH_FIX) from None
+                raise NotPossible(f"{bench.id} needs torch. {failure.message}", fix=FIX) from None
             raise
         try:
             yield variant
         finally:
             self.target.remove(variant.name)
-
-
-def is_torch_of_system(options: Options) -> bool:
-    """Whether 411 takes torch from Debian's packages, and not from a package index."""
-    built_for_us = f"_C.cpython-{sys.version_info.major}{sys.version_info.minor}-*.so"
-    return options.torch == "system" or (
-        options.torch == "auto" and any((SYSTEM_PACKAGES / "torch").glob(built_for_us))
-    )
