@@ -57,7 +57,7 @@ def versions(name: str, number: int | None, state_dir: Path, as_json: bool) -> N
             (
                 str(each["deploy"]),
                 each["digest"][:12],
-                f"{age(now_s - each['deployed_at'])} ago",
+                age(now_s - each["deployed_at"]),
                 "$LATEST" if each["deploy"] == found["latest"] else "",
             )
             for each in found["deploys"]
@@ -82,7 +82,7 @@ def _row(version: dict[str, Any], found: dict[str, Any], now_s: float) -> tuple[
         ", ".join(f"{each['available']}/{each['wanted']}" for each in kept),
         str(version["deploy"]),
         size(version["code_bytes"]),
-        f"{age(now_s - version['published_at'])} ago",
+        age(now_s - version["published_at"]),
         version["description"],
     )
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -182,9 +183,9 @@ def test_a_version_over_http_and_in_logs_errors_and_traces(
 
 
 def test_versions_from_the_command_line(daemon: RunningDaemon) -> None:
-    def sockd(*arguments: str) -> Any:
+    def typed(*arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "sockd", *arguments, "--json"],
+            [sys.executable, "-m", "sockd", *arguments],
             cwd=REPO,
             env={**os.environ, "SOCKD_STATE_DIR": str(daemon.state), "SOCKD_URL": daemon.url},
             capture_output=True,
@@ -192,7 +193,10 @@ def test_versions_from_the_command_line(daemon: RunningDaemon) -> None:
             timeout=15,
         )
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return done.stdout
+
+    def sockd(*arguments: str) -> Any:
+        return json.loads(typed(*arguments, "--json"))
 
     def ran(name: str) -> int:
         return int(sockd("invoke", name)["body"])
@@ -205,6 +209,7 @@ def test_versions_from_the_command_line(daemon: RunningDaemon) -> None:
     found = sockd("versions", "shell")
     assert [each["description"] for each in found["versions"]] == ["no. 1", "no. 2"]
     assert [each["deploy"] for each in found["deploys"]] == [3, 2, 1]
+    assert len(re.findall(r" \d+ s ago(?! ago)", typed("versions", "shell"))) == 5
     assert ran("shell:prod") in (1, 2)
     assert sockd("provision", "shell", "2", "1")["wanted"] == 1
     assert ran("shell") == 3
