@@ -29,9 +29,13 @@ def _rows(prefix: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in fields.items():
         if isinstance(value, Mapping):
             yield from _rows(f"{prefix}{key} ", value)
-        elif key.endswith("_bytes") and isinstance(value, int):
-            yield f"{prefix}{key.removesuffix('_bytes')}", size(value)
-        elif key.endswith("_s") and isinstance(value, int | float):
-            yield f"{prefix}{key.removesuffix('_s')}", f"{value:.0f} s"
+            continue
+        label, _, unit = key.rpartition("_")
+        if unit == "bytes" and isinstance(value, int):
+            text = size(value)
+        elif unit == "s" and isinstance(value, int | float):
+            text = f"{value:.0f} s"
         else:
-            yield f"{prefix}{key}", str(value)
+            label, text = key, str(value)
+        # How many wait, and how many bytes that is, are two rows.
+        yield prefix + (key if label != key and label in fields else label).replace("_", " "), text

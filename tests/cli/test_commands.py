@@ -230,7 +230,10 @@ def test_logs_are_followed_until_interrupted(served: Served) -> None:
 
 def test_status_and_tree_are_shown(run: Run, served: Served) -> None:
     assert json.loads(run("status", "--json").stdout)["url"] == served.worker.url
-    assert "sandboxes idle" in run("status").stdout
+    told = [line.rsplit("  ", 1) for line in run("status").stdout.splitlines()]
+    rows = {label.strip(): value for label, value in told}
+    assert rows["sandboxes idle"] == "2"
+    assert (rows["events waiting"], rows["events waiting bytes"], rows["events oldest age"]) == ("3", "2.0 KB", "2 s")
     assert json.loads(run("tree", "--json").stdout)["root"]["modules"] == 40
     lines = run("tree").stdout.splitlines()
     assert lines[0].startswith("Python  (40 modules; 6.0 MB of its own")

@@ -359,7 +359,14 @@ class FakeWorker:
             self.cancelled.set()
 
     def status(self) -> dict[str, Any]:
-        return {"url": self.url, "pid": 1, "version": "0", "functions": len(self.names), "sandboxes": {"idle": 2}}
+        return {
+            "url": self.url,
+            "pid": 1,
+            "version": "0",
+            "functions": len(self.names),
+            "sandboxes": {"idle": 2},
+            "events": {"waiting": 3, "oldest_age_s": 2.0, "waiting_bytes": 2048},
+        }
 
     def tree(self) -> Tree:
         numpy = TreeNode(packages=["numpy==2.3.0"], modules=80, unique_memory_bytes=9 << 20, rate=1.5, spares=4)
