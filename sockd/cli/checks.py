@@ -60,7 +60,7 @@ def python() -> Check:
     """The interpreter that runs sockd, which is the one that handlers get."""
     found = f"{platform.python_implementation()} {platform.python_version()} at {sys.prefix}"
     fine = sys.version_info >= (3, 11) and platform.python_implementation() == "CPython"
-    return Check("python", fine, found, "" if fine else "uv venv --python 3.11 && uv pip install sockd")
+    return Check("python", fine, found, "" if fine else "make setup PYTHON=python3.11")
 
 
 def privileges() -> Check:
