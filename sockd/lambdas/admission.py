@@ -2,12 +2,12 @@
 
 Owns a count and a queue; knows nothing of sandboxes. Fairness: strictly first in, first out. A request enters at once
 only when nobody waits, and a freed place is handed to the longest waiter before anyone else can ask for it. All who
-fit are woken together.
+fit are called together.
 
-    if not admission.try_enter():       # no await, no future
-        await admission.wait()          # TooManyRequests at once when the queue is full
-    try: ...
-    finally: admission.leave()
+    if not admission.try_enter():
+        admission.queue(waiter)         # TooManyRequests at once when the queue is full; else its turn comes
+    ...
+    admission.leave()
 
 For one event loop; no method may be called from another thread.
 """
@@ -16,13 +16,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from types import TracebackType
+from typing import Protocol
 
-from sockd.errors import Draining, TooManyRequests
+from sockd.errors import Draining, SockdError, TooManyRequests
+
+
+class Waiter(Protocol):
+    """One who waits for a place. By identity: it stands in one queue, once."""
+
+    def turn_came(self) -> None:
+        """The place is its own: it owes a `leave`, also if nobody wants it any more."""
+
+    def refused(self, error: SockdError) -> None:
+        """There will be none. In the step of who has found that out, so it may only be noted."""
 
 
 class Admission:
-    """The door of one function. Every entry is paired with one `leave`; `enter` does the pairing.
+    """The door of one function. Every entry is paired with one `leave`.
 
     `running`, `concurrency`, `queue_depth` and `closed` are to be read, not set.
 
@@ -39,7 +49,7 @@ class Admission:
         self.concurrency = concurrency
         self.queue_depth = queue_depth
         self.running = 0
-        self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self.closed = False
         self._idle: asyncio.Event | None = None
 
@@ -55,22 +65,8 @@ class Admission:
             return True
         return False
 
-    async def wait(self) -> None:
-        """Enters, after waiting for a turn if need be. On return the caller owes a `leave`; cancelled, it owes nothing.
-
-        Raises: TooManyRequests at once when the queue is full; Draining after `drain` or `close`."""
-        if self.try_enter():
-            return
-        turn = self.queue()
-        try:
-            await turn
-        except BaseException:
-            self.give_up(turn)
-            raise
-
-    def queue(self) -> asyncio.Future[None]:
-        """A turn in the queue, for one who could not enter: it is done when the place is the caller's, who owes a `leave`
-        then, or fails with TooManyRequests. Who gives it up calls `give_up`.
+    def queue(self, waiter: Waiter) -> None:
+        """Have one wait who could not enter.
 
         Raises: TooManyRequests at once when the queue is full; Draining after `drain` or `close`."""
         if self.closed:
@@ -82,21 +78,18 @@ class Admission:
                 f"{self.concurrency} requests are running and {len(self._waiters)} waiting, which are the function's "
                 "concurrency and queue_depth"
             )
-        turn = asyncio.get_running_loop().create_future()
-        self._waiters[turn] = None
-        return turn
+        self._waiters[waiter] = None
 
-    def give_up(self, turn: asyncio.Future[None]) -> None:
-        """Wait no longer."""
-        if turn.done() and not turn.cancelled() and turn.exception() is None:
-            self.leave()  # the turn came in the same step of the loop: pass it on
-        else:
-            turn.cancel()
-            self._waiters.pop(turn, None)
-            self._check_idle()
+    def give_up(self, waiter: Waiter) -> bool:
+        """Wait no longer; False: its turn has been given to it, and comes."""
+        if waiter not in self._waiters:
+            return False
+        del self._waiters[waiter]
+        self._check_idle()
+        return True
 
     def leave(self) -> None:
-        """Gives the place back; the longest waiter has it when this returns."""
+        """Gives the place back. The longest waiter has it when this returns, and is told in another step of the loop."""
         if self.running <= 0:
             raise RuntimeError("leave without enter")
         self.running -= 1
@@ -104,18 +97,12 @@ class Admission:
             self._wake()
         self._check_idle()
 
-    def enter(self) -> Admission:
-        """`async with admission.enter(): ...` enters and leaves. It has no state of its own, hence no object either."""
-        return self
-
-    async def __aenter__(self) -> None:
-        if not self.try_enter():
-            await self.wait()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()
+    def hand_over(self) -> None:
+        """`leave`, as the last thing that a step of the loop does: the longest waiter goes on in the same one."""
+        if self._waiters and 0 < self.running <= self.concurrency:
+            self._waiters.popitem(last=False)[0].turn_came()
+        else:
+            self.leave()
 
     def resize(self, concurrency: int, queue_depth: int) -> None:
         """Sets new limits. Nobody who runs or waits is turned away: smaller limits hold for those who come later. But
@@ -123,10 +110,9 @@ class Admission:
         self.concurrency = concurrency
         self.queue_depth = queue_depth
         if not concurrency:
-            for turn in self._waiters:
-                if not turn.done():
-                    turn.set_exception(_switched_off())
-            self._waiters.clear()
+            waiters, self._waiters = self._waiters, OrderedDict()
+            for waiter in waiters:
+                waiter.refused(_switched_off())
             self._check_idle()
         self._wake()
 
@@ -143,11 +129,11 @@ class Admission:
         await self._idle.wait()
 
     def _wake(self) -> None:
+        """Not in this step: it may be one of many, or be the end of a request that was refused as those before it."""
         while self._waiters and self.running < self.concurrency:
-            turn, _ = self._waiters.popitem(last=False)
-            if not turn.done():  # done: cancelled, in this very step of the loop
-                self.running += 1
-                turn.set_result(None)
+            waiter, _ = self._waiters.popitem(last=False)
+            self.running += 1
+            asyncio.get_running_loop().call_soon(waiter.turn_came)
 
     def _check_idle(self) -> None:
         if self._idle is not None and not self.running and not self._waiters:

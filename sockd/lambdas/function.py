@@ -194,8 +194,8 @@ class Function:
         try:
             self._dispose(leased, version)
         finally:
-            self.admission.leave()
             self.leave()
+            self.admission.hand_over()
 
     def leave(self) -> None:
         """A request of it is over."""

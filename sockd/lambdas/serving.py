@@ -76,12 +76,11 @@ class Serving:
             self._enter()
             return
         try:
-            turn = function.admission.queue()
+            function.admission.queue(self)
         except SockdError as error:
             self._leave(error)
             return
-        turn.add_done_callback(self._turn_came)
-        self._stop = turn.cancel
+        self._stop = self._give_up
 
     def cancel(self) -> None:
         """End it as soon as that is possible, and tell nobody. It may have been answered already."""
@@ -89,17 +88,19 @@ class Serving:
         stop, self._stop = self._stop, _nothing
         stop()
 
-    def _turn_came(self, turn: asyncio.Future[None]) -> None:
-        if turn.cancelled():
-            self._function.admission.give_up(turn)
-            self._leave(asyncio.CancelledError())
-        elif (error := turn.exception()) is not None:
-            self._leave(error)
-        else:
-            self._stop = _nothing
-            self._loop.call_soon(self._enter_unless_gone)  # let the loop see who hung up in this very step
+    def _give_up(self) -> None:
+        """Wait no longer; if the turn comes already, it is passed on then."""
+        if self._function.admission.give_up(self):
+            self._function.leave()
 
-    def _enter_unless_gone(self) -> None:
+    def refused(self, error: SockdError) -> None:
+        """As `Waiter` says."""
+        self._stop = _nothing
+        self._leave(error)
+
+    def turn_came(self) -> None:
+        """As `Waiter` says."""
+        self._stop = _nothing
         gone = self._request.gone
         if self._done is _nothing or (gone is not None and gone()):
             self._give_back_turn(ClientGone())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sockd.errors import Draining, TooManyRequests
+from sockd.errors import Draining, SockdError, TooManyRequests
 from sockd.lambdas.admission import Admission
 
 
@@ -25,6 +25,34 @@ async def settle() -> None:
         turn = loop.create_future()
         loop.call_soon(turn.set_result, None)
         await turn
+
+
+class Visitor:
+    """One who waits for its turn in a task."""
+
+    def __init__(self) -> None:
+        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def turn_came(self) -> None:
+        if not self.turn.done():
+            self.turn.set_result(None)
+
+    def refused(self, error: SockdError) -> None:
+        self.turn.set_exception(error)
+
+
+async def enter(admission: Admission) -> None:
+    """Enter, after waiting for a turn if need be; cancelled, nothing is owed."""
+    if admission.try_enter():
+        return
+    visitor = Visitor()
+    admission.queue(visitor)
+    try:
+        await visitor.turn
+    except asyncio.CancelledError:
+        if not admission.give_up(visitor):
+            admission.leave()
+        raise
 
 
 class Crowd:
@@ -44,9 +72,12 @@ class Crowd:
         return number
 
     async def _visit(self, number: int) -> None:
-        async with self.admission.enter():
+        await enter(self.admission)
+        try:
             self.entered.append(number)
             await self.exits[number].wait()
+        finally:
+            self.admission.leave()
 
     async def go(self, number: int) -> None:
         self.exits[number].set()
@@ -81,7 +112,7 @@ def test_a_full_queue_refuses_at_once() -> None:
         await crowd.come()
         await crowd.come()
         with pytest.raises(TooManyRequests, match="1 requests are running and 1 waiting"):
-            await admission.wait()
+            await enter(admission)
         await crowd.disperse()
         assert (admission.running, admission.waiting) == (0, 0)
 
@@ -91,9 +122,9 @@ def test_a_full_queue_refuses_at_once() -> None:
 def test_without_a_queue_only_those_who_fit_enter() -> None:
     async def main() -> None:
         admission = Admission(1, 0)
-        await admission.wait()
+        await enter(admission)
         with pytest.raises(TooManyRequests):
-            await admission.wait()
+            await enter(admission)
 
     run(main())
 
@@ -176,7 +207,7 @@ def test_draining_serves_those_who_came_and_refuses_those_who_come() -> None:
         await settle()
         assert not admission.try_enter()
         with pytest.raises(Draining):
-            await admission.wait()
+            await enter(admission)
         await crowd.go(0)
         assert crowd.entered == [0, 1]
         assert not drained.done()
@@ -191,7 +222,7 @@ def test_draining_ends_when_the_last_waiter_is_cancelled() -> None:
     async def main() -> None:
         admission = Admission(1, 10)
         assert admission.try_enter()
-        waiter = asyncio.create_task(admission.wait())
+        waiter = asyncio.create_task(enter(admission))
         await settle()
         drained = asyncio.create_task(admission.drain())
         await settle()
@@ -199,6 +230,39 @@ def test_draining_ends_when_the_last_waiter_is_cancelled() -> None:
         admission.leave()
         await drained
         assert waiter.cancelled()
+
+    run(main())
+
+
+def test_a_place_that_is_handed_over_is_the_next_one_s_in_the_same_step() -> None:
+    async def main() -> None:
+        admission = Admission(1, 10)
+        assert admission.try_enter()
+        first, second = Visitor(), Visitor()
+        admission.queue(first)
+        admission.queue(second)
+        admission.hand_over()
+        assert first.turn.done() and not second.turn.done()
+        assert (admission.running, admission.waiting) == (1, 1)
+        admission.resize(0, 10)
+        admission.hand_over()
+        assert admission.running == 0 and isinstance(second.turn.exception(), TooManyRequests)
+
+    run(main())
+
+
+def test_a_place_too_many_is_not_handed_over() -> None:
+    async def main() -> None:
+        admission = Admission(2, 10)
+        assert admission.try_enter() and admission.try_enter()
+        visitor = Visitor()
+        admission.queue(visitor)
+        admission.resize(1, 10)
+        admission.hand_over()
+        await settle()
+        assert (admission.running, admission.waiting) == (1, 1)
+        admission.hand_over()
+        assert visitor.turn.done() and (admission.running, admission.waiting) == (1, 0)
 
     run(main())
 
@@ -302,10 +366,10 @@ def test_with_a_concurrency_of_none_nobody_enters_or_waits() -> None:
     async def main() -> None:
         admission = Admission(1, 10)
         assert admission.try_enter()
-        waiting = asyncio.ensure_future(admission.wait())
+        waiting = asyncio.ensure_future(enter(admission))
         await asyncio.sleep(0)
         admission.resize(0, 10)
-        for refused in (waiting, admission.wait()):
+        for refused in (waiting, enter(admission)):
             with pytest.raises(TooManyRequests, match="switched off"):
                 await refused
         assert (admission.running, admission.waiting) == (1, 0)

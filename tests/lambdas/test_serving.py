@@ -82,8 +82,8 @@ class FakeFunction:
             raise
 
     def put_back(self, leased: Leased, version: object) -> None:
-        self.admission.leave()
         self.leave()
+        self.admission.hand_over()
 
     def leave(self) -> None:
         self.running -= 1
@@ -171,13 +171,24 @@ async def test_a_cancelled_one_tells_nobody_and_leaves_the_queue(function: FakeF
 async def test_one_that_is_cancelled_as_its_turn_comes_passes_it_on(function: FakeFunction) -> None:
     begin(function)
     second, told = begin(function)
-    assert function.sandbox.done is not None
-    function.sandbox.done(Reply())
     function.sandbox.done = None
-    await asyncio.sleep(0)  # the place is given back, and the turn comes
+    function.admission.leave()  # as one that was refused does: the turn comes in another step
     second.cancel()
+    function.running -= 1
     assert await settled(function)
     assert function.sandbox.done is None and told == []
+
+
+async def test_the_queue_is_told_when_the_function_is_switched_off(function: FakeFunction) -> None:
+    first, _ = begin(function)
+    second, told = begin(function)
+    function.admission.resize(0, 1)
+    assert not told
+    second.cancel()  # too late: it has been refused, and counts no more
+    assert function.running == 1
+    first.cancel()
+    assert await settled(function)
+    assert len(told) == 1 and isinstance(told[0], TooManyRequests)
 
 
 @pytest.mark.parametrize("wait", [False, True])
