@@ -101,10 +101,12 @@ class Client:
 
     def receive(self) -> Answer | None:
         """Read once; the answer if that completed it. Raises BadAnswer."""
-        complete = self._parser.feed(self.socket.recv(READ_BYTES))
+        data = self.socket.recv(READ_BYTES)
+        ended = time.perf_counter()  # before parsing, which takes 70 us where nothing has been done for a while
+        complete = self._parser.feed(data)
         if complete is None:
             return None
-        return Answer(*complete, ms=(time.perf_counter() - self._begun) * 1000)
+        return Answer(*complete, ms=(ended - self._begun) * 1000)
 
     def exchange(self, data: bytes) -> Answer:
         """One request and its answer. Raises BadAnswer unless the status is 200."""

@@ -2,7 +2,8 @@
 
 Two workers side by side, one without spares (every start is forked for its request) and one with the default number.
 Starts are 10 ms apart where nothing else is said: ending one sandbox is then over before the next begins, as it is off the
-clock for the floor too. "Back to back" pays for both, as do the rates.
+clock for the floor too. "Back to back" pays for both, as do the rates. "HTTP alone" is what of a start is neither sandbox nor
+platform: the same client asks the server that `warm` compares with, which answers at once, after the same silence.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks.functions import IMPORTS, Function
 from benchmarks.harness import Run, in_turns, main
 from benchmarks.results import Result
 from benchmarks.starters import Starter, floor, peers
+from benchmarks.warm import Server, in_process_server
 from benchmarks.worker import Worker, worker
 
 IDLE_GAP_S = 0.1
@@ -34,12 +36,13 @@ def measure(run: Run) -> Result:
         worker(cold_config(spares=0)) as plain,
         worker(cold_config()) as spared,
         floor() as kernel,
+        in_process_server() as door,
         peers() as others,
     ):
         deploy(Path(scratch), plain, spared)
         run.say("teaching the Zygote tree numpy")
         learn(plain, "numpy", "numpy")
-        measure_latency(run, plain, spared, kernel, others, result)
+        measure_latency(run, plain, spared, kernel, door, others, result)
         measure_rates(run, plain, spared, kernel, others, result)
         measure_distinct(run, plain, Path(scratch), result)
     judge(result)
@@ -55,14 +58,16 @@ def deploy(scratch: Path, plain: Worker, spared: Worker) -> None:
 
 
 def measure_latency(
-    run: Run, plain: Worker, spared: Worker, kernel: Starter, others: dict[str, Starter], result: Result
+    run: Run, plain: Worker, spared: Worker, kernel: Starter, door: Server, others: dict[str, Starter], result: Result
 ) -> None:
     """Concurrency 1: everything in turns."""
     run.say(f"cold starts one at a time, in turns with floor, {', '.join(others)}")
     noop, spare, numpy = ColdFunction(plain, "noop"), ColdFunction(spared, "noop"), ColdFunction(plain, "numpy")
     idle = ColdFunction(plain, "noop")
+    http = Client(door.host, door.port)
     batches: dict[str, Callable[[], list[float]]] = {
         "floor": lambda: [kernel.start_ms() for _ in range(11)][1:],
+        "HTTP alone": lambda: answers_ms(http, 10),
         "no-op": lambda: noop.batch(10, gap_s=GAP_S),
         "no-op, back to back": lambda: ColdFunction(plain, "noop").batch(10),
         "numpy": lambda: numpy.batch(5, gap_s=GAP_S),
@@ -74,13 +79,24 @@ def measure_latency(
         **{name: lambda starter=starter: [starter.start_ms()] for name, starter in others.items()},  # type: ignore[misc]
     }
     samples: dict[str, list[float]] = {name: [] for name in batches}
-    in_turns({name: collector(samples[name], batch) for name, batch in batches.items()}, run.pick(60, 15))
+    turns = in_turns({name: collector(samples[name], batch) for name, batch in batches.items()}, run.pick(60, 15))
     for name in batches:
-        result.add(name, "cold start", "ms", samples[name])
+        result.add(name, "answer" if name == "HTTP alone" else "cold start", "ms", samples[name])
     noop.add_phases(result, "no-op")
     numpy.add_phases(result, "numpy")
     spare.add_phases(result, "no-op, spares")
     result.add("no-op, spares", "answered by a spare", "%", [100 * spare.share_of("spare")], tail=False)
+    ratios = [start / alone for start, alone in zip(turns["no-op, spares"], turns["HTTP alone"], strict=True)]
+    result.add("no-op, spares", "times HTTP alone", "x", ratios, tail=False)
+
+
+def answers_ms(http: Client, count: int) -> list[float]:
+    """ms of answers by a server that is there already, with the silence before each that starts have."""
+    times = []
+    for _ in range(count):
+        time.sleep(GAP_S)
+        times.append(http.invoke("echo").ms)
+    return times
 
 
 def idle_floor(kernel: Starter) -> list[float]:
