@@ -9,11 +9,13 @@ import asyncio
 import fcntl
 import os
 import struct
+from pathlib import Path
 from typing import NamedTuple
 
 _PIDFD_GET_PID_NAMESPACE = 0xFF06
 """_IO(0xFF, 6) of linux/pidfd.h: an fd of the process's active pid namespace (since Linux 6.11)."""
 _INFO = struct.Struct("<QQ11Ii")
+_PIDFD_INFO_PID = 1 << 0
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
 """_IOWR(0xFF, 11, struct pidfd_info) (since Linux 6.13; exit status since 6.15)."""
@@ -27,14 +29,19 @@ def pid_namespace(pidfd: int) -> int:
 def exit_status(pidfd: int) -> int | None:
     """The wait status (see os.waitstatus_to_exitcode) of a process that has been reaped, by whomever; None while it lives
     or where the kernel does not tell (before 6.15)."""
-    buffer = bytearray(_INFO.size)
-    struct.pack_into("<Q", buffer, 0, _PIDFD_INFO_EXIT)
     try:
-        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
+        mask, *_, status = _info(pidfd, _PIDFD_INFO_EXIT)
     except OSError:
         return None
-    fields = _INFO.unpack(buffer)
-    return fields[-1] if fields[0] & _PIDFD_INFO_EXIT else None
+    return status if mask & _PIDFD_INFO_EXIT else None
+
+
+def _info(pidfd: int, mask: int) -> tuple[int, ...]:
+    """struct pidfd_info, of which the kernel has filled in what its mask then says. Raises OSError."""
+    buffer = bytearray(_INFO.size)
+    struct.pack_into("<Q", buffer, 0, mask)
+    fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
+    return _INFO.unpack(buffer)
 
 
 def describe_status(status: int | None) -> str:
@@ -61,6 +68,26 @@ def pid(pidfd: int) -> int:
             if line.startswith("Pid:"):
                 return int(line.split()[1])
     return -1
+
+
+def pid_and_parent(pidfd: int) -> tuple[int, int]:
+    """The process's number and its parent's, as `pid` tells them; (-1, -1) when it is gone, or no process at all."""
+    if pidfd < 0:  # whoever held it has let it go
+        return -1, -1
+    try:
+        mask, _, number, _, parent, *_ = _info(pidfd, _PIDFD_INFO_PID)
+        return (number, parent) if mask & _PIDFD_INFO_PID else (-1, -1)
+    except ProcessLookupError:
+        return -1, -1
+    except OSError:  # no pidfd, or a kernel that does not tell
+        number = pid(pidfd)
+    try:
+        stat = Path(f"/proc/{number}/stat").read_bytes() if number > 0 else b""
+    except (FileNotFoundError, ProcessLookupError):
+        return -1, -1
+    # The name in parentheses may hold anything; after it come state and parent.
+    fields = stat.rpartition(b")")[2].split()
+    return (number, int(fields[1])) if len(fields) > 1 else (-1, -1)
 
 
 class Memory(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from sockd.errors import SandboxFailed
 from sockd.kernel import pidfds
@@ -62,13 +61,7 @@ def move(pidfd: int, parent: int, procs: Sequence[int], go: int) -> None:
 
 def checked_child(pidfd: int, parent: int) -> int:
     """The pid of a process that lives and whose parent is the other one. Raises: NotItsChild."""
-    pid = pidfds.pid(pidfd)
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes() if pid > 0 else b""
-    except (FileNotFoundError, ProcessLookupError):
-        stat = b""
-    # The name in parentheses may hold anything; after it come state and parent.
-    fields = stat.rpartition(b")")[2].split()
-    if len(fields) < 2 or int(fields[1]) != pidfds.pid(parent):
+    pid, its_parent = pidfds.pid_and_parent(pidfd)
+    if pid <= 0 or its_parent != pidfds.pid_and_parent(parent)[0]:
         raise NotItsChild("the Zygote answered with a process that is not its child, or is gone")
     return pid

@@ -148,3 +148,17 @@ def test_this_process_can_be_seen() -> None:
         assert pidfds.pid(pidfd) == os.getpid()
         assert pidfds.memory(pidfd).private_bytes > 0
         assert Path(f"/proc/{pidfds.pid(pidfd)}").exists()
+
+
+@pytest.mark.parametrize("kernel", ["this", "before 6.13"])
+def test_the_parent_of_a_process(start: Start, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kernel != "this":
+        monkeypatch.setattr(pidfds, "_PIDFD_GET_INFO", 0)  # ENOTTY, as there
+    child, pidfd = start(WAIT)
+    with owned(os.pidfd_open(os.getpid())) as ours, owned(os.open("/dev/null", os.O_RDONLY)) as null:
+        assert pidfds.pid_and_parent(pidfd) == (child.pid, os.getpid())
+        assert pidfds.pid_and_parent(ours) == (os.getpid(), os.getppid())
+        assert pidfds.pid_and_parent(null) == pidfds.pid_and_parent(-1) == (-1, -1)
+    child.kill()
+    child.wait()
+    assert pidfds.pid_and_parent(pidfd) == (-1, -1)
