@@ -1,7 +1,7 @@
 """What is noted of invocations: their numbers, their logs, their traces.
 
-Owns those books; the doors read them through the daemon. What is noted is noted before the answer goes out, so whoever has
-an answer finds its log and its trace.
+Owns those books; the doors read them through the daemon. What is noted is noted in the same step of the loop in which the
+answer goes out, so whoever has an answer finds its log and its trace.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Observations:
             raise
         except OSError as error:
             raise self._refused(request, span, error) from error
-        told, record = self._note(request, outcome, span, measured=measured)
+        told = told_of(outcome)
+        record = self._note(request, outcome, span, measured=measured)
         if record is not None and self._store is not None:
             await self._store.append(record)
         if isinstance(told, BaseException):
@@ -99,21 +100,25 @@ class Observations:
         if isinstance(outcome, BaseException):
             done(self._refused(request, span, outcome))
             return
+        told = told_of(outcome)
+        if self._store is None or not outcome.reply.has_log:
+            # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
+            done(told)
+            self._note(request, outcome, span)
+            return
         try:
-            told, record = self._note(request, outcome, span)
+            record = self._note(request, outcome, span)
+            assert record is not None
         except Exception as error:  # a bug of ours must not keep the answer
             done(error)
-            return
-        if record is None or self._store is None:
-            done(told)
             return
         writing = asyncio.get_running_loop().create_task(self._store.append(record))
         writing.add_done_callback(lambda written: done(written.exception() or told))
 
     def _note(
         self, request: InvokeRequest, outcome: Outcome, span: SpanContext | None, *, measured: bool = True
-    ) -> tuple[Ending, LogRecord | None]:
-        """Note one that reached a sandbox. Returns: what to tell of it, and its log, if it printed anything."""
+    ) -> LogRecord | None:
+        """Note one that reached a sandbox. Returns: its log, if it printed anything."""
         name, reply, invocation = request.name, outcome.reply, outcome.invocation
         trace = self.traces.add(request, outcome, span)
         if self._export is not None and span is not None and span.span_id and trace is not None:
@@ -121,15 +126,12 @@ class Observations:
         took_ns = outcome.answered_ns - request.arrived_ns
         if measured:
             self.recent.observe(name, outcome.answered_ns, took_ns, invocation.cold, reply.error is not None)
-        record = self._keep_log(request, outcome) if reply.log or reply.log_dropped else None
-        if reply.error is not None:
-            reply.error.invocation = invocation
-            if measured:
-                self.metrics.observe_error(name, request.trigger, reply.error)
-            return reply.error, record
-        if measured:
+        record = self._keep_log(request, outcome) if reply.has_log else None
+        if measured and reply.error is not None:
+            self.metrics.observe_error(name, request.trigger, reply.error)
+        elif measured:
             self.metrics.observe(name, request.trigger, invocation)
-        return invocation, record
+        return record
 
     async def find_logs(self, name: str, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
         """As `WorkerApi.find_logs`."""
@@ -187,3 +189,12 @@ class Observations:
         failed = SandboxFailed(f"a sandbox could not be made: {error.strerror}")
         failed.__cause__ = error
         return failed
+
+
+def told_of(outcome: Outcome) -> Invocation | SockdError:
+    """What the doors are told of one that reached a sandbox."""
+    error = outcome.reply.error
+    if error is None:
+        return outcome.invocation
+    error.invocation = outcome.invocation
+    return error
