@@ -13,9 +13,10 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MOST = 4
-LULL_S = 0.005
-"""From a taking to the next making: longer than a start. Where the processors are busy, the Zygote and its child have one only
-once this thread waits: connections made ahead, and nothing made during a start, are 7 % of it there (3.42 ms instead of 3.68)."""
+LULL_S = 0.008
+"""From a taking to the next making: longer than a start, also of a function with packages. Where the processors are busy, the
+Zygote and its child have one only once this thread waits: connections made ahead, and nothing made during a start, are 7 % of it
+there (3.42 ms instead of 3.68)."""
 
 
 class Ahead(Generic[T]):
