@@ -77,7 +77,7 @@ def run() -> None:
         if role == fork_server.SPARE:
             rehearsal.rehearse()
             os.write(fork_server.CHANNEL_FD, protocol.encode_frame(protocol.PRIMED, 0))
-        status = handler_server.run(fork_server.CHANNEL_FD) if role else 0
+        status = handler_server.run(fork_server.CHANNEL_FD, is_spare=role == fork_server.SPARE) if role else 0
     finally:
         os._exit(status)
 

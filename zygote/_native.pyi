@@ -12,8 +12,10 @@ def prepare() -> None:
 def keep_filters(null: int, sandbox: bytes, zygote: bytes, /) -> None:
     """What children are given: an fd of /dev/null, and the seccomp programs of both kinds."""
 
-def receive(channel: int, /) -> tuple[int, int, bytes, tuple[int, ...]] | None:
-    """The next frame (kind, number, body, descriptors beside it), or None at the end of the stream. Raises: OSError."""
+def receive(channel: int, soon: bool = False, /) -> tuple[int, int, bytes, tuple[int, ...]] | None:
+    """The next frame (kind, number, body, descriptors beside it), or None at the end of the stream. Raises: OSError.
+
+    Args: soon: it is about to come, so wait awake, for a fraction of a millisecond at most."""
 
 def reply(
     channel: int, kind: int, number: int, started_ns: int, ended_ns: int, body: bytes, modules: bytes = ..., /

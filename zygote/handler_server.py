@@ -13,7 +13,7 @@ from time import monotonic_ns, tzset
 
 from zygote import _native, entry, hygiene, initscript_link, protocol, storage_finder
 from zygote.import_timer import ImportTimer
-from zygote.protocol import FAILED, GONE, INIT, INVOKE, NO_DETAILS, READY, RESULT
+from zygote.protocol import CODE, FAILED, GONE, INIT, INVOKE, NO_DETAILS, READY, RESULT
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 MAX_REPORTED_MODULES = 4000
 
 
-def run(channel: int) -> int:
-    """Be a sandbox to its end; the exit status."""
+def run(channel: int, *, is_spare: bool = False) -> int:
+    """Be a sandbox to its end; the exit status. Args: is_spare: its code comes after INIT."""
     try:
         hygiene.after_fork()
-        return serve(channel)
+        return serve(channel, is_spare)
     except SystemExit as error:
         return exit_status(error.code)
     except (OSError, protocol.ProtocolError):
@@ -42,7 +42,7 @@ def exit_status(code: object) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def serve(channel: int) -> int:
+def serve(channel: int, is_spare: bool) -> int:
     """Become a function and answer its requests; the exit status. Raises: ProtocolError, OSError."""
     frame = _native.receive(channel)
     if frame is None:
@@ -56,7 +56,7 @@ def serve(channel: int) -> int:
     if function["paths"]:  # of what is not a package's nothing is told
         timer = ImportTimer()
         timer.start()
-    handler = initialize(channel, number, function, link)
+    handler = initialize(channel, number, function, link, is_spare)
     if handler is None:
         return 1
     answer_requests(channel, handler, function["max_answer_bytes"], timer, link)
@@ -64,17 +64,20 @@ def serve(channel: int) -> int:
     return 0
 
 
-def initialize(channel: int, number: int, function: dict, link: int | None) -> entry.Handler | None:
+def initialize(channel: int, number: int, function: dict, link: int | None, is_spare: bool) -> entry.Handler | None:
     """Become the function in `function` (`protocol.decode_init`): environment, paths, limits, handler. Answers READY or FAILED.
 
     Args: link: the function's end of the link to its initscript, if it has one."""
     started = monotonic_ns()
     try:
         _native.limit_open_files(function["open_files"])
-        os.chdir(function["code"])
         set_environment(function["env"])
         if link is not None:
             initscript_link.offer(link)
+        if is_spare:
+            await_code(channel)
+            started = monotonic_ns()
+        os.chdir(function["code"])
         extend_path(function)
         if function.get("storage") == "sockd":
             storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
@@ -83,13 +86,20 @@ def initialize(channel: int, number: int, function: dict, link: int | None) -> e
 
             debugging.attach(function["debug"])
         handler = entry.open_handler(function)
-    except SystemExit:
+    except (SystemExit, protocol.ProtocolError):
         raise
     except BaseException as error:  # KeyboardInterrupt, too: only exiting is no failure
         _native.reply(channel, FAILED, number, started, monotonic_ns(), entry.describe(error))
         return None
     _native.reply(channel, READY, number, started, monotonic_ns(), handler.kind)
     return handler
+
+
+def await_code(channel: int) -> None:
+    """Until here a spare needs nothing that is the function's alone but what INIT says. Raises: ProtocolError, OSError."""
+    frame = _native.receive(channel, True)
+    if frame is None or frame[0] != CODE:
+        raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[frame[0]] if frame else 'the end'} instead of CODE")
 
 
 def set_environment(env: dict[bytes, bytes]) -> None:

@@ -18,8 +18,10 @@ Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header an
 
     daemon                                   handler sandbox
       │◄──────────────── PRIMED                   (confined, warm, waiting; a spare stays here)
-      │ INIT    `encode_init`; the code is mounted by now [the link to its initscript, if it has one]
-      ├───────────────────────────────────────►│ sys.path, environment, import the handler
+      │ INIT    `encode_init` [the link to its initscript, if it has one]
+      ├───────────────────────────────────────►│ environment
+      │ CODE                                      (for a spare: its code is mounted and its limits hold; others find it so)
+      ├───────────────────────────────────────►│ sys.path, import the handler
       │◄──────────────── READY (an app? see `APP`) | FAILED
       │ INVOKE  request uuid, timeout, details, event bytes
       ├───────────────────────────────────────►│ call the handler
@@ -59,8 +61,8 @@ NO_DETAILS = bytes(4)
 TIMES = Struct("<qq")
 """First bytes of a READY, RESULT or FAILED body: start and end in ns of CLOCK_MONOTONIC. The answer follows."""
 
-PRIMED, INIT, READY, INVOKE, RESULT, FAILED, MODULES, HEAD, CHUNK, GONE = range(1, 11)
-FRAME_NAMES = dict(enumerate("PRIMED INIT READY INVOKE RESULT FAILED MODULES HEAD CHUNK GONE".split(), 1))
+PRIMED, INIT, READY, INVOKE, RESULT, FAILED, MODULES, HEAD, CHUNK, GONE, CODE = range(1, 12)
+FRAME_NAMES = dict(enumerate("PRIMED INIT READY INVOKE RESULT FAILED MODULES HEAD CHUNK GONE CODE".split(), 1))
 
 APP = b"app"
 """What follows the times in READY if the handler is a web app; else nothing does."""

@@ -169,14 +169,6 @@ class Sandbox:
             init: INIT's body, if it is not the program's.
         Raises: OSError, when a mount or a limit fails."""
         self.companion = companion
-        if self.state is State.PRIMED:
-            self.state = advance(self.state, Step.BECOME)
-            limits = program.limits
-            self.cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
-            if not program.limits.same_tmp(self.limits):
-                self._root.replace_tmp(program.limits)
-            self._root.mount_code(program)
-            self.limits = program.limits
         self.program = program
         self._output.limit_bytes = program.log_bytes
         if companion is None:
@@ -184,6 +176,19 @@ class Sandbox:
         else:
             assert self._channel is not None
             self._channel.send_first(protocol.INIT, 0, init or program.init, companion.link_fd)
+        if self.state is State.PRIMED:
+            self.state = advance(self.state, Step.BECOME)
+            self._hand_over(program)
+
+    def _hand_over(self, program: Program) -> None:
+        """Give a spare what it needs to run the function, while it wakes and reads INIT: that takes as long."""
+        limits = program.limits
+        self.cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
+        if not limits.same_tmp(self.limits):
+            self._root.replace_tmp(limits)
+        self._root.mount_code(program)
+        self.limits = limits
+        self._send(protocol.CODE, 0)
 
     async def request(self, request_id: bytes, event: bytes) -> Reply:
         """One request to the function, a plain one; as `ask`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zygote import fork_server, protocol
-from zygote.protocol import INIT, INVOCATION, INVOKE, MODULES, RESULT, TIMES
+from zygote.protocol import CODE, INIT, INVOCATION, INVOKE, MODULES, RESULT, TIMES
 
 REPOSITORY = Path(__file__).parents[2]
 MAX_ANSWER_BYTES = 1000
@@ -31,6 +31,7 @@ class Server:
 
     def __init__(self, code: Path, *, warm: bool) -> None:
         self.code = code
+        self.warm = warm
         self._ours, theirs = socket.socketpair()
         self._ours.settimeout(10)
         with theirs:
@@ -53,7 +54,8 @@ class Server:
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
         self._ours.sendmsg([protocol.encode_frame(kind, number, *parts)], [rights])
 
-    def init(self, source: str, *fds: int, **changes: Any) -> None:
+    def init(self, source: str, *fds: int, mounted: bool = True, **changes: Any) -> None:
+        """Args: mounted: say so to a spare, which waits for that."""
         (self.code / "f.py").write_text(source)
         function = {
             "name": "f",
@@ -75,6 +77,8 @@ class Server:
             self.send_with(list(fds), INIT, 3, body)
         else:
             self.send(INIT, 3, body)
+        if self.warm and mounted:
+            self.send(CODE, 0)
 
     def invoke(self, number: int, event: object = None) -> None:
         self.send(INVOKE, number, INVOCATION.pack(bytes(range(16)), 10**9, 0), json.dumps(event).encode())

@@ -98,7 +98,7 @@ def test_more_than_one_descriptor_beside_init_ends_it(
     server: Server, link: tuple[socket.socket, socket.socket], count: int
 ) -> None:
     engine, app = link
-    server.init(ECHO, *[app.fileno()] * count)
+    server.init(ECHO, *[app.fileno()] * count, mounted=False)
     app.close()
     assert server.receive() is None
     assert server.end()[0] == 1

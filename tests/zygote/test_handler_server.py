@@ -23,6 +23,20 @@ def test_requests_are_answered_in_order(server: Server) -> None:
     assert server.end() == (0, b"")
 
 
+@pytest.mark.parametrize("server", ["warm"], indirect=True)
+def test_a_spare_waits_for_its_code(server: Server) -> None:
+    server.init("print('too early')\n" + ECHO, mounted=False)
+    server.invoke(10)
+    assert server.receive() is None
+    assert server.end() == (1, b"")
+
+
+@pytest.mark.parametrize("server", ["warm"], indirect=True)
+def test_a_spare_whose_code_never_comes_ends(server: Server) -> None:
+    server.init("print('too early')\n" + ECHO, mounted=False)
+    assert server.end() == (1, b"")
+
+
 def test_it_ends_in_peace_when_nobody_wants_it(server: Server) -> None:
     assert server.end() == (0, b"")
 
@@ -43,7 +57,7 @@ def test_anything_before_init_is_an_error(server: Server, frame: tuple[int, int,
 def test_anything_but_invoke_after_init_is_an_error(server: Server) -> None:
     server.init(ECHO)
     server.expect(READY, 3)
-    server.init(ECHO)
+    server.init(ECHO, mounted=False)
     assert server.receive() is None
     assert server.end()[0] == 1
 
