@@ -23,6 +23,7 @@ KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
 
 
 def main(control_fd: str, procs_fds: str, filters: str) -> None:
+    _native.gather_arenas()
     for fd in procs_fds.split(","):
         os.write(int(fd), b"0")
     prepare_interpreter()

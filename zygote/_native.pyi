@@ -46,3 +46,12 @@ def fill_gaps() -> None:
 def share_code() -> None:
     """Have children inherit how the code and constants of large files are mapped, so far as they are used from now on.
     Raises: OSError."""
+
+def gather_arenas() -> None:
+    """Have Python's arenas lie behind each other from now on. Once in the life of a process and its children."""
+
+def grow_apart() -> None:
+    """Have what is allocated from now on begin where a huge page can."""
+
+def join_pages() -> None:
+    """Make huge pages of what was allocated since `grow_apart`, where the kernel can; some ms."""

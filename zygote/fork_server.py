@@ -58,6 +58,7 @@ def import_modules(message: dict) -> dict:
     started = time.monotonic()
     failed = {}
     gc.disable()
+    _native.grow_apart()
     for name in message["modules"]:
         try:
             if name.partition(".")[0] not in offered:
@@ -68,6 +69,7 @@ def import_modules(message: dict) -> dict:
     seconds = time.monotonic() - started
     hygiene.settle()
     _native.fill_gaps()
+    _native.join_pages()
     return {"op": "imported", "seconds": seconds, "threads": hygiene.thread_count(), "failed": failed}
 
 

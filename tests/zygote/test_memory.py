@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.zygote.test_native import evaluate
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 FAULTS = """
 def faults():
@@ -44,6 +47,22 @@ def make_gaps(size):
     return kept
 """
 
+GROWTH = """
+def kilobytes(kind):
+    return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith(kind))
+def mappings(objects):
+    '''How many mappings objects lie in.'''
+    ends = [int(line.split()[0].partition("-")[2], 16) for line in open("/proc/self/maps")]
+    return len({min(end for end in ends if end > id(each)) for each in objects})
+def imported():
+    '''As an import leaves them: small objects in arenas, larger ones in malloc's heap; and what is thrown away between.'''
+    kept = []
+    for number in range(6000):
+        kept.append([str(number), b"x" * 900])
+        bytes(70000)
+    return kept + [{str(number): number} for number in range(20000)]
+"""
+
 
 def program(*parts: str) -> str:
     """Parts of a program as one argument of exec."""
@@ -69,3 +88,36 @@ def test_what_comes_after_the_filling_lies_together(size: int) -> None:
     before, after = evaluate(program(GAPS, steps, f"print(json.dumps([before, pages({size})]))"))
     assert before > 5
     assert after <= 3 + 10 * size // 4096
+
+
+def test_arenas_lie_behind_each_other() -> None:
+    apart = "kept = [object() for _ in range(200_000)]; import mmap; wall = []"
+    between = "wall.append(mmap.mmap(-1, 4096, prot=mmap.PROT_READ)); kept += [object() for _ in range(200_000)]"
+    steps = (
+        f"_native.gather_arenas(); {apart}\nfor _ in range(5): {between}\nprint(json.dumps(mappings(kept[100_000:])))"
+    )
+    assert evaluate(program(GROWTH, steps)) == 1
+
+
+def test_what_was_allocated_becomes_huge_pages_and_stays_as_it_was() -> None:
+    steps = (
+        "_native.gather_arenas(); _native.grow_apart(); kept = imported(); before = kilobytes('AnonHuge'); "
+        "_native.join_pages(); after = kilobytes('AnonHuge'); "
+        "print(json.dumps([before, after, kept == imported(), faults()]))"
+    )
+    before, after, same, faults = evaluate(program(FAULTS, GROWTH, steps))
+    assert same
+    assert faults > 0  # a child runs
+    if not HUGE_PAGES.is_dir():
+        pytest.skip("this kernel has no huge pages")
+    assert after - before >= 4096  # of either allocator
+
+
+def test_without_a_region_nothing_is_lost() -> None:
+    steps = "_native.grow_apart(); kept = imported(); _native.join_pages(); print(json.dumps(kept == imported()))"
+    assert evaluate(program(GROWTH, steps)) is True
+
+
+def test_who_needs_more_than_the_region_has_the_usual_arenas() -> None:
+    steps = "_native.gather_arenas(); kept = [bytes(400) for _ in range(900_000)]; print(json.dumps(mappings(kept)))"
+    assert evaluate(program(GROWTH, steps)) > 1
