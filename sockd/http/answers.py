@@ -11,7 +11,6 @@ import logging
 import os
 import sqlite3
 import traceback
-from typing import NamedTuple
 
 import msgspec
 
@@ -34,13 +33,17 @@ _HOSTS_IN_SQLITE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLIT
 """What is no bug of ours: the host has run out of something, or is broken."""
 
 
-class Answer(NamedTuple):
-    """One response, whole."""
+class Answer(msgspec.Struct, frozen=True):
+    """One response, whole. (A Struct, as one is made for every request.)"""
 
     status: int
     fields: str
     """The headers as lines, `name: value\\r\\n` each, without content-length; no part of them is a stranger's."""
     body: bytes
+
+    def adding(self, fields: str) -> Answer:
+        """The same one, with more headers."""
+        return Answer(self.status, self.fields + fields, self.body)
 
 
 def json_answer(value: object, status: int = 200) -> Answer:

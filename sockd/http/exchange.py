@@ -112,8 +112,8 @@ class Exchange:
         """Give a whole answer."""
         if self.lost:
             return
-        status, fields, body = answer
-        head = f"{self.begin(status, fields)}content-length: {len(body)}\r\n\r\n".encode("latin-1")
+        body = answer.body
+        head = f"{self.begin(answer.status, answer.fields)}content-length: {len(body)}\r\n\r\n".encode("latin-1")
         self.connection.write(head, body if self.head.method != b"HEAD" else b"")
         self.connection.finish(self)
 

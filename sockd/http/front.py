@@ -20,7 +20,6 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Protocol
 
 from sockd.config import HttpConfig
@@ -203,8 +202,10 @@ class FrontExchange(Exchange):
     _body: bytes | Body = b""
     _target: Called | Page | SockdError
     _asked: dict[bytes, bytes] | None = None
-    _begun: tuple[Callable[[], object], Callable[[Ending], None]] | None = None
-    """What ends an invocation that is no task, and who is told of its end."""
+    _end: Callable[[], object] | None = None
+    """Ends an invocation that is no task."""
+    _sink: StreamedAnswer | None = None
+    """Who takes its answer."""
 
     def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
         super().__init__(connection, head)
@@ -243,23 +244,22 @@ class FrontExchange(Exchange):
         target, body = self._target, self._body
         if isinstance(target, Called) and self._asked is None and isinstance(body, bytes):
             request, sink = self._invoke_request(target, body)
-            done = partial(self._ended, sink)
-            cancel = self._front.worker.begin(request, done)
-            if cancel is not None:
-                self._begun = cancel, done
+            self._end = self._front.worker.begin(request, self._ended)
+            if self._end is not None:
+                self._sink = sink
                 return
         super().start()
 
     def cancel(self) -> None:
-        if self._begun is None:
+        if self._end is None:
             super().cancel()
             return
-        cancel, done = self._begun
-        cancel()
-        done(asyncio.CancelledError())
+        self._end()
+        self._ended(asyncio.CancelledError())
 
-    def _ended(self, sink: StreamedAnswer, ending: Ending) -> None:
-        self._begun = None
+    def _ended(self, ending: Ending) -> None:
+        sink, self._end, self._sink = self._sink, None, None  # each knows the other: no cycle is to be left
+        assert sink is not None
         try:
             sink.close(answer_of(ending, request_id_text(sink.request_id)))
         finally:

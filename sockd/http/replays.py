@@ -80,7 +80,7 @@ class Replays:
                 raise KeyReused
             return await run()
         if isinstance(known, Finished):
-            return known.answer._replace(fields=f"{known.answer.fields}x-sockd-replayed: 1\r\n")
+            return known.answer.adding("x-sockd-replayed: 1\r\n")
         if known is not None:
             return await asyncio.shield(known.answer)
         mine = self._running[key] = Running(digest, asyncio.get_running_loop().create_future())

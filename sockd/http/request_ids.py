@@ -29,5 +29,5 @@ new_request_id = _draw().__next__
 
 def request_id_text(request_id: bytes) -> str:
     """What `str(uuid.UUID(bytes=request_id))` gives, in a third of its time."""
-    text = request_id.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    text = request_id.hex("-", 2)
+    return f"{text[:4]}{text[5:29]}{text[30:34]}{text[35:]}"

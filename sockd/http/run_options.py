@@ -71,5 +71,4 @@ async def accepted(events: EventsApi, request: InvokeRequest, *, source: str, re
     event_id = await events.accept(
         request.name, request.qualifier, request.payload, source=source, retry_key=retry_key, trace=request.trace
     )
-    answer = json_answer({"requestId": event_id}, 202)
-    return answer._replace(fields=f"{answer.fields}x-amzn-requestid: {event_id}\r\n")
+    return json_answer({"requestId": event_id}, 202).adding(f"x-amzn-requestid: {event_id}\r\n")

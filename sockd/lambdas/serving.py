@@ -37,6 +37,11 @@ Done = Callable[[Outcome | BaseException], None]
 class Serving:
     """`begin` it once; `cancel` it when nobody wants it any more."""
 
+    # Defaults stand in the class, because each that is set costs every request.
+    _recorder: Initscript | None = None
+    _debugged: Debugged | None = None
+    _beside: Beside | None = None
+    """Of a cold start that has not taken it yet."""
     _version: Version
     _call: Call | None
     _admitted_ns: int
@@ -59,12 +64,10 @@ class Serving:
         self._function = function
         self._request = request
         self._done = done
-        self._recorder = recorder
-        self._debugged = debugged
         self._is_apart = recorder is not None or debugged is not None
+        if self._is_apart:
+            self._recorder, self._debugged = recorder, debugged
         self._loop = function.loop
-        self._beside: Beside | None = None
-        """Of a cold start that has not taken it yet."""
         self._stop: Callable[[], object] = _nothing
         """Ends what is waited for now."""
 
@@ -162,14 +165,14 @@ class Serving:
         leased.queue_ns = self._admitted_ns - request.arrived_ns
         if request.trace is not None:
             leased.trace = amzn_of(request.trace)
-        aborted = leased.beside.aborted() if leased.beside is not None else None
-        if aborted is not None:
+        if leased.beside is not None and (aborted := leased.beside.aborted()) is not None:
             self._end(Reply(error=aborted))
             return
         self._stop = self._abandon
-        compose = partial(version.call, request) if self._call is None else None
+        call = self._call
+        compose = partial(version.call, request) if call is None else None
         try:
-            leased.sandbox.ask(self._call, self._replied, self._open_sink, compose=compose)
+            leased.sandbox.ask(call, self._replied, self._open_sink, compose=compose)
         except Exception as error:
             self._abandon()
             self._loop.call_soon(self._done, error)

@@ -43,22 +43,22 @@ class Trace(msgspec.Struct):
     times: Times
     arrived_ns: int
     answered_ns: int
-    started_ns: int
-    """A sandbox was asked for; then it had its memory, its process, its code."""
-    reserved_ns: int
-    forked_ns: int
-    ready_ns: int
-    init_started_ns: int
-    """The sandbox's own words, as the next."""
-    exec_started_ns: int
-    error_type: str
-    run: Run | None
-    """Of its initscript."""
+    exec_started_ns: int = 0
+    """The sandbox's own words, as `init_started_ns`."""
+    error_type: str = ""
     trigger: str = "http"
     span: SpanContext | None = None
     """Its place in a trace of the caller's, or of ours."""
     deploy: int = 0
     """Its version, as no other deploy has it."""
+    started_ns: int = 0
+    """A sandbox was asked for; then it had its memory, its process, its code."""
+    reserved_ns: int = 0
+    forked_ns: int = 0
+    ready_ns: int = 0
+    init_started_ns: int = 0
+    run: Run | None = None
+    """Of its initscript."""
     imported: tuple[Imported, ...] = ()
     """What it imported after the fork, of packages."""
     why: str = ""
@@ -107,8 +107,8 @@ class Traces:
 def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None = None) -> Trace:
     """What is worth remembering of an outcome: nothing that keeps its sandbox, its answer or its event alive."""
     invocation: Invocation = outcome.invocation
-    leased, error = outcome.leased, outcome.reply.error
-    return Trace(
+    reply, leased = outcome.reply, outcome.leased
+    trace = Trace(
         request.id,
         request.name,
         invocation.version,
@@ -118,20 +118,21 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         invocation.times,
         request.arrived_ns,
         outcome.answered_ns,
-        leased.started_ns,
-        leased.reserved_ns,
-        leased.forked_ns,
-        leased.ready_ns,
-        leased.sandbox.init_started_ns if leased.node is not None else 0,
-        outcome.reply.exec_started_ns,
-        error.error_type if error is not None else "",
-        leased.beside.run if leased.beside is not None else None,
+        reply.exec_started_ns,
+        reply.error.error_type if reply.error is not None else "",
         request.trigger,
         span,
         leased.deploy,
-        imported_packages(leased.sandbox.imports or ()) if leased.node is not None else (),
-        invocation.why,
     )
+    if leased.started_ns:  # else it was warm, as nearly all
+        trace.started_ns, trace.reserved_ns = leased.started_ns, leased.reserved_ns
+        trace.forked_ns, trace.ready_ns = leased.forked_ns, leased.ready_ns
+        trace.run = leased.beside.run if leased.beside is not None else None
+        trace.why = invocation.why
+        if leased.node is not None:
+            trace.init_started_ns = leased.sandbox.init_started_ns
+            trace.imported = imported_packages(leased.sandbox.imports or ())
+    return trace
 
 
 def trace_of_refused(request: InvokeRequest, error_type: str, span: SpanContext) -> Trace:
@@ -147,14 +148,7 @@ def trace_of_refused(request: InvokeRequest, error_type: str, span: SpanContext)
         times=Times(queue=waited_ns),
         arrived_ns=request.arrived_ns,
         answered_ns=request.arrived_ns + waited_ns,
-        started_ns=0,
-        reserved_ns=0,
-        forked_ns=0,
-        ready_ns=0,
-        init_started_ns=0,
-        exec_started_ns=0,
         error_type=error_type,
-        run=None,
         trigger=request.trigger,
         span=span,
     )

@@ -212,19 +212,20 @@ class Sandbox:
                 raises is the answer."""
         program = self.program
         assert program is not None
-        if self.state is not State.STARTING:
+        is_starting = self.state is State.STARTING
+        if not is_starting:
             self.state = advance(self.state, Step.BEGIN)
         exchange = self._exchange = Exchange(next(_numbers), done, open_sink)
-        self._deadline.set(program.timeout_s if self.state is State.BUSY else program.init_timeout_s, self._expire)
+        self._deadline.set(program.init_timeout_s if is_starting else program.timeout_s, self._expire)
         if call is not None:
             self._invoke(exchange, call)
             self._parts.vigil.keep(exchange, self._last_ns, self._loop)
-        elif self.state is State.STARTING:
+        elif is_starting:
             exchange.compose = compose
         else:
             assert compose is not None
             self._compose(exchange, compose)
-        if self.state is State.STARTING:
+        if is_starting:
             self.cgroup.settle()  # now that the sandbox has all it needs to go on
 
     async def initialize(self) -> Reply:
@@ -355,10 +356,13 @@ class Sandbox:
             self._invoke(exchange, call)
 
     def _on_frame(self, kind: int, number: int, body: bytes) -> None:
+        exchange = self._exchange
+        if kind == protocol.RESULT and exchange is not None and number == exchange.number and self.state is State.BUSY:
+            self._on_result(exchange, body)
+            return
         if kind == protocol.PRIMED and self._primed is not None and not self._primed.done():
             self._primed.set_result(None)
             return
-        exchange = self._exchange
         if kind == protocol.MODULES and self.imports is None:
             self.imports = read_imports(body)
             return
@@ -386,13 +390,15 @@ class Sandbox:
         body = body[protocol.TIMES.size :]
         if kind == protocol.FAILED and (number == exchange.number or self.state is State.STARTING):
             self._finish(read_failure(body, InitFailed if self.state is State.STARTING else FunctionFailed))
-        elif kind == protocol.RESULT and number == exchange.number and self.state is State.BUSY:
-            if exchange.stream is not None and body:
-                raise protocol.ProtocolError("a RESULT with an answer behind one that came piece by piece")
-            self._last_ns = max(0, ended - started)
-            self._finish(None, body, self._last_ns, started)
         else:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} instead of {exchange.number}")
+
+    def _on_result(self, exchange: Exchange, body: bytes) -> None:
+        if len(body) < protocol.TIMES.size or (exchange.stream is not None and len(body) > protocol.TIMES.size):
+            raise protocol.ProtocolError(f"a RESULT of {len(body)} bytes")
+        started, ended = protocol.TIMES.unpack_from(body)
+        self._last_ns = max(0, ended - started)
+        self._finish(None, body[protocol.TIMES.size :], self._last_ns, started)
 
     def _on_piece(self, kind: int, number: int, body: bytes) -> None:
         """HEAD, or CHUNK behind it."""

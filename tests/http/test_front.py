@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 
 from sockd.config import HttpConfig
-from sockd.http.front import Front
+from sockd.http.front import Front, FrontExchange
 from sockd.http.host_check import may_come_from
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp
@@ -50,6 +51,17 @@ async def test_an_invocation_answers_with_the_handlers_bytes_and_its_phases(clie
     assert uuid.UUID(headers["x-amzn-requestid"]).version == 4
     assert "date" in headers
     assert "server" not in headers
+
+
+async def test_an_answered_request_is_no_garbage_that_has_to_be_looked_for(client: Raw) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for name in ("echo", "odd"):  # begun without a task, and with one
+            assert (await client.ask(post(f"/run/{name}"))).status in (200, 404)
+        assert not [each for each in gc.get_objects() if isinstance(each, FrontExchange)]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("request_bytes", [post("/run/echo", b""), get("/run/echo"), get("/run/echo?a=b")])

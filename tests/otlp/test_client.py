@@ -25,8 +25,8 @@ from tests.daemon.collector import Collector
 def trace() -> Trace:
     now_ns = time.monotonic_ns()
     span = SpanContext(os.urandom(16), os.urandom(8), b"")
-    moments = (now_ns - 300_000, now_ns, 0, 0, 0, 0, 0, now_ns - 250_000)
-    return Trace(os.urandom(16), "f", "1", "warm", "s", "", Times(exec=200_000), *moments, "", None, "http", span)
+    moments = (now_ns - 300_000, now_ns, now_ns - 250_000)
+    return Trace(os.urandom(16), "f", "1", "warm", "s", "", Times(exec=200_000), *moments, span=span)
 
 
 @pytest.fixture

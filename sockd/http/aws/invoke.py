@@ -49,7 +49,7 @@ class InvokeOperations:
     async def _invoke_async(self, call: Call) -> Result:
         """What Invoke's type Event was before there were types."""
         accepted = await accept(self._worker, request_of(call), call.headers)
-        return accepted._replace(fields=f"{accepted.fields}content-type: application/json\r\n", body=b'{"Status":202}')
+        return Answer(202, f"{accepted.fields}content-type: application/json\r\n", b'{"Status":202}')
 
 
 def request_of(call: Call) -> InvokeRequest:
@@ -91,7 +91,7 @@ async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[
     if log_type == "Tail":
         told = await worker.invoke_told(request)
         answer = _function_error(told.error, text_id) if told.error else _succeeded(told.invocation, text_id)
-        return answer._replace(fields=f"{answer.fields}x-amz-log-result: {log_tail(told, text_id)}\r\n")
+        return answer.adding(f"x-amz-log-result: {log_tail(told, text_id)}\r\n")
     try:
         invocation = await worker.invoke(request)
     except FUNCTION_ERRORS as error:
@@ -133,7 +133,7 @@ def call_id(headers: Mapping[str, str]) -> bytes:
 
 def _succeeded(invocation: Invocation, request_id: str) -> Answer:
     answer = success(invocation, request_id)
-    return answer._replace(fields=answer.fields + executed(invocation.version))
+    return answer.adding(executed(invocation.version))
 
 
 def _function_error(error: SockdError, request_id: str) -> Answer:

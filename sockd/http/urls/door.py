@@ -127,8 +127,7 @@ class UrlDoor:
             # Only the server cancels, when its drain is over: better an answer than a connection that just closes.
             answer = refusal(Draining("the worker stopped before the function had answered"), text_id)
         except Exception as error:
-            answer = refusal(error, text_id)
-            answer = answer._replace(fields=answer.fields + lines(shaped(admitted, [])))
+            answer = refusal(error, text_id).adding(lines(shaped(admitted, [])))
         if isinstance(sink, UrlStream):
             await sink.finish(answer)
         else:

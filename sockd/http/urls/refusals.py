@@ -57,14 +57,14 @@ def refusal(error: Exception, request_id: str) -> Answer:
     if isinstance(error, TooManyRequests):
         body = {"Reason": RESERVED_REACHED, "Type": "User", "message": "Rate Exceeded."}
         answer = _service(429, error.error_type, request_id, body)
-        return answer._replace(fields=f"{answer.fields}retry-after: {error.retry_after_s}\r\n")
+        return answer.adding(f"retry-after: {error.retry_after_s}\r\n")
     if error.status < 500:
         body = {"Message": error.message}
         if isinstance(error, RequestTooLarge):
             body = {"Type": "User", "message": error.message}
         return _service(error.status, error.error_type, request_id, body)
     answer = _service(503, error.error_type, request_id, {"Message": error.message})
-    return answer._replace(fields=f"{answer.fields}retry-after: 1\r\n")
+    return answer.adding("retry-after: 1\r\n")
 
 
 def _service(status: int, kind: str, request_id: str, body: Mapping[str, str | None]) -> Answer:
