@@ -12,10 +12,21 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from zygote import _native, fork_server, handler_server, hygiene, linux, protocol, rehearsal
+from zygote import (
+    _native,
+    fork_server,
+    handler_server,
+    hygiene,
+    linux,
+    protocol,
+    rehearsal,
+    storage_finder,
+    storage_rehearsal,
+)
 
 ENVIRONMENT = {"HOME": "/tmp", "LAMBDA_TASK_ROOT": "/var/task", "PWD": "/var/task", "TZ": ":UTC"}
 """What every function's environment begins with; INIT adds what is the function's own."""
@@ -32,6 +43,7 @@ def main(control_fd: str, procs_fds: str, filters: str) -> None:
     os.setgroups([])
     linux.keep_capabilities(KEPT_CAPABILITIES)
     linux.set_no_new_privs()
+    storage_finder.prepare(partial(storage_rehearsal.rehearse, times=rehearsal.REPETITIONS))
     hygiene.settle()
     rehearsal.rehearse(rehearsal.REPETITIONS)
     _native.share_code()

@@ -49,6 +49,12 @@ def expire() -> None:
         expired.close()
 
 
+def forget() -> None:
+    """After `expire`: as if this process had never had a link. For one that is forked for others."""
+    global _looked
+    _looked = False
+
+
 def _open() -> None:
     global _looked, _link, _owner
     with _lock:

@@ -27,7 +27,8 @@ HASH = 1 << 63
 """The top bit: a number that is a hash is never one of a count."""
 SUCCESS = (200, 206)
 
-_count = itertools.count()
+calls = itertools.count()
+"""The numbers of this process's reads."""
 _written: set[tuple[str, str]] = set()
 
 
@@ -61,7 +62,7 @@ class Read:
         self._place = bucket, key, is_prefix
         self._matches = matches or rpc.__eq__
         self._started = time.monotonic_ns()
-        self._number = next(_count)
+        self._number = next(calls)
         if os.environ.get("SOCKD_STORAGE_NAMING") == "hash":
             self._number = message_id(rpc[0].rpartition(".")[2], bucket, key)
 

@@ -83,3 +83,41 @@ def test_nothing_is_imported_until_it_is_asked_for(package: Path, library: Path)
 
 def test_the_library_is_where_the_finder_looks() -> None:
     assert Path(storage_finder.DIRECTORY).resolve() == REPOSITORY / "storage_lib"
+
+
+PREPARED = """
+storage_finder.prepare(lambda library: storage_rehearsal.rehearse(library, times=2))
+hidden = sorted(name for name in sys.modules if storage_finder.is_ours(name))
+storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
+"""
+
+
+def prepared(expression: str, package: Path) -> Any:
+    """What an expression is in a child of a Zygote that has the library ready."""
+    program = PROGRAM.replace("import storage_finder", "import storage_finder, storage_rehearsal")
+    program = program.replace("storage_finder.StorageFinder(sys.argv[2]).install()", PREPARED)
+    command = [sys.executable, "-I", "-S", "-c", program, str(package), "", expression]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def test_the_library_is_ready_and_out_of_the_way_of_who_does_not_want_it(package: Path) -> None:
+    hidden, here, imported = prepared(
+        "[hidden, [name for name in sys.modules if storage_finder.is_ours(name)],"
+        " [__import__('function.storage').storage.__file__, __import__('nosql').__file__]]",
+        package,
+    )
+    assert hidden == []
+    assert {"storage", "sockd_storage.reads", "sockd_initscript.app_link", "sockd_initscript.region"} <= set(here)
+    assert imported == [f"{storage_finder.DIRECTORY}/{name}.py" for name in ("storage", "nosql")]
+
+
+def test_of_what_was_rehearsed_nothing_is_left(package: Path) -> None:
+    number, written, link, offered, from_network, fds = prepared(
+        "[next(sys.modules['sockd_storage.reads'].calls), len(sys.modules['sockd_storage.reads']._written),"
+        " sys.modules['sockd_initscript'].link(), 'SOCKD_INITSCRIPT_FD' in __import__('os').environ,"
+        " 'sockd_storage.network' in sys.modules, len(__import__('os').listdir('/proc/self/fd'))]",
+        package,
+    )
+    assert (number, written, link, offered) == (0, 0, None, False)
+    assert not from_network  # what was rehearsed is a read from shared memory
+    assert fds == 4  # the three that a process has, and the one that looks
