@@ -82,7 +82,7 @@ class Server:
             id=message.run,
             function=message.function,
             input=fds[1] if len(fds) > 1 else payload,
-            app=socket.socket(fileno=fds[0]),
+            app=socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fds[0]),  # which need not be asked for, then
             arrived_ns=message.arrived_ns,
             request=message.request,
         )

@@ -152,8 +152,8 @@ class EngineClient:
             link, theirs = self._links.pop() if self._links else new_link()
         except OSError:
             return self._none(BUSY)  # out of descriptors
-        run = Run(next(self._numbers), link, self.cancel)
-        message = wire.Start(run=run.id, function=function, request=request_id.hex(), arrived_ns=arrived_ns)
+        number = next(self._numbers)
+        message = wire.Start(run=number, function=function, request=request_id.hex(), arrived_ns=arrived_ns)
         fds = [theirs.fileno()]
         try:
             if len(event) > wire.EVENT_LIMIT_BYTES:
@@ -169,7 +169,8 @@ class EngineClient:
         if not sent:
             link.close()
             return self._none(BUSY)
-        self._runs[run.id] = run
+        # After it was sent: what the engine does takes longer than all that is done here.
+        run = self._runs[number] = Run(number, link, self.cancel)
         return run
 
     def refuse(self, reason: str) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from initscripts.alarm import Alarm
+from initscripts.alarm import Alarm, AlarmTimer
 from initscripts.signals import LoopCalls
 
 STACK_BYTES = 4 * 1024 * 1024
@@ -28,7 +28,7 @@ class GuestThreads:
         self._turn = turn
         self._calls = calls
         self._threads: list[threading.Thread] = []
-        self._alarms: list[Alarm] = []
+        self._timer = AlarmTimer(calls.watched)
         self._working = 0
         self._all_ended: asyncio.Future[None] = calls.loop.create_future()
         self.have(ready)
@@ -49,16 +49,15 @@ class GuestThreads:
             await self._all_ended
         for thread in self._threads:
             thread.join()
-        for alarm in self._alarms:
-            alarm.close()
+        self._timer.close()
         self._threads.clear()
-        self._alarms.clear()
 
     def _add(self) -> None:
-        self._alarms.append(alarm := Alarm(self._calls.watched))
         before = threading.stack_size(STACK_BYTES)
         try:
-            thread = threading.Thread(target=self._work, args=(alarm,), name=f"guest-{len(self._threads)}", daemon=True)
+            thread = threading.Thread(
+                target=self._work, args=(self._timer.alarm(),), name=f"guest-{len(self._threads)}", daemon=True
+            )
             thread.start()
         finally:
             threading.stack_size(before)
