@@ -17,6 +17,7 @@ from sockd.http.exchange import Exchange
 from sockd.http.head import Head
 from sockd.http.reader import RequestReader
 from sockd.http.refusals import TOO_MANY, TOO_SLOW, Refusal
+from sockd.http.transport import READ_BYTES, Transport
 from sockd.http.turns import PLACES, UNIT_BYTES
 
 if TYPE_CHECKING:
@@ -26,13 +27,13 @@ _NEVER = math.inf
 _JOINED_BYTES = 64 * 1024
 
 
-class Connection(RequestReader, asyncio.BufferedProtocol):
-    """The protocol of each accepted socket."""
+class Connection(RequestReader):
+    """What is at the other end of each accepted socket."""
 
     def __init__(self, server: HttpServer) -> None:
         super().__init__(server.limits)
         self.server = server
-        self.transport: asyncio.Transport
+        self.transport: Transport
         self.deadline_s = _NEVER
         """By the loop's clock, when `give_up` is due. Seldom exact, so that no request needs a timer."""
         self._loop = asyncio.get_running_loop()
@@ -54,7 +55,8 @@ class Connection(RequestReader, asyncio.BufferedProtocol):
 
     # -- the transport's calls
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Transport) -> None:
+        """It is open; from now on the transport tells it what happens."""
         self.transport = transport
         self.deadline_s = self._loop.time() + self.limits.head_s
         if not self.server.admit(self):
@@ -66,23 +68,19 @@ class Connection(RequestReader, asyncio.BufferedProtocol):
         self.resume_writing()
         self.server.forget(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        # One for all: what is in it is taken out before anybody else is asked. uvloop's own would be 256 KB.
-        return self.server.scratch
-
     def buffer_updated(self, nbytes: int) -> None:
         if self._closed_to_input:
             return
         self._virgin = False
         data = bytes(self.server.scratch[:nbytes])
-        turns, more = self.server.turns, nbytes == len(self.server.scratch)
-        if not self._unread and not more and turns.may_go(self):
+        turns, is_large = self.server.turns, nbytes == READ_BYTES
+        if turns.is_taken or (not (self._unread or is_large) and turns.may_go(self)):
             self._take(data)
             return
-        if not self._unread:
+        if not (self._unread or self._held):
             turns.wait(self)
         self._unread.append(data)
-        if more and not self._held:
+        if is_large and not self._held:
             self._held = True  # or the loop would read megabytes before anybody else's turn
             self.transport.pause_reading()
 
@@ -93,14 +91,24 @@ class Connection(RequestReader, asyncio.BufferedProtocol):
     def go_on(self) -> int:
         """Take what has come, in its turn or because there is no other; returns how many units of a turn it was."""
         unread, self._unread = self._unread, []
+        if unread:
+            data = unread[0] if len(unread) == 1 else b"".join(unread)
+            count = len(data)
+            if not self._closed_to_input:
+                self._take(data)
+        else:
+            count = self.transport.read() if self._held and not self._paused else 0
         if self._held:
-            self._held = False
-            if not self._paused and not self.transport.is_closing():
-                self.transport.resume_reading()
-        data = unread[0] if len(unread) == 1 else b"".join(unread)
-        if data and not self._closed_to_input:
-            self._take(data)
-        return 1 + len(data) // UNIT_BYTES
+            self._hold(count >= READ_BYTES)
+        return 1 + count // UNIT_BYTES
+
+    def _hold(self, is_large: bool) -> None:
+        """Read the rest of something large in turns of its own, as long as the kernel has more of it."""
+        self._held = is_large and not self._paused and not self.transport.is_closing()
+        if self._held:
+            self.server.turns.wait(self)
+        elif not self._paused:
+            self.transport.resume_reading()
 
     def _take(self, data: bytes) -> None:
         refusal = self.feed(data)
@@ -110,6 +118,8 @@ class Connection(RequestReader, asyncio.BufferedProtocol):
         if self.allowed_s is not None:
             self.deadline_s = self._loop.time() + self.allowed_s
             self.allowed_s = None
+        if self._reading is not None:
+            self.transport.keep()
         self._run_next()
 
     def eof_received(self) -> bool:
@@ -188,6 +198,7 @@ class Connection(RequestReader, asyncio.BufferedProtocol):
             self._loop.call_soon(self._run_next)  # when what this one had is free for the next
         elif self.between:
             self.deadline_s = self._loop.time() + self.server.keep_alive_s
+            self.transport.keep()
         if self._paused and len(self._exchanges) < 2:
             self.resume_reading()
 
@@ -233,6 +244,10 @@ class Connection(RequestReader, asyncio.BufferedProtocol):
         if not self._closed_to_input:
             self.close()
 
+    def looks_gone(self) -> bool:
+        """Whether the client will send no more, told by the kernel where it has not been read yet."""
+        return self.half_closed or (not self.transport.is_kept and self.transport.has_hung_up())
+
     def close(self) -> None:
         """Read no more, and close behind the answers that are owed."""
         self._closed_to_input = True
@@ -259,7 +274,7 @@ class Connection(RequestReader, asyncio.BufferedProtocol):
 
     def give_up(self) -> None:
         """The deadline has passed."""
-        if self._unread:
+        if self._unread or self._held:
             return  # it is us who are late
         if self._virgin or self.between:
             self._abandon()  # idle, or a browser's speculative connection: nothing to answer

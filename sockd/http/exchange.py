@@ -59,7 +59,7 @@ class Exchange:
 
     def gone(self) -> bool:
         """Whether the client has hung up, or looks as if."""
-        return self.lost or self.connection.half_closed
+        return self.lost or self.connection.looks_gone()
 
     def on_lost(self) -> None:
         """The client has gone, or its request broke off."""

@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import os
 import socket
-import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from itertools import islice
-from typing import Any
 
 from sockd.http.connection import Connection
+from sockd.http.doorstep import Doorstep
 from sockd.http.exchange import Application, Exchange
 from sockd.http.limits import ConnectionLimits
-from sockd.http.turns import Turns
+from sockd.http.listener import Listener
+from sockd.http.transport import READ_BYTES, Transport
+from sockd.http.turns import UNIT_BYTES, Turns
 
-BACKLOG = 2048
-READ_BYTES = 64 * 1024
-"""Read of one connection at a time."""
 NEW_SHARE, LEAST_NEW = 4, 64
 """Of all connections, those that may have asked for nothing yet; and how many may at least, and in a flood."""
 ENDED_AT_ONCE = 64
@@ -66,7 +63,8 @@ class HttpServer:
         """There were too many of those since the last tick."""
         self._closing = False
         self._none_left = asyncio.Event()
-        self._servers: list[asyncio.AbstractServer] = []
+        self._is_open = False
+        self._listeners: list[Listener] = []
         self._ticking: asyncio.TimerHandle | None = None
 
     @property
@@ -82,17 +80,18 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen; on return the kernel accepts connections."""
-        loop = asyncio.get_running_loop()
         self.turns = Turns()
+        self._doorstep = Doorstep(self.turns)
+        self._is_open = True
         self._tick()
-        for sock in self._sockets:
-            create: Any = loop.create_server
-            options: dict[str, Any] = {}
-            if sock.family == socket.AF_UNIX:
-                create = loop.create_unix_server
-                # From 3.13 on, loops look for the file, by the name that it was bound by, to remove it at the end.
-                options = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-            self._servers.append(await create(lambda: Connection(self), sock=sock, backlog=BACKLOG, **options))
+        self._listeners = [Listener(sock, self.turns, self._let_in, self._make_room) for sock in self._sockets]
+
+    def _let_in(self, client: socket.socket) -> int:
+        connection = Connection(self)
+        transport = Transport(client, connection, self.scratch, self._doorstep)
+        connection.connection_made(transport)
+        transport.resume_reading()
+        return 1 + transport.read() // UNIT_BYTES
 
     def _tick(self) -> None:
         """An origin server with a clock must send Date (RFC 9110, 6.6.1); once a second is its resolution."""
@@ -125,8 +124,6 @@ class HttpServer:
         if len(self._new) > (LEAST_NEW if self._flooded else max(self.limits.connections // NEW_SHARE, LEAST_NEW)):
             self._flooded = True
             self._thin_out()
-        if len(self._new) > LEAST_NEW // 2:
-            os.sched_yield()  # as between turns (`turns`)
         if len(self._connections) >= self.limits.connections:
             self._make_room()
         self._connections.add(connection)
@@ -163,15 +160,16 @@ class HttpServer:
         """Stop accepting, close idle connections, let requests finish for `drain_s`, then cancel what is left.
 
         Idempotent. Cancelled requests are answered by the application if it wants to."""
-        for server in self._servers:
-            server.close()
+        self._closing = True
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
-        if not self._servers:
+        if not self._is_open:
             return
-        self._servers.clear()
-        self._closing = True
+        self._is_open = False
         for connection in list(self._connections):
             connection.drain()
         await self._drained(drain_s)
@@ -186,6 +184,7 @@ class HttpServer:
         await self._drained(1.0)
         if self._ticking is not None:
             self._ticking.cancel()
+        self._doorstep.close()
 
     async def _drained(self, timeout_s: float) -> None:
         self._none_left.clear()

@@ -58,6 +58,10 @@ def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
         # Inherited by accepted sockets: a peer that stops reading or vanishes loses its connection in this time, which
         # no timer of the server does for an answer that is already written (tcp(7); it covers zero windows as well).
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited, too: an answer is one write
+        # Who says nothing is left to the kernel for a second: it knows only a request for a connection until then, and a
+        # flood of them costs us nothing. Who speaks at once, as all clients do, notices nothing.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         sock.bind(address)
     except BaseException:
         sock.close()

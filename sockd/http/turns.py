@@ -41,6 +41,8 @@ class Turns:
         self._left = UNITS
         """Of this turn, for those who come."""
         self._is_ending = False
+        self.is_taken = False
+        """Right now, by one that waited: what it reads is its own turn's."""
         self._queues: OrderedDict[int, deque[Waiting]] = OrderedDict()
         """By place, the one that is next first; none is empty."""
 
@@ -69,14 +71,17 @@ class Turns:
 
     def _next(self) -> None:
         """A turn begins, with those who wait."""
-        self._is_ending = False
         self._left = units = UNITS
-        while self._queues and units > 0:
-            place, queue = self._queues.popitem(last=False)
-            waiting = queue.popleft()
-            if queue:
-                self._queues[place] = queue
-            units -= waiting.go_on()
-        if self._queues:
-            self._end_soon()
-            os.sched_yield()
+        self.is_taken = True
+        try:
+            while self._queues and units > 0:
+                place, queue = self._queues.popitem(last=False)
+                waiting = queue.popleft()
+                if queue:
+                    self._queues[place] = queue
+                units -= waiting.go_on()
+        finally:
+            self.is_taken = self._is_ending = False
+            if self._queues:
+                self._end_soon()
+                os.sched_yield()

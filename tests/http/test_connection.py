@@ -13,6 +13,7 @@ from sockd.http.front import Front
 from sockd.http.limits import ConnectionLimits
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp
+from sockd.http.transport import Transport
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import get, post, raw
 
@@ -230,7 +231,7 @@ async def test_an_answer_is_one_write(serve: Serve) -> None:
         (connection,) = server._connections
 
         class Counted:
-            def __init__(self, transport: asyncio.Transport) -> None:
+            def __init__(self, transport: Transport) -> None:
                 self._transport = transport
 
             def write(self, data: bytes) -> None:
