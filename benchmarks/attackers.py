@@ -7,6 +7,7 @@ them only time that nobody else wants (`spare_time.py`): what a neighbour notice
     flood    COUNT connections that say nothing, and again
     slow     COUNT connections that send a byte of a head every 10 ms
     large    COUNT connections that each send 7 MB, which is more than is taken, again and again
+    loop     nothing: computes
 
 Each prints "ready" once it has begun, ends with its stdin, and says then how much it has offered a second: requests,
 connections, bytes of heads, megabytes of bodies.
@@ -130,7 +131,11 @@ def large(address: tuple[str, int], count: int) -> None:
         thread.join()
 
 
-ATTACKS = {"burst": burst, "flood": flood, "slow": slow, "large": large}
+def loop(address: tuple[str, int], count: int) -> None:
+    """Computes, as `main` calls it again and again."""
+
+
+ATTACKS = {"burst": burst, "flood": flood, "slow": slow, "large": large, "loop": loop}
 
 
 def end() -> None:

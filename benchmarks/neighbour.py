@@ -3,12 +3,14 @@
 One client calls a warm function again and again, 2 ms apart. In turns, nobody else asks; somebody attacks the worker
 (`attackers.py`); and, where it can, the same attacker attacks another server on the same machine, which shows what of
 the difference is the machine's; both ratios are told. Attackers use only processor time that nobody else wants, as they
-would be on other machines; how much they offered in it is told as well.
+would be on other machines; how much they offered in it is told as well. That they are not, and take turns on the processors,
+is itself noticed: by how much, tell as many loops as there are processors, which compute and ask nobody for anything.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -74,7 +76,26 @@ def measure(run: Run) -> Result:
             for case, rates in offered.items():
                 result.add(f"{WORDS[kind]}: {case}", "offered", UNITS[kind], rates, tail=False)
             judge(result, WORDS[kind], rows)
+        run.say("loops that ask for nothing")
+        measure_loops(run, client, ours, spare, result)
     return result
+
+
+def measure_loops(run: Run, client: Client, ours: Address, spare: SpareTime, result: Result) -> None:
+    """What is noticed of attackers that do not attack."""
+    words = f"{os.cpu_count()} loops that ask for nothing"
+    alone: list[float] = []
+    beside: list[float] = []
+    for _ in range(run.pick(12, 4)):
+        alone += calls(client)
+        with contextlib.ExitStack() as loops:
+            for _ in range(os.cpu_count() or 1):
+                loops.enter_context(attacking("loop", ours, spare, []))
+            beside += calls(client)
+    rows = [result.add(f"{words}: {case}", "latency", "ms", ms) for case, ms in (("alone", alone), ("beside", beside))]
+    before, after = (row.p99 for row in rows)
+    assert before is not None and after is not None
+    result.add(f"{words}: the neighbour's p99, times that without", "ratio", "x", [after / before], tail=False)
 
 
 def judge(result: Result, words: str, rows: dict[str, Row]) -> None:
@@ -99,7 +120,7 @@ def calls(client: Client, count: int = WINDOW_CALLS) -> list[float]:
 @contextlib.contextmanager
 def attacking(kind: str, target: Address, spare: SpareTime, offered: list[float]) -> Iterator[None]:
     """An attacker at work until the end of the block; how much it offered a second is then in the list."""
-    words = (kind, target.host, str(target.port), str(ATTACKS[kind]))
+    words = (kind, target.host, str(target.port), str(ATTACKS.get(kind, 0)))
     command = [sys.executable, "-m", "benchmarks.attackers", *words]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, start_new_session=True
