@@ -8,6 +8,7 @@ function to run: whatever fails is an outcome in a report, and the function read
     wire        daemon ↔ engine                        app_link    engine ↔ the function's sandbox
     engine      definitions, runs, admission           run         one run, from start to report
     modules     wasm → checked, compiled, in memory    guest       one guest in its thread; threads: those
+    compiled_file: what a module is without loading it
     watched     what threads have the loop listen to   alarm       the deadline of a thread's run
     calls       the host functions                     rpcs, connections, messages, handles, guest_memory: what they act on
     host_functions: how wasmtime calls them

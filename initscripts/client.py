@@ -15,15 +15,21 @@ import socket
 from collections.abc import Sequence
 
 from initscripts import wire
-from initscripts.daemon_run import Definition, Ending, Run
+from initscripts.daemon_run import Definition, Ending, Run, Unsent
 from initscripts.engine_wire import EngineWire
 from initscripts.errors import WireError
 from initscripts.keeper import START_DEADLINE_S, EngineKeeper, EngineSettings
 from initscripts.limits import EngineLimits
 from initscripts.process import Ground, missing
+from storage_lib.sockd_initscript import wire as app_wire
 
 LINKS_AHEAD = 4
 """App links made before they are needed: making one takes 60 us, which a cold start would wait for."""
+LATER_S = 0.008
+"""When a run begins that need not hurry: after a start, also of a function with packages. Where the processors are two, what the
+engine does meanwhile is time that the sandbox waits for one of them."""
+SILENCE = app_wire.encode({"op": "end", "outcome": "exit", "status": 0})
+"""What the app of such a run is told at once: that nothing will come, or its first read would wait for it."""
 DIED = "engine_died"
 """How its runs end when the engine does."""
 NOT_READY, BUSY, NO_MEMORY = "not_ready", "busy", "no_memory"
@@ -46,6 +52,8 @@ class EngineClient:
         self._keeper = EngineKeeper(ground, settings, on_start=self._attach, on_end=self._detach)
         self._definitions: dict[int, Definition] = {}
         self._runs: dict[int, Run] = {}
+        self._unsent: dict[int, Unsent] = {}
+        """Of runs that begin later."""
         self._numbers = itertools.count(1)
         self._ready = asyncio.Event()
         self._wire: EngineWire | None = None
@@ -139,11 +147,14 @@ class EngineClient:
         if definition.module_fd >= 0:
             os.close(definition.module_fd)
 
-    def start(self, function: int, request_id: bytes, event: bytes, arrived_ns: int) -> Run | None:
+    def start(
+        self, function: int, request_id: bytes, event: bytes, arrived_ns: int, *, hurries: bool = True
+    ) -> Run | None:
         """Start a run, at once or not at all: what is not done now would come too late. Never waits, never raises.
 
         Args:
-            function: a Definition's id; event: its input; arrived_ns: of the request, CLOCK_MONOTONIC."""
+            function: a Definition's id; event: its input; arrived_ns: of the request, CLOCK_MONOTONIC.
+            hurries: False: its script can tell nobody anything. It begins LATER_S from now, unless it is cancelled before."""
         if self._wire is None or not self.serving or function not in self._definitions:
             return self._none(NOT_READY)
         if len(self._runs) >= self._most_runs:
@@ -154,24 +165,44 @@ class EngineClient:
             return self._none(BUSY)  # out of descriptors
         number = next(self._numbers)
         message = wire.Start(run=number, function=function, request=request_id.hex(), arrived_ns=arrived_ns)
-        fds = [theirs.fileno()]
-        try:
-            if len(event) > wire.EVENT_LIMIT_BYTES:
-                fds.append(memory_file(event))
-                event = b""
-            sent = self._wire.start_now(message, event, fds)
-        except (OSError, WireError):
-            sent = False
-        finally:
-            self._loop.call_soon(theirs.close)
-            for fd in fds[1:]:
-                os.close(fd)
-        if not sent:
+        unsent = Unsent(message, event, theirs)
+        if not (self._send(unsent) if hurries else self._hold(unsent)):
             link.close()
             return self._none(BUSY)
         # After it was sent: what the engine does takes longer than all that is done here.
         run = self._runs[number] = Run(number, link, self.cancel)
         return run
+
+    def _hold(self, unsent: Unsent) -> bool:
+        """Begin it later; False: it cannot be."""
+        try:
+            unsent.link.send(SILENCE)
+        except OSError:
+            unsent.link.close()
+            return False
+        self._unsent[unsent.message.run] = unsent
+        self._loop.call_later(LATER_S, self._begin, unsent.message.run)
+        return True
+
+    def _begin(self, number: int) -> None:
+        unsent = self._unsent.pop(number, None)
+        if unsent is not None and not self._send(unsent):
+            self._end(self._runs[number], Ending(BUSY))
+
+    def _send(self, unsent: Unsent) -> bool:
+        """Tell the engine of a run, and let go of its end of the link; False: it cannot be told now."""
+        event, fds = unsent.event, [unsent.link.fileno()]
+        try:
+            if len(event) > wire.EVENT_LIMIT_BYTES:
+                fds.append(memory_file(event))
+                event = b""
+            return self._wire is not None and self._wire.start_now(unsent.message, event, fds)
+        except (OSError, WireError):
+            return False
+        finally:
+            self._loop.call_soon(unsent.link.close)
+            for fd in fds[1:]:
+                os.close(fd)
 
     def refuse(self, reason: str) -> None:
         """Count a cold start that has no run beside it."""
@@ -182,8 +213,12 @@ class EngineClient:
         return None
 
     def cancel(self, run: Run) -> None:
-        """Stop a run; its report still comes."""
-        self._tell(wire.Cancel(run=run.id))
+        """Stop a run; its report still comes, unless the engine has never heard of it."""
+        if (unsent := self._unsent.pop(run.id, None)) is None:
+            self._tell(wire.Cancel(run=run.id))
+            return
+        unsent.link.close()
+        self._end(run, Ending("cancelled"))
 
     def _tell(self, message: wire.ToEngine, fds: Sequence[int] = ()) -> None:
         """Without an engine it is not needed: the next one is told all that it must know."""
@@ -202,6 +237,9 @@ class EngineClient:
         told, self._wire = self._wire, None
         if told is not None:
             told.close()
+        for unsent in self._unsent.values():
+            unsent.link.close()
+        self._unsent.clear()
         for run in list(self._runs.values()):
             self._end(run, Ending(DIED))
 

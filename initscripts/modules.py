@@ -14,7 +14,6 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-import struct
 import threading
 from pathlib import Path
 
@@ -22,19 +21,15 @@ import msgspec
 import wasmtime
 
 from initscripts import abi
+from initscripts.compiled_file import FORMAT, Facts, open_seal, seal
 from initscripts.errors import BadModule
 
 WASMTIME_VERSION = importlib.metadata.version("wasmtime")
 MODULE_LIMIT_BYTES = 1024 * 1024
 PAGE_BYTES = 64 * 1024
-FORMAT = 1
-"""Raised when our settings for the compiler change: files made with others are not loaded."""
 START_SECTION = 8
 WASM_STACK_BYTES = 512 * 1024
 """Of a guest. A quarter of its thread's: the host functions it calls stand on the same stack."""
-_TRAILER = struct.Struct("<16sI32s")
-"""What it is, the pages of memory that the module begins with, and a digest of all that precedes."""
-_MAGIC = b"sockd-cwasm-%04d" % FORMAT
 _KINDS = {"i": wasmtime.ValType.i32(), "I": wasmtime.ValType.i64()}
 
 
@@ -80,33 +75,12 @@ def compile_module(wasm: bytes, *, limit_bytes: int = MODULE_LIMIT_BYTES) -> byt
     """The content of its compiled file; raises BadModule when it could never run."""
     module = _compile(machine(), wasm, limit_bytes)
     info = _inspect(module, len(wasm))
-    return seal(bytes(module.serialize()), info.memory_pages)
+    return seal(bytes(module.serialize()), Facts(info.memory_pages, not abi.INWARD.issuperset(info.imports)))
 
 
 def cache_name(wasm: bytes) -> str:
     """How the compiled file of a module is called: it names all that the content depends on."""
     return f"{hashlib.sha256(wasm).hexdigest()}-{WASMTIME_VERSION}-{platform.machine()}-{FORMAT}.cwasm"
-
-
-def seal(code: bytes, memory_pages: int) -> bytes:
-    """Machine code with a trailer behind it; the loader of ELF files does not look there."""
-    return code + _TRAILER.pack(_MAGIC, memory_pages, _digest(code, memory_pages))
-
-
-def open_seal(content: bytes) -> int:
-    """The pages of memory; raises BadModule unless this is what `seal` made."""
-    size = len(content) - _TRAILER.size
-    if size > 0:
-        magic, memory_pages, digest = _TRAILER.unpack_from(content, size)
-        if magic == _MAGIC and digest == _digest(memoryview(content)[:size], memory_pages):
-            return int(memory_pages)
-    raise BadModule("the compiled file is damaged, or not of this version's own compile")
-
-
-def _digest(code: bytes | memoryview, memory_pages: int) -> bytes:
-    digest = hashlib.sha256(_MAGIC + memory_pages.to_bytes(4, "little"))
-    digest.update(code)
-    return digest.digest()
 
 
 class LoadedModule(msgspec.Struct, frozen=True):
@@ -160,10 +134,10 @@ class ModuleFile:
 def _load(linker: wasmtime.Linker, source: str | Path | int) -> LoadedModule:
     path = f"/proc/self/fd/{source}" if isinstance(source, int) else str(source)
     with open(path, "rb", buffering=0) as file:
-        memory_pages = open_seal(file.read())
+        facts = open_seal(file.read())
     # What else makes a module one was looked at before it was compiled; that takes longer than all the rest here.
     module = wasmtime.Module.deserialize_file(linker.engine, path)
-    return LoadedModule(linker.instantiate_pre(module), memory_pages * PAGE_BYTES)
+    return LoadedModule(linker.instantiate_pre(module), facts.memory_pages * PAGE_BYTES)
 
 
 def _compile(engine: wasmtime.Engine, wasm: bytes, limit_bytes: int) -> wasmtime.Module:

@@ -186,12 +186,13 @@ class InitscriptStore:
 @functools.cache
 def compiler_key() -> str:
     """What a compiled module depends on beside its source: wasmtime's version, our settings for it, the architecture."""
-    settings = Path(initscripts.__file__).parent / "modules.py"
+    ours = Path(initscripts.__file__).parent
+    settings = b"".join((ours / name).read_bytes() for name in ("abi.py", "compiled_file.py", "modules.py"))
     try:
         version = importlib.metadata.version("wasmtime")
     except importlib.metadata.PackageNotFoundError:
         version = "none"
-    facts = f"{version} {platform.machine()} ".encode() + settings.read_bytes()
+    facts = f"{version} {platform.machine()} ".encode() + settings
     return hashlib.sha256(facts).hexdigest()[:16]
 
 

@@ -61,7 +61,7 @@ def interpreter() -> bytes:
             call = f"(drop {call})"
         cases.append(f"(if (i64.eq (local.get $call) (i64.const {NAMES.index(name)})) (then {call}))")
     return wasm(f"""(module
-        {imports()}
+        {imports(abi.FUNCTIONS)}
         (memory (export "memory") {PAGES})
         (func (export "boot") (local $at i32) (local $end i32) (local $call i64) (local $result i32)
             (drop (call $input_read (i32.const 0) (i32.const 0) (call $input_len)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable
 
 import wasmtime
 
@@ -32,7 +33,7 @@ def module(body: str, *, memory: str = "1", extra: str = "", notes: bool = True,
         offset += len(content)
     assert offset < _NOTES_AT
     return wasm(f"""(module
-        {imports()}
+        {imports(abi.FUNCTIONS)}
         (memory (export "memory") {memory})
         (global $noted (mut i32) (i32.const 0))
         {data}
@@ -47,10 +48,16 @@ def module(body: str, *, memory: str = "1", extra: str = "", notes: bool = True,
             {"(call $send_notes)" if notes else ""}))""")
 
 
-def imports() -> str:
-    """Every function of the ABI, by its name."""
+def module_of(names: Iterable[str], body: str = "") -> bytes:
+    """A module that imports these functions and no more."""
+    return wasm(f"""(module {imports(names)} (memory (export "memory") 1) (func (export "boot") {body}))""")
+
+
+def imports(names: Iterable[str]) -> str:
+    """Functions of the ABI, by their names."""
     lines = []
-    for name, (parameters, results) in abi.FUNCTIONS.items():
+    for name in names:
+        parameters, results = abi.FUNCTIONS[name]
         kinds = " ".join(f"(param {_KINDS[kind]})" for kind in parameters)
         result = "".join(f"(result {_KINDS[kind]})" for kind in results)
         lines.append(f'(import "{abi.IMPORT_MODULE}" "{name}" (func ${name} {kinds} {result}))')

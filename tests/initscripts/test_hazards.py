@@ -15,6 +15,7 @@ import pytest
 import wasmtime
 
 from initscripts import modules
+from initscripts.compiled_file import open_seal
 from initscripts.errors import BadModule
 from initscripts.limits import Budget, EngineLimits
 from initscripts.signals import LoopCalls
@@ -104,13 +105,13 @@ def test_hazard_4_machine_code_that_is_not_ours_or_not_whole_is_not_loaded() -> 
     code = bytes(wasmtime.Module(modules.machine(), module("(call $exit (i32.const 7))")).serialize())
     place = code.index(b"\xb8", 4096) if b"\xb8" in code[4096:] else 5000
     wasmtime.Module.deserialize(modules.machine(), code[:place] + bytes([code[place] ^ 1]) + code[place + 1 :])
-    modules.open_seal(compiled)
+    open_seal(compiled)
     for position in (0, 100, len(compiled) // 2, len(compiled) - 40, len(compiled) - 1):
         flipped = compiled[:position] + bytes([compiled[position] ^ 1]) + compiled[position + 1 :]
         with pytest.raises(BadModule):
-            modules.open_seal(flipped)
+            open_seal(flipped)
     with pytest.raises(BadModule):
-        modules.open_seal(code)
+        open_seal(code)
 
 
 def test_hazard_5_nothing_that_we_install_replaces_urllib3() -> None:

@@ -11,10 +11,11 @@ import pytest
 import wasmtime
 
 from initscripts import abi, modules
+from initscripts.compiled_file import Facts, open_seal, read_facts
 from initscripts.errors import BadModule
 from initscripts.guest import Machine
 from initscripts.modules import ModuleFile
-from tests.initscripts.guests import module, wasm
+from tests.initscripts.guests import module, module_of, wasm
 
 GOOD = module("")
 ENTRY = '(func (export "boot"))'
@@ -78,10 +79,36 @@ def test_the_compiler_is_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "initscripts.compile"]
     made = subprocess.run(command, input=GOOD, capture_output=True, timeout=15)
     assert (made.returncode, made.stderr) == (0, b"")
-    modules.open_seal(made.stdout)
+    open_seal(made.stdout)
     refused = subprocess.run([*command, "100"], input=GOOD, capture_output=True, timeout=15)
     assert (refused.returncode, refused.stdout) == (3, b"")
     assert refused.stderr == b"the module has 101 bytes, 100 are allowed\n"
+
+
+def facts(content: bytes, directory: Path) -> tuple[Facts, Facts]:
+    """What a compiled file says of itself, to who reads it whole and to who reads its end."""
+    (directory / "file").write_bytes(content)
+    with open(directory / "file", "rb") as file:
+        return open_seal(content), read_facts(file.fileno())
+
+
+@pytest.mark.parametrize("name", [*abi.FUNCTIONS, None])
+def test_a_compiled_file_says_whether_its_module_can_do_anything_that_others_notice(
+    name: str | None, tmp_path: Path
+) -> None:
+    content = modules.compile_module(module_of([name] if name else []))
+    does = name in {
+        *("connect", "send_rpc", "send_rpc_buf", "recv_rpc_reply", "send_msg", "send_bytes", "recv_msg"),
+        *("transfer_conn", "get_conn", "abort_launch", "log"),
+    }
+    assert facts(content, tmp_path) == (Facts(1, does), Facts(1, does))
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"x" * 1000])
+def test_what_is_no_compiled_file_says_nothing(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with open(tmp_path / "file", "rb") as file, pytest.raises(BadModule):
+        read_facts(file.fileno())
 
 
 def test_a_compiled_file_is_named_after_all_that_it_depends_on() -> None:
