@@ -25,9 +25,9 @@ from storage_lib.sockd_initscript import wire as app_wire
 
 LINKS_AHEAD = 4
 """App links made before they are needed: making one takes 60 us, which a cold start would wait for."""
-LATER_S = 0.008
-"""When a run begins that need not hurry: after a start, also of a function with packages. Where the processors are two, what the
-engine does meanwhile is time that the sandbox waits for one of them."""
+LATER_S = 0.020
+"""When a run begins that need not hurry: after a start, also of a function that takes 9 ms for its own. Where the processors are
+two, what the engine does meanwhile is time that the sandbox waits for one of them."""
 SILENCE = app_wire.encode({"op": "end", "outcome": "exit", "status": 0})
 """What the app of such a run is told at once: that nothing will come, or its first read would wait for it."""
 DIED = "engine_died"
