@@ -389,7 +389,9 @@ class Sandbox:
             return
         body = body[protocol.TIMES.size :]
         if kind == protocol.FAILED and (number == exchange.number or self.state is State.STARTING):
-            self._finish(read_failure(body, InitFailed if self.state is State.STARTING else FunctionFailed))
+            is_starting = self.state is State.STARTING
+            error = read_failure(body, InitFailed if is_starting else FunctionFailed)
+            self._finish(error, is_answer=not is_starting)
         else:
             raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} instead of {exchange.number}")
 
@@ -456,13 +458,24 @@ class Sandbox:
         self.cgroup.kill_nowait()
         self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds", limit))
 
-    def _finish(self, error: SockdError | None, body: bytes = b"", exec_ns: int = 0, exec_started_ns: int = 0) -> None:
-        """Answer whoever waits, once; the first outcome counts."""
+    def _finish(
+        self,
+        error: SockdError | None,
+        body: bytes = b"",
+        exec_ns: int = 0,
+        exec_started_ns: int = 0,
+        *,
+        is_answer: bool = False,
+    ) -> None:
+        """Answer whoever waits, once; the first outcome counts.
+
+        Args: is_answer: the error is what the handler server has answered with."""
         exchange = self._exchange
         if exchange is not None and not exchange.is_over:
             exchange.is_over = True
             reply = Reply(body, error, exec_ns, exec_started_ns, *self._output.take(), exchange.stream)
-            if error is None:
+            if error is None or is_answer:
+                # It is there for its next request before a client that has this answer can be heard again.
                 self._conclude(exchange, reply)
             else:  # when whoever has found it out is through with the sandbox
                 self._loop.call_soon(self._conclude, exchange, reply)
