@@ -201,8 +201,6 @@ class Nursery:
             node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
             node.unique_bytes, node.shared_bytes = await asyncio.to_thread(pidfds.memory, zygote.pidfd)
             await self._try_canary(node)
-            if not zygote.alive:  # the tree was told of its end before it was in the tree
-                raise ZygoteGone("it ended as soon as it was there")
         except BaseException:
             zygote.close()
             raise
@@ -227,6 +225,9 @@ class Nursery:
         """One fork must get through confinement and warm-up in time; it becomes the node's first spare."""
         async with asyncio.timeout(self._config.canary_deadline_s):
             canary = await self._tree.fork_spare(node.zygote)
+        if not node.zygote.alive:  # the tree was told of its end before it was in the tree
+            canary.destroy()
+            raise ZygoteGone("it ended as soon as it was there")
         if self._config.spares:
             node.add_spare(canary)
         else:

@@ -65,8 +65,10 @@ class FakeZygote:
 class FakeSpare:
     def __init__(self) -> None:
         self.on_death: Callable[[Any], None] = lambda spare: None
+        self.destroyed = False
 
     def destroy(self) -> None:
+        self.destroyed = True
         self.on_death(self)
 
 
@@ -80,6 +82,9 @@ class Tree:
         self.harms: dict[str, Exception | str | int] = {}
         """What happens when a module is imported: raised, failed with words, or 1: a thread is started."""
         self.canary_harms: dict[str, Exception] = {}
+        self.ends_behind_a_canary: set[str] = set()
+        """Modules with which a Zygote ends when it has forked one."""
+        self.spares: list[FakeSpare] = []
         self.spawn_harm: Exception | None = None
         self.zygotes: list[FakeZygote] = []
         self.nodes.append(ZygoteNode(self._zygote(), frozenset(), None))
@@ -97,7 +102,10 @@ class Tree:
         for module in zygote.imported:
             if module in self.canary_harms:
                 raise self.canary_harms[module]
-        return FakeSpare()
+        if self.ends_behind_a_canary.intersection(zygote.imported):
+            zygote.close()
+        self.spares.append(FakeSpare())
+        return self.spares[-1]
 
     def add(self, node: ZygoteNode) -> None:
         self.nodes.append(node)
@@ -225,6 +233,15 @@ async def test_a_canary_that_does_not_answer_refuses_the_package(tmp_path: Path)
         await observed(nursery, tree, A)
         assert [entry.reason for entry in nursery.refused.list()] == ["a fork of it did not answer in time"]
         assert tree.packages() == [set()] and tree.zygotes[1].closed
+
+
+async def test_a_zygote_that_ends_behind_its_canary_leaves_no_sandbox(tmp_path: Path) -> None:
+    tree = Tree()
+    tree.ends_behind_a_canary.add("a")
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, A)
+        assert tree.packages() == [set()] and tree.spares
+        assert [spare for spare in tree.spares if not spare.destroyed] == []
 
 
 async def test_packages_that_only_harm_together_are_all_refused(tmp_path: Path) -> None:
