@@ -156,10 +156,10 @@ def test_stopped_processes_are_given_up(house: PrivateWorker, happened: Happened
     said = {}
     with stopped(*pids(house, "init"), *pids(house, "launcher")):
         said["farm init and launcher"] = cold(house, "beside-init")
-    use_up_spares(house)
     (root,) = pids(house, "root zygote")
     zygotes = pids(house, "zygote")
     with stopped(root, *zygotes):
+        use_up_spares(house)  # now that nobody makes another
         said["Zygotes"] = cold(house, "beside-zygote", "kept")
     ms_until(lambda: root not in pids(house, "root zygote") and not set(zygotes) & set(pids(house, "zygote")))
     ms_until(lambda: bool(pids(house, "root zygote")))
