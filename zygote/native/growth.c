@@ -48,8 +48,7 @@ static void *take_arena(void *context, size_t size)
 static void collapse(char *begin, char *end)
 {
     for (; begin + HUGE_BYTES <= end; begin += HUGE_BYTES)
-        if (madvise(begin, HUGE_BYTES, MADV_COLLAPSE) < 0)
-            continue; /* no huge page to be had, or a hole: only slower */
+        madvise(begin, HUGE_BYTES, MADV_COLLAPSE); /* where there is a hole, or no huge page to be had, it is only slower */
 }
 
 /* -- for Python */
