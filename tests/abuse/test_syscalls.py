@@ -19,8 +19,9 @@ from tests.abuse.attack import PRELUDE, WORTH_A_ZYGOTE, attack, in_zygote
 from tests.abuse.prelude import in_child, outcome, refusal, syscall
 from tests.support.cases import Happened, case
 from tests.support.package_index import wheel
-from tests.support.private_worker import INITIAL_USER_NAMESPACE, PrivateWorker, Process
+from tests.support.private_worker import PrivateWorker
 from tests.support.threads import at_once
+from tests.support.worker_processes import INITIAL_USER_NAMESPACE, Process
 
 HERE = Path(__file__).parent
 LAST = 460

@@ -17,8 +17,8 @@ import msgspec
 from sockd import errors
 from sockd.http.worker_api import Progress, Tree, TreeNode, WorkerApi
 from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.event_configs import EventInvokeConfig
-from sockd.telemetry import ASKED_FOR, Ending, FunctionInfo, Invocation, LogRecord, Times, TraceContext
+from sockd.telemetry import ASKED_FOR, Ending, FunctionInfo, Invocation, LogRecord, Times
+from tests.http.fake_events import FakeEvents
 
 TIMES = Times(queue=1000, setup=200_000, init=3_000_000, exec=40_000)
 
@@ -144,45 +144,6 @@ STREAMS: dict[str, tuple[int, list[tuple[bytes, bytes]]]] = {
 FLOOD = bytes(64 * 1024)
 
 
-class FakeEvents:
-    """Accepts everything for a function that is there; `accepted` is what."""
-
-    def __init__(self, worker: FakeWorker) -> None:
-        self._worker = worker
-        self.accepted: list[tuple[str, str, bytes, str]] = []
-        self.full = False
-        self._configs: dict[tuple[str, str], EventInvokeConfig] = {}
-
-    def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None:
-        return self._configs.get((name, qualifier))
-
-    def event_configs(self, name: str) -> list[EventInvokeConfig]:
-        return [config for (function, _), config in self._configs.items() if function == name]
-
-    async def put_event_config(self, wanted: EventInvokeConfig) -> EventInvokeConfig:
-        self._configs[wanted.function, wanted.qualifier] = wanted
-        return wanted
-
-    async def remove_event_config(self, name: str, qualifier: str) -> bool:
-        return self._configs.pop((name, qualifier), None) is not None
-
-    async def accept(
-        self,
-        name: str,
-        qualifier: str,
-        payload: bytes,
-        *,
-        source: str,
-        retry_key: str = "",
-        trace: TraceContext | None = None,
-    ) -> str:
-        self._worker.function(name)
-        if self.full:
-            raise errors.TooManyEvents("100000 events wait")
-        self.accepted.append((name, qualifier, payload, source))
-        return f"{len(self.accepted):08}-0000-4000-8000-000000000000"
-
-
 IMPORTS: dict[str, Any] = {
     "function": "echo",
     "version": "1",
@@ -211,7 +172,7 @@ class FakeWorker:
         self.url = "http://127.0.0.1:5000"
         self.names = {"echo", "slow", "bug", *ERRORS, *STREAMS}
         self.invoked: list[tuple[str, bytes]] = []
-        self.events = FakeEvents(self)
+        self.events = FakeEvents(self.function)
         self.sent = 0
         """Bytes that were streamed."""
         self.finished = asyncio.Event()

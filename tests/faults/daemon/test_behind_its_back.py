@@ -22,8 +22,9 @@ from tests.faults.daemon.telling import TYPED
 from tests.support.cases import Happened, case
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.plans import Plans
-from tests.support.private_worker import PrivateWorker, look_at
+from tests.support.private_worker import PrivateWorker
 from tests.support.threads import in_background
+from tests.support.worker_processes import look_at
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 

@@ -25,7 +25,7 @@ from tests.faults.daemon.telling import TYPED
 from tests.initscripts.guests import module
 from tests.support.cases import Happened, case
 from tests.support.package_index import PackageIndex, wheel
-from tests.support.private_worker import look_at
+from tests.support.worker_processes import look_at
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
