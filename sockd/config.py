@@ -15,6 +15,9 @@ import msgspec
 from sockd.errors import BadConfig
 
 MB = 1 << 20
+MOST_AWAKE = 8
+"""On a machine with more processors they are not kept awake for each start, unless that is asked for: all are, and to wake one
+takes its own interrupt."""
 
 
 class Slice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -86,6 +89,8 @@ class SandboxConfig(Slice, frozen=True):
     """Cgroups made ahead."""
     favordynmods: Literal["auto", "on", "off"] = "auto"
     """Cheap moves of processes between cgroups, machine-wide until reboot; auto: where they are needed."""
+    alert: Literal["auto", "on", "off"] = "auto"
+    """Idle processors do not sleep while a start is under way, for 10 ms at most; auto: where the kernel can, on up to 8."""
     roots: Literal["auto", "late", "early"] = "auto"
     """When a sandbox's root is put together; late gives spares and a /proc of one's own (`sandbox/assembly.py`)."""
     pause_after_s: float = 0.05

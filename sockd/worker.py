@@ -28,10 +28,11 @@ from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.install_cache import InstallCache
 from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
-from sockd.config import MB, Config
+from sockd.config import MB, MOST_AWAKE, Config
 from sockd.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
 from sockd.kernel import favordynmods, mounts, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from sockd.kernel.cpu_latency import CpuLatency
 from sockd.lambdas.code_store import CodeStore
 from sockd.lambdas.function import Caches
 from sockd.lambdas.function_urls import FunctionUrls
@@ -43,6 +44,7 @@ from sockd.lambdas.registry import Registry
 from sockd.lambdas.secrets import Vault, key_path
 from sockd.lambdas.versions import Versions
 from sockd.sandbox.ahead import Ahead
+from sockd.sandbox.alert import Alert
 from sockd.sandbox.assembly import Assembly, open_assembly
 from sockd.sandbox.base import Base, Bind, interpreter, plan, software
 from sockd.sandbox.cgroup_pool import CgroupPool
@@ -138,7 +140,9 @@ class Worker:
         stack.callback(handlers.close)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
-        caches = Caches(handlers, tree, nursery, budget, scripts, *limits)
+        alert = open_alert(config.sandbox.alert)
+        stack.callback(alert.close)
+        caches = Caches(handlers, tree, nursery, budget, scripts, *limits, alert)
         functions, versions = _functions(config, state, packages, caches, stack)
         urls = FunctionUrls.open(state.path / REGISTRY)
         stack.callback(urls.close)
@@ -269,6 +273,20 @@ def switch_favordynmods(setting: str, hierarchies: Hierarchies) -> None:
         if setting == "on":
             raise BadConfig(f"sandbox.favordynmods: {error}") from error
         _log.warning("favordynmods cannot be switched on; idle cold starts will take 8-12 ms longer: %s", error)
+
+
+def open_alert(setting: str) -> Alert:
+    """What keeps processors awake while a sandbox is being started, where that is wanted and possible (DECISIONS.md, 4).
+
+    Raises: BadConfig."""
+    if setting == "off" or (setting == "auto" and (os.cpu_count() or 1) > MOST_AWAKE):
+        return Alert()
+    try:
+        return Alert(CpuLatency.open())
+    except OSError as error:
+        if setting == "on":
+            raise BadConfig(f"sandbox.alert: {error}") from error
+        return Alert()
 
 
 def take_short_slices() -> None:

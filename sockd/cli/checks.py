@@ -18,9 +18,11 @@ from pathlib import Path
 import uv
 
 from initscripts.process import missing
+from sockd.config import MOST_AWAKE
 from sockd.errors import SandboxFailed
 from sockd.kernel import favordynmods
 from sockd.kernel.cgroups import Hierarchies
+from sockd.kernel.cpu_latency import DEVICE, CpuLatency
 
 GB = 1 << 30
 NEEDED_CAPABILITIES = {  # capabilities(7)
@@ -173,6 +175,19 @@ def cgroup_moves() -> Check:
 
 
 # -- the rest of the host
+
+
+def idle_processors() -> Check:
+    """Whether they can be kept awake while a sandbox is being started (`sandbox.alert`)."""
+    processors = os.cpu_count() or 1
+    try:
+        CpuLatency.open().close()
+    except OSError as error:
+        found = f"they sleep, also while a sandbox is being started: {error}"
+        return Check("idle processors", None, found, f"docker run --device {DEVICE} ...  # " + CONTAINERS)
+    if processors > MOST_AWAKE:
+        return Check("idle processors", True, f'{processors}, which sleep unless sandbox.alert = "on"')
+    return Check("idle processors", True, "kept awake while a sandbox is being started")
 
 
 def open_files() -> Check:

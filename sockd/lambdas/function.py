@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from sockd.caches.handler_cache import HandlerCache
@@ -24,6 +24,7 @@ from sockd.lambdas.leased import Leased, Outcome
 from sockd.lambdas.provisioned import Pool, provisioned_init
 from sockd.lambdas.serving import Done, Serving
 from sockd.lambdas.version import Version
+from sockd.sandbox.alert import Alert
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.program import Program
@@ -43,6 +44,7 @@ class Caches:
     initscripts: Initscripts | None = None
     max_answer_bytes: int = 6 << 20
     max_streamed_bytes: int = 200 << 20
+    alert: Alert = field(default_factory=Alert)
 
 
 class Function:

@@ -42,6 +42,8 @@ class Serving:
     _debugged: Debugged | None = None
     _beside: Beside | None = None
     """Of a cold start that has not taken it yet."""
+    _is_start = False
+    """A new sandbox, or one that is thawed."""
     _version: Version
     _call: Call | None
     _admitted_ns: int
@@ -125,6 +127,8 @@ class Serving:
         if leased is not None and leased.sandbox.state is State.IDLE:
             self._ask(leased)
             return
+        self._is_start = True
+        function.caches.alert.begin()
         if leased is None and self._debugged is None:
             # Now, and not in the task's first step, which is a turn of the loop away.
             self._beside = function.begin_script(self._recorder or version.initscript, request)
@@ -151,6 +155,7 @@ class Serving:
         error = asyncio.CancelledError() if preparing.cancelled() else preparing.exception()
         if error is None:
             return
+        self._function.caches.alert.end()
         # What follows is for a task that was cancelled before its first step.
         if paused is not None:
             paused.sandbox.destroy()
@@ -220,6 +225,8 @@ class Serving:
         if self._is_apart:
             self._leased.sandbox.destroy()
         # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
+        if self._is_start:
+            self._loop.call_soon(self._function.caches.alert.end)
         self._loop.call_soon(self._function.put_back, self._leased, self._version)
 
     def _answer(self, reply: Reply, body: bytes, *, streamed: bool = False) -> None:

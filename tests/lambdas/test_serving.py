@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from sockd.errors import ClientGone, NoCapacity, TooManyRequests
 from sockd.invoke_request import InvokeRequest
+from sockd.kernel.cpu_latency import ANY_US, CpuLatency
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.leased import Leased, Outcome
 from sockd.lambdas.serving import Serving
+from sockd.sandbox.alert import Alert
 from sockd.sandbox.exchange import Call, Reply
 from sockd.sandbox.lifecycle import State
 
@@ -37,6 +40,9 @@ class FakeSandbox:
 
     def abandon(self) -> None:
         self.state = State.DEAD
+
+    async def unpause(self) -> None:
+        self.state = State.IDLE
 
     destroy = abandon
 
@@ -62,6 +68,7 @@ class FakeFunction:
         self.beside = FakeBeside()
         self.warm = True
         self.room = asyncio.Event()
+        self.caches = SimpleNamespace(alert=Alert())
         program, record = SimpleNamespace(is_app=False), SimpleNamespace(version=7)
         self.version = SimpleNamespace(
             program=program, record=record, number="$LATEST", initscript=None, call=lambda request, is_app: None
@@ -189,6 +196,46 @@ async def test_the_queue_is_told_when_the_function_is_switched_off(function: Fak
     first.cancel()
     assert await settled(function)
     assert len(told) == 1 and isinstance(told[0], TooManyRequests)
+
+
+@pytest.fixture
+def latency(function: FakeFunction, tmp_path: Path) -> Iterator[CpuLatency]:
+    """What the function's alert asks for, in a file in the device's place."""
+    (tmp_path / "latency").touch()
+    latency = CpuLatency.open(str(tmp_path / "latency"))
+    function.caches.alert = Alert(latency)
+    yield latency
+    function.caches.alert.close()
+
+
+@pytest.mark.parametrize("state", [State.IDLE, State.PAUSED])
+async def test_processors_stay_awake_until_the_answer_to_a_thaw_is_out(
+    function: FakeFunction, latency: CpuLatency, state: State
+) -> None:
+    latency.allow()
+    function.sandbox.state = state
+    _, told = begin(function)
+    assert (latency.allowed_us() == 0) is (state is State.PAUSED)
+    await steps()
+    function.sandbox.done(Reply())  # type: ignore[misc]
+    assert told and (latency.allowed_us() == 0) is (state is State.PAUSED)
+    assert await settled(function)
+    assert latency.allowed_us() == ANY_US
+
+
+@pytest.mark.parametrize("end", ["fails", "is cancelled", "is cancelled at once"])
+async def test_processors_sleep_again_when_a_start_fails(function: FakeFunction, latency: CpuLatency, end: str) -> None:
+    function.warm = False
+    serving, _ = begin(function)
+    assert latency.allowed_us() == 0
+    if end != "is cancelled at once":
+        await steps()
+    if end == "fails":
+        function.room.set()
+    else:
+        serving.cancel()
+    assert await settled(function)
+    assert latency.allowed_us() == ANY_US
 
 
 @pytest.mark.parametrize("wait", [False, True])
