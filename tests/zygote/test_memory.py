@@ -121,3 +121,10 @@ def test_without_a_region_nothing_is_lost() -> None:
 def test_who_needs_more_than_the_region_has_the_usual_arenas() -> None:
     steps = "_native.gather_arenas(); kept = [bytes(400) for _ in range(900_000)]; print(json.dumps(mappings(kept)))"
     assert evaluate(program(GROWTH, steps)) > 1
+
+
+def test_pieces_of_the_stack_leave_no_holes_between_arenas() -> None:
+    deep = "def deep(n): return n and deep(n - 1)\nsys.setrecursionlimit(9000)\n"
+    between = "\nfor _ in range(5): deep(5000); kept += [object() for _ in range(200_000)]\n"
+    steps = f"_native.gather_arenas()\n{deep}kept = [object() for _ in range(200_000)]{between}"
+    assert evaluate(program(GROWTH, steps, "print(json.dumps(mappings(kept[100_000:])))")) == 1

@@ -14,6 +14,7 @@
 #define MADV_COLLAPSE 25
 #endif
 #define HUGE_BYTES (2UL << 20)
+#define ARENA_BYTES (1UL << 20) /* pymalloc's, since Python 3.10 */
 #define REGION_BYTES (256UL << 20) /* of addresses, which are nothing yet; who needs more has the usual arenas then */
 
 /* PyObjectArenaAllocator: documented, not in the stable ABI, and the same since Python 3.4. */
@@ -34,12 +35,13 @@ static char *aligned(char *address)
     return (char *)(((uintptr_t)address + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1));
 }
 
-/* One behind the other, as long as there is room; given back, it leaves a hole. */
+/* One behind the other, as long as there is room; given back, it leaves a hole. What is smaller is a piece of the interpreter's
+ * stack: those come and go by the hundred in an import, and libraries would be mapped into their holes. */
 static void *take_arena(void *context, size_t size)
 {
     char *arena = next_arena;
 
-    if (size > (size_t)(region_end - arena) || mprotect(arena, size, PROT_READ | PROT_WRITE) < 0)
+    if (size < ARENA_BYTES || size > (size_t)(region_end - arena) || mprotect(arena, size, PROT_READ | PROT_WRITE) < 0)
         return usual.take(context, size);
     next_arena += size;
     return arena;
