@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from zygote import _native, hygiene, protocol
+from zygote import _native, fork_hooks, hygiene, protocol, rehearsal
 
 CHANNEL_FD = 3
 """A process's one connection to the daemon: the channel of a sandbox, the control socket of a Zygote (native.h)."""
@@ -59,15 +59,19 @@ def import_modules(message: dict) -> dict:
     failed = {}
     gc.disable()
     _native.grow_apart()
-    for name in message["modules"]:
-        try:
-            if name.partition(".")[0] not in offered:
-                raise ModuleNotFoundError(f"{name} is not in these packages")
-            __import__(name)
-        except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
-            failed[name] = f"{type(error).__name__}: {error}"[:500]
+    with fork_hooks.Watch():
+        for name in message["modules"]:
+            try:
+                if name.partition(".")[0] not in offered:
+                    raise ModuleNotFoundError(f"{name} is not in these packages")
+                __import__(name)
+            except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
+                failed[name] = f"{type(error).__name__}: {error}"[:500]
     seconds = time.monotonic() - started
+    fork_hooks.rehearse(rehearsal.REPETITIONS)
     hygiene.settle()
+    for _ in range(rehearsal.REPETITIONS):
+        hygiene.after_fork()
     _native.fill_gaps()
     _native.join_pages()
     return {"op": "imported", "seconds": seconds, "threads": hygiene.thread_count(), "failed": failed}

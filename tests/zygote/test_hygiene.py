@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import subprocess
 import sys
 import threading
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,28 +26,79 @@ FORBIDDEN = {
 """Each costs every fork page tables, and milliseconds at the start. (enum and selectors come with socket.)"""
 
 
-@pytest.mark.parametrize("name", sorted(hygiene.RESEED))
+@contextmanager
+def settled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process as a Zygote with stand-ins for packages, which it forgets."""
+    hygiene.settle()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        monkeypatch.undo()
+        hygiene.settle()
+        gc.unfreeze()
+
+
+@pytest.mark.parametrize("name", sorted(hygiene.SEEDERS))
 def test_global_generators_are_seeded_anew_after_a_fork(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seeded: list[tuple[object, ...]] = []
     stand_in = types.ModuleType(name)
     stand_in.seed = lambda *args: seeded.append(args)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, name, stand_in)
-    hygiene.settle()
-    try:
+    with settled(monkeypatch):
+        seeded.clear()
         hygiene.after_fork()
-    finally:
-        gc.unfreeze()
-        monkeypatch.undo()
-        hygiene.settle()  # forget the stand-in
-        gc.unfreeze()
     assert seeded == [()]  # without an argument: from the system's randomness
 
 
+class Twister(types.ModuleType):
+    """numpy.random, as far as its global generator's words are concerned; `offset` bytes from where it says they are."""
+
+    def __init__(self, offset: int = 0) -> None:
+        super().__init__("numpy.random")
+        self.words = (ctypes.c_uint32 * 626)(*range(626))
+        self.seeds = 0
+        address = ctypes.addressof(self.words) + offset
+        self.generator = types.SimpleNamespace(ctypes=types.SimpleNamespace(state_address=address))
+
+    def seed(self) -> None:
+        self.seeds += 1
+
+    def get_state(self, *, legacy: bool) -> dict[str, object]:
+        assert not legacy
+        return {"bit_generator": "MT19937", "state": {"key": memoryview(self.words)[:624], "pos": 624}}
+
+    def get_bit_generator(self) -> types.SimpleNamespace:
+        return self.generator
+
+
+def test_numpys_words_are_overwritten_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Twister()
+    monkeypatch.setitem(sys.modules, "numpy.random", module)
+    with settled(monkeypatch):
+        assert (module.seeds, list(module.words)) == (1, list(range(626)))
+        hygiene.after_fork()
+        first = list(module.words)
+        hygiene.after_fork()
+    assert module.seeds == 1
+    assert first[624:] == list(module.words)[624:] == [624, 625]  # what is behind them is not touched
+    same = [a in (b, number) for number, (a, b) in enumerate(zip(first, module.words, strict=True))]
+    assert sum(same[:624]) < 3
+
+
+def test_numpy_seeds_itself_where_its_words_are_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Twister(offset=4)
+    monkeypatch.setitem(sys.modules, "numpy.random", module)
+    with settled(monkeypatch):
+        hygiene.after_fork()
+    assert (module.seeds, list(module.words)) == (2, list(range(626)))
+
+
 def test_packages_that_are_not_there_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in hygiene.RESEED:
+    for name in hygiene.SEEDERS:
         monkeypatch.delitem(sys.modules, name, raising=False)
     hygiene.after_fork()
-    assert not set(hygiene.RESEED) & set(sys.modules)
+    assert not set(hygiene.SEEDERS) & set(sys.modules)
 
 
 def test_a_zygotes_objects_are_out_of_the_collectors_sight() -> None:

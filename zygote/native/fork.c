@@ -156,7 +156,7 @@ static int is_well_formed(const struct request *request, const struct fd_list *g
     return request->kind < KINDS && given->count >= own && (request->waits == 0 || given->count == own + 1);
 }
 
-/* 1 in the child, 0 in the Zygote; -1 when the daemon cannot be answered. */
+/* 1 in the child, 0 in the Zygote; -1 when the daemon cannot be answered. Between PyOS_BeforeFork and its counterparts. */
 static int fork_child(int control, const struct request *request, const struct fd_list *given)
 {
     int maps[2], pidfd = -1, result;
@@ -167,7 +167,6 @@ static int fork_child(int control, const struct request *request, const struct f
         return refuse(control, request->id, "fork");
     if (pipe2(maps, O_CLOEXEC) < 0)
         return refuse(control, request->id, "pipe2");
-    PyOS_BeforeFork();
     pid = clone_child(request, &pidfd);
     if (pid == 0) {
         close(maps[1]); /* or the end of a Zygote that dies would not be seen */
@@ -179,7 +178,6 @@ static int fork_child(int control, const struct request *request, const struct f
     close(maps[1]);
     if (pidfd >= 0)
         close(pidfd);
-    PyOS_AfterFork_Parent();
     return result;
 }
 
@@ -188,6 +186,46 @@ static int child_is(const struct request *request)
     if (request->kind == ZYGOTE)
         return IS_ZYGOTE;
     return request->is_spare ? IS_SPARE : IS_SANDBOX;
+}
+
+/* Fork until there is something else to do: the role, or -1 with an exception. */
+static int serve(int control)
+{
+    struct request request;
+    struct fd_list given;
+    int forked, cut;
+
+    for (;;) {
+        message_start = buffer;
+        message_length = receive_packet(control, buffer, sizeof buffer, 0, &given, &cut);
+        if (message_length < 0) {
+            if (!PyErr_Occurred())
+                os_error("recvmsg");
+            return -1;
+        }
+        if (cut) {
+            close_all(&given);
+            errno = EMSGSIZE;
+            os_error("recvmsg");
+            return -1;
+        }
+        if (message_length < (Py_ssize_t)sizeof request || buffer[0] != FORK_OP) {
+            close_all(&given);
+            return MESSAGE;
+        }
+        memcpy(&request, buffer, sizeof request);
+        forked = fork_child(control, &request, &given);
+        if (forked > 0) {
+            message_start += sizeof request;
+            message_length -= (Py_ssize_t)sizeof request;
+            return child_is(&request);
+        }
+        close_all(&given);
+        if (forked < 0) {
+            os_error("sendmsg");
+            return -1;
+        }
+    }
 }
 
 /* -- for Python */
@@ -209,38 +247,21 @@ PyObject *native_prepare(PyObject *module, PyObject *args)
 
 PyObject *native_serve(PyObject *module, PyObject *args)
 {
-    struct request request;
-    struct fd_list given;
-    int control, forked, cut;
+    PyObject *kind, *error, *trace;
+    int control, role;
 
     (void)module;
     if (!PyArg_ParseTuple(args, "i:serve", &control))
         return NULL;
-    for (;;) {
-        message_start = buffer;
-        message_length = receive_packet(control, buffer, sizeof buffer, 0, &given, &cut);
-        if (message_length < 0)
-            return PyErr_Occurred() ? NULL : os_error("recvmsg");
-        if (cut) {
-            close_all(&given);
-            errno = EMSGSIZE;
-            return os_error("recvmsg");
-        }
-        if (message_length < (Py_ssize_t)sizeof request || buffer[0] != FORK_OP) {
-            close_all(&given);
-            return PyLong_FromLong(MESSAGE);
-        }
-        memcpy(&request, buffer, sizeof request);
-        forked = fork_child(control, &request, &given);
-        if (forked > 0) {
-            message_start += sizeof request;
-            message_length -= (Py_ssize_t)sizeof request;
-            return PyLong_FromLong(child_is(&request));
-        }
-        close_all(&given);
-        if (forked < 0)
-            return os_error("sendmsg");
-    }
+    /* Once for all forks: what packages want done before each (locks are taken) is Python, and nothing else of that runs here. */
+    PyOS_BeforeFork();
+    role = serve(control);
+    if (role > MESSAGE)
+        return PyLong_FromLong(role); /* the child has had its own PyOS_AfterFork_Child */
+    PyErr_Fetch(&kind, &error, &trace);
+    PyOS_AfterFork_Parent();
+    PyErr_Restore(kind, error, trace);
+    return role < 0 ? NULL : PyLong_FromLong(role);
 }
 
 PyObject *native_message(PyObject *module, PyObject *args)

@@ -1,0 +1,62 @@
+"""What packages register for forks is remembered in its order, and rehearsed without doing harm."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def told(program: str) -> object:
+    """What a program prints as JSON; hooks cannot be taken back, so it is a process of its own."""
+    head = f"import json, os, sys; sys.path.insert(0, {str(REPOSITORY)!r}); from zygote import fork_hooks\ndone = []\n"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", head + program], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+TWO = """
+register = os.register_at_fork
+with fork_hooks.Watch():
+    os.register_at_fork(before=lambda: done.append("b1"), after_in_child=lambda: done.append("c1"))
+    os.register_at_fork(after_in_parent=lambda: done.append("p2"), after_in_child=lambda: done.append("c2"))
+    os.register_at_fork(before=lambda: done.append("b3"))
+assert os.register_at_fork is register
+"""
+
+
+def test_a_rehearsal_runs_what_a_fork_would_run_in_a_child() -> None:
+    child = """
+fork_hooks.rehearse(1)
+rehearsed = done[:]
+done.clear()
+ours, theirs = os.pipe()
+if os.fork() == 0:
+    os.write(theirs, json.dumps(done).encode())
+    os._exit(0)
+os.wait()
+print(json.dumps([rehearsed, json.loads(os.read(ours, 1000))]))
+"""
+    assert told(TWO + child) == [["b3", "b1", "c1", "c2"]] * 2
+
+
+def test_it_is_repeated_but_not_for_long() -> None:
+    often = "fork_hooks.rehearse(3)\nprint(json.dumps(len(done)))"
+    assert told(TWO + often) == 12
+    slow = "fork_hooks.LONGEST_S = -1\nfork_hooks.rehearse(3)\nprint(json.dumps(done))"
+    assert told(TWO + slow) == []
+
+
+def test_a_hook_that_fails_hinders_no_other() -> None:
+    failing = """
+with fork_hooks.Watch():
+    os.register_at_fork(after_in_child=lambda: 1 / 0)
+    os.register_at_fork(after_in_child=lambda: done.append("last"))
+fork_hooks.rehearse(2)
+print(json.dumps(done))
+"""
+    assert told(failing) == ["last", "last"]

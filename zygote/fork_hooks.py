@@ -1,0 +1,51 @@
+"""What packages want done around each fork (`os.register_at_fork`), remembered so that it can be rehearsed.
+
+A child runs these hooks before its function, and code that has never run costs it the most: the interpreter specializes it,
+and fills caches, in pages that are copied for that. Owns the list; the hooks are the interpreter's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST_S = 0.1
+"""How long all of a rehearsal may take: hooks that are slow are so for other reasons."""
+
+_before: list[Callable[[], object]] = []
+_in_child: list[Callable[[], object]] = []
+
+
+class Watch:
+    """While it is entered, hooks that are registered are remembered as well."""
+
+    def __enter__(self) -> None:
+        self._register = os.register_at_fork
+        os.register_at_fork = self._remember  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        os.register_at_fork = self._register
+
+    def _remember(self, **hooks: Callable[[], object]) -> None:
+        self._register(**hooks)
+        if "before" in hooks:
+            _before.insert(0, hooks["before"])  # the last one first, as at a fork
+        if "after_in_child" in hooks:
+            _in_child.append(hooks["after_in_child"])
+
+
+def rehearse(times: int) -> None:
+    """Run them in the order in which a fork and its child would."""
+    end = time.monotonic() + LONGEST_S
+    for _ in range(times):
+        if time.monotonic() > end:
+            return
+        for hook in (*_before, *_in_child):
+            try:
+                hook()
+            except Exception:
+                continue  # so does a fork
