@@ -95,7 +95,7 @@ def no_seccomp() -> None:
 @breaks("open-fds")
 def open_fds() -> None:
     """A handler inherits what its Zygote holds: its root's directory, the cgroup's files, the control socket."""
-    patch_native("confine.c", r"^    must\(syscall\(SYS_close_range.*$", "")
+    patch_native("confine.c", r"^    close_between\(moved.*$", "")
 
 
 @breaks("shared-uid")

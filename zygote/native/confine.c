@@ -1,8 +1,8 @@
 /* How a forked child becomes a handler sandbox, or a Zygote of its own, before any Python runs in it.
  *
  * The order is the contract (DESIGN 3): the cgroups first, so that every page is charged right (if the daemon moves it, while
- * it goes on, which costs its old cgroup a few pages of stack); then the root, the uid, the descriptors; last what cannot be taken back: capabilities, no_new_privs, seccomp. A step that fails is told to the
- * daemon and ends the child here: no half-confined child goes on.
+ * it goes on, as `await_move` says); then the root, the uid, the descriptors; last what cannot be taken back: capabilities,
+ * no_new_privs, seccomp. A step that fails is told to the daemon and ends the child here: no half-confined child goes on.
  */
 
 #include "native.h"
@@ -21,8 +21,6 @@
 #define FAILED 6 /* protocol.FAILED */
 #define TEXT_BYTES 200
 #define FILTER_MAX_INSTRUCTIONS 512
-/* A child of a Zygote with packages, which is not trusted with files of cgroups, is moved by the daemon. */
-#define MOVED "waiting for its cgroups"
 
 /* One FAILED frame: protocol.HEADER, protocol.TIMES, words. */
 struct failure {
@@ -85,15 +83,24 @@ static void set_ids(unsigned int id)
     must(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl(PR_SET_DUMPABLE)");
 }
 
-/* Stdin, stdout, stderr and the one connection. What is given is never one of 0 to 3: a Zygote has those from the start. */
-static void keep_only(int connection, int output)
+static void close_between(int first, unsigned int last)
+{
+    if ((unsigned int)first <= last)
+        must(syscall(SYS_close_range, first, last, 0), "close_range");
+}
+
+/* Stdin, stdout, stderr and the one connection; and for now `moved`, unless it is -1. What is given is never one of 0 to 3: a
+ * Zygote has those from the start. */
+static void keep_only(int connection, int output, int moved)
 {
     must(dup2(null_fd, 0), "dup2");
     must(dup2(output, 1), "dup2");
     must(dup2(output, 2), "dup2");
     must(dup3(connection, CHANNEL_FD, O_CLOEXEC), "dup3");
     report_fd = CHANNEL_FD;
-    must(syscall(SYS_close_range, CHANNEL_FD + 1, ~0U, 0), "close_range");
+    if (moved >= 0)
+        close_between(CHANNEL_FD + 1, (unsigned int)moved - 1);
+    close_between(moved >= 0 ? moved + 1 : CHANNEL_FD + 1, ~0U);
 }
 
 static void filter_calls(int kind)
@@ -102,13 +109,15 @@ static void filter_calls(int kind)
     must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filters[kind], 0, 0), "prctl(PR_SET_SECCOMP)");
 }
 
-/* Everything between clone(2) and user code. Afterwards: own uid, no capability, own root, fds 0-3 and no more.
+/* Everything between clone(2) and user code. Afterwards: own uid, no capability, own root, fds 0-3 and no more; but if it waits,
+ * the descriptor that is returned, for `await_move`.
  *
  * given: root (a detached mount tree: it has no parent mount, so `..` ends there), channel, output, then procs or a pipe. */
-void confine_sandbox(const struct fd_list *given, int waits, int maps_ready)
+int confine_sandbox(const struct fd_list *given, int waits, int maps_ready)
 {
     const struct sigaction by_default = {.sa_handler = SIG_DFL};
     int root = given->fds[0], channel = given->fds[1], output = given->fds[2];
+    int moved = waits ? given->fds[3] : -1;
 
     report_fd = channel;
     if (!waits)
@@ -120,21 +129,20 @@ void confine_sandbox(const struct fd_list *given, int waits, int maps_ready)
     must(setsid(), "setsid");
     await_byte(maps_ready, "waiting for the id maps");
     set_ids(SANDBOX_UID);
-    if (waits)
-        await_byte(given->fds[3], MOVED);
-    keep_only(channel, output);
+    keep_only(channel, output, moved);
     must(lock_securebits(), "prctl(PR_SET_SECUREBITS)");
     must(set_capabilities(0), "capset");
     filter_calls(SANDBOX);
+    return moved;
 }
 
 /* Everything between clone(2) and the first import: root of a user namespace over its block of uids, fds 0-3 and one of
- * /dev/null. Its children are reaped as its parent's are: by the kernel.
+ * /dev/null; returned is what `confine_sandbox` returns. Its children are reaped as its parent's are: by the kernel.
  *
  * given: control, then procs or a pipe. */
-void confine_zygote(const struct fd_list *given, int waits, int maps_ready)
+int confine_zygote(const struct fd_list *given, int waits, int maps_ready)
 {
-    int control = given->fds[0];
+    int control = given->fds[0], moved = waits ? given->fds[1] : -1;
 
     report_fd = control;
     if (!waits)
@@ -142,12 +150,21 @@ void confine_zygote(const struct fd_list *given, int waits, int maps_ready)
     must(setsid(), "setsid");
     await_byte(maps_ready, "waiting for the id maps");
     set_ids(0);
-    if (waits)
-        await_byte(given->fds[1], MOVED);
-    keep_only(control, null_fd);
+    keep_only(control, null_fd, moved);
     null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     must(null_fd, "open(/dev/null)");
     filter_calls(ZYGOTE);
+    return moved;
+}
+
+/* Until the daemon has moved it into its cgroups, which it does while this one confines itself. What a child of packages runs
+ * until here, and its old cgroup is charged for, are their hooks (`os.register_at_fork`): 0.3 MB; nothing is for it to read yet. */
+void await_move(int moved)
+{
+    if (moved < 0)
+        return;
+    await_byte(moved, "waiting for its cgroups");
+    close(moved);
 }
 
 /* -- for Python */

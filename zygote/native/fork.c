@@ -119,13 +119,13 @@ static pid_t clone_child(const struct request *request, int *pidfd)
 /* The child's half. A failure ends it in there. */
 static void be_child(const struct request *request, const struct fd_list *given, int maps_ready)
 {
-    if (request->kind == SANDBOX)
-        confine_sandbox(given, request->waits != 0, maps_ready);
-    else
-        confine_zygote(given, request->waits != 0, maps_ready);
+    int waits = request->waits != 0, is_sandbox = request->kind == SANDBOX;
+    int moved = is_sandbox ? confine_sandbox(given, waits, maps_ready) : confine_zygote(given, waits, maps_ready);
+
     PyOS_AfterFork_Child();
-    if (request->kind == SANDBOX)
+    if (is_sandbox)
         PyGC_Enable(); /* off in a Zygote, whose objects are frozen */
+    await_move(moved);
 }
 
 static int has_ended(int pidfd)

@@ -29,8 +29,9 @@ struct fd_list {
 };
 
 /* confine.c: in the child; none of them returns after a failure. */
-void confine_sandbox(const struct fd_list *given, int waits, int maps_ready);
-void confine_zygote(const struct fd_list *given, int waits, int maps_ready);
+int confine_sandbox(const struct fd_list *given, int waits, int maps_ready);
+int confine_zygote(const struct fd_list *given, int waits, int maps_ready);
+void await_move(int moved);
 
 /* privileges.c; -1 with errno */
 int drop_bounding_set(unsigned long long keep);
