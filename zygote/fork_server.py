@@ -25,7 +25,9 @@ def serve() -> int:
     at the top of the stack, not five frames deep."""
     zygote = ZYGOTE  # looked up before the fork
     while True:
+        fork_hooks.is_zygote = True
         role = _native.serve(CHANNEL_FD)
+        fork_hooks.is_zygote = False
         if role and role != zygote:
             return role
         data = _native.message()

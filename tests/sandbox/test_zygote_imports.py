@@ -103,3 +103,56 @@ def test_a_fork_bomb_in_a_zygote_meets_a_limit_and_leaves_nothing(house: House) 
     assert not house.import_modules(zygote, ["bomb"]).failed
     assert zygote.cgroup is not None
     assert len(zygote.cgroup.pids()) == MAX_TASKS
+
+
+def test_hooks_of_packages_are_run_in_each_sandbox(house: House) -> None:
+    source = (
+        "import os\nruns = []\n"
+        "os.register_at_fork(before=lambda: runs.append('b'), after_in_child=lambda: runs.append(os.getpid()))\n"
+    )
+    house.add_package("p", {"hooked.py": source})
+    zygote = house.spawn()
+    house.import_modules(zygote, ["hooked"])
+    handler = "import hooked\ndef handler(event): return hooked.runs[-2:]\n"
+    for _ in range(2):
+        assert house.answer(handler, zygote=zygote) == ["b", 1]  # 1: in its pid namespace
+
+
+THREADS_AFTER_A_ZYGOTE = """
+import concurrent.futures.thread, logging, os, threading
+
+def child():
+    with logging._lock:
+        return len(threading.enumerate()) == 1 and threading.current_thread() is threading.main_thread()
+
+def handler(event):
+    '''Threads and locks as they are to be, in a sandbox and in a process that it forks while a thread holds them.'''
+    mine = child()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(str, range(20)))
+    locked, done = threading.Event(), threading.Event()
+    def hold():
+        with concurrent.futures.thread._global_shutdown_lock:
+            locked.set()
+            done.wait(0.05)
+    thread = threading.Thread(target=hold)
+    thread.start()
+    locked.wait()
+    pid = os.fork()
+    if not pid:
+        with concurrent.futures.thread._global_shutdown_lock:
+            os._exit(0 if child() else 1)
+    done.set()
+    thread.join()
+    logging.getLogger("x").warning("said")
+    counted = answers == [str(each) for each in range(20)]
+    return [mine, counted, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), threading.active_count()]
+"""
+
+
+def test_threads_and_locks_are_in_order_in_a_sandbox_and_its_own_forks(house: House) -> None:
+    house.add_package("p", {"threads.py": "import concurrent.futures.thread, logging, threading\n"})
+    zygote = house.spawn()
+    assert not house.import_modules(zygote, ["threads"]).failed
+    for _ in range(2):
+        assert house.answer(THREADS_AFTER_A_ZYGOTE, zygote=zygote) == [True, True, 0, 1]

@@ -1,4 +1,4 @@
-"""What packages register for forks is remembered in its order, and rehearsed without doing harm."""
+"""What packages register for forks is remembered in its order, rehearsed without doing harm, and left out where it has no use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+from zygote import fork_hooks
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -60,3 +62,27 @@ fork_hooks.rehearse(2)
 print(json.dumps(done))
 """
     assert told(failing) == ["last", "last"]
+
+
+def test_what_is_for_threads_is_not_done_in_a_zygotes_child_but_in_every_other() -> None:
+    assert "logging" in fork_hooks.FOR_THREADS
+    steps = """
+source = "import os\\nos.register_at_fork(before=lambda: done.append('b'), after_in_child=lambda: done.append('c'))"
+with fork_hooks.Watch():
+    exec(source, {"__name__": "logging", "done": done})
+def forked():
+    done.clear()
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        os.write(theirs, json.dumps(done).encode())
+        os._exit(0)
+    os.wait()
+    return json.loads(os.read(ours, 1000))
+fork_hooks.rehearse(3)
+before = done[:]
+fork_hooks.is_zygote = True
+own = forked()
+fork_hooks.is_zygote = False
+print(json.dumps([before, own, forked()]))
+"""
+    assert told(steps) == [[], [], ["b", "c"]]
