@@ -129,16 +129,27 @@ class ZygoteTree:
         return self.best(closure)
 
     async def _start_from(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Started:
-        limits = program.limits
+        if (started := self._spare_of(node, program, reservation)) is not None:
+            return started
         node.hit(time.monotonic())
-        spare = node.take_spare() if limits.network == self._spare_limits.network else None
-        if spare is not None:
-            spare.adopt(reservation)
-            return Started(spare, node, from_spare=True)
-        sandbox = await Sandbox.fork(self._parts, node.zygote, limits, reservation, program)
+        sandbox = await Sandbox.fork(self._parts, node.zygote, program.limits, reservation, program)
         return Started(sandbox, node, from_spare=False)
 
     # -- spares
+
+    def start_at_once(self, closure: frozenset[str], program: Program, reservation: Reservation) -> Started | None:
+        """As `start`, from a spare of the best node; None: there is none, and the reservation still is the caller's."""
+        return self._spare_of(self.best(closure), program, reservation) if self._has_root() else None
+
+    def _spare_of(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Started | None:
+        if program.limits.network != self._spare_limits.network:
+            return None
+        spare = node.take_spare()
+        if spare is None:
+            return None
+        node.hit(time.monotonic())
+        spare.adopt(reservation)
+        return Started(spare, node, from_spare=True)
 
     def refill(self, node: ZygoteNode) -> None:
         """Make as many spares as the node's recent rate asks for, in the background; never waits."""

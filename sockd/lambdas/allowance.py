@@ -36,8 +36,11 @@ class Allowance:
 
     async def reserve(self, memory_bytes: int, *, deadline_s: float) -> Reservation:
         """Memory for one sandbox: the function's own, or the worker's. Raises: NoCapacity."""
-        reservation = self._own_budget.reserve_nowait(memory_bytes)
-        return reservation or await self._budget.reserve(memory_bytes, deadline_s=deadline_s)
+        return self.reserve_nowait(memory_bytes) or await self._budget.reserve(memory_bytes, deadline_s=deadline_s)
+
+    def reserve_nowait(self, memory_bytes: int) -> Reservation | None:
+        """As `reserve`, of memory that is free; None: there is not so much."""
+        return self._own_budget.reserve_nowait(memory_bytes) or self._budget.reserve_nowait(memory_bytes)
 
     def close(self) -> None:
         """Waiters are served, later requests are not."""

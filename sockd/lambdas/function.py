@@ -8,7 +8,9 @@ the version that was current when it was admitted; sandboxes of a version that i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -179,17 +181,36 @@ class Function:
             raise
         forked_ns = time.monotonic_ns()
         sandbox = started.sandbox
-        try:
+        with destroyed_unless_prepared(sandbox):
             if beside is None:
                 sandbox.become(program)
             else:
                 become_beside(sandbox, version.program, beside, is_recording=is_recording)
-        except OSError as error:
-            sandbox.destroy()
-            raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
         origin: Origin = "spare" if started.from_spare else "zygote"
         ready_ns = time.monotonic_ns()
         return Leased(sandbox, origin, started_ns, ready_ns, started.node, reserved_ns, forked_ns, beside)
+
+    def start_at_once(self, version: Version) -> Leased | None:
+        """As `start`, where that waits for nothing; None: there is no spare, or no memory, or an initscript has to begin first.
+
+        Raises: SandboxFailed."""
+        if version.initscript is not None or not self.caches.tree.most_spares:
+            return None
+        program = version.program
+        started_ns = time.monotonic_ns()
+        reservation = self.allowance.reserve_nowait(program.limits.memory_bytes)
+        if reservation is None:
+            return None
+        reserved_ns = time.monotonic_ns()
+        started = self.caches.tree.start_at_once(version.zygote_keys, program, reservation)
+        if started is None:
+            reservation.close()
+            return None
+        taken_ns = time.monotonic_ns()
+        sandbox = started.sandbox
+        with destroyed_unless_prepared(sandbox):
+            sandbox.become(program)
+        return Leased(sandbox, "spare", started_ns, time.monotonic_ns(), started.node, reserved_ns, taken_ns)
 
     def put_back(self, leased: Leased, version: Version) -> None:
         """Keep or destroy a sandbox whose request is over, then let the next request in."""
@@ -231,6 +252,16 @@ def tell(told: asyncio.Future[Outcome | BaseException], outcome: Outcome | BaseE
     """Have the one who waits for it go on."""
     if not told.done():
         told.set_result(outcome)
+
+
+@contextlib.contextmanager
+def destroyed_unless_prepared(sandbox: Sandbox) -> Iterator[None]:
+    """Destroy it if the block fails to make it a function. Raises: SandboxFailed."""
+    try:
+        yield
+    except OSError as error:
+        sandbox.destroy()
+        raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
 
 
 def become_beside(sandbox: Sandbox, program: Program, beside: Beside, *, is_recording: bool) -> None:

@@ -1,8 +1,8 @@
 """One request's way through a function: its turn, a sandbox, the answer.
 
 A warm request is no task and waits for no future: each step is called by the one that makes it possible, the last by the
-frame that the sandbox answers with. Only what takes several steps of the loop is a task: a cold start, a thaw, an answer
-that is passed on piece by piece.
+frame that the sandbox answers with. Nor is one that there is a spare for. Only what takes several steps of the loop is a
+task: a fork, a thaw, an answer that is passed on piece by piece.
 
 Owns its place among the function's requests, and its sandbox until the function puts that back.
 """
@@ -120,7 +120,9 @@ class Serving:
         try:
             is_app = version.program.is_app
             self._call = None if is_app is None else version.call(request, is_app)
-            leased = function.lease(version, request) if not self._is_apart else None
+            leased = None
+            if not self._is_apart:
+                leased = function.lease(version, request) or function.start_at_once(version)
         except Exception as error:
             self._give_back_turn(error)
             return
@@ -129,6 +131,10 @@ class Serving:
             return
         self._is_start = True
         function.caches.alert.begin()
+        if leased is not None and leased.sandbox.state is State.STARTING:
+            leased.why = ASKED_FOR if request.fresh else ""
+            self._ask(leased)
+            return
         if leased is None and self._debugged is None:
             # Now, and not in the task's first step, which is a turn of the loop away.
             self._beside = function.begin_script(self._recorder or version.initscript, request)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sockd.errors import ClientGone, NoCapacity, TooManyRequests
+from sockd.errors import ClientGone, NoCapacity, SandboxFailed, TooManyRequests
 from sockd.invoke_request import InvokeRequest
 from sockd.kernel.cpu_latency import ANY_US, CpuLatency
 from sockd.lambdas.admission import Admission
@@ -67,6 +67,7 @@ class FakeFunction:
         self.sandbox = FakeSandbox()
         self.beside = FakeBeside()
         self.warm = True
+        self.spare: Leased | Exception | None = None
         self.room = asyncio.Event()
         self.caches = SimpleNamespace(alert=Alert())
         program, record = SimpleNamespace(is_app=False), SimpleNamespace(version=7)
@@ -76,6 +77,11 @@ class FakeFunction:
 
     def lease(self, version: object, request: InvokeRequest) -> Leased | None:
         return Leased(self.sandbox, "warm") if self.warm else None  # type: ignore[arg-type]
+
+    def start_at_once(self, version: object) -> Leased | None:
+        if isinstance(self.spare, Exception):
+            raise self.spare
+        return self.spare
 
     def begin_script(self, script: object, request: InvokeRequest) -> FakeBeside:
         return self.beside
@@ -221,6 +227,44 @@ async def test_processors_stay_awake_until_the_answer_to_a_thaw_is_out(
     assert told and (latency.allowed_us() == 0) is (state is State.PAUSED)
     assert await settled(function)
     assert latency.allowed_us() == ANY_US
+
+
+async def test_what_a_spare_is_there_for_is_no_task_and_keeps_processors_awake(
+    function: FakeFunction, latency: CpuLatency
+) -> None:
+    function.warm = False
+    function.sandbox.state = State.STARTING
+    function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
+    tasks = asyncio.all_tasks()
+    _, told = begin(function)
+    assert function.sandbox.done is not None and not told and latency.allowed_us() == 0
+    function.sandbox.done(Reply(b"[]"))
+    (outcome,) = told
+    assert isinstance(outcome, Outcome) and outcome.invocation.body == b"[]" and outcome.leased.why == ""
+    assert asyncio.all_tasks() == tasks
+    assert await settled(function)
+    assert latency.allowed_us() == ANY_US
+
+
+@pytest.mark.parametrize("ends", ["unprepared", "unasked", "cancelled"])
+async def test_a_spare_that_comes_to_nothing_gives_the_place_back(
+    function: FakeFunction, latency: CpuLatency, ends: str
+) -> None:
+    latency.allow()
+    function.warm = False
+    function.sandbox.state = State.STARTING
+    function.sandbox.fails = ends == "unasked"
+    function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
+    if ends == "unprepared":
+        function.spare = SandboxFailed("no mount")
+    serving, told = begin(function)
+    assert not told
+    if ends == "cancelled":
+        serving.cancel()
+    assert await settled(function)
+    assert len(told) == (ends != "cancelled") and latency.allowed_us() == ANY_US
+    if ends != "unprepared":
+        assert function.sandbox.state is State.DEAD
 
 
 @pytest.mark.parametrize("end", ["fails", "is cancelled", "is cancelled at once"])
