@@ -25,7 +25,7 @@ FUNCTION = {
     "version": "0",
     "handler": f"{NAME}:handler",
     "entry_file": f"{NAME}.py",
-    "paths": [],
+    "paths": ["/packages/none"],  # where there are packages, imports are timed
     "pth": [],
     "storage": "own",
     "env": {},
