@@ -45,10 +45,11 @@ class Watch:
             self._register(**{when: for_others(hook) for when, hook in hooks.items()})
             return
         self._register(**hooks)
+        if "after_in_child" not in hooks:
+            return  # what no child takes back, such as a lock, is not taken twice
+        _in_child.append(hooks["after_in_child"])
         if "before" in hooks:
             _before.insert(0, hooks["before"])  # the last one first, as at a fork
-        if "after_in_child" in hooks:
-            _in_child.append(hooks["after_in_child"])
 
 
 def for_others(hook: Hook) -> Hook:

@@ -24,7 +24,7 @@ NOOP = "def f(event): return 1"
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    return '[sandbox]\nalert = "on"\n'
+    return '[sandbox]\nalert = "on"\npause_after_s = 10.0\n'  # nothing is thawed that should be warm
 
 
 @pytest.fixture

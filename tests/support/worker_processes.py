@@ -44,6 +44,10 @@ def look_at(pid: int) -> Process | None:
         namespace = os.readlink(f"/proc/{pid}/ns/user")
     except (FileNotFoundError, ProcessLookupError):
         return None
+    except PermissionError:  # also of a process that was reaped meanwhile (proc_ns_readlink)
+        if Path(f"/proc/{pid}").exists():
+            raise
+        return None
     status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
     depth = len(status["NSpid"].split())
     if b"initscripts" in words:

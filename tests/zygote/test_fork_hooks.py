@@ -21,12 +21,12 @@ def told(program: str) -> object:
     return json.loads(done.stdout)
 
 
-TWO = """
+THREE = """
 register = os.register_at_fork
 with fork_hooks.Watch():
     os.register_at_fork(before=lambda: done.append("b1"), after_in_child=lambda: done.append("c1"))
     os.register_at_fork(after_in_parent=lambda: done.append("p2"), after_in_child=lambda: done.append("c2"))
-    os.register_at_fork(before=lambda: done.append("b3"))
+    os.register_at_fork(before=lambda: done.append("b3"), after_in_child=lambda: done.append("c3"))
 assert os.register_at_fork is register
 """
 
@@ -43,14 +43,26 @@ if os.fork() == 0:
 os.wait()
 print(json.dumps([rehearsed, json.loads(os.read(ours, 1000))]))
 """
-    assert told(TWO + child) == [["b3", "b1", "c1", "c2"]] * 2
+    assert told(THREE + child) == [["b3", "b1", "c1", "c2", "c3"]] * 2
 
 
 def test_it_is_repeated_but_not_for_long() -> None:
     often = "fork_hooks.rehearse(3)\nprint(json.dumps(len(done)))"
-    assert told(TWO + often) == 12
+    assert told(THREE + often) == 15
     slow = "fork_hooks.LONGEST_S = -1\nfork_hooks.rehearse(3)\nprint(json.dumps(done))"
-    assert told(TWO + slow) == []
+    assert told(THREE + slow) == []
+
+
+def test_a_lock_that_only_the_parent_gives_back_is_not_taken() -> None:
+    locking = """
+import threading
+lock = threading.Lock()
+with fork_hooks.Watch():
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release)
+fork_hooks.rehearse(2)
+print(json.dumps(lock.locked()))
+"""
+    assert told(locking) is False
 
 
 def test_a_hook_that_fails_hinders_no_other() -> None:
