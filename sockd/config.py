@@ -89,7 +89,7 @@ class SandboxConfig(Slice, frozen=True):
     """Cgroups made ahead."""
     favordynmods: Literal["auto", "on", "off"] = "auto"
     """Cheap moves of processes between cgroups, machine-wide until reboot; auto: where they are needed."""
-    alert: Literal["auto", "on", "off"] = "auto"
+    idle_poll: Literal["auto", "on", "off"] = "auto"
     """Idle processors do not sleep while a start is under way, for 10 ms at most; auto: where the kernel can, on up to 8."""
     roots: Literal["auto", "late", "early"] = "auto"
     """When a sandbox's root is put together; late gives spares and a /proc of one's own (`sandbox/assembly.py`)."""

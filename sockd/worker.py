@@ -44,12 +44,12 @@ from sockd.lambdas.registry import Registry
 from sockd.lambdas.secrets import Vault, key_path
 from sockd.lambdas.versions import Versions
 from sockd.sandbox.ahead import Ahead
-from sockd.sandbox.alert import Alert
 from sockd.sandbox.assembly import Assembly, open_assembly
 from sockd.sandbox.base import Base, Bind, interpreter, plan, software
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.ends import Ends
 from sockd.sandbox.farm import Farm, farm_path
+from sockd.sandbox.idle_poll import IdlePoll
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits
@@ -140,9 +140,9 @@ class Worker:
         stack.callback(handlers.close)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
-        alert = open_alert(config.sandbox.alert)
-        stack.callback(alert.close)
-        caches = Caches(handlers, tree, nursery, budget, scripts, *limits, alert)
+        idle_poll = open_idle_poll(config.sandbox.idle_poll)
+        stack.callback(idle_poll.close)
+        caches = Caches(handlers, tree, nursery, budget, scripts, *limits, idle_poll)
         functions, versions = _functions(config, state, packages, caches, stack)
         urls = FunctionUrls.open(state.path / REGISTRY)
         stack.callback(urls.close)
@@ -275,18 +275,18 @@ def switch_favordynmods(setting: str, hierarchies: Hierarchies) -> None:
         _log.warning("favordynmods cannot be switched on; idle cold starts will take 8-12 ms longer: %s", error)
 
 
-def open_alert(setting: str) -> Alert:
+def open_idle_poll(setting: str) -> IdlePoll:
     """What keeps processors awake while a sandbox is being started, where that is wanted and possible (DECISIONS.md, 4).
 
     Raises: BadConfig."""
     if setting == "off" or (setting == "auto" and (os.cpu_count() or 1) > MOST_AWAKE):
-        return Alert()
+        return IdlePoll()
     try:
-        return Alert(CpuLatency.open())
+        return IdlePoll(CpuLatency.open())
     except OSError as error:
         if setting == "on":
-            raise BadConfig(f"sandbox.alert: {error}") from error
-        return Alert()
+            raise BadConfig(f"sandbox.idle_poll: {error}") from error
+        return IdlePoll()
 
 
 def take_short_slices() -> None:

@@ -178,7 +178,7 @@ def cgroup_moves() -> Check:
 
 
 def idle_processors() -> Check:
-    """Whether they can be kept awake while a sandbox is being started (`sandbox.alert`)."""
+    """Whether they can be kept awake while a sandbox is being started (`sandbox.idle_poll`)."""
     processors = os.cpu_count() or 1
     try:
         CpuLatency.open().close()
@@ -186,7 +186,7 @@ def idle_processors() -> Check:
         found = f"they sleep, also while a sandbox is being started: {error}"
         return Check("idle processors", None, found, f"docker run --device {DEVICE} ...  # " + CONTAINERS)
     if processors > MOST_AWAKE:
-        return Check("idle processors", True, f'{processors}, which sleep unless sandbox.alert = "on"')
+        return Check("idle processors", True, f'{processors}, which sleep unless sandbox.idle_poll = "on"')
     return Check("idle processors", True, "kept awake while a sandbox is being started")
 
 

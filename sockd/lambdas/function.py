@@ -26,7 +26,7 @@ from sockd.lambdas.leased import Leased, Outcome
 from sockd.lambdas.provisioned import Pool, provisioned_init
 from sockd.lambdas.serving import Done, Serving
 from sockd.lambdas.version import Version
-from sockd.sandbox.alert import Alert
+from sockd.sandbox.idle_poll import IdlePoll
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.program import Program
@@ -46,7 +46,7 @@ class Caches:
     initscripts: Initscripts | None = None
     max_answer_bytes: int = 6 << 20
     max_streamed_bytes: int = 200 << 20
-    alert: Alert = field(default_factory=Alert)
+    idle_poll: IdlePoll = field(default_factory=IdlePoll)
 
 
 class Function:

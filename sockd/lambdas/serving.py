@@ -130,7 +130,7 @@ class Serving:
             self._ask(leased)
             return
         self._is_start = True
-        function.caches.alert.begin()
+        function.caches.idle_poll.begin()
         if leased is not None and leased.sandbox.state is State.STARTING:
             leased.why = ASKED_FOR if request.fresh else ""
             self._ask(leased)
@@ -161,7 +161,7 @@ class Serving:
         error = asyncio.CancelledError() if preparing.cancelled() else preparing.exception()
         if error is None:
             return
-        self._function.caches.alert.end()
+        self._function.caches.idle_poll.end()
         # What follows is for a task that was cancelled before its first step.
         if paused is not None:
             paused.sandbox.destroy()
@@ -232,7 +232,7 @@ class Serving:
             self._leased.sandbox.destroy()
         # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
         if self._is_start:
-            self._loop.call_soon(self._function.caches.alert.end)
+            self._loop.call_soon(self._function.caches.idle_poll.end)
         self._loop.call_soon(self._function.put_back, self._leased, self._version)
 
     def _answer(self, reply: Reply, body: bytes, *, streamed: bool = False) -> None:

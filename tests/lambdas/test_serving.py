@@ -16,8 +16,8 @@ from sockd.kernel.cpu_latency import ANY_US, CpuLatency
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.leased import Leased, Outcome
 from sockd.lambdas.serving import Serving
-from sockd.sandbox.alert import Alert
 from sockd.sandbox.exchange import Call, Reply
+from sockd.sandbox.idle_poll import IdlePoll
 from sockd.sandbox.lifecycle import State
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ class FakeFunction:
         self.warm = True
         self.spare: Leased | Exception | None = None
         self.room = asyncio.Event()
-        self.caches = SimpleNamespace(alert=Alert())
+        self.caches = SimpleNamespace(idle_poll=IdlePoll())
         program, record = SimpleNamespace(is_app=False), SimpleNamespace(version=7)
         self.version = SimpleNamespace(
             program=program, record=record, number="$LATEST", initscript=None, call=lambda request, is_app: None
@@ -206,12 +206,12 @@ async def test_the_queue_is_told_when_the_function_is_switched_off(function: Fak
 
 @pytest.fixture
 def latency(function: FakeFunction, tmp_path: Path) -> Iterator[CpuLatency]:
-    """What the function's alert asks for, in a file in the device's place."""
+    """What the function asks for, in a file in the device's place."""
     (tmp_path / "latency").touch()
     latency = CpuLatency.open(str(tmp_path / "latency"))
-    function.caches.alert = Alert(latency)
+    function.caches.idle_poll = IdlePoll(latency)
     yield latency
-    function.caches.alert.close()
+    function.caches.idle_poll.close()
 
 
 @pytest.mark.parametrize("state", [State.IDLE, State.PAUSED])

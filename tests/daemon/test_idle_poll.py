@@ -24,7 +24,7 @@ NOOP = "def f(event): return 1"
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    return '[sandbox]\nalert = "on"\npause_after_s = 10.0\n'  # nothing is thawed that should be warm
+    return '[sandbox]\nidle_poll = "on"\npause_after_s = 10.0\n'  # nothing is thawed that should be warm
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_only_the_daemon_holds_the_device(daemon: RunningDaemon) -> None:
 
 
 def test_switched_off_it_holds_nothing(tmp_path: Path) -> None:
-    daemon = RunningDaemon.start(tmp_path / "state", '[sandbox]\nalert = "off"\n')
+    daemon = RunningDaemon.start(tmp_path / "state", '[sandbox]\nidle_poll = "off"\n')
     try:
         assert holders(daemon) == []
     finally:

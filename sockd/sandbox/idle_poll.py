@@ -19,11 +19,11 @@ LONGEST_S = 0.01
 a function that takes longer gains nothing by it."""
 
 
-class Alert:
+class IdlePoll:
     """`begin` it with each start, `end` it once for each, when that was answered."""
 
     def __init__(self, latency: CpuLatency | None = None) -> None:
-        """Args: latency: this alert's from now on; None: processors sleep as they like."""
+        """Args: latency: its own from now on; None: processors sleep as they like."""
         self._latency = latency
         self._under_way = 0
         self._is_on = False
