@@ -1,4 +1,4 @@
-"""The user's handler: found by name, called the way its signature asks for, its answer and its errors made into JSON.
+"""The user's handler: found by name, called the way its signature asks for, its answer made into JSON.
 
 Conventions (research of what AWS, SeBS and OpenLambda users write): two positional parameters get (event, context), one
 gets (event); `async def` is awaited on one event loop that lives as long as the sandbox; an iterator that is returned is
@@ -8,22 +8,15 @@ the answer's pieces. A web app is another kind of handler (`zygote.apps`).
 from __future__ import annotations
 
 import json
-import marshal
-import os
 import sys
 import time
+
+from zygote.entry_module import load_file
+from zygote.errors import HandlerNotFound, InvalidEvent, MarshalError
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from typing import Any
-
-_bootstrap = sys.modules["_frozen_importlib"]
-_external = sys.modules["_frozen_importlib_external"]
-CACHE_TAG = sys.implementation.cache_tag
-UNCHECKED: bytes = _external.MAGIC_NUMBER + b"\1\0\0\0"
-"""How bytecode begins that is valid whatever its source's time (PEP 552): what a deploy writes."""
-
-BUILTIN = frozenset(sys.builtin_module_names)
 
 decode = json.JSONDecoder().decode
 # What is below json's own functions, made once: they match patterns and make an encoder for each call.
@@ -33,18 +26,6 @@ encode = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
     markers, json.JSONEncoder().default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
 )
 """(answer, 0) -> strings; `markers` are the containers that it is in. No NaN."""
-
-
-class HandlerNotFound(Exception):
-    """The entry point names a module or an attribute that is not there, or that cannot be called."""
-
-
-class Told(Exception):
-    """An error in the words of somebody else: a program behind the Runtime API."""
-
-    def __init__(self, kind: str, message: str, stack: list[str]) -> None:
-        super().__init__(message)
-        self.answer = {"errorMessage": message, "errorType": kind, "stackTrace": stack}
 
 
 class Context:
@@ -161,22 +142,6 @@ class Runner:
         self.run = asyncio.Runner().run
 
 
-class MarshalError(Exception):
-    """The handler returned something that JSON cannot hold."""
-
-
-class InvalidEvent(Exception):
-    """The request's payload is not JSON."""
-
-
-ERROR_TYPES: dict[type[BaseException], str] = {
-    HandlerNotFound: "Runtime.HandlerNotFound",
-    MarshalError: "Runtime.MarshalError",
-    InvalidEvent: "InvalidRequestContentException",
-}
-"""AWS's names for what is not the user's own exception."""
-
-
 def parse_event(event: bytes) -> object:
     try:
         text = str(event, "utf-8")
@@ -198,72 +163,6 @@ def encode_answer(answer: object) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         markers.clear()  # it was left in the middle of a container
         raise MarshalError(f"Unable to marshal response: {error}") from None
-
-
-def bytecode(source: str, path: str) -> bytes:
-    """What `load_file` reads, of a module whose source is at `path`."""
-    return UNCHECKED + bytes(8) + marshal.dumps(compile(source, path, "exec", dont_inherit=True))
-
-
-def load_file(name: str, code: str, file_name: str) -> None:
-    """Import the entry module from its bytecode, past the finders: an import costs 170 copied pages, this a third of it.
-
-    The module is as an import would leave it. Whatever is unusual is left to the import system: a name that is taken, no
-    bytecode, bytecode of another Python.
-
-    Args: name: without dots; code: its directory; file_name: of its source there."""
-    if name in sys.modules or name in BUILTIN:
-        return
-    data = read_file(cached_path(code, name))
-    if data[:8] == UNCHECKED:
-        execute(name, code, file_name, data)
-
-
-def cached_path(code: str, name: str) -> str:
-    """Where the bytecode of a module in the directory `code` is (PEP 3147)."""
-    return f"{code}/__pycache__/{name}.{CACHE_TAG}.pyc"
-
-
-def execute(name: str, code: str, file_name: str, data: bytes) -> None:
-    """Run a module's bytecode as the module `name`. Raises: whatever it raises; then it is not in sys.modules."""
-    path = f"{code}/{file_name}"
-    module = blanks.pop() if blanks else blank()
-    spec = module.__spec__
-    spec.name = spec.loader.name = module.__name__ = name
-    spec.origin = spec.loader.path = module.__file__ = path
-    # Not `cached`, a property: it would be worked out.
-    spec._cached = module.__cached__ = cached_path(code, name)
-    sys.modules[name] = module
-    try:
-        exec(marshal.loads(memoryview(data)[16:]), module.__dict__)
-    except BaseException:
-        sys.modules.pop(name, None)
-        raise
-
-
-def blank() -> Any:
-    """A module as `importlib` would make it of a file, without a name or a place yet. Made before the fork: what makes one is
-    Python, in pages that a child would have to copy (20 of them)."""
-    spec = _bootstrap.ModuleSpec("", _external.SourceFileLoader("", ""), origin="")
-    spec.has_location = True
-    spec.cached = ""
-    return _bootstrap.module_from_spec(spec)
-
-
-blanks: list[Any] = []
-"""Modules that were made before they are needed; a sandbox needs one."""
-
-
-def read_file(path: str) -> bytes:
-    """A whole file, without the layers of `open`; empty when it is not there."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.pread(fd, os.lseek(fd, 0, os.SEEK_END), 0)  # stat_result has twenty objects
-    finally:
-        os.close(fd)
 
 
 def load(entry: str) -> Any:
@@ -319,37 +218,3 @@ def inspect_signature(function: Any, entry: str) -> tuple[int, bool]:
         return 1, is_async
     except ValueError:  # a builtin without a signature
         return 2, is_async
-
-
-MAX_NAMES = 100
-MAX_ERROR_TEXT = 64 * 1024
-"""Characters of an error's text that are told: with its stack it fits into a frame, however JSON spells it."""
-
-
-def describe(error: BaseException) -> bytes:
-    """An exception as AWS's error JSON: {errorMessage, errorType, stackTrace}, without the frames of this runtime."""
-    import traceback
-
-    if isinstance(error, Told):
-        return json.dumps(error.answer).encode()
-    runtime = (os.path.dirname(__file__) + "/", "<frozen importlib")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(runtime)]
-    try:
-        message = str(error)
-    except Exception as failure:  # the user's own __str__
-        message = f"<the error's text cannot be made: {type(failure).__name__}>"
-    if isinstance(error, ModuleNotFoundError):
-        message += f" ({installed()})"
-    answer = {
-        "errorMessage": message[:MAX_ERROR_TEXT],
-        "errorType": ERROR_TYPES.get(type(error), type(error).__name__[:200]),
-        "stackTrace": [line[:1000] for line in traceback.format_list(frames[-50:])],
-    }
-    return json.dumps(answer).encode(errors="backslashreplace")
-
-
-def installed() -> str:
-    """Which packages this function has, for whoever misses one."""
-    paths = [path.split("/") for path in sys.path if isinstance(path, str) and path.startswith("/packages/")]
-    names = sorted({path[2].rpartition("-")[0] for path in paths})[:MAX_NAMES]
-    return f"installed: {', '.join(names)}" if names else "no packages: requirements.txt names none"

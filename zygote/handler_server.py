@@ -11,7 +11,7 @@ import os
 import sys
 from time import monotonic_ns, tzset
 
-from zygote import _native, entry, hygiene, initscript_link, protocol, storage_finder
+from zygote import _native, entry, errors, hygiene, initscript_link, protocol, storage_finder
 from zygote.import_timer import ImportTimer
 from zygote.protocol import CODE, FAILED, GONE, INIT, INVOKE, NO_DETAILS, READY, RESULT
 
@@ -89,7 +89,7 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
     except (SystemExit, protocol.ProtocolError):
         raise
     except BaseException as error:  # KeyboardInterrupt, too: only exiting is no failure
-        _native.reply(channel, FAILED, number, started, monotonic_ns(), entry.describe(error))
+        _native.reply(channel, FAILED, number, started, monotonic_ns(), errors.describe(error))
         return None
     _native.reply(channel, READY, number, started, monotonic_ns(), handler.kind)
     return handler
@@ -177,7 +177,7 @@ def answer(
     except SystemExit:
         raise
     except BaseException as error:  # asyncio.CancelledError, too: only exiting is no failure
-        kind, result = FAILED, entry.describe(error)
+        kind, result = FAILED, errors.describe(error)
     ended = monotonic_ns()
     flush()
     return kind, result, ended

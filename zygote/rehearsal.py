@@ -12,14 +12,14 @@ import os
 import socket
 import sys
 
-from zygote import entry, handler_server, protocol
+from zygote import entry_module, handler_server, protocol
 
 REPETITIONS = 40
 """Enough for every instruction that will be specialized (3.13 counts longest); the rest makes no difference."""
 
 SOURCE = "import json\n\ndef handler(event, context):\n    return {'event': event, 'id': context.aws_request_id}\n"
 NAME = "sockd_rehearsal"
-BYTECODE = entry.bytecode(SOURCE, f"{NAME}.py")
+BYTECODE = entry_module.bytecode(SOURCE, f"{NAME}.py")
 FUNCTION = {
     "name": NAME,
     "version": "0",
@@ -39,7 +39,7 @@ INVOCATION = protocol.INVOCATION.pack(bytes(16), 10**9, 0) + b'{"a": [1, 2.5, tr
 def rehearse(times: int = 1) -> None:
     """Become the function, answer one request, forget it; so many times."""
     directory = f"/tmp/{NAME}-{os.getpid()}"
-    cached = entry.cached_path(directory, NAME)
+    cached = entry_module.cached_path(directory, NAME)
     os.mkdir(directory)
     os.mkdir(os.path.dirname(cached))
     try:
@@ -63,6 +63,6 @@ def play(directory: str) -> None:
         far.shutdown(socket.SHUT_WR)
         handler_server.run(near.fileno())
     sys.modules.pop(NAME, None)
-    entry.blanks.append(entry.blank())
+    entry_module.blanks.append(entry_module.blank())
     sys.path[:] = path
     os.chdir("/")

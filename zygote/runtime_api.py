@@ -18,7 +18,7 @@ import os
 import sys
 import time
 
-from zygote import entry
+from zygote import entry, errors
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Program(entry.Handler):
     def __init__(self, function: dict) -> None:
         """Start the program; returns when it asks for its first event.
 
-        Raises: OSError; entry.Told, with what it reports instead; SystemExit when it has ended."""
+        Raises: OSError; errors.Told, with what it reports instead; SystemExit when it has ended."""
         import socket
         import subprocess
         import threading
@@ -64,7 +64,7 @@ class Program(entry.Handler):
         self._outcome()
 
     def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> bytes:
-        """One event; as of a handler. Raises: entry.Told, for what the program reports; SystemExit when it has ended."""
+        """One event; as of a handler. Raises: errors.Told, for what the program reports; SystemExit when it has ended."""
         context = entry.Context(self._shared, request, deadline_ns)
         self._current = context.aws_request_id
         until_ms = int(time.time() * 1000) + context.get_remaining_time_in_millis()
@@ -89,7 +89,7 @@ class Program(entry.Handler):
         if kind == EXIT:
             raise SystemExit(value)
         if kind == ERROR:
-            raise entry.Told(*value)
+            raise errors.Told(*value)
         return value  # type: ignore[no-any-return]
 
     def _environment(self, function: dict) -> dict[str, str]:
@@ -150,11 +150,11 @@ def told(body: bytes) -> tuple[str, str, list[str]]:
     except (ValueError, RecursionError):
         error = None
     if not isinstance(error, dict):
-        return "Runtime.UnknownReason", body[: entry.MAX_ERROR_TEXT].decode(errors="replace"), []
+        return "Runtime.UnknownReason", body[: errors.MAX_ERROR_TEXT].decode(errors="replace"), []
     stack = error.get("stackTrace")
     frames = [str(frame)[:1000] for frame in stack[:50]] if isinstance(stack, list) else []
     kind = str(error.get("errorType") or "Runtime.UnknownReason")[:200]
-    return kind, str(error.get("errorMessage", ""))[: entry.MAX_ERROR_TEXT], frames
+    return kind, str(error.get("errorMessage", ""))[: errors.MAX_ERROR_TEXT], frames
 
 
 def is_own(peer_port: int, port: int) -> bool:

@@ -1,7 +1,8 @@
-"""A handler server for each test of it, forked for its function or primed as a spare is."""
+"""A handler server for each test of it, forked for its function or primed as a spare is; code to import from."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,3 +21,14 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of code, on sys.path; what is imported from it is forgotten."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]

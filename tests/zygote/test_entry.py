@@ -1,35 +1,21 @@
-"""The user's handler: found by name, called as its signature asks, its answer and its errors as JSON. Without a sandbox."""
+"""The user's handler: found by name, called as its signature asks, its answer as JSON. Without a sandbox."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import json
-import marshal
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zygote import entry
+from zygote import entry, errors
 
 _modules = itertools.count()
 Load = Callable[..., entry.Handler]
-
-
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory of code, on sys.path; what is imported from it is forgotten."""
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
 
 
 @pytest.fixture
@@ -103,7 +89,7 @@ def test_a_signature_is_read(function: Any, expected: tuple[int, bool]) -> None:
 
 @pytest.mark.parametrize("function", [lambda: 1, lambda a, b, c: a, lambda *, event: event, 5, None, "text"])
 def test_what_takes_no_event_is_no_handler(function: Any) -> None:
-    with pytest.raises(entry.HandlerNotFound, match=r"^m:f "):
+    with pytest.raises(errors.HandlerNotFound, match=r"^m:f "):
         entry.signature(function, "m:f")
 
 
@@ -156,19 +142,19 @@ def test_async_handlers_share_one_loop(load: Load) -> None:
 @pytest.mark.parametrize("value", ["b'x'", "{1}", "object()", "float('nan')", "-float('inf')", "{(1,): 1}", "[]"])
 def test_what_json_cannot_hold_is_a_marshal_error(load: Load, value: str) -> None:
     handler = load(f"def handler(event):\n    v = {value}\n    if v == []: v.append(v)\n    return v\n")
-    with pytest.raises(entry.MarshalError, match=r"^Unable to marshal response: "):
+    with pytest.raises(errors.MarshalError, match=r"^Unable to marshal response: "):
         call(handler)
 
 
 def test_what_nests_too_deep_is_a_marshal_error(load: Load) -> None:
     handler = load("def handler(event):\n    v = []\n    for _ in range(100000): v = [v]\n    return v\n")
-    with pytest.raises(entry.MarshalError):
+    with pytest.raises(errors.MarshalError):
         call(handler)
 
 
 @pytest.mark.parametrize("event", [b"", b"{", b"nope", b"\xff", b"[" * 100_000, b'"' + b"9" * 10])
 def test_what_is_not_json_is_an_invalid_event(event: bytes) -> None:
-    with pytest.raises(entry.InvalidEvent, match=r"^Could not parse request body into json: "):
+    with pytest.raises(errors.InvalidEvent, match=r"^Could not parse request body into json: "):
         entry.parse_event(event)
 
 
@@ -178,127 +164,20 @@ def test_a_module_that_is_missing_is_told_from_a_missing_import_inside_it(direct
     (directory / "package" / "__init__.py").write_text("")
     (directory / "package" / "inner.py").write_text("def handler(event): return event\n")
     for name in ("missing:handler", "missing.inner:handler", "package.missing:handler", "broken_not.x:handler"):
-        with pytest.raises(entry.HandlerNotFound, match="no module"):
+        with pytest.raises(errors.HandlerNotFound, match="no module"):
             entry.load(name)
     with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):
         entry.load("broken:handler")
-    with pytest.raises(entry.HandlerNotFound, match="has no 'nothing'"):
+    with pytest.raises(errors.HandlerNotFound, match="has no 'nothing'"):
         entry.load("package.inner:nothing")
     assert entry.load("package.inner:handler")(5) == 5
-
-
-def compile_unchecked(path: Path) -> None:
-    """Write bytecode beside a source as a deploy does."""
-    code = compile(path.read_text(), str(path), "exec", dont_inherit=True)
-    compiled = Path(importlib.util.cache_from_source(str(path)))
-    compiled.parent.mkdir(exist_ok=True)
-    compiled.write_bytes(importlib.util.MAGIC_NUMBER + b"\1\0\0\0" + bytes(8) + marshal.dumps(code))
-
-
-def test_a_module_loaded_from_its_bytecode_is_as_an_import_leaves_it(directory: Path) -> None:
-    source = "import sys\nme = sys.modules[__name__]\ndef handler(event): return __name__\n"
-    described = []
-    for name, direct in (("by_import", False), ("by_file", True)):
-        (directory / f"{name}.py").write_text(source)
-        compile_unchecked(directory / f"{name}.py")
-        if direct:
-            entry.load_file(name, str(directory), f"{name}.py")
-            assert name in sys.modules
-        entry.load(f"{name}:handler")
-        module = sys.modules[name]
-        assert module.me is module
-        spec = module.__spec__
-        assert spec is not None
-        facts = {key: str(value) for key, value in vars(module).items() if key not in ("__builtins__", "me", "handler")}
-        facts |= {"spec": f"{spec.origin} {spec.cached} {spec.has_location} {type(spec.loader)} {spec.parent!r}"}
-        described.append({key: value.replace(name, "NAME") for key, value in facts.items() if "object at" not in value})
-    assert described[0] == described[1]
-
-
-def test_odd_bytecode_is_left_to_the_import_system(directory: Path) -> None:
-    for number, data in enumerate([b"", b"short", b"\0" * 16, importlib.util.MAGIC_NUMBER + bytes(12) + b"junk"]):
-        path = directory / f"odd{number}.py"
-        path.write_text("x = 1\n")
-        compiled = Path(importlib.util.cache_from_source(str(path)))
-        compiled.parent.mkdir(exist_ok=True)
-        compiled.write_bytes(data)
-        entry.load_file(path.stem, str(directory), path.name)
-        assert path.stem not in sys.modules
-
-
-def test_a_name_that_is_taken_is_left_alone(directory: Path) -> None:
-    (directory / "json.py").write_text("raise AssertionError\n")
-    compile_unchecked(directory / "json.py")
-    entry.load_file("json", str(directory), "json.py")
-    assert sys.modules["json"] is json
-
-
-def test_a_module_whose_code_raises_is_forgotten(directory: Path) -> None:
-    (directory / "raising.py").write_text("1/0\n")
-    compile_unchecked(directory / "raising.py")
-    with pytest.raises(ZeroDivisionError):
-        entry.load_file("raising", str(directory), "raising.py")
-    assert "raising" not in sys.modules
-
-
-def describe(error: BaseException) -> dict[str, Any]:
-    try:
-        raise error
-    except BaseException as raised:
-        return dict(json.loads(entry.describe(raised)))
 
 
 def test_an_error_is_described_as_aws_does(load: Load) -> None:
     handler = load("def handler(event):\n    raise LookupError('gone')\n")
     with pytest.raises(LookupError) as caught:
         call(handler)
-    described = json.loads(entry.describe(caught.value))
+    described = json.loads(errors.describe(caught.value))
     assert (described["errorType"], described["errorMessage"]) == ("LookupError", "gone")
     assert "raise LookupError('gone')" in described["stackTrace"][-1]
     assert not any(entry.__file__ in line for line in described["stackTrace"])
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (entry.HandlerNotFound("x"), "Runtime.HandlerNotFound"),
-        (entry.MarshalError("x"), "Runtime.MarshalError"),
-        (entry.InvalidEvent("x"), "InvalidRequestContentException"),
-        (ValueError("x"), "ValueError"),
-        (KeyboardInterrupt("x"), "KeyboardInterrupt"),
-    ],
-)
-def test_errors_have_awss_names(error: BaseException, kind: str) -> None:
-    assert describe(error)["errorType"] == kind
-
-
-def test_a_description_has_a_bound() -> None:
-    class Deep(Exception):
-        pass
-
-    def fall(depth: int) -> None:
-        if not depth:
-            raise Deep("\0" * 10_000_000)
-        fall(depth - 1)
-
-    with pytest.raises(Deep) as caught:
-        fall(500)
-    described = entry.describe(caught.value)
-    assert len(described) < 1 << 20
-    assert len(json.loads(described)["stackTrace"]) <= 50
-
-
-def test_an_error_without_a_text_is_described() -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    assert describe(Mute())["errorMessage"] == "<the error's text cannot be made: RuntimeError>"
-    assert describe(ValueError("\udc80"))["errorMessage"] == "\udc80"
-
-
-def test_a_missing_module_is_told_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = ModuleNotFoundError("No module named 'x'", name="x")
-    assert describe(missing)["errorMessage"] == "No module named 'x' (no packages: requirements.txt names none)"
-    monkeypatch.setattr(sys, "path", ["/packages/numpy-2.0-0123456789ab", "/packages/a-b-1.0-0123456789ab", "/usr/lib"])
-    assert describe(missing)["errorMessage"] == "No module named 'x' (installed: a-b-1.0, numpy-2.0)"

@@ -1,0 +1,64 @@
+"""Errors in AWS's words: their names, a bound, and what helps who misses a module."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from zygote import errors
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    try:
+        raise error
+    except BaseException as raised:
+        return dict(json.loads(errors.describe(raised)))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.HandlerNotFound("x"), "Runtime.HandlerNotFound"),
+        (errors.MarshalError("x"), "Runtime.MarshalError"),
+        (errors.InvalidEvent("x"), "InvalidRequestContentException"),
+        (ValueError("x"), "ValueError"),
+        (KeyboardInterrupt("x"), "KeyboardInterrupt"),
+    ],
+)
+def test_errors_have_awss_names(error: BaseException, kind: str) -> None:
+    assert describe(error)["errorType"] == kind
+
+
+def test_a_description_has_a_bound() -> None:
+    class Deep(Exception):
+        pass
+
+    def fall(depth: int) -> None:
+        if not depth:
+            raise Deep("\0" * 10_000_000)
+        fall(depth - 1)
+
+    with pytest.raises(Deep) as caught:
+        fall(500)
+    described = errors.describe(caught.value)
+    assert len(described) < 1 << 20
+    assert len(json.loads(described)["stackTrace"]) <= 50
+
+
+def test_an_error_without_a_text_is_described() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert describe(Mute())["errorMessage"] == "<the error's text cannot be made: RuntimeError>"
+    assert describe(ValueError("\udc80"))["errorMessage"] == "\udc80"
+
+
+def test_a_missing_module_is_told_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ModuleNotFoundError("No module named 'x'", name="x")
+    assert describe(missing)["errorMessage"] == "No module named 'x' (no packages: requirements.txt names none)"
+    monkeypatch.setattr(sys, "path", ["/packages/numpy-2.0-0123456789ab", "/packages/a-b-1.0-0123456789ab", "/usr/lib"])
+    assert describe(missing)["errorMessage"] == "No module named 'x' (installed: a-b-1.0, numpy-2.0)"
