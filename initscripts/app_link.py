@@ -111,7 +111,7 @@ class AppLink:
         except (
             OSError
         ):  # the app is gone, or too many fds are on their way: what comes later makes no sense without this
-            self._calls.post(self._hang_up)
+            self._calls.post(self._give_up)
         _close(fd)
         return True
 
@@ -158,6 +158,11 @@ class AppLink:
                 self._hang_up()
             if self.is_closed:
                 return
+
+    def _give_up(self) -> None:
+        """Nothing more can be sent. Who has gone may have said what has not been read yet."""
+        self.hear_out()
+        self._hang_up()
 
     def _hang_up(self) -> None:
         if not self.is_closed:

@@ -100,6 +100,7 @@ def test_an_engine_that_is_killed_in_the_middle_costs_nothing_but_the_time(
 ) -> None:
     deploy("survives", fetching("a"))
     s3.inject("data/a", delay_s=30, times=1)
+    daemon.wait_line(READY)
     mark, engine = daemon.mark, engine_pid(daemon)
     restarts = daemon.status()["initscripts"]["restarts"]
     with in_background(lambda: daemon.run("survives", {"keys": ["a"]})) as answered:
@@ -114,12 +115,13 @@ def test_an_engine_that_is_killed_in_the_middle_costs_nothing_but_the_time(
     assert engine_pid(daemon) != engine
     # What it knew, the next one knows.
     deploy("survives", fetching("a"), READS + "\n")
-    answer = daemon.run("survives", {"keys": ["a"]})
-    assert [span["detail"] for span in spans(trace(daemon, answer), "reads")] == ["region"]
+    shown = trace(daemon, daemon.run("survives", {"keys": ["a"]}))
+    assert (shown["initscript"], [span["detail"] for span in spans(shown, "reads")]) == ("exit", ["region"])
 
 
 def test_a_definition_outlives_the_engine(daemon: RunningDaemon, deploy: Any) -> None:
     deploy("again", fetching("a"), concurrency=1)
+    daemon.wait_line(READY)
     mark = daemon.mark
     os.kill(engine_pid(daemon), signal.SIGKILL)
     daemon.wait_line(READY, since=mark)

@@ -134,6 +134,16 @@ async def test_the_app_is_heard_with_its_payload_and_fd(pair: Pair) -> None:
     os.close(reading)
 
 
+async def test_what_was_said_is_heard_though_nothing_can_be_sent_any_more(pair: Pair) -> None:
+    for number in range(100):  # more than is read in a turn
+        pair.app.send(wire.encode({"op": "message", "id": number}))
+    pair.app.close()
+    pair.link.send(message(1))  # the loop has heard nothing yet
+    await pair.ears.gone.wait()
+    assert [heard["id"] for heard, _, _ in pair.ears.heard] == list(range(100))
+    assert pair.ears.times_gone == 1
+
+
 async def test_an_app_that_breaks_the_protocol_is_gone(pair: Pair) -> None:
     for number in range(3):
         if number:
