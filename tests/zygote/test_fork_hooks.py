@@ -12,11 +12,27 @@ from zygote import fork_hooks
 REPOSITORY = Path(__file__).parents[2]
 
 
+HEAD = f"""
+import json, os, sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from zygote import fork_hooks
+done = []
+def forked():
+    "What hooks have done in a child."
+    done.clear()
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        os.write(theirs, json.dumps(done).encode())
+        os._exit(0)
+    os.wait()
+    return json.loads(os.read(ours, 1000))
+"""
+
+
 def told(program: str) -> object:
     """What a program prints as JSON; hooks cannot be taken back, so it is a process of its own."""
-    head = f"import json, os, sys; sys.path.insert(0, {str(REPOSITORY)!r}); from zygote import fork_hooks\ndone = []\n"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", head + program], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-S", "-c", HEAD + program], capture_output=True, text=True, check=True
     )
     return json.loads(done.stdout)
 
@@ -35,13 +51,7 @@ def test_a_rehearsal_runs_what_a_fork_would_run_in_a_child() -> None:
     child = """
 fork_hooks.rehearse(1)
 rehearsed = done[:]
-done.clear()
-ours, theirs = os.pipe()
-if os.fork() == 0:
-    os.write(theirs, json.dumps(done).encode())
-    os._exit(0)
-os.wait()
-print(json.dumps([rehearsed, json.loads(os.read(ours, 1000))]))
+print(json.dumps([rehearsed, forked()]))
 """
     assert told(THREE + child) == [["b3", "b1", "c1", "c2", "c3"]] * 2
 
@@ -82,14 +92,6 @@ def test_what_is_for_threads_is_not_done_in_a_zygotes_child_but_in_every_other()
 source = "import os\\nos.register_at_fork(before=lambda: done.append('b'), after_in_child=lambda: done.append('c'))"
 with fork_hooks.Watch():
     exec(source, {"__name__": "logging", "done": done})
-def forked():
-    done.clear()
-    ours, theirs = os.pipe()
-    if os.fork() == 0:
-        os.write(theirs, json.dumps(done).encode())
-        os._exit(0)
-    os.wait()
-    return json.loads(os.read(ours, 1000))
 fork_hooks.rehearse(3)
 before = done[:]
 fork_hooks.is_zygote = True
