@@ -98,7 +98,7 @@ class Admission:
         self._check_idle()
 
     def hand_over(self) -> None:
-        """`leave`, as the last thing that a step of the loop does: the longest waiter goes on in the same one."""
+        """`leave`, as the last thing that one who leaves does: the longest waiter goes on in the same step of the loop."""
         if self._waiters and 0 < self.running <= self.concurrency:
             self._waiters.popitem(last=False)[0].turn_came()
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,6 +65,8 @@ class Function:
         """Requests that run on it or wait for their turn."""
         self.pools: list[Pool] = []
         """Sandboxes that are kept initialized for it."""
+        self._due: deque[tuple[Leased, Version]] = deque()
+        """Sandboxes whose request is over, with the version that it ran on."""
         self._adopt(version)
 
     def begin(self, request: InvokeRequest, done: Done) -> Serving:
@@ -212,8 +215,22 @@ class Function:
             sandbox.become(program)
         return Leased(sandbox, "spare", started_ns, time.monotonic_ns(), started.node, reserved_ns, taken_ns)
 
-    def put_back(self, leased: Leased, version: Version) -> None:
-        """Keep or destroy a sandbox whose request is over, then let the next request in."""
+    def put_back_soon(self, leased: Leased, version: Version) -> None:
+        """Have a sandbox put back whose request is over: not in this step, in which its answer goes out, as destroying or
+        keeping one costs up to a millisecond; but before another request begins."""
+        self._due.append((leased, version))
+        self.loop.call_soon(self.settle)
+
+    def settle(self) -> None:
+        """Put back what is due. What fails of it is told to the loop: it is no affair of the request that begins."""
+        while self._due:
+            try:
+                self._put_back(*self._due.popleft())
+            except Exception as error:
+                self.loop.call_exception_handler({"message": "a sandbox that was put back", "exception": error})
+
+    def _put_back(self, leased: Leased, version: Version) -> None:
+        """Keep or destroy it, then let the next request in."""
         try:
             self._dispose(leased, version)
         finally:

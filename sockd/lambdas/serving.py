@@ -77,6 +77,7 @@ class Serving:
         """Run it, or wait for its turn."""
         function = self._function
         function.running += 1
+        function.settle()  # a client that has its answer may ask again before what it used has been put back
         if function.admission.try_enter():
             self._enter()
             return
@@ -230,10 +231,10 @@ class Serving:
     def _put_back(self) -> None:
         if self._is_apart:
             self._leased.sandbox.destroy()
-        # The answer goes out first: destroying or keeping a sandbox costs up to a millisecond.
+        # The answer goes out first.
         if self._is_start:
             self._loop.call_soon(self._function.caches.idle_poll.end)
-        self._loop.call_soon(self._function.put_back, self._leased, self._version)
+        self._function.put_back_soon(self._leased, self._version)
 
     def _answer(self, reply: Reply, body: bytes, *, streamed: bool = False) -> None:
         invocation = self._leased.invocation(reply.exec_ns, body, streamed=streamed)

@@ -16,35 +16,12 @@ from sockd.kernel.cpu_latency import ANY_US, CpuLatency
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.leased import Leased, Outcome
 from sockd.lambdas.serving import Serving
-from sockd.sandbox.exchange import Call, Reply
+from sockd.sandbox.exchange import Reply
 from sockd.sandbox.idle_poll import IdlePoll
 from sockd.sandbox.lifecycle import State
+from tests.lambdas.fake_sandbox import FakeSandbox
 
 pytestmark = pytest.mark.anyio
-
-
-class FakeSandbox:
-    """Answers when it is told to."""
-
-    id, init_started_ns, init_ns = "sandbox-1", 0, 0
-    state = State.IDLE
-
-    def __init__(self) -> None:
-        self.done: Callable[[Reply], None] | None = None
-        self.fails = False
-
-    def ask(self, call: Call | None, done: Callable[[Reply], None], open_sink: object, *, compose: object) -> None:
-        if self.fails:
-            raise OSError("no cgroup")
-        self.done = done
-
-    def abandon(self) -> None:
-        self.state = State.DEAD
-
-    async def unpause(self) -> None:
-        self.state = State.IDLE
-
-    destroy = abandon
 
 
 class FakeBeside:
@@ -94,9 +71,12 @@ class FakeFunction:
             beside.give_up()
             raise
 
-    def put_back(self, leased: Leased, version: object) -> None:
-        self.leave()
-        self.admission.hand_over()
+    def put_back_soon(self, leased: Leased, version: object) -> None:
+        self.loop.call_soon(self.leave)
+        self.loop.call_soon(self.admission.hand_over)
+
+    def settle(self) -> None:
+        pass
 
     def leave(self) -> None:
         self.running -= 1
