@@ -91,6 +91,8 @@ class SandboxConfig(Slice, frozen=True):
     """Cheap moves of processes between cgroups, machine-wide until reboot; auto: where they are needed."""
     idle_poll: Literal["auto", "on", "off"] = "auto"
     """Idle processors do not sleep while a start is under way, for 10 ms at most; auto: where the kernel can, on up to 8."""
+    hrtick: Literal["auto", "on", "off"] = "auto"
+    """A tick of 0.5 ms while functions compute and others are called; auto: where the kernel's own is longer."""
     roots: Literal["auto", "late", "early"] = "auto"
     """When a sandbox's root is put together; late gives spares and a /proc of one's own (`sandbox/assembly.py`)."""
     pause_after_s: float = 0.05

@@ -49,6 +49,7 @@ from sockd.sandbox.base import Base, Bind, interpreter, plan, software
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.ends import Ends
 from sockd.sandbox.farm import Farm, farm_path
+from sockd.sandbox.hrtick import PERIOD_NS, HrTick, tick_s
 from sockd.sandbox.idle_poll import IdlePoll
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.parts import Parts
@@ -126,7 +127,9 @@ class Worker:
         ends = Ahead(Ends.open, Ends.close)
         stack.callback(ends.close)
         answer_bytes, grace_s = http.max_payload_bytes, http.stop_grace_s
-        parts = Parts(assembly, cgroups, budget, answer_bytes, spawn_deadline_s, grace_s, ends.take)
+        hrtick = open_hrtick(config.sandbox.hrtick)
+        stack.callback(hrtick.close)
+        parts = Parts(assembly, cgroups, budget, answer_bytes, spawn_deadline_s, grace_s, ends.take, hrtick)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
         tree = ZygoteTree(zygotes, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=usual)
         stack.callback(tree.close)
@@ -287,6 +290,20 @@ def open_idle_poll(setting: str) -> IdlePoll:
         if setting == "on":
             raise BadConfig(f"sandbox.idle_poll: {error}") from error
         return IdlePoll()
+
+
+def open_hrtick(setting: str) -> HrTick:
+    """What has processors look often who should have them, where that is wanted and possible (DECISIONS.md, 40).
+
+    Raises: BadConfig."""
+    if setting == "off" or (setting == "auto" and tick_s() * 1e9 <= PERIOD_NS):
+        return HrTick()
+    try:
+        return HrTick.open()
+    except OSError as error:
+        if setting == "on":
+            raise BadConfig(f"sandbox.hrtick: {error}") from error
+        return HrTick()
 
 
 def take_short_slices() -> None:

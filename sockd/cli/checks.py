@@ -23,6 +23,7 @@ from sockd.errors import SandboxFailed
 from sockd.kernel import favordynmods
 from sockd.kernel.cgroups import Hierarchies
 from sockd.kernel.cpu_latency import DEVICE, CpuLatency
+from sockd.sandbox.hrtick import PERIOD_NS, tick_s
 
 GB = 1 << 30
 NEEDED_CAPABILITIES = {  # capabilities(7)
@@ -188,6 +189,15 @@ def idle_processors() -> Check:
     if processors > MOST_AWAKE:
         return Check("idle processors", True, f'{processors}, which sleep unless sandbox.idle_poll = "on"')
     return Check("idle processors", True, "kept awake while a sandbox is being started")
+
+
+def scheduler_tick() -> Check:
+    """How long a thread may wait that is woken while others compute (`sandbox.hrtick`)."""
+    tick_ms = tick_s() * 1e3
+    if tick_ms * 1e6 <= PERIOD_NS:
+        return Check("scheduler's tick", True, f"{tick_ms:g} ms")
+    found = f"{tick_ms:g} ms, made {PERIOD_NS / 1e6:g} ms while functions compute and others are called"
+    return Check("scheduler's tick", True, found)
 
 
 def open_files() -> Check:

@@ -34,6 +34,7 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
         look.cgroups,
         look.cgroup_moves,
         look.idle_processors,
+        look.scheduler_tick,
         look.open_files,
         look.core_dumps,
         look.packages,
