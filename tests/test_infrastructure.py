@@ -15,6 +15,7 @@ import pytest
 from blockbuster import BlockingError
 
 from sockd.kernel import mounts
+from tests.faults.flood import flooding
 from tests.support.ledger import Imbalance, Ledger
 
 needs_root = pytest.mark.root
@@ -127,3 +128,15 @@ async def test_a_socket_that_blocks_the_event_loop_is_an_error() -> None:
         with pytest.raises(BlockingError):
             module.receive(here)
         assert await asyncio.to_thread(module.receive, here) == b"x"
+
+
+@needs_root
+def test_a_flood_takes_spare_time_and_leaves_nothing_behind_a_failure(ledger: Ledger) -> None:
+    def attack(port: int) -> None:
+        with flooding("burst", port, "nobody", 1) as process:
+            assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
+            raise ZeroDivisionError
+
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ZeroDivisionError):
+        attack(server.getsockname()[1])
+    ledger.check(grace_s=0)

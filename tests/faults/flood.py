@@ -1,7 +1,8 @@
 """Clients that ask for too much: thousands of connections that say nothing, say it slowly, or ask all at once.
 
 Floods are processes of their own, so that what they do to the neighbour is not what they do to the test's own threads.
-Sockets are closed by reset, so that no port is left waiting.
+Real clients are other machines: these take only the processor time that nobody else wants. Sockets are closed by reset,
+so that no port is left waiting.
 
     python -m tests.faults.flood hold PORT COUNT          says "ready" and holds that many connections until stdin ends
     python -m tests.faults.flood burst PORT NAME COUNT    prints the answers as JSON
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from subprocess import PIPE
 
+from benchmarks.spare_time import spare_time
 from tests.daemon.running import REPO, Answer
 
 _LINGER_0 = struct.pack("ii", 1, 0)
@@ -97,23 +99,33 @@ async def burst(port: int, name: str, count: int) -> list[Answer]:
 @contextmanager
 def held(port: int, count: int) -> Iterator[None]:
     """That many idle connections of another process, as far as they are taken."""
-    with subprocess.Popen(command("hold", port, count), stdin=PIPE, stdout=PIPE, cwd=REPO) as process:
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            assert process.stdout.readline() == b"ready\n"
-            yield
-        finally:
-            process.stdin.close()
+    with flooding("hold", port, count) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield
 
 
 def answers_of_burst(port: int, name: str, count: int) -> list[Answer]:
     """What `burst` got, run in another process."""
-    done = subprocess.run(command("burst", port, name, count), stdout=PIPE, cwd=REPO, check=True)
-    return [Answer(status, headers, body.encode()) for status, headers, body in json.loads(done.stdout)]
+    with flooding("burst", port, name, count) as process:
+        said, _ = process.communicate()
+        assert process.returncode == 0
+    return [Answer(status, headers, body.encode()) for status, headers, body in json.loads(said)]
 
 
-def command(*words: str | int) -> list[str]:
-    return [sys.executable, "-m", "tests.faults.flood", *map(str, words)]
+@contextmanager
+def flooding(*words: str | int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does what this module's words say, in spare time only; what still runs at the end is killed."""
+    command = [sys.executable, "-m", "tests.faults.flood", *map(str, words)]
+    with (
+        spare_time() as spare,
+        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, cwd=REPO, start_new_session=True) as process,
+    ):
+        try:
+            spare.take_in(process.pid)
+            yield process
+        finally:
+            process.kill()
 
 
 def main(verb: str, port: str, *rest: str) -> None:
