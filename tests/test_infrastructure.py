@@ -1,4 +1,4 @@
-"""The tests' own tools do what the tests believe: the ledger sees, the sweep sweeps, the detector detects."""
+"""The tests' own tools do what the tests believe: the ledger sees, the sweep sweeps, the detector detects, the caller calls."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from blockbuster import BlockingError
 
+from benchmarks.warm import in_process_server
 from sockd.kernel import mounts
 from tests.faults.flood import flooding
+from tests.support.caller import Caller
 from tests.support.ledger import Imbalance, Ledger
+from tests.support.watch import Watch
 
 needs_root = pytest.mark.root
 
@@ -128,6 +132,38 @@ async def test_a_socket_that_blocks_the_event_loop_is_an_error() -> None:
         with pytest.raises(BlockingError):
             module.receive(here)
         assert await asyncio.to_thread(module.receive, here) == b"x"
+
+
+@contextmanager
+def calling(port: int) -> Iterator[Caller]:
+    caller = Caller.start(port, "anything")
+    try:
+        yield caller
+    finally:
+        caller.close()
+
+
+def test_a_caller_tells_every_answer_that_is_not_its_event() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, calling(server.getsockname()[1]) as caller:
+        watch = Watch(caller, [])
+        watch.begin(0.0, 2)
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(4096).endswith(b"\r\n\r\n0")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n7")
+            assert connection.recv(4096).endswith(b"\r\n\r\n1")
+        watch.take_result()
+    assert watch.wrong[0] == "200 b'7'" and "closed the connection" in watch.wrong[1] and len(watch.ms) == 2
+
+
+def test_a_caller_that_dies_is_told() -> None:
+    with in_process_server() as echo, calling(echo.port) as caller:
+        watch = Watch(caller, [])
+        watch.begin(0.001)
+        caller.kill()
+        with pytest.raises(AssertionError, match="died with status -9"):
+            watch.end()
+        assert not caller.alive
 
 
 @needs_root

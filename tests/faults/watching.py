@@ -18,13 +18,15 @@ from typing import TypeVar
 
 from tests.daemon.kernel_view import cgroup_directories, rss_kb
 from tests.support.cases import Happened
-from tests.support.private_worker import PrivateWorker, Watch
+from tests.support.private_worker import PrivateWorker
+from tests.support.watch import Watch
 
 MB = 1 << 20
 T = TypeVar("T")
 AIM = 2.0
 """What the neighbour's p99 should stay within, in units of its undisturbed one."""
 SAMPLES = 100
+"""Undisturbed calls."""
 GAP_S = 0.002
 """Between two calls of the neighbour."""
 BACK_S = 10.0
@@ -80,14 +82,13 @@ class Taken:
 @contextmanager
 def attack(house: PrivateWorker, happened: Happened) -> Iterator[Watch]:
     """Watch the neighbour during the body, then the host: all that the body's functions took must come back."""
-    undisturbed = Watch(house.daemon.port, [])
-    undisturbed.run(threading.Event(), GAP_S, most=SAMPLES)
+    undisturbed = Watch.undisturbed(house.caller, GAP_S, SAMPLES)
     before = Taken.by(house)
-    with house.watching(GAP_S) as watch:
+    with house.watching(GAP_S, undisturbed) as watch:
         yield watch
-    ratio = watch.p99 / undisturbed.p99
-    beyond = f", more than the aim of {AIM:.0f}x" if ratio > AIM else ""
-    happened(f"neighbour p99 {undisturbed.p99:.1f} -> {watch.p99:.1f} ms, {ratio:.1f}x of {len(watch.ms)}{beyond}")
+    beyond = f", more than the aim of {AIM:.0f}x" if watch.ratio > AIM else ""
+    p99s = f"{watch.undisturbed_p99:.1f} -> {watch.p99:.1f} ms, {watch.ratio:.1f}x"
+    happened(f"neighbour p99 {p99s} of {len(watch.ms)}{beyond}")
     assert watch.ms and not watch.wrong, watch.wrong[:3]
     house.settle()
     happened(await_return(house, before))

@@ -2,12 +2,11 @@
 
 Owns the daemon, its package index and what is deployed to it. `house` is the fixture: the folder's one worker, emptied
 after each case and asked whether it still does what a worker does: it is alive, a well-behaved function (the neighbour)
-is answered, no process, cgroup, descriptor or mount is left over. `Watch` measures the neighbour while something happens.
+is answered, no process, cgroup, descriptor or mount is left over. The neighbour's caller is a process that lives as long.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import subprocess
@@ -25,11 +24,15 @@ import pytest
 
 from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import COMMAND, DEADLINE_S, REPO, RunningDaemon
+from tests.support.caller import Caller
 from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex
+from tests.support.watch import Watch
 from tests.support.worker_processes import Process, look_at
 
 NEIGHBOUR = "neighbour"
+GAP_S = 0.003
+"""Between two calls of it, if a case does not ask for another."""
 CONFIG = "[zygote]\nspares = 2\nimport_deadline_s = 5.0\ncanary_deadline_s = 5.0\n"
 SETTLE_S = 10.0
 BROKEN_PATIENCE_S = 5.0
@@ -97,6 +100,8 @@ class PrivateWorker:
         state = self._directory / f"state-{self._starts}"
         daemon = RunningDaemon.start(state, self._config, command=self._command)
         daemon.deploy(NEIGHBOUR, "def f(event): return event")
+        # With the worker, and not when first asked for: what comes while a test runs is to be gone after it.
+        self.caller = Caller.start(daemon.port, NEIGHBOUR)
         return daemon
 
     # -- its doors
@@ -157,25 +162,22 @@ class PrivateWorker:
     # -- the neighbour
 
     @contextmanager
-    def watching(self, gap_s: float = 0.003) -> Iterator[Watch]:
-        """Call the neighbour again and again while the body runs."""
-        watch = Watch(self.daemon.port, self.baseline)
-        stop = threading.Event()
-        thread = threading.Thread(target=watch.run, args=(stop, gap_s))
-        thread.start()
+    def watching(self, gap_s: float = GAP_S, baseline: list[float] | None = None) -> Iterator[Watch]:
+        """Call the neighbour again and again while the body runs; what came of it is there afterwards.
+
+        Args: baseline: ms of undisturbed calls to compare with, if not the worker's own."""
+        watch = Watch(self.caller, self.baseline if baseline is None else baseline)
+        watch.begin(gap_s)
         try:
             yield watch
         finally:
-            stop.set()
-            thread.join()
+            watch.end()
 
     @property
     def baseline(self) -> list[float]:
         """Sorted ms of 200 undisturbed calls of the neighbour; measured once, before the first case that asks."""
         if not self._baseline:
-            watch = Watch(self.daemon.port, [])
-            watch.run(threading.Event(), 0.003, most=200)
-            self._baseline = sorted(watch.ms)
+            self._baseline = Watch.undisturbed(self.caller, GAP_S, 200)
         return self._baseline
 
     # -- its leftovers
@@ -217,11 +219,13 @@ class PrivateWorker:
 
     def restart(self) -> None:
         """A new daemon on a new state directory; what is left of the old one is swept."""
+        self.caller.close()
         self.daemon.close()
         self._baseline = []
         self.daemon = self._start()
 
     def close(self) -> None:
+        self.caller.close()
         self.daemon.close()
         self.index.close()
 
@@ -229,56 +233,6 @@ class PrivateWorker:
 def _kind(target: str) -> str:
     """socket for socket:[123]."""
     return target.partition(":")[0]
-
-
-class Watch:
-    """Latencies of the neighbour while something else happens."""
-
-    def __init__(self, port: int, baseline: list[float]) -> None:
-        self._port = port
-        self._baseline = baseline
-        self.ms: list[float] = []
-        self.wrong: list[str] = []
-        """Answers that were not the right one."""
-
-    def run(self, stop: threading.Event, gap_s: float, *, most: int = 1 << 30) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
-        for number in range(most):
-            if stop.wait(gap_s):
-                break
-            started = time.perf_counter()
-            try:
-                connection.request("POST", f"/run/{NEIGHBOUR}", str(number))
-                response = connection.getresponse()
-                body = response.read()
-                if body != str(number).encode():
-                    self.wrong.append(f"{response.status} {body[:200]!r}")
-            except (OSError, http.client.HTTPException) as error:
-                self.wrong.append(repr(error))
-                connection.close()
-            self.ms.append((time.perf_counter() - started) * 1000)
-        connection.close()
-
-    @staticmethod
-    def quantile(values: list[float], share: float) -> float:
-        """0 for none."""
-        return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0.0
-
-    @property
-    def p50(self) -> float:
-        return self.quantile(self.ms, 0.5)
-
-    @property
-    def p99(self) -> float:
-        return self.quantile(self.ms, 0.99)
-
-    @property
-    def ratio(self) -> float:
-        """p99 now, in units of the undisturbed one."""
-        return self.p99 / max(self.quantile(self._baseline, 0.99), 1e-6)
-
-    def __str__(self) -> str:
-        return f"neighbour p99 {self.p99:.1f} ms, {self.ratio:.1f}x ({len(self.ms)} calls, {len(self.wrong)} wrong)"
 
 
 class LedgerBesideWorkers(Ledger):
@@ -323,6 +277,7 @@ def house(worker: PrivateWorker, ledger: LedgerBesideWorkers) -> Iterator[Privat
     yield worker
     try:
         assert worker.alive, "the daemon ended:\n" + "\n".join(worker.daemon.lines[mark:])
+        assert worker.caller.alive, "the neighbour's caller died"
         worker.settle()
         assert worker.call(NEIGHBOUR, 7) == 7
         raised = [line for line in worker.daemon.lines[mark:] if "Traceback" in line]
