@@ -20,7 +20,7 @@ from sockd.kernel import mounts
 from tests.faults.flood import flooding
 from tests.support.caller import Caller
 from tests.support.ledger import Imbalance, Ledger
-from tests.support.watch import Watch
+from tests.support.watch import ENOUGH, ROUNDS, Watch
 
 needs_root = pytest.mark.root
 
@@ -141,6 +141,20 @@ def calling(port: int) -> Iterator[Caller]:
         yield caller
     finally:
         caller.close()
+
+
+def test_rounds_end_with_enough_calls_and_not_without() -> None:
+    with in_process_server() as echo, calling(echo.port) as caller, calling(echo.port) as other:
+        watch = Watch(caller, Watch.undisturbed(other, 0.0, 3))
+        watch.begin(0.0)
+        rounds = len([Watch.undisturbed(other, 0.0, ENOUGH // 4) for _ in watch.rounds()])
+        watch.end()
+        assert 1 <= rounds < ROUNDS and len(watch.ms) >= ENOUGH and watch.wrong == []
+        assert 0 < min(watch.ms) < watch.p99 and watch.ratio > 0
+        watch.begin(3600.0)
+        assert len(list(watch.rounds())) == ROUNDS
+        watch.end()
+        assert watch.ms == []
 
 
 def test_a_caller_tells_every_answer_that_is_not_its_event() -> None:

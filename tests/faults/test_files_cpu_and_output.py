@@ -20,9 +20,10 @@ GB = 1 << 30
 @case("D4", "/tmp filled with one file", expect="ENOSPC at tmp_mb, and not a byte of the host's disk")
 def test_a_full_tmp_is_the_function_s_own_affair(house: PrivateWorker, happened: Happened) -> None:
     house.deploy("fill", FILL_TMP, tmp_mb=16, memory_mb=64)
-    with attack(house, happened):
+    with attack(house, happened) as watch:
         before = disk_usage(house.daemon.state)
-        written, words, free = house.call("fill")
+        for _ in watch.rounds():
+            written, words, free = house.call("fill")
         grown = disk_usage(house.daemon.state) - before
     happened(f"{words!r} after {written / MB:.1f} MB with {free} bytes free; the state directory grew by {grown} bytes")
     assert words == "No space left on device"
@@ -33,8 +34,9 @@ def test_a_full_tmp_is_the_function_s_own_affair(house: PrivateWorker, happened:
 @case("D5", "a million empty files", expect="ENOSPC at tmp_inodes")
 def test_inodes_are_limited(house: PrivateWorker, happened: Happened) -> None:
     house.deploy("inodes", INODES, tmp_inodes=2000)
-    with attack(house, happened):
-        made, words = house.call("inodes")
+    with attack(house, happened) as watch:
+        for _ in watch.rounds():
+            made, words = house.call("inodes")
     happened(f"{words!r} after {made} files")
     assert words == "No space left on device" and made < 2000
 
@@ -42,9 +44,10 @@ def test_inodes_are_limited(house: PrivateWorker, happened: Happened) -> None:
 @case("D6", "files, sockets and memfds opened without end, by four at once", expect="EMFILE inside, only there")
 def test_descriptors_are_limited(house: PrivateWorker, happened: Happened) -> None:
     house.deploy("fds", DESCRIPTORS, open_files=200)
-    with attack(house, happened):
+    with attack(house, happened) as watch:
         before = len(open_fds(house.daemon.pid))
-        answers = at_once(4, lambda n: house.call("fds"))
+        for _ in watch.rounds():
+            answers = at_once(4, lambda n: house.call("fds"))
         daemon = len(open_fds(house.daemon.pid)) - before
     happened(f"{answers[0]}; descriptors of the daemon: {daemon:+d} (it holds ten for each sandbox)")
     assert answers == [[[196, "Too many open files"]] * 3] * 4

@@ -22,6 +22,7 @@ FLOOD = 10_000
 """Connections; the worker takes 4096 (http.max_connections)."""
 SLOW = 50
 HALF_A_HEAD = b"POST /run/neighbour HTTP/1.1\r\nHost: loc"
+TERABYTE = b"POST /run/neighbour HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\n"
 BURST = 1000
 POOL = 8
 COUNTS = """
@@ -36,14 +37,15 @@ def f(event):
 def test_payloads_are_limited_both_ways(house: PrivateWorker, happened: Happened) -> None:
     house.deploy("makes", "def f(event): return 'x' * event", memory_mb=256)
     large = json.dumps("x" * (7 * MB)).encode()
-    with attack(house, happened):
-        sent = house.daemon.request("POST", f"/run/{NEIGHBOUR}", large)
-        chunked = house.daemon.request("POST", f"/run/{NEIGHBOUR}", iter([large]), encode_chunked=True)
-        made = house.invoke("makes", 7 * MB)
-        with flood.connections(house.daemon.port, 1) as (client,):
-            client.sendall(b"POST /run/neighbour HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\n")
-            terabyte = client.recv(4096).split(b"\r\n")[0]
-        again = house.invoke("makes", 5)
+    with attack(house, happened) as watch:
+        for _ in watch.rounds():
+            sent = house.daemon.request("POST", f"/run/{NEIGHBOUR}", large)
+            chunked = house.daemon.request("POST", f"/run/{NEIGHBOUR}", iter([large]), encode_chunked=True)
+            made = house.invoke("makes", 7 * MB)
+            with flood.connections(house.daemon.port, 1) as (client,):
+                client.sendall(TERABYTE)
+                terabyte = client.recv(4096).split(b"\r\n")[0]
+            again = house.invoke("makes", 5)
     kinds = [sent.json["errorType"], chunked.json["errorType"], made.error]
     happened(
         f"in {sent.status} {kinds[0]}, chunked {chunked.status}, out {made.status} {made.error}, {terabyte.decode()}"

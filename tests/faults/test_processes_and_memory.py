@@ -55,10 +55,12 @@ def test_a_fork_bomb_stays_within_its_sandbox(house: PrivateWorker, happened: Ha
 @case("D2", "a list that grows without end", expect="Sandbox.OutOfMemory with limit and peak; the Zygote lives")
 def test_a_memory_hog_is_told_so_and_its_zygote_lives(house: PrivateWorker, happened: Happened) -> None:
     house.deploy("hog", HOG, memory_mb=MEMORY_MB)
-    with attack(house, happened):
+    answers = []
+    with attack(house, happened) as watch:
         zygotes = {process.pid for process in house.processes("root zygote")}
-        answers = [house.invoke("hog") for _ in range(3)]
-        assert {process.pid for process in house.processes("root zygote")} == zygotes
+        for _ in watch.rounds():
+            answers += [house.invoke("hog") for _ in range(3)]
+            assert {process.pid for process in house.processes("root zygote")} == zygotes
     happened(f"{told(answers[0])}: {answers[0].json['errorMessage']}")
     for answer in answers:
         assert (answer.status, answer.error) == (502, "Sandbox.OutOfMemory")

@@ -25,7 +25,7 @@ MB = 1 << 20
 T = TypeVar("T")
 AIM = 2.0
 """What the neighbour's p99 should stay within, in units of its undisturbed one."""
-SAMPLES = 100
+SAMPLES = 300
 """Undisturbed calls."""
 GAP_S = 0.002
 """Between two calls of the neighbour."""
@@ -81,7 +81,9 @@ class Taken:
 
 @contextmanager
 def attack(house: PrivateWorker, happened: Happened) -> Iterator[Watch]:
-    """Watch the neighbour during the body, then the host: all that the body's functions took must come back."""
+    """Watch the neighbour during the body, then the host: all that the body's functions took must come back.
+
+    An attack that is soon over is to be made again, `for _ in watch.rounds()`."""
     undisturbed = Watch.undisturbed(house.caller, GAP_S, SAMPLES)
     before = Taken.by(house)
     with house.watching(GAP_S, undisturbed) as watch:

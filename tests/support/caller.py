@@ -6,6 +6,7 @@ The process does what lines on its stdin say, one measurement after the other, a
     python -m tests.support.caller PORT NAME
 
     GAP_S MOST   begin: call NAME, each time after a pause; MOST calls end it as "stop" does
+    count        how many calls there were so far
     stop         the end: {"ms": how long each call took, "wrong": what came that was not the event}
 """
 
@@ -112,10 +113,12 @@ class _Calls:
 def _measure(calls: _Calls, orders: BinaryIO, gap_s: float, most: int) -> None:
     """Call until told to stop, or often enough."""
     while len(calls.ms) < most:
-        if select.select([orders], [], [], gap_s)[0]:
-            orders.readline()
+        if not select.select([orders], [], [], gap_s)[0]:
+            calls.call()
+        elif orders.readline() == b"count\n":
+            _say(len(calls.ms))
+        else:
             break
-        calls.call()
     calls.close()
     _say({"ms": calls.ms, "wrong": calls.wrong})
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tests.support.caller import ENDLESS, Caller
+
+ENOUGH = 100
+"""Calls whose 99th percentile is worth telling."""
+ROUNDS = 50
+"""Most times that something is done again until there were so many."""
 
 
 class Watch:
@@ -26,6 +33,14 @@ class Watch:
 
     def begin(self, gap_s: float, most: int = ENDLESS) -> None:
         self._caller.tell(f"{gap_s} {most}")
+
+    def rounds(self) -> Iterator[int]:
+        """Between `begin` and `end`: once, and again until there were enough calls, but not for ever."""
+        for number in range(ROUNDS):
+            yield number
+            self._caller.tell("count")
+            if self._caller.answer() >= ENOUGH:
+                return
 
     def end(self) -> None:
         self._caller.tell("stop")
