@@ -3,7 +3,7 @@
 A thread that is woken is given a processor at once, unless somebody else is owed it, be it by nanoseconds. Then it waits for
 the scheduler's next tick, up to 4 ms, as nothing makes a processor look again that computes. One in a hundred is woken like
 that, and a request wakes four. So there is a tick of a higher resolution (`kernel/native/hrtick.c`) where all of this holds: a
-request has been under way for long, others have come in the last second, more threads want a processor than there are, and
+request has been under way for long, others have come in the last second, there is a thread for each processor, and
 processors pass seldom from one to another; where they do that often, they look often.
 
 One for a worker. Owns the threads that tick and its view of the processors.
@@ -24,10 +24,11 @@ from sockd.sandbox.exchange import Exchange
 
 PERIOD_NS = 500_000
 """Of the ticks."""
-LOOK_S = 0.01
-LASTS_S = 0.05
-"""How long it ticks after a look that has found that it is needed."""
-LONG_S = 0.02
+LOOK_S = 0.005
+LASTS_S = 0.1
+"""How long it ticks after a look that has found that it is needed: over the rest of a period (CPU_PERIOD_US) in which those who
+compute have had their time."""
+LONG_S = 0.01
 """How long a request is under way that may be one that computes."""
 QUIET_S = 1.0
 """After the last request that came, until nobody looks any more."""
@@ -93,7 +94,8 @@ class HrTick:
 
     def _look(self) -> None:
         now_s = time.monotonic()
-        if self._is_long_under_way(now_s) and self._is_crowded(now_s):
+        is_long = self._is_long_under_way(now_s)
+        if self._under_way and self._is_crowded(now_s) and is_long:
             self._ticks_until_s = now_s + LASTS_S
             self._run_until(int(self._ticks_until_s * 1e9))
         is_over = now_s > self._quiet_at_s
@@ -109,11 +111,12 @@ class HrTick:
         return now_s - next(iter(self._under_way.values()), now_s) >= LONG_S
 
     def _is_crowded(self, now_s: float) -> bool:
-        """Whether somebody who is woken finds all processors taken, by threads that keep them. The first time nobody knows."""
+        """Whether all processors are taken, by threads that keep them; the one that looks may be one of the threads. The first
+        time nobody knows."""
         assert self._run_queues is not None
         look, before, passed_s = self._run_queues.look(), self._before, now_s - self._looked_s
         self._before, self._looked_s = look, now_s
-        if look.runnable <= self._processors or passed_s > LASTS_S:
+        if look.runnable < self._processors or passed_s > LASTS_S:
             return False
         often_hz = OFTEN_HZ
         if now_s < self._ticks_until_s:
