@@ -52,7 +52,7 @@ class Call(msgspec.Struct):
         return protocol.encode_invoke(number, self.request_id, int(timeout_s * 1e9), self.details, self.event)
 
 
-class Exchange(msgspec.Struct, eq=False, weakref=True):
+class Exchange(msgspec.Struct, eq=False):
     """The request under way."""
 
     number: int

@@ -216,7 +216,7 @@ class Sandbox:
         if not is_starting:
             self.state = advance(self.state, Step.BEGIN)
         exchange = self._exchange = Exchange(next(_numbers), done, open_sink)
-        self._parts.hrtick.note(self, exchange)
+        self._parts.hrtick.note(is_start=is_starting)
         self._deadline.set(program.init_timeout_s if is_starting else program.timeout_s, self._expire)
         if call is not None:
             self._invoke(exchange, call)

@@ -1,21 +1,18 @@
-"""A finer tick: while a request has been under way for long and the processors are crowded, and at no other time.
+"""A finer tick: while requests come and the processors are crowded, and at no other time.
 
 Files stand in /proc's place, as others make a machine crowded, too."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from sockd.kernel.run_queues import Look, RunQueues
-from sockd.sandbox.exchange import Exchange
-from sockd.sandbox.hrtick import LASTS_S, LONG_S, LOOK_S, OFTEN_HZ, QUIET_S, HrTick, tick_s
+from sockd.sandbox.hrtick import CROWDED_LOOKS, LASTS_S, LOOK_S, OFTEN_HZ, PERIOD_NS, QUIET_S, HrTick, tick_s
 
 pytestmark = pytest.mark.anyio
 PROCESSORS = 2
@@ -70,35 +67,15 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     machine.hrtick.close()
 
 
-def exchange(number: int = 1) -> Exchange:
-    return Exchange(number, lambda reply: None)
-
-
-async def test_it_ticks_while_a_long_request_is_under_way_in_a_crowd(machine: Machine) -> None:
-    long, began_s = exchange(), time.monotonic()
-    machine.hrtick.note("sandbox", long)
+async def test_it_ticks_while_requests_come_in_a_crowd(machine: Machine) -> None:
+    machine.hrtick.note(is_start=False)
     while not machine.wanted:
         await asyncio.sleep(0)
-    assert time.monotonic() - began_s >= LONG_S
+    assert machine.looks == 1 + CROWDED_LOOKS  # the first knows nothing of switches
     assert 0 < machine.wanted[0] / 1e9 - time.monotonic() <= LASTS_S
-    while len(machine.wanted) < 3:
-        await asyncio.sleep(0)
+    await machine.turn_until(machine.looks + 2)
+    assert len(machine.wanted) > 1
     assert machine.wanted == sorted(machine.wanted)
-    long.is_over = True
-    await machine.turn_for(LOOK_S)
-    wanted = len(machine.wanted)
-    await machine.turn_for(3 * LOOK_S)
-    assert len(machine.wanted) == wanted
-
-
-async def test_for_short_requests_it_does_not(machine: Machine) -> None:
-    ends_s = time.monotonic() + 5 * LOOK_S
-    while time.monotonic() < ends_s:
-        short = exchange()
-        machine.hrtick.note("sandbox", short)
-        await asyncio.sleep(0)
-        short.is_over = True
-    assert machine.wanted == []
 
 
 @pytest.mark.parametrize(
@@ -107,65 +84,65 @@ async def test_for_short_requests_it_does_not(machine: Machine) -> None:
 async def test_where_nobody_waits_for_a_tick_there_is_none(machine: Machine, runnable: int, switches_hz: float) -> None:
     machine.crowd(runnable)
     machine.switches_hz = switches_hz
-    long = exchange()
-    machine.hrtick.note("sandbox", long)
-    await machine.turn_until(5)
+    machine.hrtick.note(is_start=False)
+    await machine.turn_until(2 * CROWDED_LOOKS)
     assert machine.wanted == []
+
+
+async def test_a_crowd_of_a_moment_is_none(machine: Machine) -> None:
+    machine.hrtick.note(is_start=False)
+    for _ in range(3):
+        machine.crowd(PROCESSORS)
+        await machine.turn_until(machine.looks + CROWDED_LOOKS - 1)
+        machine.crowd(1)
+        await machine.turn_until(machine.looks + 1)
+    assert machine.wanted == []
+
+
+async def test_starts_have_no_use_for_it(machine: Machine) -> None:
+    for _ in range(3 * CROWDED_LOOKS):
+        machine.hrtick.note(is_start=True)
+        await machine.turn_until(machine.looks + 1)
+    assert machine.wanted == []
+    await machine.turn_until(machine.looks + CROWDED_LOOKS)
+    assert machine.wanted
 
 
 async def test_its_own_switches_count_for_nothing(machine: Machine) -> None:
     """Else it would end as soon as it has begun."""
     machine.switches_hz = (OFTEN_HZ - 1000) * PROCESSORS
-    long = exchange()
-    machine.hrtick.note("sandbox", long)
+    machine.hrtick.note(is_start=False)
     while not machine.wanted:
         await asyncio.sleep(0)
-    machine.switches_hz += 4000 * PROCESSORS
+    machine.switches_hz += 2 * 1e9 / PERIOD_NS * PROCESSORS
     await machine.turn_until(machine.looks + 1)  # its count jumps here, as it is made of the clock
     wanted = len(machine.wanted)
-    await machine.turn_until(machine.looks + 2)
+    await machine.turn_until(machine.looks + CROWDED_LOOKS + 1)
     assert len(machine.wanted) > wanted
 
 
-async def test_a_long_request_is_known_when_others_come_later(machine: Machine) -> None:
-    long = exchange(1)
-    machine.hrtick.note("computes", long)
-    await machine.turn_for(QUIET_S + 3 * LOOK_S)
-    looks, wanted = machine.looks, len(machine.wanted)
-    await machine.turn_for(3 * LOOK_S)
-    assert (machine.looks, len(machine.wanted)) == (looks, wanted)  # nobody else asks, so nobody waits
-    machine.hrtick.note("another", exchange(2))
-    await machine.turn_until(looks + 2)
-    assert len(machine.wanted) > wanted
-
-
-async def test_it_keeps_no_request_that_is_over(machine: Machine) -> None:
-    long = exchange()
-    machine.hrtick.note("sandbox", long)
-    await machine.turn_until(1)
-    seen = weakref.ref(long)
-    del long
-    await machine.turn_for(2 * LOOK_S)
-    gc.collect()
-    assert seen() is None
+async def test_when_no_more_requests_come_nobody_looks(machine: Machine) -> None:
+    machine.hrtick.note(is_start=False)
+    await machine.turn_for(QUIET_S + 5 * LOOK_S)
+    looks = machine.looks
+    await machine.turn_for(5 * LOOK_S)
+    assert machine.looks == looks
+    machine.hrtick.note(is_start=False)
+    await machine.turn_until(looks + 1)
 
 
 async def test_closed_it_does_nothing(machine: Machine) -> None:
-    machine.hrtick.note("sandbox", exchange())
+    machine.hrtick.note(is_start=False)
     machine.hrtick.close()
-    machine.hrtick.note("sandbox", exchange())
+    machine.hrtick.note(is_start=False)
     machine.hrtick.close()
     await machine.turn_for(3 * LOOK_S)
     assert (machine.looks, machine.wanted) == (0, [])
 
 
-async def test_without_run_queues_nothing_is_kept() -> None:
+async def test_without_run_queues_nothing_happens() -> None:
     hrtick = HrTick()
-    noted = exchange()
-    hrtick.note("sandbox", noted)
-    seen = weakref.ref(noted)
-    del noted
-    assert seen() is None
+    hrtick.note(is_start=False)
     hrtick.close()
 
 

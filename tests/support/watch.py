@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from benchmarks.results import quantile
 from tests.support.caller import ENDLESS, Caller
 
-ENOUGH = 100
+ENOUGH = 200
 """Calls whose 99th percentile is worth telling."""
 ROUNDS = 50
 """Most times that something is done again until there were so many."""
@@ -54,7 +55,7 @@ class Watch:
     @staticmethod
     def quantile(values: list[float], share: float) -> float:
         """0 for none."""
-        return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0.0
+        return quantile(sorted(values), share) if values else 0.0
 
     @property
     def p50(self) -> float:
