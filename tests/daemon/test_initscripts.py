@@ -116,7 +116,9 @@ def test_an_engine_that_is_killed_in_the_middle_costs_nothing_but_the_time(
     # What it knew, the next one knows.
     deploy("survives", fetching("a"), READS + "\n")
     shown = trace(daemon, daemon.run("survives", {"keys": ["a"]}))
-    assert (shown["initscript"], [span["detail"] for span in spans(shown, "reads")]) == ("exit", ["region"])
+    assert [span["detail"] for span in spans(shown, "reads")] == ["region"]
+    # The engine is new: the answer may be out before it says that its run is over.
+    assert shown["initscript"] in ("exit", "cancelled")
 
 
 def test_a_definition_outlives_the_engine(daemon: RunningDaemon, deploy: Any) -> None:
