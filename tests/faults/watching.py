@@ -100,17 +100,18 @@ def attack(house: PrivateWorker, happened: Happened) -> Iterator[Watch]:
 @contextmanager
 def least_weight() -> Iterator[None]:
     """Take little of the processors that the worker wants, as attackers are other machines: this session, to which neither the
-    worker nor the neighbour's caller belongs, where the kernel groups by sessions."""
+    worker nor the neighbour's caller belongs, where the kernel groups by sessions (sched(7)); the group of init's own has no
+    weight of its own, and reads as empty."""
     nice = Path("/proc/self/autogroup")
-    if not nice.exists():
+    group = nice.read_text().split() if nice.exists() else []
+    if not group:
         yield
         return
-    usual = nice.read_text().split()[-1]
     nice.write_text(LEAST_NICE)
     try:
         yield
     finally:
-        nice.write_text(usual)
+        nice.write_text(group[-1])
 
 
 def await_return(house: PrivateWorker, before: Taken) -> str:
