@@ -46,7 +46,7 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._scratch = bytearray(wire.MAX_DATAGRAM)
         self._waiting: deque[bytes] = deque()
-        """Reports that the socket has no room for; at most one a run, and runs are bounded by the daemon's starts."""
+        """What the socket has no room for; at most three a run, and runs are bounded by the daemon's starts."""
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._engine = Engine(engine_limits, on_abort=self._tell_abort, starter=self, tls=tls)
 
@@ -95,6 +95,10 @@ class Server:
         """See engine.Starter."""
         while not self._end.done() and self._read_one():
             pass
+
+    def guest_ended(self, run: int) -> None:
+        """See engine.Starter."""
+        self._tell(wire.encode(wire.Ended(run=run)))
 
     def run_done(self, done: asyncio.Future[RunReport]) -> None:
         """See engine.Starter."""

@@ -52,6 +52,9 @@ class EngineClient:
         self._keeper = EngineKeeper(ground, settings, on_start=self._attach, on_end=self._detach)
         self._definitions: dict[int, Definition] = {}
         self._runs: dict[int, Run] = {}
+        """Until their reports have come, for which the engine waits until the app has gone; it bounds them."""
+        self._under_way: set[int] = set()
+        """Those whose scripts have not ended."""
         self._unsent: dict[int, Unsent] = {}
         """Of runs that begin later."""
         self._numbers = itertools.count(1)
@@ -108,8 +111,8 @@ class EngineClient:
 
     @property
     def running(self) -> int:
-        """Runs under way."""
-        return len(self._runs)
+        """Scripts under way."""
+        return len(self._under_way)
 
     @property
     def defined(self) -> int:
@@ -157,7 +160,7 @@ class EngineClient:
             hurries: False: its script can tell nobody anything. It begins LATER_S from now, unless it is cancelled before."""
         if self._wire is None or not self.serving or function not in self._definitions:
             return self._none(NOT_READY)
-        if len(self._runs) >= self._most_runs:
+        if len(self._under_way) >= self._most_runs:
             return self._none(BUSY)
         try:
             link, theirs = self._links.pop() if self._links else new_link()
@@ -171,6 +174,7 @@ class EngineClient:
             return self._none(BUSY)
         # After it was sent: what the engine does takes longer than all that is done here.
         run = self._runs[number] = Run(number, link, self.cancel)
+        self._under_way.add(number)
         return run
 
     def _hold(self, unsent: Unsent) -> bool:
@@ -257,12 +261,15 @@ class EngineClient:
             run.told, report = data, message.report
             fetched = sum(rpc.bytes for rpc in report.rpcs)
             self._end(run, Ending(report.outcome, report.status, report.message, report.region_bytes, fetched))
+        elif isinstance(message, wire.Ended):
+            self._under_way.discard(run.id)
         else:
             run.abort = message
             run.on_abort()
 
     def _end(self, run: Run, ending: Ending) -> None:
         del self._runs[run.id]
+        self._under_way.discard(run.id)
         self.outcomes[ending.outcome] = self.outcomes.get(ending.outcome, 0) + 1
         self.prefetched_bytes += ending.fetched_bytes
         run.done.set_result(ending)

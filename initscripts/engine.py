@@ -63,6 +63,9 @@ class Starter(Protocol):
     def catch_up(self) -> None:
         """On the loop: do what was asked for before the last start, such as defining its function."""
 
+    def guest_ended(self, run: int) -> None:
+        """On the loop, before the end of each run that was started so and has a guest."""
+
     def run_done(self, done: asyncio.Future[RunReport]) -> None:
         """On the loop, at the end of each run that was started so."""
 
@@ -285,6 +288,8 @@ class Engine:
         """See what the next run will be glad of: where to connect to, a thread that is ready, memory for the modules in use."""
         assert self._threads is not None
         self._guests.discard(run)
+        if self._starter is not None:
+            self._starter.guest_ended(run)
         function.addresses = addresses[:AHEAD]
         if function.mould is not None and number in self._functions:
             self._loaded[number] = function.mould

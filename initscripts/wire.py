@@ -15,7 +15,8 @@ its fds closed; the peer is then another version or broken, and is not spoken to
       │◄───────────────────────── abort  {run, status, message}        at once, when a guest aborts the launch
       │ cancel {run}
       ├─────────────────────────────►
-      │◄───────────────────────── done   {report}                      for every start, exactly one
+      │◄───────────────────────── ended  {run}                         its guest is over; the app may go on for long
+      │◄───────────────────────── done   {report}                      for every start, exactly one: the app has gone, too
       │ forget {id}
       ├─────────────────────────────►
 """
@@ -95,14 +96,20 @@ class Abort(Message, tag="abort"):
     message: str
 
 
+class Ended(Message, tag="ended"):
+    """The guest of a run is over, and another may take its place. Not said of a start that never had one."""
+
+    run: int
+
+
 class Done(Message, tag="done"):
-    """A run is over."""
+    """A run is over: its guest, and what the app had to say of it."""
 
     report: RunReport
 
 
 ToEngine = Define | Forget | Cancel
-ToDaemon = Ready | Abort | Done
+ToDaemon = Ready | Abort | Ended | Done
 _Message = TypeVar("_Message", bound=Message)
 _encoder = msgspec.json.Encoder()
 _to_engine = msgspec.json.Decoder(ToEngine)

@@ -97,7 +97,7 @@ def test_what_the_script_fetched_while_the_sandbox_started_is_what_the_function_
 
 
 def test_an_engine_that_is_killed_in_the_middle_costs_nothing_but_the_time(
-    daemon: RunningDaemon, deploy: Any, s3: Client
+    daemon: RunningDaemon, deploy: Any, s3: Client, gate: Gate
 ) -> None:
     deploy("survives", fetching("a"))
     s3.inject("data/a", delay_s=30, times=1)
@@ -115,9 +115,9 @@ def test_an_engine_that_is_killed_in_the_middle_costs_nothing_but_the_time(
     assert daemon.status()["initscripts"]["restarts"] == restarts + 1
     assert engine_pid(daemon) != engine
     # What it knew, the next one knows.
-    deploy("survives", fetching("a"), READS + "\n")
-    answer = daemon.run("survives", {"keys": ["a"]})
-    assert [span["detail"] for span in spans(trace(daemon, answer), "reads")] == ["region"]
+    deploy("survives", fetching("a"), WAITS)
+    shown = behind_its_script(daemon, gate, "survives")
+    assert (shown["initscript"], [span["detail"] for span in spans(shown, "reads")]) == ("exit", ["region"])
 
 
 def test_a_definition_outlives_the_engine(daemon: RunningDaemon, deploy: Any, gate: Gate) -> None:
@@ -136,7 +136,9 @@ def behind_its_script(daemon: RunningDaemon, gate: Gate, name: str) -> dict[str,
         while daemon.status()["initscripts"]["running"]:
             pass
         gate.open()
-        return trace(daemon, answered())
+        answer = answered()
+    assert answer.json == [digest(A)]
+    return trace(daemon, answer)
 
 
 @pytest.mark.parametrize("delay_s", [0, 0.3])

@@ -220,6 +220,23 @@ async def test_no_more_runs_than_allowed(engine: EngineClient, tmp_path: Path) -
     start(engine).cancel()
 
 
+async def test_a_script_that_has_ended_takes_no_place_however_long_its_app_goes_on(
+    engine: EngineClient, tmp_path: Path
+) -> None:
+    engine.define(definition(tmp_path, module("")))
+    await engine.ready()
+    runs = []
+    for _ in range(2 * RUNS):
+        runs.append(start(engine))
+        while engine.running:
+            await asyncio.sleep(0)
+    assert [run.ending for run in runs] == [None] * 2 * RUNS
+    for run in runs:
+        run.close_link()
+        assert (await run.done).outcome == "exit"
+    assert engine.outcomes == {"exit": 2 * RUNS}
+
+
 async def test_what_was_forgotten_is_not_started_and_its_file_is_let_go(engine: EngineClient, tmp_path: Path) -> None:
     known = definition(tmp_path, module(""))
     engine.define(known)

@@ -45,6 +45,7 @@ def test_how_the_daemon_starts_a_run(message: wire.Start, fd_count: int, payload
     [
         wire.Ready(wasmtime="50"),
         wire.Abort(run=1, status=-1, message="no"),
+        wire.Ended(run=1),
         wire.Done(report=RunReport(run=1, outcome="trap", reads=[AppRead(["a"], "region", 1, 2)])),
     ],
 )
