@@ -129,7 +129,8 @@ class Worker:
         answer_bytes, grace_s = http.max_payload_bytes, http.stop_grace_s
         hrtick = open_hrtick(config.sandbox.hrtick)
         stack.callback(hrtick.close)
-        parts = Parts(assembly, cgroups, budget, answer_bytes, spawn_deadline_s, grace_s, ends.take, hrtick)
+        pools = assembly, cgroups, budget, farm.release
+        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take, hrtick)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
         tree = ZygoteTree(zygotes, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=usual)
         stack.callback(tree.close)

@@ -1,9 +1,10 @@
 """The farm's launcher and its init: pid 1 of the farm's pid namespace, which execs root Zygotes and outlives them.
 
-    python -m sockd.sandbox.farm_init <base> <control fd> <scratch fd> <cgroup procs fd>...
+    python -m sockd.sandbox.farm_init <base> <control fd> <releases fd> <scratch fd> <cgroup procs fd>...
 
 The launcher makes the namespaces, pivot_roots onto the base and forks init; the two die with the daemon. Init ignores
-SIGCHLD, so the kernel reaps whatever is orphaned in the farm. Neither ever runs user code.
+SIGCHLD, so the kernel reaps whatever is orphaned in the farm. The launcher goes on as whoever closes the last fds of trees
+(`Farm.release`). Neither ever runs user code.
 """
 
 from __future__ import annotations
@@ -34,22 +35,44 @@ ENVIRONMENT = {
 
 KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
 """What farm init keeps for the root Zygotes that it execs: they write id maps."""
+RELEASE = b"release"
+"""Said when whoever has sent trees has closed its own fds of them: the next close is the last."""
 
 
-def main(base: str, control_fd: str, scratch_fd: str, *procs_fds: str) -> None:
+def main(base: str, control_fd: str, releases_fd: str, scratch_fd: str, *procs_fds: str) -> None:
     launching.die_with_parent()
     launching.enter(base, scratch_fd=int(scratch_fd), procs_fds=map(int, procs_fds))
     socket.sethostname("sandbox")
-    control = socket.socket(fileno=int(control_fd))
+    control, releases = socket.socket(fileno=int(control_fd)), socket.socket(fileno=int(releases_fd))
+    signal.signal(signal.SIGCHLD, lambda *_: os._exit(0))  # init has ended, and the farm with it
     init = os.fork()  # noqa: TID251  SAFETY: this process is single-threaded and was exec'd for this
     if init == 0:
         launching.die_with_parent()
+        releases.close()
         serve(control)
         os._exit(0)
     control.close()
     linux.drop_bounding_set()
-    linux.keep_capabilities()  # all that is left to do is to wait, and to be killed
+    linux.keep_capabilities()
+    release(releases)
     os.waitpid(init, 0)
+
+
+def release(releases: socket.socket) -> None:
+    """The launcher's loop: close the trees that it is sent, until the daemon is gone."""
+    trees: list[int] = []
+    buffer = bytearray(len(RELEASE))
+    while True:
+        try:
+            data, fds = linux.receive(releases, buffer, 1)
+        except OSError:  # no fd could be had for it: it was the last, and the tree is gone
+            continue
+        if not data:
+            return
+        trees += fds
+        if data == RELEASE:
+            while trees:
+                os.close(trees.pop())
 
 
 def serve(control: socket.socket) -> None:

@@ -20,6 +20,8 @@ class Parts:
     assembly: Assembly
     cgroups: CgroupPool
     budget: MemoryBudget
+    release: Callable[[int], None]
+    """Closes the last fd of a tree (`Farm.release`)."""
     max_answer_bytes: int
     spawn_deadline_s: float
     stop_grace_s: float = 1.0

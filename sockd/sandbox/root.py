@@ -35,9 +35,14 @@ class Root(ABC):
     def mount_code(self, program: Program) -> None:
         """See that the function's code is at /var/task."""
 
+    def give_up(self) -> int:
+        """The tree's fd, the caller's from now on."""
+        fd, self.fd = self.fd, -1
+        return fd
+
     def close(self) -> None:
         """Let go of the tree; safe to call twice."""
-        fd, self.fd = self.fd, -1
+        fd = self.give_up()
         if fd >= 0:
             os.close(fd)
 

@@ -506,8 +506,7 @@ class Sandbox:
             self.companion.sandbox_gone()
 
     def _close_root(self) -> None:
-        # The last close of a detached tree waits for an RCU grace period: 200 us that nobody here needs to wait for.
-        self._loop.run_in_executor(None, self._root.close)
+        self._parts.release(self._root.give_up())
 
     def _close_pidfd(self) -> None:
         fd, self._pidfd = self._pidfd, -1

@@ -85,7 +85,8 @@ class House:
         self.farm = await Farm.start(self.base, self.tree.cgroup("farm"), lambda: self.ended.append("farm"))
         self.budget = MemoryBudget(4096 * MB)
         self.assembly = open_assembly(self._roots, self.base, self.farm.procfs, self.directory / "roots")
-        self.parts = Parts(self.assembly, self.pool, self.budget, MAX_ANSWER_BYTES, spawn_deadline_s=5.0)
+        pools = self.assembly, self.pool, self.budget, self.farm.release
+        self.parts = Parts(*pools, MAX_ANSWER_BYTES, spawn_deadline_s=5.0)
         self.root = await self._exec_root(0)
 
     async def _stop(self) -> None:

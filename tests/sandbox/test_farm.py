@@ -1,0 +1,94 @@
+"""The farm's launcher, as whoever frees what sandboxes leave behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sockd.kernel import mounts, syscalls
+from sockd.sandbox.farm_init import RELEASE
+from tests.support.house import House
+
+pytestmark = pytest.mark.root
+
+MORE_THAN_IT_HEARS = 1000
+"""Trees, while it does not listen: a socket has room for some three hundred messages (net.core.wmem_default)."""
+IN_DELETE_SELF, IN_UNMOUNT = 0x400, 0x2000
+EVENT = struct.Struct("iIII")
+
+
+class Trees:
+    """Detached trees, and an inotify(7) that tells when the kernel has freed one."""
+
+    def __init__(self, count: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._inotify = libc.inotify_init1(os.O_CLOEXEC)
+        self.fds = [syscalls.new_filesystem("tmpfs", {}, mounts.PRIVATE_TMP) for _ in range(count)]
+        for fd in self.fds:
+            assert libc.inotify_add_watch(self._inotify, f"/proc/self/fd/{fd}".encode(), IN_DELETE_SELF) > 0
+        self._freed = 0
+
+    def freed(self, wait_s: float) -> int:
+        """How many are freed by now; waits for one more, but not longer than that."""
+        if select.select([self._inotify], [], [], wait_s)[0]:
+            data = os.read(self._inotify, 100 * EVENT.size)
+            self._freed += sum(bool(mask & IN_UNMOUNT) for _, mask, _, _ in EVENT.iter_unpack(data))
+        return self._freed
+
+    def close(self) -> None:
+        os.close(self._inotify)
+
+
+@contextmanager
+def trees_of(count: int) -> Iterator[Trees]:
+    trees = Trees(count)
+    try:
+        yield trees
+    finally:
+        trees.close()
+
+
+@contextmanager
+def deaf(house: House) -> Iterator[None]:
+    """The launcher hears nothing meanwhile."""
+    house.farm._launcher.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        house.farm._launcher.send_signal(signal.SIGCONT)
+
+
+async def release(house: House, fds: Iterable[int]) -> None:
+    for fd in fds:
+        house.farm.release(fd)
+
+
+@pytest.mark.timeout(60)
+def test_the_launcher_frees_a_tree_and_the_daemon_does_not(house: House) -> None:
+    with trees_of(1) as trees:
+        with deaf(house):
+            house.run(release(house, trees.fds))
+            assert trees.freed(0.1) == 0
+            with pytest.raises(OSError, match="Bad file"):
+                os.fstat(trees.fds[0])
+        assert trees.freed(10) == 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("words", [0, 1])
+def test_when_it_has_fallen_behind_all_trees_are_freed_nevertheless(house: House, words: int) -> None:
+    """Be it a tree that there is no room for any more, or the word that it may be closed."""
+    with trees_of(MORE_THAN_IT_HEARS) as trees:
+        with deaf(house):
+            for _ in range(words):
+                house.farm._releases.send(RELEASE)
+            house.run(release(house, trees.fds))
+        while trees.freed(0) < MORE_THAN_IT_HEARS:
+            house.call(lambda: None)  # the loop turns: the launcher may be owed a last word
