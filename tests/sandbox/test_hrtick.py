@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from sockd.kernel.run_queues import Look, RunQueues
+from sockd.kernel.run_queues import RunQueues
 from sockd.sandbox.hrtick import (
     CROWDED_LOOKS,
     LASTS_S,
     LOOK_S,
-    OFTEN_HZ,
-    PERIOD_NS,
     QUIET_S,
+    REQUESTS_HZ,
     STARTS_HZ,
     HrTick,
     tick_s,
@@ -30,26 +29,20 @@ PROCESSORS = 2
 
 
 class Machine:
-    """One with as many runnable threads and switches a second as it is told, and a tick that notes until when it is wanted."""
+    """One with as many runnable threads as it is told, and a tick that notes until when it is wanted."""
 
     def __init__(self, directory: Path) -> None:
-        self._loadavg, self._stat = directory / "loadavg", directory / "stat"
-        self._loadavg.write_text("0.0 0.0 0.0 1/80 1\n")
-        self._stat.touch()
-        self.switches_hz = 0.0
+        self._loadavg = directory / "loadavg"
         self.wanted: list[int] = []
-        self.looks = 0
-        run_queues = CountedRunQueues.open(str(self._loadavg), str(self._stat))
-        run_queues.machine = self
-        self.hrtick = HrTick(run_queues, PROCESSORS, self.wanted.append)
         self.crowd(PROCESSORS)
+        self.hrtick = CountedHrTick(RunQueues.open(str(self._loadavg)), PROCESSORS, self.wanted.append)
+
+    @property
+    def looks(self) -> int:
+        return self.hrtick.looks
 
     def crowd(self, runnable: int) -> None:
         self._loadavg.write_text(f"0.0 0.0 0.0 {runnable}/80 1\n")
-
-    def looked_at(self) -> None:
-        self.looks += 1
-        self._stat.write_text(f"cpu\nctxt {int(time.monotonic() * self.switches_hz)}\n")
 
     async def turn_until(self, looks: int) -> None:
         """Let the loop turn until there were so many looks at the run queues."""
@@ -63,12 +56,12 @@ class Machine:
             await asyncio.sleep(0)
 
 
-class CountedRunQueues(RunQueues):
-    machine: Machine
+class CountedHrTick(HrTick):
+    looks = 0
 
-    def look(self) -> Look:
-        self.machine.looked_at()
-        return super().look()
+    def _look(self) -> None:
+        self.looks += 1
+        super()._look()
 
 
 @pytest.fixture
@@ -83,19 +76,15 @@ async def test_it_ticks_while_requests_come_in_a_crowd(machine: Machine, is_star
     machine.hrtick.note(is_start=is_start)
     while not machine.wanted:
         await asyncio.sleep(0)
-    assert machine.looks == 1 + CROWDED_LOOKS  # the first knows nothing of switches
+    assert machine.looks == 1 + CROWDED_LOOKS  # the first knows nothing of what came before
     assert 0 < machine.wanted[0] / 1e9 - time.monotonic() <= LASTS_S
     await machine.turn_until(machine.looks + 2)
     assert len(machine.wanted) > 1
     assert machine.wanted == sorted(machine.wanted)
 
 
-@pytest.mark.parametrize(
-    ("runnable", "switches_hz"), [(PROCESSORS - 1, 0.0), (PROCESSORS, OFTEN_HZ * PROCESSORS * 1.5)]
-)
-async def test_where_nobody_waits_for_a_tick_there_is_none(machine: Machine, runnable: int, switches_hz: float) -> None:
-    machine.crowd(runnable)
-    machine.switches_hz = switches_hz
+async def test_where_no_processor_is_wanted_by_two_there_is_none(machine: Machine) -> None:
+    machine.crowd(PROCESSORS - 1)
     machine.hrtick.note(is_start=False)
     await machine.turn_until(2 * CROWDED_LOOKS)
     assert machine.wanted == []
@@ -111,28 +100,16 @@ async def test_a_crowd_of_a_moment_is_none(machine: Machine) -> None:
     assert machine.wanted == []
 
 
-async def test_many_starts_have_no_use_for_it(machine: Machine) -> None:
-    many = math.ceil(PROCESSORS * STARTS_HZ * LASTS_S) + 1
+@pytest.mark.parametrize(("is_start", "most_hz"), [(False, REQUESTS_HZ), (True, STARTS_HZ)])
+async def test_many_requests_have_no_use_for_it(machine: Machine, is_start: bool, most_hz: float) -> None:
+    many = math.ceil(PROCESSORS * most_hz * LASTS_S) + 1
     for _ in range(3 * CROWDED_LOOKS):
         for _ in range(many):
-            machine.hrtick.note(is_start=True)
+            machine.hrtick.note(is_start=is_start)
         await machine.turn_until(machine.looks + 1)
     assert machine.wanted == []
     while not machine.wanted:
         await asyncio.sleep(0)
-
-
-async def test_its_own_switches_count_for_nothing(machine: Machine) -> None:
-    """Else it would end as soon as it has begun."""
-    machine.switches_hz = (OFTEN_HZ - 1000) * PROCESSORS
-    machine.hrtick.note(is_start=False)
-    while not machine.wanted:
-        await asyncio.sleep(0)
-    machine.switches_hz += 2 * 1e9 / PERIOD_NS * PROCESSORS
-    await machine.turn_until(machine.looks + 1)  # its count jumps here, as it is made of the clock
-    wanted = len(machine.wanted)
-    await machine.turn_until(machine.looks + CROWDED_LOOKS + 1)
-    assert len(machine.wanted) > wanted
 
 
 async def test_when_no_more_requests_come_nobody_looks(machine: Machine) -> None:
