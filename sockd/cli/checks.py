@@ -39,6 +39,10 @@ NEEDED_CAPABILITIES = {  # capabilities(7)
     "CAP_SYS_ADMIN": 21,
     "CAP_MKNOD": 27,
 }
+PRINTK = Path("/proc/sys/kernel/printk")
+CONSOLES = Path("/proc/consoles")
+KERN_ERR = 3
+"""The least level of the console that does not show messages of this severity (syslog(2))."""
 CONTAINERS = "see docs/guide/worker.md, In a container"
 LEAST_OPEN_FILES = 8192
 EARLY_FIX = "use Linux 6.18 or newer; until then there are no spares: a cold start after a pause takes 5 ms, not 2"
@@ -214,6 +218,18 @@ def core_dumps() -> Check:
     if not pattern.startswith("|"):
         return Check("core dumps", True, f"core_pattern {pattern!r}")
     return Check("core dumps", None, f"piped to {pattern[1:].split()[0]}", "sysctl -w kernel.core_pattern=core")
+
+
+def kernel_console() -> Check:
+    """A kernel that tells a console of each out-of-memory kill (KERN_ERR): a processor writes it byte by byte and does nothing
+    else meanwhile, and a function may have itself killed again and again."""
+    shown = int(PRINTK.read_text().split()[0])
+    lines = [line.partition("(") for line in CONSOLES.read_text().splitlines()]
+    names = [name.split()[0] for name, _, flags in lines if "E" in flags]
+    if shown <= KERN_ERR or not names:
+        return Check("kernel's console", True, "is not told of out-of-memory kills")
+    found = f"{', '.join(names)} is told of each out-of-memory kill; a processor stands still for that, on a serial line for ms"
+    return Check("kernel's console", None, found, f"sysctl -w kernel.printk={KERN_ERR}")
 
 
 def packages() -> Check:

@@ -37,6 +37,7 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
         look.scheduler_tick,
         look.open_files,
         look.core_dumps,
+        look.kernel_console,
         look.packages,
         look.initscripts,
         lambda: look.disk(state_dir),

@@ -111,6 +111,28 @@ def test_few_open_files_are_noted() -> None:
     assert check == Check("open files", None, "up to 1024", "ulimit -n 65536")
 
 
+@pytest.mark.parametrize(
+    ("level", "consoles", "told"),
+    [
+        (4, "ttyS0                -W- (EC  p a)    4:64\ntty0  -WU (  p  ) 4:7\n", "ttyS0 is told"),
+        (7, "tty0                 -WU (EC  p  )    4:7\nttyS0 -W- (E p a) 4:64\n", "tty0, ttyS0 is told"),
+        (3, "ttyS0                -W- (EC  p a)    4:64\n", ""),
+        (7, "ttyS0                -W- (    p a)    4:64\n", ""),
+        (7, "", ""),
+    ],
+)
+def test_a_console_that_shows_kills_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, consoles: str, told: str
+) -> None:
+    for name, text in (("PRINTK", f"{level}\t4\t1\t7\n"), ("CONSOLES", consoles)):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(look, name, tmp_path / name)
+    check = look.kernel_console()
+    assert check.ok is (None if told else True)
+    assert check.found.startswith(told)
+    assert check.fix == ("sysctl -w kernel.printk=3" if told else "")
+
+
 def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_of_its_parent(tmp_path: Path) -> None:
     assert look.disk(tmp_path / "not" / "yet").found.endswith(f" at {tmp_path}")
 
