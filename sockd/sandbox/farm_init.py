@@ -65,7 +65,7 @@ def release(releases: socket.socket) -> None:
     while True:
         try:
             data, fds = linux.receive(releases, buffer, 1)
-        except OSError:  # no fd could be had for it: it was the last, and the tree is gone
+        except OSError:  # no fd could be had for it: its sender's is the last
             continue
         if not data:
             return
