@@ -10,6 +10,7 @@ SIGCHLD, so the kernel reaps whatever is orphaned in the farm. The launcher goes
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -44,7 +45,6 @@ def main(base: str, control_fd: str, releases_fd: str, scratch_fd: str, *procs_f
     launching.enter(base, scratch_fd=int(scratch_fd), procs_fds=map(int, procs_fds))
     socket.sethostname("sandbox")
     control, releases = socket.socket(fileno=int(control_fd)), socket.socket(fileno=int(releases_fd))
-    signal.signal(signal.SIGCHLD, lambda *_: os._exit(0))  # init has ended, and the farm with it
     init = os.fork()  # noqa: TID251  SAFETY: this process is single-threaded and was exec'd for this
     if init == 0:
         launching.die_with_parent()
@@ -54,15 +54,15 @@ def main(base: str, control_fd: str, releases_fd: str, scratch_fd: str, *procs_f
     control.close()
     linux.drop_bounding_set()
     linux.keep_capabilities()
-    release(releases)
+    release(releases, os.pidfd_open(init))
     os.waitpid(init, 0)
 
 
-def release(releases: socket.socket) -> None:
-    """The launcher's loop: close the trees that it is sent, until the daemon is gone."""
+def release(releases: socket.socket, init: int) -> None:
+    """The launcher's loop: close the trees that it is sent, until the daemon or init, a pidfd, is gone."""
     trees: list[int] = []
     buffer = bytearray(len(RELEASE))
-    while True:
+    while init not in select.select([releases.fileno(), init], [], [])[0]:
         try:
             data, fds = linux.receive(releases, buffer, 1)
         except OSError:  # no fd could be had for it: its sender's is the last

@@ -18,8 +18,8 @@ from tests.support.house import House
 
 pytestmark = pytest.mark.root
 
-MORE_THAN_IT_HEARS = 1000
-"""Trees, while it does not listen: a socket has room for some three hundred messages (net.core.wmem_default)."""
+MORE_THAN_IT_HEARS = 300
+"""Trees, while it does not listen: a socket has room for two messages each of some hundred and forty (net.core.wmem_default)."""
 IN_DELETE_SELF, IN_UNMOUNT = 0x400, 0x2000
 EVENT = struct.Struct("iIII")
 
