@@ -52,7 +52,7 @@ class EngineClient:
         self._keeper = EngineKeeper(ground, settings, on_start=self._attach, on_end=self._detach)
         self._definitions: dict[int, Definition] = {}
         self._runs: dict[int, Run] = {}
-        """Until their reports have come, for which the engine waits until the app has gone; it bounds them."""
+        """Until their reports have come, which is when the app has gone, too. The engine bounds them (EngineLimits.links)."""
         self._under_way: set[int] = set()
         """Those whose scripts have not ended."""
         self._unsent: dict[int, Unsent] = {}

@@ -329,7 +329,7 @@ class Sandbox:
                 every.callback(self.companion.sandbox_ended)
             every.callback(self._finish, SandboxDied("the sandbox was destroyed"))
             every.callback(self._parts.cgroups.give_back, self.cgroup, self._after_last_process)
-            every.callback(self._close_root)
+            every.callback(self._parts.release, self._root.give_up())
             every.callback(self._output.close)
             every.callback(self._channel.close if self._channel else self._sock.close)
             every.callback(self._close_pidfd)
@@ -504,9 +504,6 @@ class Sandbox:
         self._reservation.close()
         if self.companion is not None:
             self.companion.sandbox_gone()
-
-    def _close_root(self) -> None:
-        self._parts.release(self._root.give_up())
 
     def _close_pidfd(self) -> None:
         fd, self._pidfd = self._pidfd, -1

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -27,13 +27,17 @@ EVENT = struct.Struct("iIII")
 class Trees:
     """Detached trees, and an inotify(7) that tells when the kernel has freed one."""
 
-    def __init__(self, count: int) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._inotify = libc.inotify_init1(os.O_CLOEXEC)
-        self.fds = [syscalls.new_filesystem("tmpfs", {}, mounts.PRIVATE_TMP) for _ in range(count)]
-        for fd in self.fds:
-            assert libc.inotify_add_watch(self._inotify, f"/proc/self/fd/{fd}".encode(), IN_DELETE_SELF) > 0
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._inotify = self._libc.inotify_init1(os.O_CLOEXEC)
+        self.fds: list[int] = []
+        """Whoever releases one takes it out."""
         self._freed = 0
+
+    def grow(self) -> None:
+        self.fds.append(syscalls.new_filesystem("tmpfs", {}, mounts.PRIVATE_TMP))
+        path = f"/proc/self/fd/{self.fds[-1]}".encode()
+        assert self._libc.inotify_add_watch(self._inotify, path, IN_DELETE_SELF) > 0
 
     def freed(self, wait_s: float) -> int:
         """How many are freed by now; waits for one more, but not longer than that."""
@@ -43,13 +47,16 @@ class Trees:
         return self._freed
 
     def close(self) -> None:
-        os.close(self._inotify)
+        for fd in (*self.fds, self._inotify):
+            os.close(fd)
 
 
 @contextmanager
 def trees_of(count: int) -> Iterator[Trees]:
-    trees = Trees(count)
+    trees = Trees()
     try:
+        for _ in range(count):
+            trees.grow()
         yield trees
     finally:
         trees.close()
@@ -65,19 +72,20 @@ def deaf(house: House) -> Iterator[None]:
         house.farm._launcher.send_signal(signal.SIGCONT)
 
 
-async def release(house: House, fds: Iterable[int]) -> None:
-    for fd in fds:
-        house.farm.release(fd)
+async def release_all(house: House, trees: Trees) -> None:
+    while trees.fds:
+        house.farm.release(trees.fds.pop())
 
 
 @pytest.mark.timeout(60)
 def test_the_launcher_frees_a_tree_and_the_daemon_does_not(house: House) -> None:
     with trees_of(1) as trees:
         with deaf(house):
-            house.run(release(house, trees.fds))
+            (fd,) = trees.fds
+            house.run(release_all(house, trees))
             assert trees.freed(0.1) == 0
             with pytest.raises(OSError, match="Bad file"):
-                os.fstat(trees.fds[0])
+                os.fstat(fd)
         assert trees.freed(10) == 1
 
 
@@ -89,6 +97,6 @@ def test_when_it_has_fallen_behind_all_trees_are_freed_nevertheless(house: House
         with deaf(house):
             for _ in range(words):
                 house.farm._releases.send(RELEASE)
-            house.run(release(house, trees.fds))
+            house.run(release_all(house, trees))
         while trees.freed(0) < MORE_THAN_IT_HEARS:
             house.call(lambda: None)  # the loop turns: the launcher may be owed a last word
