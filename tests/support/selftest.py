@@ -31,6 +31,8 @@ GROUPS = {
     "H": "API abuse",
     "I": "images",
     "J": "storage and initscripts",
+    "K": "attacks from outside",
+    "P": "sharing between functions",
     "S": "promises of SPECIFICATION.md",
 }
 WIDTH = 118
