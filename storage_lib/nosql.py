@@ -10,8 +10,9 @@ import _thread
 import json
 import os
 
+from sockd_initscript.egress import note
 from sockd_storage import attributes
-from sockd_storage.reads import Read, wrote
+from sockd_storage.reads import Read
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ def query_request(table: str, primary_key: Key) -> dict[str, Any]:
 
 
 def changing(table: str) -> Any:
-    """The client, for a write: what was read of this table earlier is not served any more."""
+    """The client, for a write."""
     from sockd_storage import network
 
-    wrote(table, "")
+    note(f"a change of {table}")
     return network.client("dynamodb")
 
 

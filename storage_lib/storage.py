@@ -16,7 +16,8 @@ import _thread
 import io
 import os
 
-from sockd_storage.reads import Read, wrote
+from sockd_initscript.egress import note
+from sockd_storage.reads import Read
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ class storage:
     def upload(self, bucket: str, file: str, filepath: str) -> str:
         """Upload the file at `filepath` under a unique name made of `file`, which is returned."""
         key = self.unique_name(file)
-        wrote(bucket, key)
+        note("an upload")
         self.client.upload_file(filepath, bucket, key)
         return key
 
     def upload_stream(self, bucket: str, file: str, data: BinaryIO | bytes | memoryview) -> str:
         """Upload what a file object has to read, or bytes, under a unique name made of `file`, which is returned."""
         key = self.unique_name(file)
-        wrote(bucket, key)
+        note("an upload")
         self.client.upload_fileobj(data if hasattr(data, "read") else io.BytesIO(data), bucket, key)
         return key
 
@@ -113,7 +114,7 @@ def _list(bucket: str, prefix: str) -> Iterator[str]:
     token: str | None = None
     while True:
         rpc = ["s3.ListObjectsV2", bucket, prefix, token] if token else ["s3.ListObjectsV2", bucket, prefix]
-        keys, token = _list_page(Read(rpc, bucket, prefix, is_prefix=True), bucket, prefix, token)
+        keys, token = _list_page(Read(rpc, bucket, prefix), bucket, prefix, token)
         yield from keys
         if token is None:
             return

@@ -11,7 +11,7 @@ import os
 import sys
 from time import monotonic_ns, tzset
 
-from zygote import _native, entry, errors, hygiene, initscript_link, protocol, storage_finder
+from zygote import _native, egress, entry, errors, hygiene, initscript_link, protocol, storage_finder
 from zygote.import_timer import ImportTimer
 from zygote.protocol import CODE, FAILED, GONE, INIT, INVOKE, NO_DETAILS, READY, RESULT
 
@@ -74,6 +74,7 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
         set_environment(function["env"])
         if link is not None:
             initscript_link.offer(link)
+            egress.watch()
         if is_spare:
             await_code(channel)
             started = monotonic_ns()

@@ -18,7 +18,7 @@ import os
 import sys
 import time
 
-from zygote import entry, errors
+from zygote import entry, errors, initscript_link
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class Program(entry.Handler):
         self._asked = False
         listener = socket.create_server((LOOPBACK, 0), backlog=16)
         self.port: int = listener.getsockname()[1]
-        program = subprocess.Popen(command(function), env=self._environment(function))
+        link, fds = initscript_link.inherited()
+        program = subprocess.Popen(command(function), env={**self._environment(function), **link}, pass_fds=fds)
         threading.Thread(target=self._wait_for, args=(program,), daemon=True).start()
         # Imported while the program starts: it takes longer than all of this.
         threading.Thread(target=self._serve, args=(listener,), daemon=True).start()

@@ -10,7 +10,7 @@ import os
 import socket
 from array import array
 
-from zygote import initscript_link
+from zygote import egress, initscript_link
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -41,8 +41,11 @@ def play(library: dict[str, Any]) -> None:
         os.close(segment)
         link = near.detach()
         initscript_link.offer(link)
+        egress.begin()
         library["storage"].download_stream(*RPC[1:])
         initscript_link.withdraw(link)
+        egress.forget()
     library["storage"].storage.instance = None
     library["sockd_initscript"].forget()
     library["sockd_storage.reads"].calls = itertools.count()
+    library["sockd_storage.reads"]._served.clear()

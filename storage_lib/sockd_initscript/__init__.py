@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import _thread
 import os
+import stat
+import sys
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from .app_link import Link
 
 VARIABLE = "SOCKD_INITSCRIPT_FD"
+"""FD:INODE of the link, in the environment of a program behind the Runtime API."""
+OFFER = "zygote.initscript_link"
+"""The module of a sandbox that knows the link of a handler, in the same process."""
 
 
 class NoMessage(Exception):
@@ -72,10 +77,14 @@ def _open() -> None:
 
 
 def _descriptor() -> int:
-    """The link's. Raises: OSError, when there is none or it is not inherited."""
-    number = os.environ.get(VARIABLE, "")
-    if not number.isdecimal():
+    """The link's. Raises: OSError, when there is none, or it is not inherited, or its number is another file's by now."""
+    offered: int | None = getattr(sys.modules.get(OFFER), "offered", None)
+    if offered is not None:
+        return offered
+    number, _, inode = os.environ.get(VARIABLE, "").partition(":")
+    if not number.isdecimal() or not inode.isdecimal():
         raise OSError(2, f"no {VARIABLE}")
-    fd = int(number)
-    os.fstat(fd)
-    return fd
+    found = os.fstat(int(number))
+    if not stat.S_ISSOCK(found.st_mode) or found.st_ino != int(inode):
+        raise OSError(9, f"{VARIABLE} names another file")
+    return int(number)

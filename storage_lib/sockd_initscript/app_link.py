@@ -14,7 +14,7 @@ import select
 import socket
 import time
 
-from . import NoMessage, wire
+from . import NoMessage, egress, wire
 from .region import Message, Segment
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -111,14 +111,18 @@ class Link:
     def get_conn(self, conn_id: int, timeout_s: float | None = None) -> Connection:
         """Wait for the connection `conn_id`; it is given away once. Raises: NoMessage, as `recv_msg`."""
         connection: Connection = self._wait(lambda: self._connections.pop(conn_id, None), timeout_s)
+        egress.note("a connection of the script's")  # nothing tells what is sent over it
         return connection
 
     # -- to the script
 
     def send_msg(self, msg_id: int, data: bytes | memoryview) -> None:
-        """Send at most wire.MAX_PAYLOAD bytes. Raises: WireError when it is more; OSError when the engine is gone."""
+        """Send at most wire.MAX_PAYLOAD bytes. The script may write something because of it.
+
+        Raises: WireError when it is more; OSError when the engine is gone."""
         if len(data) > wire.MAX_PAYLOAD:
             raise wire.WireError(f"message of {len(data)} bytes, limit {wire.MAX_PAYLOAD}")
+        egress.note("a message to the script")
         self._send({"op": "message", "id": msg_id}, bytes(data))
 
     def transfer_conn(self, conn_id: int, addr: str, sock: socket.socket) -> None:

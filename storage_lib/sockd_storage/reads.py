@@ -1,7 +1,10 @@
-"""What this process has read and written: which reply of its initscript belongs to which of its calls.
+"""What this process has read: which reply of its initscript belongs to which of its calls.
 
-POLICY: a prefetched reply is served if its number and its RPC are those of the call, and nothing was written to what it
-is about. Calls are numbered in the order in which the function makes them, those that go to the network included: a call
+POLICY: a prefetched reply is served once, to the very same RPC under the same number, and only before anything left this
+sandbox that may have been a write: to any service, by any code (`sockd_initscript.egress`). SOCKD_STORAGE_MAX_AGE_S bounds
+the age of a reply as well; without it the first request does, because the link ends with its answer.
+
+Calls are numbered in the order in which the function makes them, those that go to the network included: a call
 that differs from what the script expected costs itself, and the next one is compared under its own number again.
 With SOCKD_STORAGE_NAMING=hash the number is a hash of the call, and their order does not matter.
 """
@@ -13,6 +16,7 @@ import os
 import time
 
 import sockd_initscript
+from sockd_initscript.egress import may_be_stale, reading
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -29,7 +33,7 @@ SUCCESS = (200, 206)
 
 calls = itertools.count()
 """The numbers of this process's reads."""
-_written: set[tuple[str, str]] = set()
+_served: set[int] = set()
 
 
 def message_id(method: str, bucket: str, key: str) -> int:
@@ -44,22 +48,14 @@ class Read:
     """One read of the function. Make it when the call is made: it takes the next number."""
 
     def __init__(
-        self,
-        rpc: list[str],
-        bucket: str,
-        key: str,
-        *,
-        is_prefix: bool = False,
-        matches: Callable[[list[str]], bool] | None = None,
+        self, rpc: list[str], bucket: str, key: str, *, matches: Callable[[list[str]], bool] | None = None
     ) -> None:
         """
         Args:
             rpc: what an initscript would have sent, in the engine's words.
-            bucket, key: what it reads, in the words of `wrote`, and for a number by hash.
-            is_prefix: it reads all keys that begin with `key`.
+            bucket, key: what it reads, for a number by hash.
             matches: whether another RPC is the same; by default if all its words are."""
         self._rpc = rpc
-        self._place = bucket, key, is_prefix
         self._matches = matches or rpc.__eq__
         self._started = time.monotonic_ns()
         self._number = next(calls)
@@ -69,18 +65,22 @@ class Read:
     def prefetched(self) -> Message | None:
         """The reply to it that the initscript has fetched, or is fetching; None: it is for the network."""
         link = sockd_initscript.link()
-        if link is None or was_written(*self._place):
+        if link is None or self._number in _served or may_be_stale():
             return None
         try:
             message: Message = link.reply(self._number, self._matches, *patience())
         except (sockd_initscript.NoMessage, OSError):
             return None
-        return None if message.status not in SUCCESS or was_written(*self._place) else message
+        if message.status not in SUCCESS or may_be_stale():  # it was waited for, and other threads went on meanwhile
+            return None
+        _served.add(self._number)
+        return message
 
     def from_network(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """What `call` returns. The trace is told of it also when it raises, as it has had its number."""
         try:
-            return call(*args, **kwargs)
+            with reading():
+                return call(*args, **kwargs)
         finally:
             self.done("network")
 
@@ -95,15 +95,3 @@ def patience() -> tuple[float, float]:
     """Seconds to wait for a reply that is on its way, and for word of one that might be."""
     environ = os.environ
     return float(environ.get("SOCKD_STORAGE_WAIT_S", 10)), float(environ.get("SOCKD_STORAGE_GRACE_S", 0.1))
-
-
-def wrote(bucket: str, key: str) -> None:
-    """Before anything is written: what was fetched of it earlier is served no more. The key "" stands for all."""
-    _written.add((bucket, key))
-
-
-def was_written(bucket: str, key: str, is_prefix: bool) -> bool:
-    """Whether this process wrote to it, or to any key that begins with it."""
-    if is_prefix and _written:
-        return any(place == bucket and name.startswith(key) for place, name in list(_written))
-    return (bucket, key) in _written or (bucket, "") in _written

@@ -31,7 +31,15 @@ def connected():
     keys = Credentials(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
     return Client(os.environ["AWS_ENDPOINT_URL_S3"], keys)
 
+class Events:
+    def register(self, event, handler): pass
+
+class Meta:
+    events = Events()
+
 class S3:
+    meta = Meta()
+
     def get_object(self, Bucket, Key):
         with connected() as client:
             data = client.get(Bucket, Key)
@@ -49,7 +57,14 @@ def client(service, config=None):
     "botocore/exceptions.py": "class HTTPClientError(Exception): pass\nclass IncompleteReadError(Exception): pass\n",
     "sockd/__init__.py": "",
     **{f"sockd/s3/{name}.py": (REPO / "sockd" / "s3" / f"{name}.py").read_text() for name in CLIENT},
-    "gate.py": Gate.CODE,
+    "gate.py": f"""
+{Gate.CODE}
+import sys
+open_wait = wait
+def wait(*args):
+    with sys.modules["zygote.egress"].exempt():  # a gate is no write of the function's
+        return open_wait(*args)
+""",
 }
 
 READS = """

@@ -16,6 +16,7 @@ from sockd.s3.process import S3Process
 from tests.daemon.gate import Gate
 from tests.daemon.prefetching import READS, READY, digest, engine_pid, fetching, patient, reading, spans, trace
 from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.daemon.test_runtime_api import archive
 from tests.initscripts.guests import LOOP, module, module_of
 from tests.support.threads import at_once, in_background
 
@@ -355,3 +356,30 @@ def test_what_people_see_of_the_engine(daemon: RunningDaemon) -> None:
     assert 'sockd_initscript_runs_total{outcome="exit"}' in metrics
     assert "sockd_initscript_prefetched_bytes_total" in metrics
     assert "sockd_initscript_engine_starts_total" in metrics
+
+
+PROGRAM = """#!/usr/bin/python3
+import http.client, json, os, stat
+link = os.environ.get("SOCKD_INITSCRIPT_FD", "")
+number, _, inode = link.partition(":")
+found = os.fstat(int(number)) if link else None
+is_link = bool(found) and stat.S_ISSOCK(found.st_mode) and found.st_ino == int(inode)
+connection = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
+base = "/2018-06-01/runtime/invocation/"
+while True:
+    connection.request("GET", base + "next")
+    response = connection.getresponse()
+    response.read()
+    name = response.headers["Lambda-Runtime-Aws-Request-Id"]
+    connection.request("POST", base + name + "/response", json.dumps([link != "", is_link]))
+    connection.getresponse().read()
+"""
+
+
+@pytest.mark.parametrize("scripted", [True, False])
+def test_a_program_inherits_its_link_and_finds_it_by_inode(daemon: RunningDaemon, scripted: bool) -> None:
+    name = f"program-{scripted}".lower()
+    daemon.deploy(name, archive(PROGRAM), runtime="provided")
+    if scripted:
+        daemon.deploy_initscript(name, fetching("a"))
+    assert daemon.call(name, {}) == [scripted, scripted]

@@ -43,9 +43,10 @@ class Beside:
 def hears(event: object) -> object:
     """What its link says, and whether it is there."""
     import os
+    import sys
 
-    fd = os.environ.get("SOCKD_INITSCRIPT_FD")
-    return [os.read(int(fd), 100).decode(), os.get_inheritable(int(fd))] if fd else None
+    fd = sys.modules["zygote.initscript_link"].offered
+    return [os.read(fd, 100).decode(), os.get_inheritable(fd)] if fd else None
 
 
 async def first_request(running: Running, beside: Beside) -> Reply:
@@ -98,7 +99,9 @@ def test_a_companion_of_a_sandbox_that_cannot_become_is_told_as_well(house: Hous
 def test_a_start_can_be_ended_with_an_error_and_only_while_somebody_waits(house: House) -> None:
     beside = Beside()
     try:
-        running = house.start("import os\ndef handler(event): os.read(int(os.environ['SOCKD_INITSCRIPT_FD']), 1)")
+        running = house.start(
+            "import os, sys\ndef handler(event): os.read(sys.modules['zygote.initscript_link'].offered, 1)"
+        )
         error = LaunchAborted(3, "nothing to do")
 
         async def aborted() -> Reply:

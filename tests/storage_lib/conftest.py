@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -114,11 +116,46 @@ def forget() -> None:
 
 @pytest.fixture
 def storage(
-    function: Callable[..., ModuleType], ends: tuple[EngineEnd, socket.socket], s3: S3, monkeypatch: pytest.MonkeyPatch
+    function: Callable[..., ModuleType],
+    ends: tuple[EngineEnd, socket.socket],
+    s3: S3,
+    observer: Observer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Any:
     """The module `storage` of a function that has an initscript, and an S3 behind it."""
     for name, value in s3.server.env().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("SOCKD_INITSCRIPT_FD", str(ends[1].detach()))
+    monkeypatch.setenv("SOCKD_INITSCRIPT_FD", named(ends[1]))
     monkeypatch.setenv("SOCKD_STORAGE_GRACE_S", "0.05")
     return function("storage")
+
+
+def named(sock: socket.socket) -> str:
+    """A link as a program finds it in its environment; the program owns the descriptor."""
+    fd = sock.detach()
+    return f"{fd}:{os.fstat(fd).st_ino}"
+
+
+class Observer:
+    """What the library asks of `zygote.egress`, without the tests' own connections."""
+
+    def __init__(self) -> None:
+        self.began_ns = time.monotonic_ns()
+        self.noted = ""
+
+    def reason(self) -> str:
+        return self.noted
+
+    def note(self, what: str) -> None:
+        self.noted = what
+
+    def exempt(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+@pytest.fixture
+def observer(monkeypatch: pytest.MonkeyPatch) -> Observer:
+    """This process's egress, as far as the library and the test note it."""
+    observer = Observer()
+    monkeypatch.setitem(sys.modules, "zygote.egress", observer)
+    return observer

@@ -80,13 +80,14 @@ def test_a_function_that_uses_its_link_stays_on_the_diet() -> None:
     with theirs:
         engine.message(0, b"x" * 300_000, "s3.GetObject", "bkt", "x", own=True)
         code = (
-            "import os, json; before = set(sys.modules); import storage; view = storage.download('bkt', 'x');"
+            "import os, json; from zygote import egress; egress.watch(); before = set(sys.modules); import storage;"
+            " view = storage.download('bkt', 'x');"
             " assert len(view) == 300_000; print(*set(sys.modules) - before)"
         )
         start = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}, {str(LIBRARY)!r}]; {ZYGOTE}; {code}"
         out = subprocess.run(
             [sys.executable, "-S", "-c", start],
-            env={**os.environ, "SOCKD_INITSCRIPT_FD": str(theirs.fileno())},
+            env={**os.environ, "SOCKD_INITSCRIPT_FD": f"{theirs.fileno()}:{os.fstat(theirs.fileno()).st_ino}"},
             pass_fds=[theirs.fileno()],
             stdout=subprocess.PIPE,
             text=True,

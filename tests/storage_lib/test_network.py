@@ -142,7 +142,7 @@ def test_threads_may_read_at_once(alone: Any, s3: S3) -> None:
     assert found == {number: hashlib.md5(piece).hexdigest() for number, piece in enumerate(data)}
 
 
-@pytest.mark.parametrize("value", ["", "x", "99999", "0x5"])
+@pytest.mark.parametrize("value", ["", "x", "99999:1", "0x5:1", "5", "0:1", "2:99999999"])
 def test_a_variable_that_names_no_link_is_no_link(
     function: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:

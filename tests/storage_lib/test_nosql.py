@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.storage_lib.conftest import Observer, named
 from tests.storage_lib.engine_end import EngineEnd
 
 KEYS = (("cart_id", "c1"), ("product_id", "p1"))
@@ -37,9 +38,15 @@ PLAIN = {
 
 
 @pytest.fixture
-def nosql(function: Callable[[str], ModuleType], ends: Any, monkeypatch: pytest.MonkeyPatch, engine: EngineEnd) -> Any:
+def nosql(
+    function: Callable[[str], ModuleType],
+    ends: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: EngineEnd,
+    observer: Observer,
+) -> Any:
     """The one instance of a function that has an initscript."""
-    monkeypatch.setenv("SOCKD_INITSCRIPT_FD", str(ends[1].detach()))
+    monkeypatch.setenv("SOCKD_INITSCRIPT_FD", named(ends[1]))
     monkeypatch.setenv("SOCKD_STORAGE_GRACE_S", "0.05")
     monkeypatch.setenv("NOSQL_STORAGE_TABLE_shopping_cart", "table-7")
     return function("nosql").nosql.get_instance()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage_lib.conftest import S3
+from tests.storage_lib.conftest import S3, Observer
 from tests.storage_lib.engine_end import EngineEnd
 
 GET, LIST = "s3.GetObject", "s3.ListObjectsV2"
@@ -203,18 +204,61 @@ def test_the_second_request_of_a_sandbox_has_no_initscript(
     assert engine.receive() is None
 
 
-def test_a_key_that_was_written_is_read_from_s3(storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any) -> None:
+def test_after_a_write_of_its_own_a_function_reads_from_s3(
+    storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(storage.storage, "unique_name", staticmethod(lambda name: name))
     s3.put("y", b"from S3")
-    engine.message(0, b"old", GET, "bkt", "x")
-    engine.message(1, b"old", GET, "bkt", "x")
-    engine.message(2, b"prefetched", GET, "bkt", "y")
+    for number, key in enumerate("xxy"):
+        engine.message(number, b"old", GET, "bkt", key)
     client = storage.get_instance()
     assert read(storage, "x") == b"old"
     assert client.upload_stream("bkt", "x", b"new") == "x"
     assert read(storage, "x") == b"new"
-    assert read(storage, "y") == b"prefetched"
-    assert served(engine) == [REGION, NETWORK, REGION]
+    assert read(storage, "y") == b"from S3"
+    assert served(engine) == [REGION, NETWORK, NETWORK]
+
+
+@pytest.mark.parametrize("write", ["put_object", "delete_object"])
+def test_a_write_by_the_librarys_client_is_a_write(storage: Any, engine: EngineEnd, s3: S3, write: str) -> None:
+    s3.put("x", b"first")
+    s3.put("other", b"other")
+    engine.message(1, b"first", GET, "bkt", "x")
+    assert read(storage, "other") == b"other"  # opens the connection that the write goes over
+    client = storage.get_instance().client
+    client.head_object(Bucket="bkt", Key="x")
+    getattr(client, write)(Bucket="bkt", Key="other")
+    assert read(storage, "x") == b"first"
+    assert served(engine) == [NETWORK, NETWORK]
+
+
+def test_a_reply_is_served_once(storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any) -> None:
+    monkeypatch.setenv("SOCKD_STORAGE_NAMING", "hash")
+    s3.put("x", b"from S3")
+    engine.message(hash_of("GetObject", "bkt", "x"), b"fetched", GET, "bkt", "x")
+    assert [read(storage, "x"), read(storage, "x")] == [b"fetched", b"from S3"]
+    assert served(engine) == [REGION, NETWORK]
+
+
+def test_a_reply_is_served_for_a_time(
+    storage: Any, engine: EngineEnd, s3: S3, observer: Observer, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("SOCKD_STORAGE_MAX_AGE_S", "5")
+    s3.put("x", b"from S3")
+    engine.message(0, b"fetched", GET, "bkt", "x")
+    engine.message(1, b"fetched", GET, "bkt", "x")
+    assert read(storage, "x") == b"fetched"
+    observer.began_ns -= 5 * 10**9
+    assert read(storage, "x") == b"from S3"
+
+
+def test_nothing_is_served_in_a_process_that_is_not_observed(
+    storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any
+) -> None:
+    monkeypatch.delitem(sys.modules, "zygote.egress")
+    s3.put("x", b"from S3")
+    engine.message(0, b"fetched", GET, "bkt", "x")
+    assert read(storage, "x") == b"from S3"
 
 
 def test_a_list_of_what_was_written_is_made_anew(storage: Any, engine: EngineEnd, s3: S3, tmp_path: Path) -> None:
@@ -274,7 +318,7 @@ def test_numbers_by_hash_need_no_order(storage: Any, engine: EngineEnd, monkeypa
     engine.message(hash_of("GetObject", "bkt", "y"), b"Y", GET, "bkt", "y")
     engine.message(hash_of("GetObject", "bkt", "d/x"), b"X", GET, "bkt", "d/x")
     engine.message(hash_of("ListObjectsV2", "bkt", "d/"), listing("d/x"), LIST, "bkt", "d/")
-    assert [read(storage, key) for key in ("d/x", "y", "d/x")] == [b"X", b"Y", b"X"]
+    assert read(storage, "y") == b"Y"
     storage.download_directory("bkt", "d/", str(tmp_path))
     assert set(served(engine)) == {REGION}
 
@@ -314,16 +358,6 @@ def test_a_file_is_the_functions_own_and_replaces_what_was_there(
             file.write(b"y")
         assert subprocess.run(["tail", "-c", "2", target], capture_output=True).stdout == b"xy"
     assert os.listdir(tmp_path) == ["x"]
-
-
-def test_a_stream_and_a_file_of_the_same_message(
-    storage: Any, engine: EngineEnd, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setenv("SOCKD_STORAGE_NAMING", "hash")
-    engine.message(hash_of("GetObject", "bkt", "x"), b"x" * 300_000, GET, "bkt", "x", own=True)
-    view = storage.download_stream("bkt", "x")
-    storage.download("bkt", "x", str(tmp_path / "x"))
-    assert (tmp_path / "x").read_bytes() == view
 
 
 def test_no_file_is_left_where_there_is_no_room(storage: Any, engine: EngineEnd, tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from zygote.protocol import FAILED, READY
 
 LINKED = """
 import fcntl, os, sys
-fd = int(os.environ["SOCKD_INITSCRIPT_FD"])
+fd = sys.modules["zygote.initscript_link"].offered
 closes_on_exec = fcntl.fcntl(fd, fcntl.F_GETFD)
 def handler(event):
     os.write(fd, event.encode())
     return closes_on_exec
 """
-VARIABLE = "import os\ndef handler(event): return os.environ.get('SOCKD_INITSCRIPT_FD')\n"
+OFFERED = "sys.modules['zygote.initscript_link'].offered"
+ASKS = f"import os, sys\ndef handler(event): return [{OFFERED}, os.environ.get('SOCKD_INITSCRIPT_FD')]\n"
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_the_link_is_gone_even_if_the_first_answer_is_an_error(
     server: Server, link: tuple[socket.socket, socket.socket]
 ) -> None:
     engine, app = link
-    server.init("import os\ndef handler(event): return {}[os.environ.get('SOCKD_INITSCRIPT_FD')]\n", app.fileno())
+    server.init(f"import sys\ndef handler(event): return {{}}[{OFFERED}]\n", app.fileno())
     app.close()
     server.invoke(1)
     server.expect(READY, 3)
@@ -59,11 +60,23 @@ def test_the_link_is_gone_even_if_the_first_answer_is_an_error(
     assert server.answer(2, FAILED)["errorMessage"] == "None"
 
 
-def test_without_a_link_there_is_no_variable(server: Server) -> None:
-    server.init(VARIABLE)
+def test_a_handler_has_no_variable_that_its_children_would_inherit(
+    server: Server, link: tuple[socket.socket, socket.socket]
+) -> None:
+    server.init(ASKS, link[1].fileno())
+    server.invoke(1)
+    server.invoke(2)
+    server.expect(READY, 3)
+    offered, variable = server.answer(1)
+    assert isinstance(offered, int) and variable is None
+    assert server.answer(2) == [None, None]
+
+
+def test_without_a_link_nothing_is_offered(server: Server) -> None:
+    server.init(ASKS)
     server.invoke(1)
     server.expect(READY, 3)
-    assert server.answer(1) is None
+    assert server.answer(1) == [None, None]
 
 
 def test_the_library_that_took_the_link_lets_go_of_it(
@@ -79,9 +92,7 @@ def test_the_library_that_took_the_link_lets_go_of_it(
     assert server.end() == (0, b"called\nexpired\ncalled\n")
 
 
-@pytest.mark.parametrize(
-    "oddity", ["os.close(int(os.environ['SOCKD_INITSCRIPT_FD']))", "sys.modules['sockd_initscript'] = 5"]
-)
+@pytest.mark.parametrize("oddity", [f"os.close({OFFERED})", "sys.modules['sockd_initscript'] = 5"])
 def test_a_function_that_meddles_with_its_link_is_answered_all_the_same(
     server: Server, link: tuple[socket.socket, socket.socket], oddity: str
 ) -> None:

@@ -112,12 +112,12 @@ def test_the_library_is_ready_and_out_of_the_way_of_who_does_not_want_it(package
 
 
 def test_of_what_was_rehearsed_nothing_is_left(package: Path) -> None:
-    number, written, link, offered, from_network, fds = prepared(
-        "[next(sys.modules['sockd_storage.reads'].calls), len(sys.modules['sockd_storage.reads']._written),"
-        " sys.modules['sockd_initscript'].link(), 'SOCKD_INITSCRIPT_FD' in __import__('os').environ,"
+    number, served, link, observed, from_network, fds = prepared(
+        "[next(sys.modules['sockd_storage.reads'].calls), len(sys.modules['sockd_storage.reads']._served),"
+        " sys.modules['sockd_initscript'].link(), sys.modules['zygote.egress'].reason(),"
         " 'sockd_storage.network' in sys.modules, len(__import__('os').listdir('/proc/self/fd'))]",
         package,
     )
-    assert (number, written, link, offered) == (0, 0, None, False)
+    assert (number, served, link, observed) == (0, 0, None, "nothing was observed in this process")
     assert not from_network  # what was rehearsed is a read from shared memory
     assert fds == 4  # the three that a process has, and the one that looks

@@ -214,6 +214,57 @@ def test_write_then_read(house: PrivateWorker, deploy: Deploy, s3: Client, happe
     happened(f"what it wrote, from the {served(house, answer)[-1]}")
 
 
+WAYS_OUT = {
+    "http.client": """
+    host, port = os.environ["AWS_ENDPOINT_URL_S3"].partition("//")[2].split(":")
+    http.client.HTTPConnection(host, int(port)).connect()""",
+    "asyncio": """
+    host, port = os.environ["AWS_ENDPOINT_URL_S3"].partition("//")[2].split(":")
+    asyncio.run(asyncio.open_connection(host, int(port)))""",
+    "datagram": """
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))""",
+    "thread": """
+    host, port = os.environ["AWS_ENDPOINT_URL_S3"].partition("//")[2].split(":")
+    thread = threading.Thread(target=lambda: socket.create_connection((host, int(port))).close())
+    thread.start()
+    thread.join()""",
+    "subprocess": """
+    subprocess.run(["/usr/bin/true"])""",
+    "fork": """
+    if os.fork() == 0: os._exit(0)
+    os.wait()""",
+    "multiprocessing": """
+    multiprocessing.get_context("spawn").Process(target=int).start()""",
+    "C code": """
+    libc = ctypes.CDLL(None)
+    fd = libc.socket(2, 1, 0)""",
+}
+LEAVES = """
+import asyncio, ctypes, http.client, multiprocessing, os, socket, subprocess, threading
+import storage
+
+def f(event):
+    first = bytes(storage.download_stream("data", "a")) == b"a" * 100_000
+    {way}
+    return [first, bytes(storage.download_stream("data", "b")) == b"b" * 700_000]
+"""
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+@case(
+    "P6",
+    "the function sends something between two reads, by any code",
+    expect="what was fetched is served before, not after",
+)
+def test_nothing_is_served_behind_what_may_be_a_write(
+    house: PrivateWorker, deploy: Deploy, happened: Happened, way: str
+) -> None:
+    deploy("f", fetching("a", "b"), LEAVES.replace("{way}", WAYS_OUT[way].strip()))
+    answer = house.invoke("f", {})
+    assert (answer.json, served(house, answer)) == ([True, True], ["region", "network"])
+    happened(way)
+
+
 @case("J9", "two sandboxes of one function start at once", expect=f"each has a run of its own; {RIGHT}", default=False)
 def test_two_at_once(house: PrivateWorker, deploy: Deploy, s3: Client, gate: Gate, happened: Happened) -> None:
     text = "from gate import wait\n" + READS.replace("def f(event):", "def f(event):\n    wait(event['gate'])")
