@@ -49,9 +49,11 @@ def main(control_fd: str, procs_fds: str, filters: str) -> None:
     _native.share_code()
     rehearsal.rehearse()
     hygiene.settle()
-    _native.keep_filters(*(bytes.fromhex(text) for text in filters.split(",")))
+    own, *of_children = (bytes.fromhex(text) for text in filters.split(","))
+    _native.keep_filters(*of_children)
     _native.prepare()
     _native.fill_gaps()
+    linux.install_filter(own)
     run()
 
 

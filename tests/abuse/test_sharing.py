@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 from itertools import combinations
+from typing import Any
 
-from tests.abuse.attack import WORTH_A_ZYGOTE
+from tests.abuse.attack import WORTH_A_ZYGOTE, attack, in_zygote
+from tests.abuse.prelude import outcome
 from tests.support.cases import Happened, case
 from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
@@ -73,3 +75,24 @@ def test_no_open_file_description_is_shared(house: PrivateWorker, happened: Happ
     )
     assert shared == []
     assert after == {name: before[name] for name in others} and later == before["bare"] == before["spare"]
+
+
+@case(
+    "K9",
+    "",
+    expect="EPERM: no lease delays whoever opens a file, no dnotify tells of it",
+)
+def test_leases_and_directory_notifications_are_refused(house: PrivateWorker, happened: Happened) -> None:
+    def lease(event: Any) -> Any:
+        import fcntl
+
+        shared, own = os.open("/usr/bin/env", os.O_RDONLY), os.open("/tmp" if os.getpid() == 1 else "/", os.O_RDONLY)
+        return {
+            "lease": outcome(lambda: fcntl.fcntl(shared, 1024, fcntl.F_RDLCK)),
+            "notify of /usr": outcome(lambda: fcntl.fcntl(os.open("/usr", os.O_RDONLY), 1026, 0x20)),
+            "notify": outcome(lambda: fcntl.fcntl(own, 1026, 0x20)),
+        }
+
+    for subject, tried in (("handler", attack(house, lease)), ("Zygote", in_zygote(house, lease))):
+        happened(f"{subject}: {tried}")
+        assert set(tried.values()) == {"EPERM"}, tried

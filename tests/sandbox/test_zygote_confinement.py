@@ -45,7 +45,7 @@ def test_what_a_package_can_reach_while_it_is_imported(house: House) -> None:
     facts["writes"] = [errno_of(lambda name=name: os.open(name + "/x", os.O_CREAT | os.O_WRONLY))
                        for name in ("/", "/tmp", "/usr", "/packages", "/var/task", "/etc", "/dev")]
     facts["raw"] = errno_of(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
-    facts["netlink"] = errno_of(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
+    facts["netlink"] = errno_of(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12))
     open(os.environ["TMPDIR"] + "/mine", "w").write("x")
     """
     other = house.spawn()
