@@ -49,10 +49,11 @@ def main(control_fd: str, procs_fds: str, filters: str) -> None:
     _native.share_code()
     rehearsal.rehearse()
     hygiene.settle()
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    _native.keep_filters(null, *(bytes.fromhex(text) for text in filters.split(",")))
+    own, *of_children = (bytes.fromhex(text) for text in filters.split(","))
+    _native.keep_filters(*of_children)
     _native.prepare()
     _native.fill_gaps()
+    linux.install_filter(own)
     run()
 
 

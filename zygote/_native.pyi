@@ -9,8 +9,8 @@ def message() -> bytes:
 def prepare() -> None:
     """Get ready to fork: before the first `serve`. From now on the kernel reaps children. Raises: OSError."""
 
-def keep_filters(null: int, sandbox: bytes, zygote: bytes, /) -> None:
-    """What children are given: an fd of /dev/null, and the seccomp programs of both kinds."""
+def keep_filters(sandbox: bytes, zygote: bytes, /) -> None:
+    """The seccomp programs that children add to this process's, by their kind."""
 
 def receive(channel: int, soon: bool = False, /) -> tuple[int, int, bytes, tuple[int, ...]] | None:
     """The next frame (kind, number, body, descriptors beside it), or None at the end of the stream. Raises: OSError.

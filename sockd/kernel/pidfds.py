@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,8 @@ _PIDFD_INFO_PID = 1 << 0
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
 """_IOWR(0xFF, 11, struct pidfd_info) (since Linux 6.13; exit status since 6.15)."""
+_ABORTED = 128 + signal.SIGABRT
+"""How pid 1 of a namespace ends when it aborts: no signal of its own kills it (zygote/native/fork.c)."""
 
 
 def pid_namespace(pidfd: int) -> int:
@@ -49,6 +52,8 @@ def describe_status(status: int | None) -> str:
     if status is None:
         return "Runtime exited without providing a reason"
     code = os.waitstatus_to_exitcode(status)
+    if code == _ABORTED:
+        code = -signal.SIGABRT
     if code < 0:
         return f"Runtime exited with error: signal: {signal_name(-code)}"
     return f"Runtime exited with error: exit status {code}" if code else "Runtime exited without providing a reason"
@@ -56,8 +61,6 @@ def describe_status(status: int | None) -> str:
 
 def signal_name(number: int) -> str:
     """What the kernel's documents call a signal: 9 -> "killed", 11 -> "segmentation fault"."""
-    import signal
-
     return (signal.strsignal(number) or str(number)).lower()
 
 

@@ -89,7 +89,7 @@ class Farm:
 
     async def exec_zygote(self, control: socket.socket, procs_fds: Sequence[int]) -> None:
         """Exec a root Zygote that serves on `control` in the given cgroups. The caller keeps its fds."""
-        filters = [seccomp.handler_filter().hex(), seccomp.zygote_filter().hex()]
+        filters = [program().hex() for program in (seccomp.root_filter, seccomp.sandbox_filter, seccomp.zygote_filter)]
         command = [bases.interpreter(), "-I", "-S", f"/{bases.ZYGOTE}"]
         fds = (control.fileno(), *procs_fds)
         answer = await self._wire.request("exec", fds, deadline_s=START_DEADLINE_S, command=command, filters=filters)

@@ -45,9 +45,12 @@ ENDINGS = {
     "import os; os._exit(7)": STATUS.format(7),
     "import os; os._exit(0)": NO_REASON,
     "import ctypes; ctypes.string_at(0)": SIGNAL.format("segmentation fault"),
-    # A sandbox is pid 1 of its namespace, and a signal that would end it is not delivered to pid 1 from inside
-    # (pid_namespaces(7)); so abort(3) goes on to its last resort, an instruction that faults.
-    "import os; os.abort()": SIGNAL.format("segmentation fault"),
+    "import os; os.abort()": SIGNAL.format("aborted"),
+    "import faulthandler, os; faulthandler.enable(); os.abort()": SIGNAL.format("aborted"),
+    "import threading, os; threading.Thread(target=os.abort).start(); threading.Event().wait()": SIGNAL.format(
+        "aborted"
+    ),
+    "import ctypes; ctypes.CDLL(None).abort()": SIGNAL.format("aborted"),
 }
 
 
@@ -351,3 +354,25 @@ def test_destroyed_before_its_end_is_looked_into_it_is_looked_into_no_more(house
         await running.sandbox._explaining
 
     house.run(end_and_destroy())
+
+
+def test_an_abort_of_a_child_process_is_one(house: House) -> None:
+    source = """
+        import os, signal, subprocess, sys
+        def handler(event):
+            pid = os.fork()
+            if pid == 0:
+                os.abort()
+            ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
+            ended.append(subprocess.run([sys.executable, "-c", "import os; os.abort()"], stderr=subprocess.DEVNULL).returncode)
+            pid = os.fork()
+            if pid == 0:
+                signal.pause()
+            os.kill(pid, signal.SIGABRT)
+            ended.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            caught = []
+            before = signal.signal(signal.SIGABRT, lambda *_: caught.append(1))
+            signal.raise_signal(signal.SIGABRT)
+            return [ended, before == signal.SIG_DFL, caught]
+    """
+    assert house.answer(source) == [[-6, -6, -6], True, [1]]

@@ -6,9 +6,18 @@ Anything else is an AssertionError: a filter that needs more is no longer one th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import pack, unpack_from
 
 X86_64 = 0xC000003E
+KILL_PROCESS = 0x80000000
+
+
+def strictest(programs: Iterable[bytes], number: int, *arguments: int, architecture: int = X86_64) -> int:
+    """What comes of a process's filters, in the order of their installation: the action with the lowest value, and if
+    there are several of these, the newest's (kernel/seccomp.c)."""
+    values = [run(program, number, *arguments, architecture=architecture) for program in programs]
+    return min(reversed(values), key=lambda value: value & 0xFFFF0000 if value != KILL_PROCESS else 0)
 
 
 def run(program: bytes, number: int, *arguments: int, architecture: int = X86_64) -> int:

@@ -24,6 +24,7 @@ from sockd.caches import nursery
 from sockd.http import front, replays
 from sockd.http.aws import access
 from sockd.kernel import cgroup_leaf, cgroups, mounts, seccomp, syscalls
+from sockd.kernel.seccomp_compiler import compile_filter, compile_restriction, only
 from sockd.kernel.syscall_table import NUMBERS
 from sockd.lambdas import registry
 from sockd.sandbox import base, deadline, root, sandbox, uids, zygote
@@ -88,8 +89,20 @@ def patch_native(file: str, old: str, new: str) -> None:
 @breaks("no-seccomp")
 def no_seccomp() -> None:
     """Every call of a handler reaches the kernel."""
-    everything = seccomp.compile_filter(list(NUMBERS), checks={})
-    seccomp.handler_filter = seccomp.zygote_filter = lambda: everything  # type: ignore[assignment]
+    everything = compile_filter(list(NUMBERS), checks={})
+    seccomp.root_filter = seccomp.sandbox_filter = seccomp.zygote_filter = lambda: everything  # type: ignore[assignment]
+
+
+@breaks("shared-stdin")
+def shared_stdin() -> None:
+    """A child keeps its Zygote's open file description of /dev/null."""
+    patch_native("confine.c", r"^    must\((close\(0\)|open\(\"/dev/null\").*$", "")
+
+
+@breaks("package-namespaces")
+def package_namespaces() -> None:
+    """A Zygote with packages may clone what the root Zygote may."""
+    seccomp.zygote_filter = lambda: compile_restriction((), checks={"clone": only(0, 0, mask=0)})  # type: ignore[assignment]
 
 
 @breaks("open-fds")
@@ -133,6 +146,8 @@ def host_proc() -> None:
 def shared_ipc() -> None:
     """Sandboxes share the farm's System V objects and message queues."""
     patch_native("fork.c", r" \| CLONE_NEWIPC", "")
+    seccomp._ZYGOTE_FORKS = tuple(flags & ~seccomp.CLONE_NEWIPC for flags in seccomp._ZYGOTE_FORKS)  # type: ignore[assignment]
+    seccomp._ROOT_FORKS = tuple(flags & ~seccomp.CLONE_NEWIPC for flags in seccomp._ROOT_FORKS)  # type: ignore[assignment]
 
 
 @breaks("host-network")

@@ -44,6 +44,8 @@ int failpoints_reach(const char *step);
 #define setsid() FAILPOINT("setsid", setsid())
 #define setresgid(a, b, c) FAILPOINT("setresgid", setresgid(a, b, c))
 #define setresuid(a, b, c) FAILPOINT("setresuid", setresuid(a, b, c))
+#define open(path, flags) FAILPOINT("open " #path, open(path, flags))
+#define close(fd) FAILPOINT("close " #fd, close(fd))
 #define dup2(old, new) FAILPOINT("dup2", dup2(old, new))
 #define dup3(old, new, flags) FAILPOINT("dup3", dup3(old, new, flags))
 

@@ -33,7 +33,6 @@ struct failure {
     char text[TEXT_BYTES];
 };
 
-static int null_fd = -1;
 static int report_fd = -1; /* the child's connection to the daemon */
 static struct sock_filter instructions[KINDS][FILTER_MAX_INSTRUCTIONS];
 static struct sock_fprog filters[KINDS] = {{0, instructions[SANDBOX]}, {0, instructions[ZYGOTE]}};
@@ -90,10 +89,12 @@ static void close_between(int first, unsigned int last)
 }
 
 /* Stdin, stdout, stderr and the one connection; and for now `moved`, unless it is -1. What is given is never one of 0 to 3: a
- * Zygote has those from the start. */
+ * Zygote has those from the start. Stdin is opened here: an open file description that children shared would carry status flags,
+ * an owner for signals and locks from one to the others (fcntl(2)). */
 static void keep_only(int connection, int output, int moved)
 {
-    must(dup2(null_fd, 0), "dup2");
+    must(close(0), "close");
+    must(open("/dev/null", O_RDWR), "open(/dev/null)"); /* the lowest free number: 0 */
     must(dup2(output, 1), "dup2");
     must(dup2(output, 2), "dup2");
     must(dup3(connection, CHANNEL_FD, O_CLOEXEC), "dup3");
@@ -136,8 +137,8 @@ int confine_sandbox(const struct fd_list *given, int waits, int maps_ready)
     return moved;
 }
 
-/* Everything between clone(2) and the first import: root of a user namespace over its block of uids, fds 0-3 and one of
- * /dev/null; returned is what `confine_sandbox` returns. Its children are reaped as its parent's are: by the kernel.
+/* Everything between clone(2) and the first import: root of a user namespace over its block of uids, fds 0-3 and no more;
+ * returned is what `confine_sandbox` returns. Its children are reaped as its parent's are: by the kernel.
  *
  * given: control, then procs or a pipe. */
 int confine_zygote(const struct fd_list *given, int waits, int maps_ready)
@@ -150,9 +151,7 @@ int confine_zygote(const struct fd_list *given, int waits, int maps_ready)
     must(setsid(), "setsid");
     await_byte(maps_ready, "waiting for the id maps");
     set_ids(0);
-    keep_only(control, null_fd, moved);
-    null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-    must(null_fd, "open(/dev/null)");
+    keep_only(control, 0, moved); /* it writes to its own /dev/null */
     filter_calls(ZYGOTE);
     return moved;
 }
@@ -187,7 +186,7 @@ PyObject *native_keep_filters(PyObject *module, PyObject *args)
     PyObject *sandbox, *zygote;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "iSS:keep_filters", &null_fd, &sandbox, &zygote))
+    if (!PyArg_ParseTuple(args, "SS:keep_filters", &sandbox, &zygote))
         return NULL;
     if (keep_filter(SANDBOX, sandbox) < 0 || keep_filter(ZYGOTE, zygote) < 0)
         return NULL;

@@ -24,7 +24,8 @@ BEFORE_ITS_CGROUP = 'write "0"'
 a Zygote hands over is no better way, as it may be anybody's: a Zygote with packages is not believed."""
 PARENT = ("pipe2", "SYS_clone", "write line", 'write "1"', "sendmsg")
 """What a Zygote does for a child: zygote/native/fork.c."""
-BOTH = (BEFORE_ITS_CGROUP, "setsid", "read", "setresgid", "setresuid", "PR_SET_DUMPABLE", "dup2", "dup3")
+STREAMS = ("close 0", 'open "/dev/null"', "dup2", "dup3")
+BOTH = (BEFORE_ITS_CGROUP, "setsid", "read", "setresgid", "setresuid", "PR_SET_DUMPABLE", *STREAMS)
 LAST = ("SYS_close_range", "PR_SET_NO_NEW_PRIVS", "PR_SET_SECCOMP")
 SANDBOX = (*BOTH, "sigaction", "PR_CAPBSET_DROP", "fchdir", "chroot", *LAST, "PR_SET_SECUREBITS", "SYS_capset")
 """What a child does between its fork and Python: zygote/native/confine.c."""
