@@ -98,7 +98,7 @@ def configuration() -> str:
 def function() -> str:
     """`sockd.toml`."""
     text = "# `sockd.toml`\n\nThe settings of a function, a file beside its code; every key is optional.\n"
-    text += _table(FunctionConfig, bounds=BOUNDS, leave_out=("aws", "initscript", "secrets", "sealed"))
+    text += _table(FunctionConfig, bounds=BOUNDS, leave_out=("aws", "initscript", "secrets", "sealed", "deployer"))
     return f"{text}\n## [initscript]\n\n{inspect.getdoc(InitscriptConfig)}\n{_table(InitscriptConfig, bounds=INITSCRIPT_BOUNDS)}"
 
 

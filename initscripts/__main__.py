@@ -143,7 +143,7 @@ class Server:
         try:
             self._engine.define(Definition(module=fds[0] if fds else None, **values))
         except ValueError as error:  # its runs say that it is not defined
-            print(f"initscript of {message.name!r}: {error}", file=sys.stderr)
+            print(f"initscript of {message.name!r}: {str(error)!a}", file=sys.stderr)
 
     def _tell_abort(self, run: int, status: int, message: str) -> None:
         self._tell(wire.encode(wire.Abort(run=run, status=status, message=message)))

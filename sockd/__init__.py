@@ -9,7 +9,10 @@ TYPE_CHECKING = False  # typing would be most of what this file costs; type chec
 if TYPE_CHECKING:
     from typing import Any
 
-_REMOTE = ("DeployFailed", "NoWorker", "RemoteError", "RemoteFunction", "function")
+_REMOTE = (
+    *("DeployFailed", "NameTaken", "NoWorker", "OtherCode", "RemoteError", "UnverifiedAnswer"),
+    *("RemoteFunction", "function"),
+)
 
 
 def __getattr__(name: str) -> Any:

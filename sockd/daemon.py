@@ -102,6 +102,9 @@ class Daemon:
     def is_app(self, name: str) -> bool:
         return self._worker.functions.is_app(name)
 
+    def call_key(self, name: str) -> bytes | None:
+        return self._worker.functions.call_key(name)
+
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
         """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""
         if self.draining:
@@ -171,7 +174,7 @@ class Daemon:
         try:
             version = await self._worker.functions.deploy(name, zip_path, overrides, tell, initscript)
         except SockdError as error:
-            _log.warning("deploy of %s: %s: %s", name, error.error_type, error.message.replace("\n", "\n  "))
+            _log.warning("deploy of %s: %s: %s", name, error.error_type, error.message)
             raise
         info = version.info()
         _log.info(
@@ -245,8 +248,18 @@ class Daemon:
             "url": self.url,
             "pid": os.getpid(),
             "uptime_s": time.time() - self._started_s,
+            "limits": self._limits(),
             **status(self._worker),
             **self.later.status(),
+        }
+
+    def _limits(self) -> dict[str, int]:
+        """Of what clients send, in bytes."""
+        config = self._worker.config
+        return {
+            "payload_bytes": config.http.max_payload_bytes,
+            "archive_bytes": config.code.max_zip_bytes,
+            "initscript_bytes": config.initscripts.max_module_kb * 1024,
         }
 
     def tree(self) -> Tree:
@@ -313,7 +326,7 @@ async def serve(config: Config) -> int:
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
         worker.open_engine([servers[0].port])
         preloading = asyncio.create_task(worker.preload())
-        collector = Collector(lambda: len(servers[0].running))
+        collector = Collector(lambda: sum(len(server.running) for server in servers[:2]))
         stack.callback(collector.close)
         collector.start()
         daemon.later.start()
@@ -344,18 +357,27 @@ async def _open_doors(
     state: StateDir,
     stack: AsyncExitStack,
 ) -> list[HttpServer]:
-    """The public port, and the management socket that only root opens."""
+    """The public port, the same functions over a Unix socket that everybody opens, and the management socket that only root
+    opens."""
     limits = ConnectionLimits(connections=config.http.max_connections)
     lambda_api = LambdaApi(daemon, access, config, state.path / "tmp") if config.lambda_api.enabled else None
     url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
     page = Page(daemon, viewers, viewers=config.page.viewers) if viewers is not None else None
+    public = Front(daemon, config.http, lambda_api, url_door, page)
     front = HttpServer(
-        Front(daemon, config.http, lambda_api, url_door, page),
+        public,
         bind_tcp(config.http.listen),
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,
     )
     stack.push_async_callback(front.aclose, 0.0)
+    local = HttpServer(
+        Front(daemon, config.http, replays=public.replays),
+        [bind_unix(state.run_socket, 0o666)],
+        limits=limits,
+        keep_alive_s=config.http.keep_alive_s,
+    )
+    stack.push_async_callback(local.aclose, 0.0)
     more = [
         *management_debug.routes(daemon, config.http.max_payload_bytes),
         *management_env.routes(daemon.environments),
@@ -371,6 +393,7 @@ async def _open_doors(
     )
     stack.push_async_callback(management.aclose, 0.0)
     daemon.url = f"http://{config.http.listen.rpartition(':')[0]}:{front.port}"
-    await front.start()
-    await management.start()
-    return [front, management]
+    servers = [front, local, management]
+    for server in servers:
+        await server.start()
+    return servers

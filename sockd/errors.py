@@ -4,6 +4,8 @@
      ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadConfig, InvalidEvent
      ├─ NoSuchFunction 404 ── NoSuchVersion
      ├─ MethodNotAllowed 405
+     ├─ NameTaken 409                     a deploy from another source than the function's
+     ├─ OtherCode 412                     the caller named the code that may run; nothing was run
      ├─ RequestTooLarge 413
      ├─ TooManyRequests 429 ── TooManyEvents
      ├─ FunctionFailed 500                the handler ran and raised
@@ -105,6 +107,32 @@ class MethodNotAllowed(SockdError):
     def __init__(self, method: str, allow: str) -> None:
         super().__init__(f"{method} is not allowed here; use {allow}")
         self.allow = allow
+
+
+class NameTaken(SockdError):
+    """A deploy would replace a function that was deployed from another source."""
+
+    status = 409
+    error_type = "ResourceConflictException"
+
+    def __init__(self, name: str, current: str, given: str) -> None:
+        super().__init__(
+            f"the function {name!r} was deployed from {current}, and this deploy is from {given}: choose another name "
+            "(@sockd.function(name=...), sockd deploy --name), or replace the function: sockd deploy --force"
+        )
+
+
+class OtherCode(SockdError):
+    """The caller's request is for certain code, and other code is deployed under that name."""
+
+    status = 412
+    error_type = "PreconditionFailedException"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the worker's function {name!r} runs other code than this caller's; nothing was run. Deploy the caller's code "
+            "(sudo sockd deploy FILE.py), or start the caller again if its own code has changed"
+        )
 
 
 class RequestTooLarge(SockdError):

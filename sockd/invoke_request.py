@@ -51,6 +51,7 @@ class InvokeRequest(msgspec.Struct):
         client_context   any JSON, AWS's ClientContext
         trace            text for `_X_AMZN_TRACE_ID`; traceparent and tracestate: for TRACEPARENT and TRACESTATE
         arn              `context.invoked_function_arn`
+        deployer         true: the request is signed with the deployer's key (`context._from_deployer`)
         http             the request as it came: method, path and raw_path below the function, root_path above it, query,
                          headers [[name, value], ...], client, server, scheme; the payload is its body then"""
     method: str = "POST"
@@ -66,6 +67,8 @@ class InvokeRequest(msgspec.Struct):
     """Which version: empty or "$LATEST" is what was deployed last; else a published number, or an alias."""
     retried_as: bytes = b""
     """What all tries of one call have in common, at least 6 random bytes; empty: nobody has said."""
+    expected: list[str] | None = None
+    """The code that may run, as digests and source tags (`sockd.call_signature`); None: whatever is deployed."""
     fresh: bool = False
     """In a new sandbox, whatever is idle; it takes the place of the one that would have served."""
 

@@ -1,12 +1,17 @@
 """The state directory: where everything that outlives a daemon is kept, and the lock that lets one daemon in.
 
-registry.sqlite   events.sqlite   destinations/   secret.key   code/   packages/   uv-cache/   initscripts/   learned.json   kept
+registry.sqlite   events.sqlite   destinations/   secret.key   code/   store/   initscripts/   logs/   learned.json   kept
+store/packages/   store/uv-cache/
 lock              the pid of the daemon that has it, held by flock(2): gone with its process, however that ends
-tmp/   base/   roots/   engine/   sockd.sock                         worthless after a daemon: emptied at start
+tmp/   base/   roots/   engine/   sockd.sock   run.sock              worthless after a daemon: emptied at start
+
+Other users may only pass through it (0711), to run.sock; every other entry is closed to them (0700, 0600). What sandboxes read
+(a function's code, store/packages) is readable itself, below a closed directory: they reach it through mounts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -14,6 +19,10 @@ import shutil
 from pathlib import Path
 
 from sockd.errors import BadConfig
+
+RUN_SOCKET = "run.sock"
+DIRECTORIES = ("tmp", "code", "store", "base", "roots", "engine", "initscripts", "logs")
+"""Made at each start, closed, so that no later step makes one that is open."""
 
 
 class StateDir:
@@ -28,9 +37,9 @@ class StateDir:
         """Make the directory if need be, take the lock, and empty what an earlier daemon left half done.
 
         Raises: BadConfig with the pid of the daemon that has it; OSError."""
-        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+        path.mkdir(parents=True, exist_ok=True, mode=0o711)
         path = path.resolve()
-        lock_fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock_fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,9 +49,10 @@ class StateDir:
             os.ftruncate(lock_fd, 0)
             os.write(lock_fd, b"%d\n" % os.getpid())
             shutil.rmtree(path / "tmp", ignore_errors=True)
-            for name in ("tmp", "code", "packages"):
-                (path / name).mkdir(exist_ok=True)
-            (path / "tmp").chmod(0o700)
+            for name in DIRECTORIES:
+                (path / name).mkdir(exist_ok=True, mode=0o700)
+            _move_packages(path)
+            close_to_others(path)
         except BaseException:
             os.close(lock_fd)
             raise
@@ -54,12 +64,48 @@ class StateDir:
         return hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]
 
     @property
+    def packages(self) -> Path:
+        """The package store. It is bound into the base, and sandboxes must enter it: a closed directory is above it."""
+        return self.path / "store" / "packages"
+
+    @property
     def socket(self) -> Path:
         """The management socket."""
         return self.path / "sockd.sock"
+
+    @property
+    def run_socket(self) -> Path:
+        """The socket over which every user of this host calls functions, and knows that root answers."""
+        return self.path / RUN_SOCKET
 
     def close(self) -> None:
         """Release the lock; safe to call twice."""
         fd, self._lock_fd = self._lock_fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def close_to_others(path: Path) -> None:
+    """Close a state directory, whichever sockd made it, and each entry of it. Raises: OSError."""
+    for entry in open_to_others(path):
+        entry.chmod(_closed_mode(entry))
+    path.chmod(0o711)
+
+
+def open_to_others(path: Path) -> list[Path]:
+    """The entries of a state directory that other users can read, change or enter. Raises: OSError."""
+    entries = [path / name for name in sorted(os.listdir(path)) if name != RUN_SOCKET]
+    return [entry for entry in entries if not entry.is_symlink() and entry.stat().st_mode & 0o077]
+
+
+def _closed_mode(entry: Path) -> int:
+    return 0o700 if entry.is_dir() else 0o600
+
+
+def _move_packages(path: Path) -> None:
+    """Take over the packages of a sockd that kept them at the top."""
+    for name in ("packages", "uv-cache"):
+        if (path / "store" / name).exists():
+            shutil.rmtree(path / name, ignore_errors=True)  # an older sockd was here once more; what it lacked is there
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path / name, path / "store" / name)

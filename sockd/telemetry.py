@@ -126,6 +126,10 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Whose storage library it imports."""
     initscript: str = ""
     """Digest of its initscript's module; empty: it has none."""
+    source: str = ""
+    """FILE:FUNCTION of a decorated function; empty: it was deployed from a directory or zip."""
+    call_key_id: str = ""
+    """Names the key that its deployer's calls are signed with."""
     code_bytes: int
     created_at: float
     """Unix time of the first deploy."""

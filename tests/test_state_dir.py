@@ -17,7 +17,7 @@ from sockd.state_dir import StateDir
 def test_opening_makes_the_directory_and_its_rooms(tmp_path: Path) -> None:
     state = StateDir.open(tmp_path / "deep" / "state")
     try:
-        assert {path.name for path in state.path.iterdir()} >= {"lock", "tmp", "code", "packages"}
+        assert {path.name for path in state.path.iterdir()} >= {"lock", "tmp", "code", "store"}
         assert (state.path / "tmp").stat().st_mode & 0o777 == 0o700
         assert (state.path / "lock").read_text() == f"{os.getpid()}\n"
         assert state.socket == state.path / "sockd.sock"

@@ -3,6 +3,7 @@
 http             the request as it came, for a web app (`sockd.invoke_request`); the event is its body then
 client_context   AWS's ClientContext, for `context.client_context`
 arn              for `context.invoked_function_arn`
+deployer         for `context._from_deployer`
 trace            for the environment variable _X_AMZN_TRACE_ID
 traceparent      the same in W3C's words, for TRACEPARENT, and tracestate for TRACESTATE, if there is any
 """

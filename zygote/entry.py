@@ -33,6 +33,8 @@ class Context:
 
     identity = None
     client_context: Any = None
+    _from_deployer = False
+    """Whether the daemon has verified that the function's deployer signed this request."""
     invoked_function_arn: str
 
     def __init__(self, function: dict[str, str], request: bytes, deadline_ns: int) -> None:
@@ -48,6 +50,8 @@ class Context:
 
         if told.get("client_context") is not None:
             self.client_context = details.client_context(told["client_context"])
+        if told.get("deployer") is True:
+            self._from_deployer = True
         self.invoked_function_arn = told.get("arn", self.invoked_function_arn)
 
     def get_remaining_time_in_millis(self) -> int:

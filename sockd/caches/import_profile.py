@@ -250,7 +250,7 @@ def save_learned(path: Path, profile: ImportProfile, refused: RefusedPackages) -
     data = {"format": FORMAT, "imports": profile.to_json(), "refused": refused.to_json()}
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with draft.open("x") as file:
+        with open(draft, "x", opener=_for_us_alone) as file:
             json.dump(data, file, separators=(",", ":"))
             file.flush()
             os.fsync(file.fileno())
@@ -258,6 +258,10 @@ def save_learned(path: Path, profile: ImportProfile, refused: RefusedPackages) -
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def load_learned(path: Path, **bounds: Any) -> tuple[ImportProfile, RefusedPackages, str | None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from sockd.cli.output import USAGE, Failure
+from sockd.cli.output import USAGE, Failure, echo
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
@@ -21,7 +21,7 @@ def bench(name: str | None, arguments: tuple[str, ...]) -> None:
     """Run a benchmark: sockd bench NAME [--quick] [--json FILE] [--plot DIR]; without NAME, list them."""
     names = _names()
     if name in ("-h", "--help", None):
-        click.echo("usage: sockd bench NAME [--quick] [--json FILE] [--plot DIR]\n\nbenchmarks: " + ", ".join(names))
+        echo("usage: sockd bench NAME [--quick] [--json FILE] [--plot DIR]\n\nbenchmarks: " + ", ".join(names))
         return
     assert name is not None
     if name not in names:

@@ -9,6 +9,7 @@ import os
 import platform
 import resource
 import shutil
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from sockd.kernel import favordynmods
 from sockd.kernel.cgroups import Hierarchies
 from sockd.kernel.cpu_latency import DEVICE, CpuLatency
 from sockd.sandbox.hrtick import PERIOD_NS, tick_s
+from sockd.state_dir import open_to_others
 
 GB = 1 << 30
 NEEDED_CAPABILITIES = {  # capabilities(7)
@@ -265,6 +267,22 @@ def disk(state_dir: Path) -> Check:
         f"{free / GB:.1f} GB free at {existing}",
         "" if fine else "sockd up --state-dir DIR",
     )
+
+
+def state_directory(path: Path) -> Check:
+    """The state directory is closed to other users; a daemon closes an older one when it starts."""
+    name = "state directory"
+    if not path.is_dir():
+        return Check(name, True, "none yet")
+    try:
+        found = [f"{entry.name} {stat.filemode(entry.stat().st_mode)}" for entry in open_to_others(path)]
+    except PermissionError:
+        return Check(name, True, f"{path} is closed to this user, as it should be")
+    if path.stat().st_mode & 0o066:
+        found.insert(0, f"{path} itself {stat.filemode(path.stat().st_mode)}")
+    if found:
+        return Check(name, None, f"open to other users: {', '.join(found)}", "restart sockd, which closes it")
+    return Check(name, True, f"{path} is closed to other users")
 
 
 def memory() -> Check:

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from sockd.cli.output import UNREACHABLE, USAGE, Failure, exit_code_of
-from sockd.remote.connections import DEFAULT_STATE_DIR, DEFAULT_URL, UnixConnection
+from sockd.remote.connections import DEFAULT_STATE_DIR, EXAMPLE_URL, UnixConnection
 
 Query = Mapping[str, str]
 NO_QUERY: Query = {}
@@ -103,9 +103,7 @@ class Management:
 
     @contextmanager
     def _reached(self) -> Iterator[http.client.HTTPConnection]:
-        fix = "sudo sockd up"
-        if str(self._socket.parent) != DEFAULT_STATE_DIR:
-            fix += f" --state-dir {self._socket.parent}"
+        fix = _up(self._socket.parent)
         try:
             with closing(UnixConnection(self._socket)) as connection:
                 yield connection
@@ -117,27 +115,42 @@ class Management:
             raise Failure("no worker answers", why=why, fix=fix, exit_code=UNREACHABLE) from None
 
 
-def invoke_url(url: str, name: str, payload: bytes, headers: Query = NO_QUERY) -> Reply:
-    """POST /run/<name>[:version or alias] at a public door. Raises: Failure if nothing answers there."""
+def invoke_at(url: str | None, state_dir: Path, name: str, payload: bytes, headers: Query = NO_QUERY) -> Reply:
+    """POST /run/<name>[:version or alias] at an address; None: over the Unix socket of the worker that has this directory.
+
+    Raises: Failure if nothing answers there, or another user's process does."""
+    where = url or str(state_dir / "run.sock")
+    prefix, connection = _public_door(url, state_dir)
+    try:
+        with closing(connection):
+            return _exchange(connection, "POST", f"{prefix}/run/{quote(name, safe=':$')}", payload, headers)
+    except http.client.IncompleteRead as error:
+        what = f"the answer broke off after {len(error.partial)} bytes"
+        raise Failure(what, why="what streams it failed", fix=f"sockd logs {name}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise Failure(
+            f"no worker answers at {where}", why=_words(error), fix=_up(state_dir), exit_code=UNREACHABLE
+        ) from None
+
+
+def _public_door(url: str | None, state_dir: Path) -> tuple[str, http.client.HTTPConnection]:
+    """What comes before the path of a request, and a connection. Raises: Failure."""
+    if url is None:
+        return "", UnixConnection(state_dir / "run.sock")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
     if not host or parts.scheme not in ("http", "https"):
-        raise Failure(f"{url!r} is not a URL such as {DEFAULT_URL}", exit_code=USAGE)
+        raise Failure(f"{url!r} is not a URL such as {EXAMPLE_URL}", exit_code=USAGE)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    target = f"{parts.path.rstrip('/')}/run/{quote(name, safe=':$')}"
-    try:
-        with closing(kind(host, port)) as connection:
-            return _exchange(connection, "POST", target, payload, headers)
-    except http.client.IncompleteRead as error:
-        what = f"the answer broke off after {len(error.partial)} bytes"
-        raise Failure(what, why="what streams it failed", fix=f"sockd logs {name}") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise Failure(
-            f"no worker answers at {url}", why=_words(error), fix="sudo sockd up", exit_code=UNREACHABLE
-        ) from None
+    return parts.path.rstrip("/"), kind(host, port)
+
+
+def _up(state_dir: Path) -> str:
+    """The command that starts the worker of a directory."""
+    return "sudo sockd up" + (f" --state-dir {state_dir}" if str(state_dir) != DEFAULT_STATE_DIR else "")
 
 
 def _words(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import http.client
 import sys
 from contextlib import closing
@@ -12,7 +13,7 @@ import click
 
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.invoke import payload_of
-from sockd.cli.output import FAILED, UNREACHABLE, USAGE, Failure, say
+from sockd.cli.output import FAILED, UNREACHABLE, USAGE, Failure, say, write_result
 
 _PIECE_BYTES = 64 * 1024
 _KEPT = "/?&=%:@!$'()*+,;~#"
@@ -65,11 +66,11 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _print(response: http.client.HTTPResponse, *, include: bool) -> None:
-    out = sys.stdout.buffer
     if include:
         lines = [f"HTTP/1.1 {response.status} {response.reason}", *(f"{n}: {v}" for n, v in response.getheaders())]
-        out.write("\n".join([*lines, "", ""]).encode("latin-1", "replace"))
+        write_result("\n".join([*lines, "", ""]).encode("latin-1", "replace"))
+    # Pieces may end within a character: the decoder keeps what is not whole yet.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     while piece := response.read1(_PIECE_BYTES):
-        out.write(piece)
-        out.flush()
-    out.flush()
+        write_result(piece, decoder)
+    write_result(b"", decoder, final=True)

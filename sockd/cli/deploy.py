@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import USAGE, Failure, json_option, print_json, progress
-from sockd.remote.connections import DEFAULT_URL
+from sockd.cli.inputs import ARCHIVE_BYTES, MODULE_BYTES, read_file
+from sockd.cli.output import USAGE, Failure, echo, json_option, print_json, progress
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -35,6 +35,7 @@ T = TypeVar("T")
     help="A WebAssembly module that fetches its inputs while it starts.",
 )
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="An environment variable; may be repeated.")
+@click.option("--force", is_flag=True, help="Replace a function that was deployed from another source.")
 @state_dir_option
 @json_option
 def deploy(
@@ -42,6 +43,7 @@ def deploy(
     name: str | None,
     env: tuple[str, ...],
     initscript: Path | None,
+    force: bool,
     state_dir: Path,
     as_json: bool,
     **options: Any,
@@ -51,12 +53,13 @@ def deploy(
     SOURCE holds the code and, if need be, requirements.txt and sockd.toml; options win over sockd.toml. A running
     function switches to the new version without losing a request. A SOURCE that ends in .wasm is an initscript: the
     function --name gets it, its code and settings stay. One that ends in .py is imported, here, and each function in it
-    that @sockd.function decorates is deployed, with the settings that it says."""
+    that @sockd.function decorates is deployed, with the settings that it says. A function that was deployed from another
+    such file, or as a directory where this is a file, stays as it is without --force."""
     if source.suffix == ".py" and source.is_file():
         from sockd.cli.deploy_app import deploy_app
 
         given = [key for key, value in {**options, "name": name, "env": env, "initscript": initscript}.items() if value]
-        deploy_app(source, given, state_dir, as_json)
+        deploy_app(source, given, state_dir, as_json, force=force)
         return
     if source.suffix == ".wasm":
         _deploy_initscript(source, name, Management(state_dir), as_json)
@@ -65,26 +68,28 @@ def deploy(
     overrides = {key: value for key, value in options.items() if value is not None}
     if env:
         overrides["env"] = dict(_pair(item) for item in env)
+    if force:
+        overrides["force"] = True
     management = Management(state_dir)
     # ASCII: a header carries no other letters. An absent header is an empty set of overrides.
     headers = {"x-sockd-overrides": json.dumps(overrides)} if overrides else {}
-    wasm = _read(initscript) if initscript is not None else b""
+    wasm = _module(initscript, management) if initscript is not None else b""
     if wasm:
         headers["x-sockd-initscript-bytes"] = str(len(wasm))
     with progress(f"packing {source}") as show:
-        body = wasm + packed(source)
+        body = wasm + packed(source, management)
         show(f"sending {len(body)} bytes")
         function = result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
-    url = f"{management.get('status').get('url', DEFAULT_URL)}/run/{name}"
+    url = f"{management.get('status')['url']}/run/{name}"
     if as_json:
         print_json({**function, "url": url})
         return
     packages = function["packages"]
-    click.echo(
+    echo(
         f"{name}: version {function['version_number']} ({function['version'][:12]}), handler {function['handler']}, "
         f"{len(packages)} package{'' if len(packages) == 1 else 's'}{_initscript_words(function)}"
     )
-    click.echo(f"  {url}\n  curl -d '{{}}' {url}\n  sockd invoke {name} -d '{{}}'")
+    echo(f"  {url}\n  curl -d '{{}}' {url}\n  sockd invoke {name} -d '{{}}'")
 
 
 def _deploy_initscript(source: Path, name: str | None, management: Management, as_json: bool) -> None:
@@ -92,22 +97,21 @@ def _deploy_initscript(source: Path, name: str | None, management: Management, a
         fix = f"sockd deploy {source} --name FUNCTION"
         raise Failure("an initscript is deployed for a function", why="which one?", fix=fix, exit_code=USAGE)
     with progress(f"sending {source}") as show:
-        function = result(management.lines("PUT", "functions", name, "initscript", body=_read(source)), show)
+        function = result(
+            management.lines("PUT", "functions", name, "initscript", body=_module(source, management)), show
+        )
     if as_json:
         print_json(function)
     else:
-        click.echo(f"{name}: version {function['version_number']}{_initscript_words(function)}")
+        echo(f"{name}: version {function['version_number']}{_initscript_words(function)}")
 
 
 def _initscript_words(function: dict[str, Any]) -> str:
     return f", initscript {function['initscript'][:12]}" if function.get("initscript") else ""
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise Failure(f"{path} cannot be read", why=str(error)) from None
+def _module(path: Path, management: Management) -> bytes:
+    return read_file(path, MODULE_BYTES, lambda: int(management.get("status")["limits"]["initscript_bytes"]))
 
 
 def result(lines: Any, show: Any) -> dict[str, Any]:
@@ -139,11 +143,13 @@ def _pair(item: str) -> tuple[str, str]:
     return key, value
 
 
-def packed(source: Path) -> bytes:
+def packed(source: Path, management: Management) -> bytes:
     """A zip as it is, or a directory as a zip. Raises: Failure."""
     from sockd.lambdas.packing import pack
 
-    return readable(source, Path.read_bytes if source.is_file() else pack)
+    if source.is_file():
+        return read_file(source, ARCHIVE_BYTES, lambda: int(management.get("status")["limits"]["archive_bytes"]))
+    return readable(source, pack)
 
 
 def readable(source: Path, read: Callable[[Path], T]) -> T:

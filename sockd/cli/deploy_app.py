@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
-from sockd.cli.output import UNREACHABLE, USAGE, Failure, print_json, progress
+from sockd.cli.output import UNREACHABLE, USAGE, Failure, echo, print_json, progress
 from sockd.remote.errors import DeployFailed, NoWorker
 from sockd.remote.remote_function import RemoteFunction, found
 
 
-def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: bool) -> None:
-    """Args: options: that were given besides, none of which can be meant for all functions. Raises: Failure."""
+def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: bool, *, force: bool) -> None:
+    """Args: options: that were given besides, none of which can be meant for all functions; force: also what was deployed
+    from another source. Raises: Failure."""
     if options:
         raise Failure(
             f"--{options[0].removesuffix('_mb').removesuffix('_s')} is not for a file of decorated functions",
@@ -31,13 +30,13 @@ def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: boo
     with progress(f"packing {file}") as show:
         for function in functions:
             show(f"deploying {function.name}")
-            deployed.append(_deploy(function))
+            deployed.append(_deploy(function, force=force))
     if as_json:
         print_json(deployed)
         return
     for each in deployed:
         packages = len(each["packages"])
-        click.echo(
+        echo(
             f"{each['name']}: version {each['version_number']} ({each['version'][:12]}), "
             f"{packages} package{'' if packages == 1 else 's'}"
         )
@@ -64,9 +63,9 @@ def decorated(file: Path) -> list[RemoteFunction[..., Any]]:
     return functions
 
 
-def _deploy(function: RemoteFunction[..., Any]) -> dict[str, Any]:
+def _deploy(function: RemoteFunction[..., Any], *, force: bool) -> dict[str, Any]:
     try:
-        return function.deploy()
+        return function.deploy(force=force)
     except DeployFailed as error:
         raise Failure(f"{function.name} cannot be deployed", why=str(error)) from None
     except NoWorker as error:

@@ -15,8 +15,7 @@ import click
 
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.deploy import default_name, readable, result
-from sockd.cli.output import Failure, json_option, say
-from sockd.remote.connections import DEFAULT_URL
+from sockd.cli.output import Failure, echo, json_option, print_json, say
 
 SETTLE_MS = 5
 """How long nothing more may change before a save is taken for complete: editors write a file, and then rename it."""
@@ -102,11 +101,11 @@ class Project:
         if self._as_json:
             _print({"changed": changed, "version": function["version_number"], "ms": round(took_ms, 3)})
         else:
-            click.echo(f"{_now()}  {_shown(changed)}version {function['version_number']} in {took_ms:.0f} ms")
+            echo(f"{_now()}  {_shown(changed)}version {function['version_number']} in {took_ms:.0f} ms")
 
     def tell_watching(self) -> None:
         """Say that changes are seen from now on."""
-        url = f"{self.management.get('status').get('url', DEFAULT_URL)}/run/{self.name}"
+        url = f"{self.management.get('status')['url']}/run/{self.name}"
         if self._as_json:
             _print({"watching": str(self._directory), "url": url})
         else:
@@ -121,9 +120,9 @@ class Project:
         if self._as_json:
             _print({"changed": list(paths), "error": why})
             return
-        click.echo(f"{_now()}  {_shown(paths)}", nl=False)
-        click.secho("not deployed", fg="red", bold=True)
-        click.echo(why)
+        echo(f"{_now()}  {_shown(paths)}", nl=False)
+        echo("not deployed", fg="red", bold=True)
+        echo(why)
 
 
 Files = Mapping[str, tuple[int, int, int]]
@@ -174,4 +173,4 @@ def _now() -> str:
 
 
 def _print(line: dict[str, Any]) -> None:
-    click.echo(json.dumps(line))
+    print_json(line, indent=None)

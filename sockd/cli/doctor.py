@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sockd.cli import checks as look
 from sockd.cli.checks import Check
+from sockd.printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,6 +42,7 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
         look.packages,
         look.initscripts,
         lambda: look.disk(state_dir),
+        lambda: look.state_directory(state_dir),
         look.memory,
     ]
     return [_shielded(check) for check in every]
@@ -56,8 +58,8 @@ def render(checks: list[Check]) -> Table:
         table.add_column(heading, overflow="fold")
     marks = {True: "[green]ok[/]", False: "[red]FAIL[/]", None: "[yellow]note[/]"}
     for check in checks:
-        fix = f"\n[bold]fix:[/] {escape(check.fix)}" if check.fix else ""
-        table.add_row(marks[check.ok], check.name, escape(check.found) + fix)
+        fix = f"\n[bold]fix:[/] {escape(printable(check.fix))}" if check.fix else ""
+        table.add_row(marks[check.ok], check.name, escape(printable(check.found)) + fix)
     return table
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from sockd.cli.client import state_dir_option
-from sockd.cli.output import FAILED, json_option, print_json
+from sockd.cli.output import FAILED, echo, json_option, print_json, print_rich
 
 MARKS = {True: "ok  ", False: "FAIL", None: "note"}
 
@@ -26,13 +26,9 @@ def doctor(state_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json(as_dicts(checks))
     elif sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(render(checks))
+        print_rich(render(checks))
     else:
         for check in checks:
-            click.echo(
-                f"{MARKS[check.ok]}  {check.name}: {check.found}" + (f"\n      fix: {check.fix}" if check.fix else "")
-            )
+            echo(f"{MARKS[check.ok]}  {check.name}: {check.found}" + (f"\n      fix: {check.fix}" if check.fix else ""))
     if any(check.ok is False for check in checks):
         sys.exit(FAILED)

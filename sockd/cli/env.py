@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from sockd.cli.client import Management, state_dir_option
+from sockd.cli.inputs import TEXT_BYTES, read_stdin
 from sockd.cli.output import USAGE, Failure, json_option, print_json, print_table, say
 
 MASK = "********"
@@ -58,10 +59,10 @@ def set_(name: str, key: str, state_dir: Path) -> None:
     if sys.stdin.isatty():
         value = click.prompt(f"{key}", hide_input=True, err=True)
     else:
-        value = sys.stdin.read().removesuffix("\n")
+        value = read_stdin(TEXT_BYTES).decode(errors="surrogateescape").removesuffix("\n")
     if not value:
         raise Failure("no value was given", fix=f"sockd secret set {name} {key} < FILE", exit_code=USAGE)
-    Management(state_dir).call("PUT", "functions", name, "secrets", key, body=value.encode())
+    Management(state_dir).call("PUT", "functions", name, "secrets", key, body=value.encode(errors="surrogateescape"))
     say(f"{name}: {key} is set")
 
 

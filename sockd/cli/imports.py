@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import json_option, print_json, print_table
+from sockd.cli.output import echo, json_option, print_json, print_table
 
 
 @click.command()
@@ -27,7 +27,7 @@ def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
         return
     packages: list[dict[str, Any]] = shown["packages"]
     if not packages:
-        click.echo(f"{name} has no packages")
+        echo(f"{name} has no packages")
         return
     rows = []
     for package in packages:
@@ -36,7 +36,7 @@ def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
             rows += [(f"  {module['module']}", f"{module['ms']:.1f} ms", "", "") for module in package["modules"]]
     print_table(("package", "import", "modules", "Zygote"), rows)
     for line in words(shown):
-        click.echo(line)
+        echo(line)
 
 
 def state(package: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sockd.cli.deploy import default_name
-from sockd.cli.output import USAGE, Failure
+from sockd.cli.output import USAGE, Failure, echo
 
 HELLO = '''"""The function `handler` answers each event; a second parameter would get AWS's context."""
 
@@ -70,4 +70,4 @@ def init(directory: Path, template: str) -> None:
     except OSError as error:
         raise Failure(f"{directory} cannot be written", why=str(error)) from None
     step = NEXT.get(template, INVOKE).format(name=name)
-    click.echo(f"made {directory}; next:\n  sudo sockd dev {directory}\n  {step}")
+    echo(f"made {directory}; next:\n  sudo sockd dev {directory}\n  {step}")

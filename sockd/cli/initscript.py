@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sockd.cli.client import Management, state_dir_option
+from sockd.cli.inputs import PAYLOAD_BYTES, read_file
 from sockd.cli.invoke import payload_of
-from sockd.cli.output import FAILED, USAGE, Failure, json_option, print_json, print_table, say
+from sockd.cli.output import FAILED, USAGE, Failure, echo, echo_lines, json_option, print_json, print_table, say
 from sockd.spelling import size
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def build(source: Path, output: Path | None, as_json: bool) -> None:
         fields = {"path": str(made.path), "size_bytes": made.size_bytes, "toolchain": made.toolchain}
         print_json({**fields, "took_s": round(made.took_s, 3)})
         return
-    click.echo(f"{made.path}: {made.size_bytes:,} bytes ({made.toolchain}, {made.took_s:.2f} s)")
+    echo(f"{made.path}: {made.size_bytes:,} bytes ({made.toolchain}, {made.took_s:.2f} s)")
     if made.size_bytes > WISHED_BYTES:
         say(f"larger than {WISHED_BYTES:,} bytes: a script should be small, it is loaded within a start")
 
@@ -69,7 +70,7 @@ def check(module: Path, as_json: bool) -> None:
     from initscripts import rehearsal
 
     with _told():
-        checked = rehearsal.check(module.read_bytes())
+        checked = rehearsal.check(read_file(module, PAYLOAD_BYTES))
     if as_json:
         print_json(msgspec.to_builtins(checked))
         return
@@ -106,7 +107,9 @@ def run(
     allowed = None if endpoints is None else [entry for entry in endpoints.split(",") if entry]
     with _told():
         budget = Budget(deadline_s=deadline_s, endpoints=allowed)
-        ran = rehearsal.rehearse(module.read_bytes(), payload_of(data), env=_environment(pairs), budget=budget)
+        ran = rehearsal.rehearse(
+            read_file(module, PAYLOAD_BYTES), payload_of(data), env=_environment(pairs), budget=budget
+        )
     if as_json:
         print_json(msgspec.to_builtins(ran))
     else:
@@ -148,7 +151,7 @@ def record(
     if as_json:
         print_json({"path": str(output), "language": language, "reads": reads, "answer": recorded["answer"]})
         return
-    click.echo(f"{output}: {len(reads)} read{'' if len(reads) == 1 else 's'}")
+    echo(f"{output}: {len(reads)} read{'' if len(reads) == 1 else 's'}")
     say(f"read it, then: sockd initscript build {output}")
 
 
@@ -190,20 +193,19 @@ def _print_transcript(ran: Rehearsal) -> None:
     headings = ("rpc", "what", "status", "asked ms", "sent", "first byte", "done", "bytes", "connection")
     if report.rpcs:
         print_table(headings, [_rpc_row(rpc, begin_ns) for rpc in report.rpcs])
-        click.echo()
+        echo()
     else:
         say("it asked for nothing: the event lacks what it needs, or it may not connect to its endpoints")
     if ran.received:
         rows = [_received_row(one, begin_ns) for one in ran.received]
         print_table(("message", "the function would get", "status", "at ms", "bytes"), rows)
-        click.echo()
-    for line in report.log.splitlines():
-        click.echo(f"log: {line}")
+        echo()
+    echo_lines(f"log: {line}" for line in report.log.splitlines())
     how = report.outcome if report.outcome != "exit" else f"exit {report.status}"
     how += f" {report.status}" if report.outcome == "abort" else ""
     took_ms = (report.ended_ns - report.arrived_ns) / 1e6
     started_ms = (report.started_ns - report.arrived_ns) / 1e6
-    click.echo(
+    echo(
         f"{how}{': ' * bool(report.message)}{report.message}; started after {started_ms:.2f} ms, took {took_ms:.1f} ms"
     )
 

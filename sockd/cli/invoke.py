@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from sockd.cli.client import Management, Reply, invoke_url, state_dir_option
+from sockd.cli.client import Management, Reply, invoke_at, state_dir_option
 from sockd.cli.debugging import DEBUG_PORT, DebugPort, debugged
-from sockd.cli.output import USAGE, Failure, exit_code_of, json_option, print_json, say
-from sockd.remote.connections import DEFAULT_URL
+from sockd.cli.inputs import PAYLOAD_BYTES, read_file, read_stdin
+from sockd.cli.output import USAGE, Failure, echo, exit_code_of, json_option, print_json, say, write_result
 
 
 @click.command()
 @click.argument("name")
 @click.option("-d", "--data", default="{}", metavar="JSON|@FILE|-", help="The event.  [default: {}]")
-@click.option("--url", envvar="SOCKD_URL", show_envvar=True, help=f"The worker's address.  [default: {DEFAULT_URL}]")
+@click.option("--url", envvar="SOCKD_URL", show_envvar=True, help="The worker's address, instead of --state-dir.")
 @click.option("--async", "later", is_flag=True, help="Have it run later; print the id once that is certain.")
 @click.option("--fresh", is_flag=True, help="In a new sandbox, although there may be idle ones.")
 @click.option(
@@ -39,9 +38,7 @@ from sockd.remote.connections import DEFAULT_URL
 )
 @state_dir_option
 @json_option
-@click.pass_context
 def invoke(
-    ctx: click.Context,
     name: str,
     data: str,
     url: str | None,
@@ -54,9 +51,8 @@ def invoke(
 ) -> None:
     """Run a function once and print what it answers.
 
-    Goes to --url; or, where only --state-dir is given, or with --debug, to the worker that has that directory."""
+    Goes to the worker that has --state-dir, over the socket that root's worker has put there; or to --url."""
     payload = payload_of(data)
-    given = ctx.get_parameter_source("state_dir") is not ParameterSource.DEFAULT
     if later and fresh:
         raise Failure(
             "--fresh is for an answer that is waited for", why="an event runs wherever it can", exit_code=USAGE
@@ -68,18 +64,15 @@ def invoke(
             why = "it goes through the worker's management socket, and waits"
             raise Failure("--debug goes with neither --url nor --async", why=why, exit_code=USAGE)
         reply = debugged(Management(state_dir), name, payload, debug, source)
-    elif url is None and given:
-        reply = Management(state_dir).exchange("POST", "functions", name, "invoke", body=payload, headers=headers)
     else:
-        reply = invoke_url(url or DEFAULT_URL, name, payload, headers)
+        reply = invoke_at(url, state_dir, name, payload, headers)
     total_ms = (time.perf_counter() - begun) * 1e3
     if as_json:
         print_json(_as_fields(reply, total_ms))
     elif reply.status == 202 and not _ran(reply):
-        click.echo(reply.headers["x-amzn-requestid"])
+        echo(reply.headers["x-amzn-requestid"])
     elif reply.status < 400:
-        sys.stdout.buffer.write(reply.body + b"\n")
-        sys.stdout.flush()
+        write_result(reply.body + b"\n")
         if sys.stderr.isatty():
             say(_timing_line(reply, total_ms))
     if reply.status >= 400:
@@ -91,13 +84,8 @@ def invoke(
 def payload_of(data: str) -> bytes:
     """What -d says: the text itself, a file's content, or the standard input's. Raises: Failure."""
     if data == "-":
-        return sys.stdin.buffer.read()
-    if not data.startswith("@"):
-        return os.fsencode(data)
-    try:
-        return Path(data[1:]).read_bytes()
-    except OSError as error:
-        raise Failure(f"{data[1:]} cannot be read", why=error.strerror or str(error), exit_code=USAGE) from None
+        return read_stdin(PAYLOAD_BYTES)
+    return read_file(Path(data[1:]), PAYLOAD_BYTES) if data.startswith("@") else os.fsencode(data)
 
 
 def _as_fields(reply: Reply, total_ms: float) -> dict[str, Any]:
@@ -142,8 +130,7 @@ def _raise(reply: Reply, name: str) -> None:
         kind, message = error["errorType"], error["errorMessage"]
     except (ValueError, TypeError, KeyError):
         if _ran(reply):
-            sys.stdout.buffer.write(reply.body + b"\n")
-            sys.stdout.flush()
+            write_result(reply.body + b"\n")
             raise Failure(f"the app answered with status {reply.status}") from None
         raise Failure(f"status {reply.status}, and no error of a worker's", why="is this a worker's address?") from None
     say("".join(error.get("stackTrace", ())).rstrip() or f"request {error.get('requestId')}")

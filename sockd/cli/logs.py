@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +11,7 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import json_option, print_json
-from sockd.cli.terminal import printable
+from sockd.cli.output import echo, json_option, print_json, write_result
 from sockd.cli.times import since as time_of
 
 
@@ -39,7 +36,8 @@ def logs(
 ) -> None:
     """Show what a function has printed, request by request.
 
-    In a terminal control characters are escaped. With --json: a list, or with -f a line for each record."""
+    Control characters are escaped; --raw leaves them where no terminal is. With --json: a list, or with -f a line for
+    each record."""
     management = Management(state_dir)
     query = {
         "limit": str(limit),
@@ -51,7 +49,7 @@ def logs(
     if follow:
         with suppress(KeyboardInterrupt):  # the way to say that one has seen enough
             for record in management.lines("GET", "functions", name, "logs", query={**query, "follow": "1"}):
-                click.echo(json.dumps(record)) if as_json else show(record)
+                print_json(record, indent=None) if as_json else show(record)
         return
     records = management.get("functions", name, "logs", query=query)
     if as_json:
@@ -64,13 +62,12 @@ def logs(
 def _show(record: dict[str, Any]) -> None:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time_s"]))
     version = f" version {record['version']}" if record.get("version") else ""
-    click.secho(f"--- {when} {record['request_id']}{version}", dim=True)
-    text = printable(record["text"]) if sys.stdout.isatty() else record["text"]
-    click.echo(text, nl=not text.endswith("\n"))
+    echo(f"--- {when} {record['request_id']}{version}", dim=True)
+    text = record["text"]
+    echo(text, nl=not text.endswith("\n"))
     if record["dropped_bytes"]:
-        click.secho(f"--- {record['dropped_bytes']} bytes more were dropped (log_bytes)", dim=True)
+        echo(f"--- {record['dropped_bytes']} bytes more were dropped (log_bytes)", dim=True)
 
 
 def _show_raw(record: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(base64.b64decode(record["raw"]))
-    sys.stdout.buffer.flush()
+    write_result(base64.b64decode(record["raw"]))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from difflib import get_close_matches
 from importlib import import_module
 
 import click
+
+from sockd.cli.output import show_uncaught
 
 COMMANDS = {
     "up": ("sockd.cli.up", "Run a worker in the foreground."),
@@ -79,4 +82,5 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """The entry point; exits with the status of the command."""
+    sys.excepthook = show_uncaught
     cli(prog_name="sockd")

@@ -1,17 +1,23 @@
-"""What all commands share: failures with an exit status, JSON, tables, progress.
+"""What all commands share: failures with an exit status, and the one way to the terminal: text, JSON, tables, progress, bytes.
 
-rich is imported only when a person looks at a terminal.
+Functions, packages and registries choose parts of what is printed, so every text is made `printable` here, and no other file
+of the command line prints (tests/cli/test_output.py). rich is imported only when a person looks at a terminal.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 from typing import IO, Any
 
 import click
+
+from sockd.printable import one_line, printable
 
 FAILED, USAGE, NOT_FOUND, THROTTLED, TIMED_OUT, UNREACHABLE = 1, 2, 3, 4, 5, 69
 _BY_STATUS = {404: NOT_FOUND, 429: THROTTLED, 504: TIMED_OUT}
@@ -31,12 +37,12 @@ class Failure(click.ClickException):
         self.exit_code = exit_code
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(self.message, err=True)
-        if self.why:
-            click.echo(f"  why: {self.why}", err=True)
-        if self.fix:
-            click.echo(f"  fix: {self.fix}", err=True)
+        echo("error: ", fg="red", bold=True, nl=False, err=True)
+        # What follows the first line is set off, or a stranger's text could have a "fix:" of its own.
+        echo(self.message.replace("\n", "\n    "), err=True)
+        for word, text in (("why", self.why), ("fix", self.fix)):
+            if text:
+                echo(f"  {word}: " + text.replace("\n", "\n    "), err=True)
 
 
 def exit_code_of(status: int) -> int:
@@ -44,14 +50,54 @@ def exit_code_of(status: int) -> int:
     return _BY_STATUS.get(status, FAILED)
 
 
-def print_json(value: object) -> None:
-    """One value, indented for people who look anyway."""
-    click.echo(json.dumps(value, indent=2))
+def echo(text: str = "", *, nl: bool = True, err: bool = False, **style: Any) -> None:
+    """A text, as terminals may have it. Args: err: to stderr; style: as click's."""
+    click.secho(printable(text), nl=nl, err=err, **style)
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Texts that are a line each, whatever is in them."""
+    for line in lines:
+        click.echo(one_line(line))
+
+
+def echo_styled(rows: Iterable[tuple[str, str]]) -> None:
+    """Lines with the styles that rich has for them, cropped to the terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    for text, style in rows:
+        console.print(Text(one_line(text), style=style), overflow="crop", no_wrap=True)
+
+
+def write_result(data: bytes, decoder: codecs.IncrementalDecoder | None = None, *, final: bool = False) -> None:
+    """A function's bytes: as they are for a program that reads them, printable for a person at a terminal.
+
+    Args: decoder: of an answer that comes in pieces; final: after the last of them."""
+    if sys.stdout.isatty():
+        text = data.decode(errors="replace") if decoder is None else decoder.decode(data, final)
+        click.echo(printable(text), nl=False)
+    else:
+        sys.stdout.buffer.write(data)
+    sys.stdout.flush()
+
+
+def print_rich(shown: Any) -> None:
+    """What only rich can lay out. Its texts are printable already."""
+    from rich.console import Console
+
+    Console().print(shown)
+
+
+def print_json(value: object, *, indent: int | None = 2) -> None:
+    """One value, indented for people who look anyway. (JSON of ASCII holds no character that a terminal obeys.)"""
+    click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))
 
 
 def say(text: str) -> None:
     """A message: not part of the result."""
-    click.echo(text, err=True)
+    echo(text, err=True)
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -66,12 +112,18 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             # Where the terminal is too narrow, names and the last column fold; numbers between them do not.
             table.add_column(heading, overflow="fold", no_wrap=1 < number < len(headings))
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(one_line(cell)) for cell in row))
         Console().print(table)
         return
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     for row in (headings, *rows) if any(headings) else rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def show_uncaught(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+    """`sys.excepthook` of the command line: an error that nobody foresaw may quote a stranger, too."""
+    say("".join(traceback.format_exception(kind, error, frames)).rstrip())
 
 
 @contextmanager
@@ -84,8 +136,8 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.markup import escape
 
-    with Console(stderr=True).status(escape(first)) as status:
-        yield lambda text: status.update(escape(text))
+    with Console(stderr=True).status(escape(one_line(first))) as status:
+        yield lambda text: status.update(escape(one_line(text)))
 
 
 def age(seconds: float) -> str:

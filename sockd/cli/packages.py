@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import USAGE, Failure, json_option, print_json, print_table, progress, say
+from sockd.cli.inputs import TEXT_BYTES, read_file
+from sockd.cli.output import USAGE, Failure, echo_lines, json_option, print_json, print_table, progress, say
 from sockd.spelling import size
 
 
@@ -42,7 +43,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
 @json_option
 def add(requirement: tuple[str, ...], file: Path | None, state_dir: Path, as_json: bool) -> None:
     """Install packages ahead of the functions that need them, with everything they depend on."""
-    lines = [*requirement, *([file.read_text()] if file else ())]
+    lines = [*requirement, *([read_file(file, TEXT_BYTES).decode(errors="replace")] if file else ())]
     if not lines:
         raise Failure("nothing to add", fix="sockd packages add numpy", exit_code=USAGE)
     keys: list[str] | None = None
@@ -57,7 +58,7 @@ def add(requirement: tuple[str, ...], file: Path | None, state_dir: Path, as_jso
     if as_json:
         print_json(keys)
     else:
-        click.echo("\n".join(keys))
+        echo_lines(keys)
 
 
 @packages.command()

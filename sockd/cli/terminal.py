@@ -1,4 +1,4 @@
-"""What a terminal is told: strangers' text without what it would obey, and screens that are drawn again and again.
+"""Screens that are drawn again and again.
 
 Owns the screen while one is drawn.
 """
@@ -9,15 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-_KEPT = "\n\t"
-# Controls (C0, DEL, C1), and what turns the direction of text around.
-_OBEYED = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F]
-_ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _OBEYED if chr(code) not in _KEPT}
-
-
-def printable(text: str) -> str:
-    """A text that changes nothing in a terminal but what it shows: control characters are escaped, lines stay lines."""
-    return text.replace("\r\n", "\n").translate(_ESCAPES)
+from sockd.printable import one_line
 
 
 def watch(draw: Callable[[int], Sequence[str]], every_s: float) -> None:
@@ -32,7 +24,7 @@ def watch(draw: Callable[[int], Sequence[str]], every_s: float) -> None:
         lines = draw(console.width)[: max(console.height - 1, 1)]
         return Group(
             *(
-                Text(line, style="bold" if number < 1 else "", no_wrap=True, overflow="crop")
+                Text(one_line(line), style="bold" if number < 1 else "", no_wrap=True, overflow="crop")
                 for number, line in enumerate(lines)
             )
         )

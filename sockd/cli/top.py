@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import json_option, print_json
+from sockd.cli.output import echo_lines, json_option, print_json
 from sockd.cli.terminal import watch
 from sockd.cli.times import short_ms
 from sockd.spelling import size
@@ -52,8 +52,7 @@ def top(limit: int, interval: float, state_dir: Path, as_json: bool) -> None:
     elif sys.stdout.isatty():
         watch(lambda width: lines(read(), width), interval)
     else:
-        for line in lines(read(), shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns):
-            click.echo(line)
+        echo_lines(lines(read(), shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns))
 
 
 def lines(live: Live, width: int) -> list[str]:

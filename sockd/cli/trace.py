@@ -11,7 +11,17 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import NOT_FOUND, Failure, json_option, print_json, print_table, say
+from sockd.cli.output import (
+    NOT_FOUND,
+    Failure,
+    echo,
+    echo_lines,
+    echo_styled,
+    json_option,
+    print_json,
+    print_table,
+    say,
+)
 from sockd.cli.waterfall import chrome, draw, ms, words
 
 PLAIN_WIDTH = 120
@@ -62,18 +72,11 @@ def trace(
 def show(trace: dict[str, Any]) -> None:
     """The waterfall, and what it means."""
     if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console()
-        for row in draw(trace, console.width):
-            console.print(Text(row.text, style=row.style), overflow="crop", no_wrap=True)
+        echo_styled((row.text, row.style) for row in draw(trace, shutil.get_terminal_size().columns))
     else:
-        for row in draw(trace, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns):
-            click.echo(row.text)
-    click.echo()
-    for line in words(trace):
-        click.echo(line)
+        echo_lines(row.text for row in draw(trace, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns))
+    echo()
+    echo_lines(words(trace))
 
 
 def show_list(traces: list[dict[str, Any]], as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import json_option, print_json
+from sockd.cli.output import echo_lines, json_option, print_json
 from sockd.cli.terminal import watch
 from sockd.spelling import size
 
@@ -31,7 +31,7 @@ def tree(live: bool, state_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json(shown)
         return
-    click.echo("\n".join(lines(shown)))
+    echo_lines(lines(shown))
 
 
 def lines(shown: dict[str, Any]) -> list[str]:

@@ -27,10 +27,9 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None) -> None:
     """Run a worker in the foreground, until SIGTERM or Ctrl-C.
 
     Prints where it listens once it does."""
-    import logging
-
     from sockd.config import Config
     from sockd.errors import BadConfig, SockdError
+    from sockd.log_format import log_to_stderr
 
     overrides = {"listen": listen, "state_dir": str(state_dir) if state_dir else None}
     try:
@@ -42,7 +41,7 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None) -> None:
         raise Failure("sockd runs on x86_64", why=why, fix="sockd doctor")
     if os.geteuid() != 0:
         raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix="sudo sockd up")
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     try:
         status = _serve(settings)
     except SockdError as error:

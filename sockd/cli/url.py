@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import json_option, print_json, say
+from sockd.cli.output import echo, json_option, print_json, say
 
 _AUTH = {"none": "NONE", "iam": "AWS_IAM"}
 _MODE = {"buffered": "BUFFERED", "stream": "RESPONSE_STREAM"}
@@ -58,7 +58,7 @@ def url(
     if as_json:
         print_json(made)
         return
-    click.echo(made["url"])
+    echo(made["url"])
     say(_curl(made))
     say(f"where names below localhost do not resolve: {made['path_url']}")
 

@@ -5,6 +5,7 @@
     ANY /run/<name>[:version or alias][/path][?query]
                            of a web app: what follows the name is its own
     GET /healthz  /status  /metrics
+                           these three also over a Unix socket of the state directory, which only root can put there
     /2015-03-31/...        AWS's Lambda API (`sockd.http.aws`)
     /url/<id>/...          function URLs (`sockd.http.urls`), which have names of their own, too
     /  /functions/<name>   the page for people (`sockd.http.page`), where there is one
@@ -36,7 +37,8 @@ from sockd.http.head import Head
 from sockd.http.host_check import CrossSite, ForbiddenHost, NoServiceWorkers, host_check, may_come_from
 from sockd.http.replays import Replays
 from sockd.http.request_ids import new_request_id, request_id_text
-from sockd.http.run_options import HEADERS, ours, run_as_asked
+from sockd.http.run_options import HEADERS, SIGNATURE, ours, run_as_asked
+from sockd.http.signed_calls import SignedCall
 from sockd.http.streamed import StreamedAnswer
 from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import WorkerApi
@@ -96,11 +98,13 @@ class Front:
         lambda_api: LambdaApi | None = None,
         url_door: UrlDoor | None = None,
         site: Site | None = None,
+        replays: Replays | None = None,
     ) -> None:
+        """Args: replays: of another door, so that a request that comes again through this one is known; None: of its own."""
         self.worker = worker
         self._lambda_api = lambda_api
         self._url_door = url_door
-        self.replays = lambda_api.replays if lambda_api is not None else Replays(config)
+        self.replays = replays or (lambda_api.replays if lambda_api is not None else Replays(config))
         self._site = site
         self.max_payload_bytes = config.max_payload_bytes
         self._config = config
@@ -303,15 +307,20 @@ class FrontExchange(Exchange):
         front = self._front
         if front.worker.is_app(request.name):
             asked = ours(asked)
+        signed = await SignedCall.verified(request, asked, front.worker.call_key) if SIGNATURE in asked else None
+        if signed is not None:
+            request.details = {**(request.details or {}), "deployer": True}
+            request.sink = None  # a signature is of a whole answer
         try:
-            return await run_as_asked(
+            answer = await run_as_asked(
                 *(request, asked),
                 events=front.worker.events,
                 replays=front.replays,
                 run=lambda: run(front.worker, request),
             )
         except SockdError as error:
-            return failure(error, request_id_text(request.id))
+            answer = failure(error, request_id_text(request.id))
+        return answer if signed is None else await signed.answered(answer)
 
     def _as_http(self) -> tuple[dict[str, Any], bytes]:
         """The request for a web app, and its body."""

@@ -1,4 +1,4 @@
-"""Listening sockets, bound before anything is served: TCP by `HOST:PORT`, and a Unix socket that only its owner opens.
+"""Listening sockets, bound before anything is served: TCP by `HOST:PORT`, and Unix sockets of a given mode.
 
 Owns nothing: the caller closes what it is given.
 """
@@ -69,8 +69,8 @@ def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
     return sock
 
 
-def bind_unix(path: Path) -> socket.socket:
-    """A bound Unix socket, mode 0600 from its first moment. What a dead owner left at `path` is replaced.
+def bind_unix(path: Path, mode: int = 0o600) -> socket.socket:
+    """A bound Unix socket, mode 0600 until it has this one. What a dead owner left at `path` is replaced.
 
     The caller makes sure that no living owner is there (the state directory's lock does)."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -84,6 +84,7 @@ def bind_unix(path: Path) -> socket.socket:
             # Linux creates the file with the mode of the socket's own inode, so there is no moment of 0755 (unix_bind).
             os.fchmod(sock.fileno(), 0o600)
             sock.bind(short_path(directory, path.name))
+            os.chmod(path.name, mode, dir_fd=directory)  # nothing comes before `listen`
         except BaseException:
             sock.close()
             raise

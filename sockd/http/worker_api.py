@@ -100,6 +100,9 @@ class WorkerApi(Protocol):
     def is_app(self, name: str) -> bool:
         """Whether a function is known to be a web app, to which a request's headers belong."""
 
+    def call_key(self, name: str) -> bytes | None:
+        """What a function's deployer signs calls with (`sockd.call_signature`); None: no calls of it are signed."""
+
     async def record(self, request: InvokeRequest) -> Mapping[str, Any]:
         """Run a function once in a new sandbox and tell what it read: `request_id`, `event`, `answer`, `reads`.
 

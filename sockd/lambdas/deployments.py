@@ -13,13 +13,17 @@ from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.config import FunctionDefaults
-from sockd.errors import BadArchive, NoSuchFunction, SecretsLocked
+from sockd.errors import BadArchive, NameTaken, NoSuchFunction, SecretsLocked
 from sockd.lambdas import ol_yaml
 from sockd.lambdas.code_store import REQUIREMENTS_BYTES, CodeStore, CodeVersion, read_text
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.registry import Registry
 
+FORCE = "force"
+"""Of a deploy: true replaces a function that was deployed from another source."""
+DECORATED_HANDLER = "sockd:handler"
+"""Of every decorated function. A sockd that recorded no sources deployed those that have this handler and no source."""
 KEEP_PACKAGES = "keep_packages"
 """Of a deploy: true has the versions stay that an unchanged requirements.txt was resolved to before."""
 
@@ -51,14 +55,27 @@ class Deployments:
 
         Args: overrides: keys of sockd.toml that win over it, and KEEP_PACKAGES.
         Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
-        settings = {key: value for key, value in overrides.items() if key != KEEP_PACKAGES}
+        settings = {key: value for key, value in overrides.items() if key not in (KEEP_PACKAGES, FORCE)}
         beneath = await _ol_settings(code, progress)
         config = FunctionConfig.from_toml(code.settings(), self._defaults, settings, beneath=beneath)
         config = config.with_secrets(self._secrets(name))
+        if not overrides.get(FORCE):
+            self.check_source(name, config)
         handler = entry_point(code.path, config.handler, config.runtime)
         requirements = code.requirements()
         kept = self._closure_kept(name, requirements) if overrides.get(KEEP_PACKAGES) else None
         return Deployable(config, handler, await self._install(name, requirements, kept, progress))
+
+    def check_source(self, name: str, config: FunctionConfig) -> None:
+        """Refuse that one source's function becomes another's, of which nobody may know who calls it. Raises: NameTaken."""
+        try:
+            record = self._registry.get(name)
+            current = FunctionConfig.from_json(record.config).source
+        except (NoSuchFunction, SecretsLocked):
+            return  # a function whose settings nobody can open is deployed again to be of use
+        is_unrecorded = not current and record.handler == DECORATED_HANDLER
+        if current != config.source and not (is_unrecorded and config.source):
+            raise NameTaken(name, _source_words(current, is_unrecorded), _source_words(config.source))
 
     def users(self, key: str) -> list[str]:
         """The functions that are being deployed with a distribution in their closure."""
@@ -90,6 +107,12 @@ class Deployments:
         finally:
             self._under_way.remove(deploying)
         return closure
+
+
+def _source_words(source: str, is_unrecorded: bool = False) -> str:
+    if is_unrecorded:
+        return "a file of decorated functions, by an older sockd"
+    return source or "a directory or zip"
 
 
 async def _ol_settings(code: CodeVersion, progress: Progress) -> dict[str, Any]:

@@ -52,8 +52,10 @@ MAX_ENDPOINTS = 100
 
 MASK = "********"
 """Stands for a value that is not shown."""
-NOT_IN_FILES = ("secrets", "sealed", "aws")
+NOT_IN_FILES = ("secrets", "sealed", "aws", "deployer")
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "*")
+SOURCE_CHARS = 8192
+CALL_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 ENV_BYTES = 4096
 """AWS: 4 KB, names and values together."""
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -146,6 +148,9 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     sealed: str | None = None
     """In the registry: what the two above are (`sockd.lambdas.secrets`); nobody has opened it."""
     aws: AwsAttributes | None = None
+    deployer: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of a decorated function: `source`, the FILE:FUNCTION that it was deployed from, and `key`, which signs its deployer's
+    calls (`sockd.call_signature`), in hex. Said by each deploy, kept sealed, never given to a sandbox."""
 
     @classmethod
     def from_toml(
@@ -171,7 +176,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         given = {key: value for key, value in (overrides or {}).items() if value is not None}
         keys = tuple(key for key in cls.__struct_fields__ if key not in NOT_IN_FILES)
         _check_keys(table, keys)
-        _check_keys([key for key in given if key != "aws"], keys)
+        _check_keys([key for key in given if key not in ("aws", "deployer")], keys)
         table |= given
         if beneath:
             if isinstance(table.get("env"), dict):
@@ -222,6 +227,16 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         return msgspec.structs.replace(self, env=env)
 
     @property
+    def source(self) -> str:
+        """What the function was deployed from, if that is a decorated function."""
+        return self.deployer.get("source", "")
+
+    @property
+    def call_key(self) -> bytes | None:
+        """What its deployer's calls and their answers are signed with."""
+        return bytes.fromhex(self.deployer["key"]) if "key" in self.deployer else None
+
+    @property
     def environment(self) -> dict[str, str]:
         """All that the function is given."""
         return self.env | self.secrets
@@ -260,6 +275,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
                 'network = "none": a program with runtime = "provided" reaches its events over loopback, so it needs "host"'
             )
         check_env(self.environment)
+        check_deployer(self.deployer)
         if self.initscript is not None:
             self.initscript.check()
 
@@ -293,6 +309,19 @@ def check_env(env: dict[str, str]) -> None:
     size = sum(len(name) + len(value.encode()) for name, value in env.items())
     if size > ENV_BYTES:
         raise BadFunctionConfig(f"env has {size} bytes, names and values together; the limit is {ENV_BYTES}")
+
+
+def check_deployer(deployer: dict[str, str]) -> None:
+    """Raises BadFunctionConfig unless this is empty, or a source and perhaps a key."""
+    if not deployer:
+        return
+    source, key = deployer.get("source", ""), deployer.get("key")
+    if not source or len(source) > SOURCE_CHARS or deployer.keys() - {"source", "key"}:
+        raise BadFunctionConfig(
+            f"deployer: must have a source of at most {SOURCE_CHARS} characters, and may have a key"
+        )
+    if key is not None and not CALL_KEY.fullmatch(key):
+        raise BadFunctionConfig("deployer.key: must be 64 hex digits")
 
 
 def _check_bounds(config: msgspec.Struct, bounds: dict[str, tuple[float, float]], prefix: str = "") -> None:

@@ -31,7 +31,7 @@ from sockd.lambdas.allowance import Allowance
 from sockd.lambdas.code_in_use import CodeInUse
 from sockd.lambdas.code_store import CodeStore, CodeVersion
 from sockd.lambdas.debugging import Debugging, Telling
-from sockd.lambdas.deployments import Deployments, Progress
+from sockd.lambdas.deployments import FORCE, Deployments, Progress
 from sockd.lambdas.entrypoint import entry_point
 from sockd.lambdas.function import Caches, Function
 from sockd.lambdas.function_config import FunctionConfig, InitscriptConfig, check_name
@@ -141,6 +141,14 @@ class Functions:
             return self._live[name].version
         return self._version(self._registry.get(name))
 
+    def call_key(self, name: str) -> bytes | None:
+        """What the calls of a function's deployer are signed with, if it has one."""
+        if name in self._live:
+            return self._live[name].version.config.call_key
+        with contextlib.suppress(NoSuchFunction, SecretsLocked):
+            return FunctionConfig.from_json(self._registry.get(name).config).call_key
+        return None
+
     def all(self) -> list[Version]:
         """The current version of every live function, by name."""
         return [self._live[name].version for name in sorted(self._live)]
@@ -155,9 +163,9 @@ class Functions:
         """Publish a version and switch to it.
 
         Args:
-            overrides: keys of sockd.toml, and KEEP_PACKAGES.
+            overrides: keys of sockd.toml, its `deployer`, KEEP_PACKAGES and FORCE.
             wasm: its initscript, uploaded beside the code.
-        Raises: BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity."""
+        Raises: NameTaken, BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity."""
         check_name(name)
         try:
             async with self._in_use.published(zip_path) as code:
@@ -332,6 +340,8 @@ class Functions:
         self._check_reserve(name, config)
         current = self._live[name].version.record.initscript if name in self._live else ""
         async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
+            if not overrides.get(FORCE):
+                self._deployments.check_source(name, config)  # once more: another deploy may have ended meanwhile
             record = self._registry.put(
                 name,
                 digest=code.digest,

@@ -12,6 +12,7 @@ import re
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from sockd.config import CodeConfig
@@ -53,7 +54,8 @@ def pack_with_digest(
     buffer = io.BytesIO()
     size_bytes = 0
     files, directories = [], []
-    found = [(path, mode) for path, mode in _walk(directory, "", only) if path not in added]
+    walked = islice(_walk(directory, "", only), config.max_files + 1)
+    found = [(path, mode) for path, mode in walked if path not in added]
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for count, (path, mode) in enumerate(sorted([*found, *((path, FILE) for path in added)]), start=1):
             if count > config.max_files:
@@ -62,7 +64,11 @@ def pack_with_digest(
             info.create_system, info.external_attr = UNIX, mode << 16
             info.compress_type = zipfile.ZIP_DEFLATED
             is_directory = path.endswith("/")
-            data = b"" if is_directory else added[path] if path in added else (directory / path).read_bytes()
+            data = b""
+            if not is_directory:
+                # No more than may be is read: one file may be larger than this machine's memory.
+                room = config.max_code_bytes - size_bytes
+                data = added[path] if path in added else _beginning(directory / path, room + 1)
             size_bytes += len(data)
             if size_bytes > config.max_code_bytes:
                 raise BadArchive(f"{directory} holds more than {config.max_code_bytes} bytes")
@@ -75,6 +81,11 @@ def pack_with_digest(
         raise BadArchive(f"{directory} packs to {buffer.tell()} bytes; the limit is {config.max_zip_bytes}")
     tree = Tree(tuple(sorted(files, key=lambda file: file.path)), tuple(sorted(directories)))
     return buffer.getvalue(), tree.digest()
+
+
+def _beginning(path: Path, size: int) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(min(size, os.fstat(file.fileno()).st_size + 1))
 
 
 def _walk(directory: Path, prefix: str, only: Sequence[str] | None = None) -> Iterator[tuple[str, int]]:

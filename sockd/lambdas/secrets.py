@@ -25,7 +25,7 @@ from sockd.errors import BadConfig, SecretsLocked
 KEY_BYTES = 32
 NONCE_BYTES = 12
 PREFIX = "v1."
-CONFIDENTIAL = ("env", "secrets")
+CONFIDENTIAL = ("env", "secrets", "deployer")
 EMPTY = msgspec.Raw(b"{}")
 KEY_FILE_VARIABLE = "SOCKD_SECRET_KEY_FILE"
 

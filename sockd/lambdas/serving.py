@@ -119,6 +119,8 @@ class Serving:
         self._admitted_ns = time.monotonic_ns()
         version = self._version = function.version
         try:
+            if request.expected is not None:
+                version.check_code(request.expected)
             is_app = version.program.is_app
             self._call = None if is_app is None else version.call(request, is_app)
             leased = None

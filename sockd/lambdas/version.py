@@ -14,7 +14,8 @@ import msgspec
 
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
-from sockd.errors import MethodNotAllowed
+from sockd.call_signature import key_id, source_tag
+from sockd.errors import MethodNotAllowed, OtherCode
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.code_store import SANDBOX_PATH
@@ -87,6 +88,14 @@ class Version:
             details = {**(details or {}), "http": http}
         return Call(request.id, payload, msgspec.json.encode(details) if details else b"")
 
+    def check_code(self, expected: Sequence[str]) -> None:
+        """Raises: OtherCode, unless this version's code or its source is among those that the caller names."""
+        if self.record.digest in expected:
+            return
+        source = self.config.source
+        if not source or source_tag(source) not in expected:
+            raise OtherCode(self.record.name)
+
     def _check_method(self, method: str, is_app: bool) -> None:
         methods = self.config.methods
         if methods is None:
@@ -110,6 +119,8 @@ class Version:
             packages=[f"{each.name}=={each.version}" for each in self.closure.distributions],
             storage=config.storage,
             initscript=record.initscript,
+            source=config.source,
+            call_key_id=key_id(config.call_key) if config.call_key else "",
             code_bytes=record.code_bytes,
             created_at=record.created_at,
             updated_at=record.updated_at,

@@ -6,6 +6,7 @@ At the end of the input what is left is sent. SDK, retries, compression and head
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import signal
@@ -18,6 +19,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from sockd.log_format import log_to_stderr
 from sockd.otlp.spans import spans_of
 from sockd.otlp.wire import Finished, Tally, frames
 
@@ -29,6 +31,7 @@ _decoder = msgspec.msgpack.Decoder(Finished)
 
 def main() -> None:
     """Export until the input ends."""
+    log_to_stderr(logging.WARNING)
     os.nice(10)  # requests come first
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is the daemon's, which closes our input
     waiting: queue.Queue[bytes | None] = queue.Queue(int(sys.argv[1]))

@@ -8,12 +8,22 @@
     total.remote("https://…")        total.map(urls)        total.spawn(url).result()        total(url)
 
 Needs no daemon to be imported, and imports none of its rooms: it packs the code (`source`), deploys it over the management
-socket when it has changed (`deploying`), and calls over HTTP (`calling`). `stand_in` is what `import sockd` is in a sandbox.
+socket when it has changed (`deploying`), and calls it, bound to that code (`calling`). `stand_in` is what `import sockd` is in
+a sandbox.
 """
 
 from __future__ import annotations
 
-from sockd.remote.errors import DeployFailed, NoWorker, RemoteError
+from sockd.remote.errors import DeployFailed, NameTaken, NoWorker, OtherCode, RemoteError, UnverifiedAnswer
 from sockd.remote.remote_function import RemoteFunction, function
 
-__all__ = ["DeployFailed", "NoWorker", "RemoteError", "RemoteFunction", "function"]
+__all__ = [
+    "DeployFailed",
+    "NameTaken",
+    "NoWorker",
+    "OtherCode",
+    "RemoteError",
+    "RemoteFunction",
+    "UnverifiedAnswer",
+    "function",
+]

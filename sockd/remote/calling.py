@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sockd.remote.connections import invoke
-from sockd.remote.errors import DeployFailed, RemoteError
+from sockd.call_signature import IF_CODE, SIGNATURE, is_answer_signed, request_signature
+from sockd.printable import printable
+from sockd.remote.connections import Reply, invoke, is_authenticated
+from sockd.remote.errors import DeployFailed, OtherCode, RemoteError, UnverifiedAnswer
 from sockd.remote.stand_in import is_json
 from sockd.remote.values import pickled, unpickled
 
+PICKLED = b'{"sockd":1,"pickle":'
 STAND_IN = '  File "/var/task/sockd.py"'
 NOT_OURS = "the worker's function {name!r} is not a decorated one of this file; deploy it: sudo sockd deploy FILE.py"
+
+UNVERIFIED = (
+    "what answered at {url} has not proved to be the worker, so its answer was not read: another program may listen there. Call "
+    "over the worker's own socket (SOCKD_STATE_DIR instead of SOCKD_URL) or https, or as the user who deployed {name!r}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +32,50 @@ class Target:
     url: str
     name: str
     key: bytes | None
-    """What pickles are signed with; None: neither is one sent, nor is one read."""
+    """What calls are signed with; None: no pickle is sent, and none is read."""
     renamed: Mapping[str, str]
     """Modules by their names there and here, for pickles."""
+    code: Sequence[str]
+    """What may run there, as digests and source tags; the worker runs no other code."""
+    is_deployer: bool = False
+    """This process has seen to it that the worker knows the key: every answer is signed."""
 
 
 def call(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result. Raises: RemoteError, NoWorker, DeployFailed when there is no such function; TypeError."""
-    status, body = invoke(target.url, target.name, event_of(target, args, kwargs))
+    """The result. Raises: RemoteError, UnverifiedAnswer, NoWorker, OtherCode, DeployFailed; TypeError."""
+    event = event_of(target, args, kwargs)
+    code = ",".join(target.code)
+    headers = {IF_CODE: code}
+    nonce = ""
+    # Hashing is left out where nobody needs it: JSON over a connection that proves by itself who answers.
+    if target.key is not None and (event.startswith(PICKLED) or not is_authenticated(target.url)):
+        nonce = os.urandom(16).hex()
+        headers[SIGNATURE] = request_signature(target.key, target.name, nonce, code, event)
+    reply = invoke(target.url, target.name, event, headers)
     try:
-        answer = json.loads(body)
+        answer = json.loads(reply.body)
     except ValueError:
-        raise RemoteError("BadAnswer", f"{target.url} answered {status} with what is no JSON") from None
-    if status != 200:
-        raise _failure(target, status, answer)
+        raise RemoteError("BadAnswer", f"{target.url} answered {reply.status} with what is no JSON") from None
+    if reply.status != 200:
+        raise _failure(target, reply.status, answer)
     if type(answer) is not dict or "sockd" not in answer:
         raise DeployFailed(NOT_OURS.format(name=target.name))
+    if ("pickle" in answer or target.is_deployer) and not _is_verified(target, reply, nonce):
+        raise UnverifiedAnswer("UnverifiedAnswer", UNVERIFIED.format(url=target.url, name=target.name))
     if "json" in answer:
         return answer["json"]
     if target.key is None:
         raise RemoteError("BadAnswer", "the function answered with a pickle, but has pickle=False here")
     return unpickled(answer["pickle"], dict(target.renamed))
+
+
+def _is_verified(target: Target, reply: Reply, nonce: str) -> bool:
+    """Whether the worker has proved that this is its answer to this very call."""
+    if is_authenticated(target.url):
+        return True
+    if target.key is None:
+        return True  # JSON, which anybody may have answered: `pickle=False` has no key to know better
+    return is_answer_signed(target.key, target.name, nonce, reply.status, reply.body, reply.signature)
 
 
 def event_of(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
@@ -54,7 +86,7 @@ def event_of(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if target.key is None:
         raise TypeError(f"{target.name} has pickle=False: its arguments must be JSON")
     try:
-        return json.dumps({"sockd": 1, "pickle": pickled((args, named), target.key)}).encode()
+        return PICKLED + json.dumps(pickled((args, named))).encode() + b"}"
     except Exception as error:  # whatever an object's own __reduce__ raises
         raise TypeError(f"the arguments of {target.name} cannot be sent: {error}") from error
 
@@ -62,7 +94,10 @@ def event_of(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def _failure(target: Target, status: int, answer: Any) -> Exception:
     told = answer if isinstance(answer, dict) else {}
     kind, message = str(told.get("errorType", "")), str(told.get("errorMessage", f"status {status}"))
+    if status == 412:
+        return OtherCode(printable(message))
     if status == 404:
-        return DeployFailed(f"{message}; deploy it: sudo sockd deploy FILE.py")
-    frames = [frame for frame in told.get("stackTrace") or () if not frame.startswith(STAND_IN)]
+        return DeployFailed(f"{printable(message)}; deploy it: sudo sockd deploy FILE.py")
+    stack = told.get("stackTrace")
+    frames = [str(frame) for frame in stack if not str(frame).startswith(STAND_IN)] if isinstance(stack, list) else []
     return RemoteError(kind, message, frames)

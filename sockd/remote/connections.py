@@ -1,6 +1,8 @@
-"""Connections to a worker's two doors. Owns one connection to the public door for each thread that calls.
+"""Connections to a worker. Owns one connection for calls of each thread that calls.
 
-`SOCKD_URL` says where the public door is, `SOCKD_STATE_DIR` whose management socket is meant.
+`SOCKD_STATE_DIR` says which worker is meant: functions are called over `run.sock` of that directory, and managed over
+`sockd.sock`. The kernel tells who listens there, and only root is answered. `SOCKD_URL` names a worker by its address instead,
+where every program that listens can be the one that answers: what it answers is verified (`sockd.call_signature`).
 """
 
 from __future__ import annotations
@@ -10,36 +12,63 @@ import json
 import os
 import select
 import socket
+import struct
 import threading
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from sockd.remote.errors import NoWorker
 
 DEFAULT_STATE_DIR = "/var/lib/sockd"
-DEFAULT_URL = "http://127.0.0.1:5000"
+EXAMPLE_URL = "http://127.0.0.1:5000"
+UNIX = "unix:"
+"""What begins the address of a worker that is called over its Unix socket; the socket's path follows."""
 DEADLINE_S = 960.0
 """For one answer: the longest that a function may take, and a little."""
 
+_PEER = struct.Struct("3i")
+"""struct ucred: pid, uid, gid of whoever called listen (unix(7))."""
 _own = threading.local()
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+class Reply(NamedTuple):
+    """An answer of the worker."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost")
+    status: int
+    body: bytes
+    signature: str
+    """Empty: it is not signed."""
+
+
+class NotRoot(ConnectionError):
+    """A process of another user listens where the worker should."""
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket that a process of root's listens on."""
+
+    def __init__(self, path: Path, timeout: float | None = None) -> None:
+        super().__init__("localhost", timeout=timeout)
         self._path = path
 
     def connect(self) -> None:
         directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            # However long the directory's path is, this fits into the 108 bytes of an address.
-            self.sock.connect(f"/proc/self/fd/{directory}/{self._path.name}")
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(self.timeout)
+                # However long the directory's path is, this fits into the 108 bytes of an address.
+                sock.connect(f"/proc/self/fd/{directory}/{self._path.name}")
+                _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+                if uid != 0:
+                    raise NotRoot(f"uid {uid} listens there, and not root")
+            except BaseException:
+                sock.close()
+                raise
+            self.sock = sock
         finally:
             os.close(directory)
 
@@ -48,7 +77,7 @@ def manage(
     method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
     """One request to the management socket: status and body. Raises: NoWorker, PermissionError."""
-    file = Path(os.environ.get("SOCKD_STATE_DIR") or DEFAULT_STATE_DIR, "sockd.sock")
+    file = state_dir() / "sockd.sock"
     try:
         with closing(UnixConnection(file)) as connection:
             connection.request(method, path, body, dict(headers or {}))
@@ -60,30 +89,41 @@ def manage(
         raise NoWorker(f"no worker answers at {file}; start one: sudo sockd up") from error
 
 
-def invoke(url: str, name: str, event: bytes) -> tuple[int, bytes]:
-    """POST /run/<name>: status and body. Raises: NoWorker.
+def invoke(url: str, name: str, event: bytes, headers: Mapping[str, str]) -> Reply:
+    """POST /run/<name>. Args: url: of `worker_url`. Raises: NoWorker.
 
     The connection is this thread's own and is kept. One that was closed while it was idle is made anew; a request that may
     have been heard is not sent again."""
     known: dict[str, http.client.HTTPConnection] = _own.__dict__.setdefault("connections", {})
-    target = f"{urlsplit(url).path.rstrip('/')}/run/{quote(name, safe='')}"
+    prefix = "" if url.startswith(UNIX) else urlsplit(url).path.rstrip("/")
     connection = known.get(url)
     if connection is None or connection.sock is None or _is_closed(connection.sock):
         if connection is not None:
             connection.close()
         connection = known[url] = _connection(url)
+    fields = {"content-type": "application/json", **headers}
     try:
-        connection.request("POST", target, event, {"content-type": "application/json"})
+        connection.request("POST", f"{prefix}/run/{quote(name, safe='')}", event, fields)
         response = connection.getresponse()
-        return response.status, response.read()
+        return Reply(response.status, response.read(), response.headers.get("x-sockd-signature", ""))
     except (OSError, http.client.HTTPException) as error:
         connection.close()
         raise NoWorker(f"no worker answers at {url} ({error}); start one: sudo sockd up") from error
 
 
+def state_dir() -> Path:
+    """Of the worker that is meant."""
+    return Path(os.environ.get("SOCKD_STATE_DIR") or DEFAULT_STATE_DIR)
+
+
 def worker_url() -> str:
-    """Where functions are called: SOCKD_URL, else what the local worker says if it may be asked, else the default."""
-    return os.environ.get("SOCKD_URL") or local_url() or DEFAULT_URL
+    """Where functions are called: SOCKD_URL, or else the socket of the state directory; never a guessed port."""
+    return os.environ.get("SOCKD_URL") or f"{UNIX}{state_dir() / 'run.sock'}"
+
+
+def is_authenticated(url: str) -> bool:
+    """Whether the connection itself proves who answers: the kernel does for a Unix socket, TLS for https."""
+    return url.startswith((UNIX, "https:"))
 
 
 def local_url() -> str | None:
@@ -97,9 +137,11 @@ def local_url() -> str | None:
 
 
 def _connection(url: str) -> http.client.HTTPConnection:
+    if url.startswith(UNIX):
+        return UnixConnection(Path(url.removeprefix(UNIX)), DEADLINE_S)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise NoWorker(f"SOCKD_URL={url!r} is not a URL such as {DEFAULT_URL}")
+        raise NoWorker(f"SOCKD_URL={url!r} is not a URL such as {EXAMPLE_URL}")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return kind(parts.hostname, parts.port, timeout=DEADLINE_S)
 

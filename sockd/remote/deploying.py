@@ -7,36 +7,58 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from sockd.call_signature import key_id
+from sockd.printable import printable
 from sockd.remote.connections import local_url, manage
-from sockd.remote.errors import DeployFailed, NoWorker
+from sockd.remote.errors import DeployFailed, NameTaken, NoWorker
 from sockd.remote.source import Packed
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def deploy_if_changed(name: str, packed: Callable[[], Packed]) -> None:
-    """Have the worker run the code that is here; who cannot deploy leaves it as it is.
+@dataclass(frozen=True, slots=True)
+class Deployer:
+    """On whose behalf a function is deployed."""
 
-    Args: packed: makes the code; it is not asked when nothing can be deployed. Raises: DeployFailed."""
+    source: str
+    """FILE:FUNCTION."""
+    key: bytes | None
+    """What its calls are signed with; None: it takes and gives no pickles."""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """As the worker is told."""
+        return {"source": self.source, **({"key": self.key.hex()} if self.key else {})}
+
+    def has_deployed(self, function: dict[str, Any], digest: str) -> bool:
+        """Whether the worker's function is this very code, from this source and with this key."""
+        wanted = (digest, self.source, key_id(self.key) if self.key else "")
+        return wanted == (function["version"], function.get("source"), function.get("call_key_id"))
+
+
+def deployed(name: str) -> dict[str, Any] | None:
+    """What the worker that calls will reach says of its function, empty if it has none; None: this user cannot deploy there."""
     if not _is_local(os.environ.get("SOCKD_URL")):
-        return
+        return None
     try:
         status, body = manage("GET", f"/functions/{quote(name)}")
     except (PermissionError, NoWorker):
-        return  # the call will say what it finds
-    code = packed()
-    if status != 200 or json.loads(body)["version"] != code.digest:
-        deploy(name, code)
+        return None  # the call will say what it finds
+    found: dict[str, Any] = json.loads(body) if status == 200 else {}
+    return found
 
 
-def deploy(name: str, code: Packed) -> dict[str, Any]:
-    """Deploy; what the worker says of the function. Raises: DeployFailed, NoWorker."""
+def deploy(name: str, code: Packed, deployer: Deployer, *, force: bool = False) -> dict[str, Any]:
+    """Deploy; what the worker says of the function.
+
+    Args: force: although the function was deployed from another source. Raises: NameTaken, DeployFailed, NoWorker."""
+    overrides = json.dumps({"deployer": deployer.fields, **({"force": True} if force else {})})
     try:
-        _, body = manage("PUT", f"/functions/{quote(name)}", code.archive)
+        _, body = manage("PUT", f"/functions/{quote(name)}", code.archive, {"x-sockd-overrides": overrides})
     except PermissionError:
         raise DeployFailed("only root deploys: sudo sockd deploy FILE.py") from None
     last: dict[str, Any] = json.loads(body.splitlines()[-1])
@@ -44,7 +66,8 @@ def deploy(name: str, code: Packed) -> dict[str, Any]:
         result: dict[str, Any] = last["result"]
         return result
     error = last.get("error", last)
-    raise DeployFailed(f"{name}: {error.get('errorMessage', 'the worker stopped before it was done')}")
+    kind = NameTaken if last.get("status") == 409 else DeployFailed
+    raise kind(printable(f"{name}: {error.get('errorMessage', 'the worker stopped before it was done')}"))
 
 
 def _is_local(url: str | None) -> bool:

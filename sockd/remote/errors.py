@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sockd.printable import printable
+
 
 class RemoteError(Exception):
     """A call that did not give a result: the function raised, or its sandbox came to an end.
@@ -19,9 +21,13 @@ class RemoteError(Exception):
 
     def __str__(self) -> str:
         told = f"{self.type}: {self.message}"
-        if not self.traceback:
-            return told
-        return f"{told}\n\nIn the sandbox:\nTraceback (most recent call last):\n{self.traceback}{told}"
+        if self.traceback:
+            told = f"{told}\n\nIn the sandbox:\nTraceback (most recent call last):\n{self.traceback}{told}"
+        return printable(told)  # Python prints it on a terminal, and a function chose it
+
+
+class UnverifiedAnswer(RemoteError):
+    """An answer that does not prove to come from the worker; it was not unpickled."""
 
 
 class NoWorker(ConnectionError):
@@ -30,3 +36,11 @@ class NoWorker(ConnectionError):
 
 class DeployFailed(Exception):
     """The worker refused a function, or this one may not deploy; the message says why."""
+
+
+class NameTaken(DeployFailed):
+    """The worker's function of this name was deployed from another source."""
+
+
+class OtherCode(DeployFailed):
+    """Other code is deployed under the function's name now; the call was not run."""

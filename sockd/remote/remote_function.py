@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from sockd.call_signature import source_tag
 from sockd.remote import calling, deploying, mapping, source
-from sockd.remote.connections import worker_url
+from sockd.remote.connections import UNIX, worker_url
+from sockd.remote.errors import DeployFailed
 from sockd.remote.values import key_of
 
 P = ParamSpec("P")
@@ -93,25 +95,49 @@ class RemoteFunction(Generic[P, R]):
             label=self.name if mapping.is_watched(progress) else None,
         )
 
-    def deploy(self) -> dict[str, Any]:
-        """Deploy it now, changed or not; what the worker says of it. Raises: DeployFailed, NoWorker."""
-        return deploying.deploy(self.name, self._packed())
+    def deploy(self, *, force: bool = False) -> dict[str, Any]:
+        """Deploy it now, changed or not; what the worker says of it.
+
+        Args: force: although the worker's function of this name was deployed from another source.
+        Raises: NameTaken, DeployFailed, NoWorker."""
+        return deploying.deploy(self.name, self._packed(), self._deployer(), force=force)
 
     def _ready(self) -> calling.Target:
         with self._lock:
             if self._target is None:
-                deploying.deploy_if_changed(self.name, self._packed)
-                here = self.local.__module__
-                renamed = {source.place_of(self.local).module: here} if here == "__main__" else {}
-                self._target = calling.Target(worker_url(), self.name, self._key(), renamed)
+                self._target = self._prepared()
             return self._target
+
+    def _prepared(self) -> calling.Target:
+        """The worker's function, deployed if this user can and its code is not there. Calls are bound to that code."""
+        url, here, deployer = worker_url(), self.local.__module__, self._deployer()
+        renamed = {source.place_of(self.local).module: here} if here == "__main__" else {}
+        current = deploying.deployed(self.name)
+        if current is None:
+            return calling.Target(url, self.name, deployer.key, renamed, self._code_of_others(url, deployer))
+        packed = self._packed()
+        if not current or not deployer.has_deployed(current, packed.digest):
+            deploying.deploy(self.name, packed, deployer)
+        return calling.Target(url, self.name, deployer.key, renamed, [packed.digest], is_deployer=True)
+
+    def _code_of_others(self, url: str, deployer: deploying.Deployer) -> list[str]:
+        """What may run of a function that somebody else has deployed: the code that is here; and on this very host what was
+        deployed from this very file, although other files beside it may have changed since."""
+        code = [source_tag(deployer.source)] if url.startswith(UNIX) else []
+        try:
+            return [self._packed().digest, *code]
+        except DeployFailed:
+            if not code:
+                raise
+            return code
 
     def _packed(self) -> source.Packed:
         place = source.place_of(self.local)
-        return source.package(place, self._packages, self._settings, files=self._files, key=self._key())
+        return source.package(place, self._packages, self._settings, files=self._files, pickles=self._pickle)
 
-    def _key(self) -> bytes | None:
-        return key_of(self.name) if self._pickle else None
+    def _deployer(self) -> deploying.Deployer:
+        place = source.place_of(self.local)
+        return deploying.Deployer(place.source, key_of(self.name) if self._pickle else None)
 
 
 @overload

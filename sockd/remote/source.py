@@ -25,7 +25,7 @@ TAIL = """
 import sys
 
 __import__({place.module!r})
-handler = make_handler(sys.modules[{place.module!r}].{place.attribute}, {place.module!r}, {key!r})
+handler = make_handler(sys.modules[{place.module!r}].{place.attribute}, {place.module!r}, {pickles!r})
 """
 """What follows the stand-in in a function's sockd.py."""
 
@@ -39,6 +39,8 @@ class Place:
     module: str
     """Its name there, dotted if it is in a package; never __main__."""
     attribute: str
+    source: str
+    """FILE:FUNCTION, by which the worker tells one function of this name from another's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,11 @@ def place_of(function: Callable[..., Any]) -> Place:
         dotted = spec.name.removesuffix(".__main__") if spec is not None else Path(file).stem
     if not all(part.isidentifier() for part in dotted.split(".")):
         raise DeployFailed(f"{file} cannot be deployed: a module's name must be letters, digits and '_'")
-    directory = Path(file).resolve().parent
+    path = Path(file).resolve()
+    directory = path.parent
     for _ in dotted.split(".")[1:]:
         directory = directory.parent
-    return Place(directory, dotted, name)
+    return Place(directory, dotted, name, f"{path}:{name}")
 
 
 def package(
@@ -77,13 +80,13 @@ def package(
     settings: Mapping[str, Any],
     *,
     files: Sequence[str] | None,
-    key: bytes | None,
+    pickles: bool,
 ) -> Packed:
     """Everything that a worker needs.
 
     Args:
         files: of the directory, the only ones to be packed, also directories; None: all.
-        key: what the function takes pickles with; None: it takes none.
+        pickles: whether the function takes and gives pickles.
     Raises: DeployFailed."""
     # Here, because a client that finds its functions deployed needs none of it, and it takes longer than all the rest.
     from sockd.errors import BadArchive
@@ -96,7 +99,7 @@ def package(
     added = {"sockd.toml": toml({"handler": HANDLER, **settings}).encode()}
     if packages:
         added["requirements.txt"] = "".join(f"{each}\n" for each in packages).encode()
-    added["sockd.py"] = (Path(stand_in.__file__).read_text() + TAIL.format(place=place, key=key)).encode()
+    added["sockd.py"] = (Path(stand_in.__file__).read_text() + TAIL.format(place=place, pickles=pickles)).encode()
     try:
         return Packed(*pack_with_digest(place.directory, only=files, added=added))
     except BadArchive as error:

@@ -1,8 +1,9 @@
 """Arguments and results on their way: JSON where that loses nothing, else a pickle.
 
-A worker's port is open to other functions and to web pages, so a function takes pickles only from who has its key: each is
-signed (HMAC-SHA256) with a key of this user's, which is in the function's code. Results are unpickled here, so a client
-trusts the functions that it calls, with all that they import, as its own code; `pickle=False` does without both.
+A worker's port is open to other functions and to web pages, so a function takes pickles from its deployer alone: the worker
+verifies the signature of the call (`sockd.call_signature`) with a key of this user's, which no sandbox has. Results are
+unpickled here, after the worker has proved that they are its answer; so a client trusts the functions that it calls, with
+all that they import, as its own code; `pickle=False` does without pickles.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from sockd.remote.errors import RemoteError
 KEY_BYTES = 32
 
 
-def pickled(value: object, key: bytes) -> str:
-    """A signed pickle, as text."""
-    data = pickle.dumps(value, protocol=5)
-    return base64.b64encode(hmac.digest(key, data, "sha256") + data).decode()
+def pickled(value: object) -> str:
+    """A pickle, as text."""
+    return base64.b64encode(pickle.dumps(value, protocol=5)).decode()
 
 
 def unpickled(text: str, renamed: dict[str, str]) -> Any:
@@ -49,7 +49,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def key_of(name: str) -> bytes:
-    """This user's key for pickles to a function; the first call makes the file that all of them are derived from.
+    """This user's key for calls of a function; the first call makes the file that all of them are derived from.
 
     Raises: OSError."""
     directory = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "sockd")

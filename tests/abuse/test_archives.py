@@ -107,4 +107,4 @@ def test_archives_are_refused_before_they_do_harm(house: PrivateWorker, happened
             happened(f"a wheel {name}: {refused.type}")
     assert not os.path.exists("/tmp/sockd-climbed")
     assert not [path for path in state.rglob("*") if path.name in ("beside", "sockd-climbed")]
-    assert not [path for path in (state / "packages").rglob("*") if path.is_symlink()]
+    assert not [path for path in (state / "store" / "packages").rglob("*") if path.is_symlink()]

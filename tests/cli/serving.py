@@ -47,7 +47,9 @@ def serving(state_dir: Path) -> Iterator[Served]:
 
     async def serve() -> None:
         worker = FakeWorker()
-        front = HttpServer(Front(worker, HttpConfig()), bind_tcp("127.0.0.1:0"))
+        front = HttpServer(
+            Front(worker, HttpConfig()), [*bind_tcp("127.0.0.1:0"), bind_unix(state_dir / "run.sock", 0o666)]
+        )
         app = Management(worker, Config(), state_dir / "tmp").app
         management = HttpServer(app, [bind_unix(state_dir / "sockd.sock")], limits=LIMITS)
         await front.start()

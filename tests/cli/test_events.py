@@ -56,7 +56,7 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         schedules = Schedules(worker.events, [], functions.check)
         schedules.start(FakeClock().alarm)
         more = [*management_events.routes(worker.events), *management_schedules.routes(schedules, 1 << 20)]
-        front = HttpServer(Front(worker, HttpConfig()), bind_tcp("127.0.0.1:0"))
+        front = HttpServer(Front(worker, HttpConfig()), [*bind_tcp("127.0.0.1:0"), bind_unix(path / "run.sock", 0o666)])
         app = Management(worker, Config(), path / "tmp", more).app
         management = HttpServer(app, [bind_unix(path / "sockd.sock")], limits=LIMITS)
         await front.start()
@@ -103,7 +103,7 @@ def test_a_failed_event_from_its_invocation_to_its_deletion(run: Run) -> None:
 
     assert "RetriesExhausted ValueError" in listed_as_dead()
     shown = json.loads(run("events", "show", event_id).stdout)
-    assert (shown["payload"], shown["source"], shown["attempts"]) == ({"n": 1}, "cli", 1)
+    assert (shown["payload"], shown["source"], shown["attempts"]) == ({"n": 1}, "run", 1)
     assert run("events", "retry", event_id).stderr.startswith("1 are run again")
     listed_as_dead()
     assert run("events", "rm", "--function", "raises").stderr == "1 are deleted\n"

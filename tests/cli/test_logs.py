@@ -49,9 +49,9 @@ def test_what_is_asked_for_is_passed_on(ask: Any) -> None:
     assert ask("--since", "soon").exit_code == 2
 
 
-def test_raw_is_what_was_printed_and_a_pipe_is_given_text(ask: Any) -> None:
+def test_raw_is_what_was_printed_and_a_pipe_is_given_what_a_terminal_is(ask: Any) -> None:
     assert ask("--raw").stdout_bytes == RAW
-    assert "cleared\x00\\xff\n" in ask().output
+    assert "\\x1b[2Jcleared\\x00\\xff\n" in ask().output
     assert json.loads(ask("--json").output)[0]["text"] == "\x1b[2Jcleared\x00\\xff\n"
 
 

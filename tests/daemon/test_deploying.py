@@ -127,7 +127,7 @@ def test_a_name_can_be_used_again_while_its_last_requests_run(daemon: RunningDae
 
 
 def left_behind(state: Path) -> dict[str, list[str]]:
-    return {name: sorted(os.listdir(state / name)) for name in ("code", "packages", "tmp")}
+    return {name: sorted(os.listdir(state / name)) for name in ("code", "store/packages", "tmp")}
 
 
 def link_zip() -> bytes:

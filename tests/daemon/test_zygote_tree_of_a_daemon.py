@@ -222,7 +222,7 @@ def test_removing_a_package_takes_its_zygotes_along(daemon: RunningDaemon, index
     daemon.remove("passes")
     assert daemon.manage("DELETE", f"/packages/{key}").status == 200
     assert daemon.node("passing==1.0") is None
-    assert "passing==1.0" not in daemon.packages() and not (daemon.state / "packages" / key).exists()
+    assert "passing==1.0" not in daemon.packages() and not (daemon.state / "store" / "packages" / key).exists()
     fresh(daemon, "passes", "passing", "import passing\ndef f(event): return 2\n")
 
 

@@ -250,6 +250,9 @@ class FakeWorker:
     def is_app(self, name: str) -> bool:
         return name in STREAMS
 
+    def call_key(self, name: str) -> bytes | None:
+        return None
+
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
         answer = await self.invoke(request)
         read = {"rpc": ["s3.GetObject", "b", "k"], "served": "network", "start_ns": 1, "end_ns": 2}
@@ -322,6 +325,7 @@ class FakeWorker:
     def status(self) -> dict[str, Any]:
         return {
             "url": self.url,
+            "limits": {"payload_bytes": 6 << 20, "archive_bytes": 60 << 20, "initscript_bytes": 1 << 20},
             "pid": 1,
             "version": "0",
             "functions": len(self.names),

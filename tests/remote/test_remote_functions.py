@@ -10,12 +10,13 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 import sockd
+from sockd import call_signature
 from sockd.remote import mapping, source, stand_in, values
 from sockd.remote.calling import Target, event_of
 from sockd.remote.connections import invoke
@@ -64,7 +65,8 @@ def test_importing_sockd_costs_nothing_and_knows_nothing_of_the_daemon() -> None
     code = (
         "import sys; before = len(sys.modules); import sockd; print(len(sys.modules) - before)\n"
         "sockd.function(lambda: 1)\n"
-        "print([name for name in sys.modules if name.startswith('sockd.') and not name.startswith('sockd.remote')])"
+        "print([name for name in sys.modules if name.startswith('sockd.') and not name.startswith('sockd.remote')\n"
+        "    and name not in ('sockd.call_signature', 'sockd.printable')])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     added, ours = run.stdout.splitlines()
@@ -115,6 +117,10 @@ def test_what_a_sandbox_could_not_import_is_refused(app: Import) -> None:
         taken.g._packed()
 
 
+KEY = bytes(range(32))
+NONCE = "0" * 32
+DEPLOYER = SimpleNamespace(_from_deployer=True)
+ANYBODY = SimpleNamespace(_from_deployer=False)
 PLAIN = [None, True, 1, -2.5, "é\ud800", [1, [2]], {"a": {"b": [None]}}]
 SPECIAL = [(1, 2), {1: 2}, float("nan"), float("inf"), b"x", {1, 2}, [({},)]]
 
@@ -123,29 +129,61 @@ SPECIAL = [(1, 2), {1: 2}, float("nan"), float("inf"), b"x", {1, 2}, [({},)]]
     ("value", "simple"), [(value, True) for value in PLAIN] + [(value, False) for value in SPECIAL]
 )
 def test_json_carries_what_it_gives_back_and_pickles_the_rest(value: Any, simple: bool) -> None:
-    key = values.key_of("f")
-    event = json.loads(event_of(Target("", "f", key, {}), (value,), {"k": value}))
+    event = json.loads(event_of(Target("", "f", KEY, {}, []), (value,), {"k": value}))
     assert ("pickle" in event) is not simple
-    is_call, (given,), kwargs = stand_in.arguments(event, "m", key)
-    answer = json.loads(json.dumps(stand_in.answer(given, is_call, key)))
+    is_call, (given,), kwargs = stand_in.arguments(event, DEPLOYER, "m", True)
+    answer = json.loads(json.dumps(stand_in.answer(given, is_call, True)))
     got = answer["json"] if simple else values.unpickled(answer["pickle"], {})
     assert repr(got) == repr(value) == repr(kwargs["k"])
 
 
 def test_anybody_may_call_with_plain_json_and_nobody_else_with_a_pickle() -> None:
-    key = values.key_of("f")
-    assert stand_in.arguments({"x": 1}, "m", key) == (False, (), {"x": 1})
-    assert stand_in.arguments(5, "m", key) == (False, (5,), {})
-    assert stand_in.answer((1,), False, key) == (1,)
-    forged = {"sockd": 1, "pickle": values.pickled(((), {}), values.key_of("g"))}
+    assert stand_in.arguments({"x": 1}, ANYBODY, "m", True) == (False, (), {"x": 1})
+    assert stand_in.arguments(5, ANYBODY, "m", True) == (False, (5,), {})
+    assert stand_in.answer((1,), False, True) == (1,)
+    forged = {"sockd": 1, "pickle": values.pickled(((), {}))}
     with pytest.raises(stand_in.BadCall, match="not signed"):
-        stand_in.arguments(forged, "m", key)
+        stand_in.arguments(forged, ANYBODY, "m", True)
     with pytest.raises(stand_in.BadCall, match="takes no pickles"):
-        stand_in.arguments({"sockd": 1, "pickle": values.pickled(((), {}), key)}, "m", None)
+        stand_in.arguments(forged, DEPLOYER, "m", False)
     with pytest.raises(TypeError, match="pickle=False"):
-        stand_in.answer((1,), True, None)
+        stand_in.answer((1,), True, False)
     with pytest.raises(TypeError, match="pickle=False"):
-        event_of(Target("", "f", None, {}), ((1,),), {})
+        event_of(Target("", "f", None, {}, []), ((1,),), {})
+
+
+def test_no_key_is_in_the_code_of_a_function(app: Import) -> None:
+    module = app("@sockd.function\ndef f(x): return x\n")
+    archive = module.f._packed().archive
+    key = values.key_of("f")
+    assert not any(form in archive for form in (key, key.hex().encode(), repr(key).encode()))
+    assert packed(module.f)["sockd.py"].endswith("sys.modules['made_app'].f, 'made_app', True)\n")
+
+
+def test_a_signature_is_of_one_key_request_and_code() -> None:
+    signed = call_signature.request_signature(KEY, "f", NONCE, "c", b"body")
+    assert call_signature.verified_nonce(KEY, "f", signed, "c", b"body") == NONCE
+    for wrong in [
+        (bytes(32), "f", signed, "c", b"body"),
+        (KEY, "g", signed, "c", b"body"),
+        (KEY, "f", signed, "d", b"body"),
+        (KEY, "f", signed, "c", b"other"),
+        (KEY, "f", signed[:-1], "c", b"body"),
+        (KEY, "f", "", "c", b"body"),
+        (KEY, "f", f"{signed}\n", "c", b"body"),
+    ]:
+        assert call_signature.verified_nonce(*wrong) is None
+    answer = call_signature.answer_signature(KEY, "f", NONCE, 200, b"answer")
+    assert call_signature.is_answer_signed(KEY, "f", NONCE, 200, b"answer", answer)
+    assert not call_signature.is_answer_signed(KEY, "f", "1" * 32, 200, b"answer", answer), "an answer of another call"
+    assert not call_signature.is_answer_signed(KEY, "f", NONCE, 200, b"other", answer)
+    assert not call_signature.is_answer_signed(KEY, "f", NONCE, 200, b"answer", "é")
+
+
+def test_the_text_of_a_remote_error_is_fit_for_a_terminal() -> None:
+    error = RemoteError("Bad\x1b]0;title\x07", "\x9b2Jgone\u202e", ["  File \x1b[1A\n"])
+    assert str(error).isprintable() is False and not set(str(error)) & set("\x1b\x07\x9b\u202e")
+    assert error.message == "\x9b2Jgone\u202e", "programs have it as it was"
 
 
 def test_the_key_is_this_users_and_the_same_each_time(tmp_path: Path) -> None:
@@ -159,7 +197,7 @@ def test_without_a_worker_the_error_says_what_to_do(app: Import, monkeypatch: py
     with pytest.raises(sockd.NoWorker, match="sudo sockd up"):
         module.f.remote(1)
     with pytest.raises(NoWorker, match="not a URL"):
-        invoke("nonsense", "f", b"")
+        invoke("nonsense", "f", b"", {})
 
 
 def test_a_map_keeps_the_order_and_stops_at_the_first_error() -> None:

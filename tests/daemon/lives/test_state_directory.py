@@ -57,8 +57,8 @@ def test_packages_that_were_lost_are_installed_again_when_they_are_asked_for(sta
     assert daemon.call("needs") == 5
     key = daemon.packages()["lost==1.0"]["key"]
     daemon.close()
-    shutil.rmtree(daemon.state / "packages" / key)
-    (daemon.state / "packages" / ".meta" / f"{key}.json").unlink()
+    shutil.rmtree(daemon.state / "store" / "packages" / key)
+    (daemon.state / "store" / "packages" / ".meta" / f"{key}.json").unlink()
     again = start()
     assert again.call("needs") == 5
     assert "lost==1.0" in again.packages()

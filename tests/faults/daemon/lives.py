@@ -86,7 +86,7 @@ class Lives:
         assert published == set(os.listdir(self.state / "code")), "something in code/ is no version"
         assert published <= known, "code that no function has"
         assert known <= published, "a function whose code is not there"
-        packages = self.state / "packages"
+        packages = self.state / "store" / "packages"
         installed = {name for name in os.listdir(packages) if not name.startswith(".")}
         assert {path.stem for path in (packages / ".meta").glob("*.json")} == installed
 
