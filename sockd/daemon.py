@@ -44,7 +44,7 @@ from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp, bind_unix
+from sockd.http.sockets import bind_tcp, bind_unix, url_of
 from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import Progress, Tree
 from sockd.import_report import imports
@@ -370,7 +370,7 @@ async def _open_doors(
         limits=LIMITS,
     )
     stack.push_async_callback(management.aclose, 0.0)
-    daemon.url = f"http://{config.http.listen.rpartition(':')[0]}:{front.port}"
+    daemon.url = url_of(config.http.listen, front.port)
     await front.start()
     await management.start()
     return [front, management]
