@@ -49,6 +49,7 @@ from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import Progress, Tree
 from sockd.import_report import imports
 from sockd.invoke_request import InvokeRequest
+from sockd.kernel.port_guard import PortGuard
 from sockd.lambdas.debugging import Telling
 from sockd.lambdas.environments import Environments
 from sockd.lambdas.function_urls import NoSuchUrl
@@ -308,7 +309,7 @@ async def serve(config: Config) -> int:
         stack.push_async_callback(observations.aclose)
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)
-        servers = await _open_doors(daemon, access, viewers, config, state, stack)
+        servers = await _open_doors(daemon, access, viewers, config, state, stack, worker.ports)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
         worker.open_engine([servers[0].port])
@@ -343,6 +344,7 @@ async def _open_doors(
     config: Config,
     state: StateDir,
     stack: AsyncExitStack,
+    ports: PortGuard,
 ) -> list[HttpServer]:
     """The public port, and the management socket that only root opens."""
     limits = ConnectionLimits(connections=config.http.max_connections)
@@ -370,6 +372,7 @@ async def _open_doors(
         limits=LIMITS,
     )
     stack.push_async_callback(management.aclose, 0.0)
+    ports.hold(front.port)
     daemon.url = url_of(config.http.listen, front.port)
     await front.start()
     await management.start()

@@ -92,6 +92,18 @@ def no_seccomp() -> None:
     seccomp.handler_filter = seccomp.zygote_filter = lambda: everything  # type: ignore[assignment]
 
 
+@breaks("no-port-guard")
+def no_port_guard() -> None:
+    """Sandboxes bind any port."""
+    cgroups.CgroupTree.guard_ports = lambda self: None  # type: ignore[method-assign]
+
+
+@breaks("no-socket-limit")
+def no_socket_limit() -> None:
+    """Sandboxes have as many sockets as they like."""
+    cgroups.CgroupTree.count_sockets = lambda self, most=0: None  # type: ignore[method-assign]
+
+
 @breaks("open-fds")
 def open_fds() -> None:
     """A handler inherits what its Zygote holds: its root's directory, the cgroup's files, the control socket."""
