@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import resource
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ class Worker:
     initscripts: Initscripts
     urls: FunctionUrls
     ports: PortGuard
+    sockets: SocketCounts
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -159,7 +161,7 @@ class Worker:
         stack.callback(urls.close)
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
-            *(functions, versions, scripts, urls, groups.ports),
+            *(functions, versions, scripts, urls, groups.ports, groups.sockets),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -178,7 +180,8 @@ class Worker:
             _log.warning("packages.preload: %s", error.message)
 
     def _keep_house(self) -> None:
-        """Every few seconds, drop the spares that nobody needs any more."""
+        """Every few seconds, drop the spares that nobody needs any more, and forget ports that are free again."""
+        self.sockets.forget_ports(time.monotonic())
         self.tree.trim()
         self.tree.measure_root()
         self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
@@ -300,6 +303,7 @@ def spare_limits(config: Config) -> Limits:
         tmp_bytes=function.tmp_mb * MB,
         tmp_inodes=function.tmp_inodes,
         network=function.network,
+        sockets=function.sockets,
     )
 
 

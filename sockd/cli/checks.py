@@ -49,7 +49,7 @@ CONTAINERS = "see docs/guide/worker.md, In a container"
 LEAST_OPEN_FILES = 8192
 UNGUARDED = "functions with the host's network can bind the worker's ports, and all ephemeral ports"
 GUARDS_FIX = (
-    "use Linux 5.12 or newer with CONFIG_CGROUP_BPF=y and cgroup v2; docker run --cap-add BPF ...  # " + CONTAINERS
+    "use Linux 5.14 or newer with CONFIG_CGROUP_BPF=y and cgroup v2; docker run --cap-add BPF ...  # " + CONTAINERS
 )
 EARLY_FIX = "use Linux 6.18 or newer; until then there are no spares: a cold start after a pause takes 5 ms, not 2"
 

@@ -22,7 +22,7 @@ _BPF = 321
 _MAP_CREATE, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _PROG_ATTACH, _BTF_LOAD = 0, 2, 3, 5, 8, 18
 _ALLOW_MULTI = 2
 """A cgroup may have several programs of one kind; all of them must agree."""
-_MMAPABLE, _NO_PREALLOC = 1 << 10, 1
+_NO_PREALLOC, _CLONE, _MMAPABLE = 1, 1 << 9, 1 << 10
 _LOG_BYTES = 1 << 16
 _NAME = b"sockd"
 
@@ -31,6 +31,7 @@ class ProgramType(enum.IntEnum):
     """BPF_PROG_TYPE_*."""
 
     CGROUP_SOCK = 9
+    SOCK_OPS = 13
     CGROUP_SOCK_ADDR = 18
 
 
@@ -38,8 +39,11 @@ class Attach(enum.IntEnum):
     """BPF_CGROUP_*: where in a cgroup's life of sockets a program is run."""
 
     INET_SOCK_CREATE = 2
+    SOCK_OPS = 3
     INET4_BIND = 8
     INET6_BIND = 9
+    INET4_POST_BIND = 12
+    INET6_POST_BIND = 13
     INET_SOCK_RELEASE = 34
 
 
@@ -55,8 +59,11 @@ class Helper(enum.IntEnum):
     """BPF_FUNC_*: functions of the kernel that a program may call."""
 
     MAP_LOOKUP_ELEM = 1
+    GET_SOCKET_COOKIE = 46
+    SOCK_OPS_CB_FLAGS_SET = 59
     GET_CURRENT_CGROUP_ID = 80
     SK_STORAGE_GET = 107
+    GET_NETNS_COOKIE = 122
     SET_RETVAL = 187
 
 
@@ -88,6 +95,11 @@ def move(dst: int, immediate: int) -> Instruction:
     return Instruction(0xB7, dst, immediate=immediate)
 
 
+def move64(dst: int, immediate: int) -> Instruction:
+    """dst = immediate, of 64 bits."""
+    return Instruction(0x18, dst, immediate=immediate)
+
+
 def copy(dst: int, src: int) -> Instruction:
     """dst = src."""
     return Instruction(0xBF, dst, src)
@@ -96,6 +108,11 @@ def copy(dst: int, src: int) -> Instruction:
 def load32(dst: int, src: int, offset: int) -> Instruction:
     """dst = *(u32 *)(src + offset)."""
     return Instruction(0x61, dst, src, offset)
+
+
+def load64(dst: int, src: int, offset: int) -> Instruction:
+    """dst = *(u64 *)(src + offset)."""
+    return Instruction(0x79, dst, src, offset)
 
 
 def store32(dst: int, offset: int, src: int) -> Instruction:
@@ -108,6 +125,16 @@ def store64(dst: int, offset: int, src: int) -> Instruction:
     return Instruction(0x7B, dst, src, offset)
 
 
+def add(dst: int, src: int) -> Instruction:
+    """dst += src."""
+    return Instruction(0x0F, dst, src)
+
+
+def subtract32(dst: int, src: int) -> Instruction:
+    """dst = (u32)(dst - src)."""
+    return Instruction(0x1C, dst, src)
+
+
 def atomic_add32(dst: int, offset: int, src: int) -> Instruction:
     """*(u32 *)(dst + offset) += src, in one step for all processors."""
     return Instruction(0xC3, dst, src, offset)
@@ -116,6 +143,16 @@ def atomic_add32(dst: int, offset: int, src: int) -> Instruction:
 def jump_if_equal(register: int, immediate: int, label: str) -> Instruction:
     """Go to the label if register == immediate."""
     return Instruction(0x15, register, 0, label, immediate)
+
+
+def jump_if_all_ones32(register: int, label: str) -> Instruction:
+    """Go to the label if (u32)register == 0xFFFFFFFF."""
+    return Instruction(0x16, register, 0, label, -1)
+
+
+def jump_if_same(left: int, right: int, label: str) -> Instruction:
+    """Go to the label if left == right, both registers."""
+    return Instruction(0x1D, left, right, label)
 
 
 def jump_if_not_less(left: int, right: int, label: str) -> Instruction:
@@ -167,8 +204,9 @@ def assemble(code: Code) -> bytes:
             continue
         place += each.slots
         offset = labels[each.offset] - place if isinstance(each.offset, str) else each.offset
-        program += struct.pack("<BBhi", each.code, each.dst | each.src << 4, offset, each.immediate)
-        program += bytes(8 * (each.slots - 1))
+        low, high = each.immediate & 0xFFFFFFFF, each.immediate >> 32
+        program += struct.pack("<BBhI", each.code, each.dst | each.src << 4, offset, low)
+        program += struct.pack("<4xI", high) if each.slots == 2 else b""
     return bytes(program)
 
 
@@ -213,6 +251,7 @@ def shared_array(value_bytes: int, count: int) -> tuple[int, mmap.mmap]:
 def socket_storage(value_bytes: int) -> int:
     """A map that holds a value beside each socket for as long as there is the socket; its descriptor. Raises: OSError.
 
+    What a listener accepts begins with a copy of the listener's.
     The kernel wants to know the types of its keys and values (BTF); it gets an integer for both, as it uses them for
     nothing but printing."""
     integer = struct.pack("<IIII", 1, 1 << 24, 4, 32)
@@ -223,7 +262,7 @@ def socket_storage(value_bytes: int) -> int:
     blob = ctypes.create_string_buffer(btf, len(btf))
     btf_fd = _bpf(_BTF_LOAD, struct.pack("<QQIIII", ctypes.addressof(blob), 0, len(btf), 0, 0, 0), "load types")
     try:
-        return _new_map(MapType.SK_STORAGE, 4, value_bytes, 0, _NO_PREALLOC, (btf_fd, 1, 2))
+        return _new_map(MapType.SK_STORAGE, 4, value_bytes, 0, _NO_PREALLOC | _CLONE, (btf_fd, 1, 2))
     finally:
         os.close(btf_fd)
 

@@ -142,7 +142,8 @@ class Cgroup:
         self._cpu.set_limit(cpus)
 
     def limit_sockets(self, most: int = NO_LIMIT, function: int = NO_FUNCTION) -> None:
-        """Limit the IP sockets that it has open; without a system call.
+        """Limit the IP sockets that it has open; without a system call. A new cgroup has no limit, and is not counted: what
+        is no sandbox or Zygote, such as the initscript engine, takes nothing from them.
 
         Args: function: the account of its function (`socket_counts`), whose limit holds as well."""
         self._account.limit(most, function)

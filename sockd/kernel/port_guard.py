@@ -12,12 +12,15 @@ import contextlib
 import os
 import socket
 import struct
+import sys
 from collections import Counter
+from collections.abc import Mapping
 
 from sockd.kernel import bpf
 
 _USER_PORT = 24
 """Offset in struct bpf_sock_addr, the context: the port that is asked for, in network byte order."""
+_SO_NETNS_COOKIE = 71
 _MOST_PORTS = 1024
 _HELD = b"\1\0\0\0"
 
@@ -39,7 +42,10 @@ class PortGuard:
             attach_program(
                 directory,
                 bpf.ProgramType.CGROUP_SOCK_ADDR,
-                {at: refuse_ports(guard._ports_fd) for at in (bpf.Attach.INET4_BIND, bpf.Attach.INET6_BIND)},
+                {
+                    at: refuse_ports(guard._ports_fd, _netns_cookie())
+                    for at in (bpf.Attach.INET4_BIND, bpf.Attach.INET6_BIND)
+                },
             )
         except BaseException:
             guard.close()
@@ -68,20 +74,27 @@ class PortGuard:
             os.close(fd)
 
 
-def refuse_ports(ports_fd: int) -> bpf.Code:
-    """Refuse with EPERM to bind what is in the map. Port 0, for which the kernel picks one that is free, never is."""
+def refuse_ports(ports_fd: int, netns_cookie: int) -> bpf.Code:
+    """Refuse with EPERM to bind what is in the map, in one network namespace: another has ports of its own. Port 0, for which
+    the kernel picks one that is free, never is."""
     return [
-        bpf.load32(bpf.R1, bpf.R1, _USER_PORT),
+        bpf.copy(bpf.R6, bpf.R1),
+        bpf.load32(bpf.R1, bpf.R6, _USER_PORT),
         bpf.store32(bpf.R10, -4, bpf.R1),
         *bpf.lookup(ports_fd, -4),
         bpf.jump_if_equal(bpf.R0, 0, "allow"),
-        *bpf.leave(0),
+        bpf.copy(bpf.R1, bpf.R6),
+        bpf.call(bpf.Helper.GET_NETNS_COOKIE),
+        bpf.move64(bpf.R1, netns_cookie),
+        bpf.jump_if_same(bpf.R0, bpf.R1, "refuse"),
         "allow",
         *bpf.leave(1),
+        "refuse",
+        *bpf.leave(0),
     ]
 
 
-def attach_program(directory: str, kind: bpf.ProgramType, programs: dict[bpf.Attach, bpf.Code]) -> None:
+def attach_program(directory: str, kind: bpf.ProgramType, programs: Mapping[bpf.Attach, bpf.Code]) -> None:
     """Load programs and attach them to a cgroup, whose they are then. Raises: OSError; those before stay attached."""
     cgroup = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -93,6 +106,12 @@ def attach_program(directory: str, kind: bpf.ProgramType, programs: dict[bpf.Att
                 os.close(program)
     finally:
         os.close(cgroup)
+
+
+def _netns_cookie() -> int:
+    """The number of our network namespace, as the kernel's programs know it (Linux 5.14). Raises: OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        return int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
 
 
 def _key(port: int) -> bytes:

@@ -1,11 +1,14 @@
-"""How many IP sockets the processes of a cgroup have open: counted, and bounded, by eBPF programs at socket(2) and at its end.
+"""How many IP sockets the processes of a cgroup have open: counted, and bounded, by eBPF programs (`socket_programs`).
 
 Owns the counters: an array that the kernel's programs and this process share as memory, so that a limit is changed without a
 system call. A socket is counted in three accounts: its cgroup's, the function's that this belongs to, and the worker's.
 It stays in those that it was made in, whoever holds it, until its last descriptor is closed: passed on to another sandbox
-it is still its maker's, and a cgroup whose account is not empty is not used again (`Cgroup.scrub`).
+it is still its maker's, and a cgroup whose account is not empty is not used again (`Cgroup.scrub`). An accepted connection
+is counted as long as the kernel has it; so is, for a minute, each TCP port that was bound or listened on, as TIME_WAIT may
+keep it: but in the accounts of function and worker alone.
 
-Checked first, added later: processors that make sockets in the same microsecond may exceed a limit by one each.
+Checked first, added later: processors that make sockets in the same microsecond may exceed a limit by one each. What is
+accepted is counted, but not refused: it takes a listener, which is refused.
 """
 
 from __future__ import annotations
@@ -14,18 +17,33 @@ import errno
 import os
 import struct
 from collections import deque
+from contextlib import ExitStack
 from pathlib import Path
 
 from sockd.kernel import bpf
 from sockd.kernel.port_guard import attach_program
+from sockd.kernel.socket_programs import (
+    EXPIRED,
+    FIELDS,
+    FUNCTION,
+    MOST,
+    OPEN,
+    PORTS,
+    STORAGE_BYTES,
+    WORKER,
+    count,
+    follow_connections,
+    note_port,
+    uncount,
+)
 
 NO_LIMIT = 0xFFFFFFFF
-NO_FUNCTION, WORKER = 0, 1
-"""Accounts that always are: of what belongs to no function, and of everything."""
-_ACCOUNTS = 1 << 16
-_FIELDS = 4
-"""Of an account, 32 bits each: open, most, the function's account; one is free."""
-_OPEN, _MOST, _FUNCTION = range(_FIELDS - 1)
+"""Of a cgroup: its sockets are not counted, the worker's limit included."""
+NO_FUNCTION = 0
+"""The account of what belongs to no function; the worker's is of everything."""
+PORT_KEPT_S = 65.0
+"""How long a TCP port may be taken after its sockets were closed: TIME_WAIT, 60 s in Linux."""
+_ACCOUNTS = 1 << 15
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -56,12 +74,13 @@ class SocketCounts:
     """`attach` makes one; the constructor makes one that counts nothing, for hosts that cannot."""
 
     def __init__(self) -> None:
-        self._fds: list[int] = []
         self._cgroups_fd = -1
         self._fields: memoryview | None = None
         self._used = WORKER + 1
         self._free: deque[int] = deque()
         self._not_empty: deque[int] = deque()
+        self._ports: deque[tuple[float, dict[int, int]]] = deque()
+        """When how many ports had been taken in which accounts."""
 
     @classmethod
     def attach(cls, directory: str, most: int = NO_LIMIT) -> SocketCounts:
@@ -69,24 +88,38 @@ class SocketCounts:
 
         Raises: OSError: this kernel or our capabilities do not suffice (`PortGuard.attach`; and Linux 5.12)."""
         counts = cls()
-        try:
-            counts._cgroups_fd = counts._keep(bpf.hash_map(8, 4, _ACCOUNTS))
-            accounts_fd, memory = bpf.shared_array(4 * _FIELDS, _ACCOUNTS)
-            counts._keep(accounts_fd)
+        with (
+            ExitStack() as loaded
+        ):  # the programs keep their maps; ours are two: the memory, and what cgroups are added to
+            loaded.callback(os.close, storage := bpf.socket_storage(STORAGE_BYTES))
+            accounts, memory = bpf.shared_array(4 * FIELDS, _ACCOUNTS)
+            loaded.callback(os.close, accounts)
             counts._fields = memoryview(memory).cast("I")
-            maps = counts._cgroups_fd, accounts_fd, counts._keep(bpf.socket_storage(8))
             counts.write(NO_FUNCTION, NO_LIMIT, NO_FUNCTION)
             counts.write(WORKER, most, NO_FUNCTION)
-            counts._attach(directory, *maps)
-        except BaseException:
-            counts.close()
-            raise
+            counts._cgroups_fd = bpf.hash_map(8, 4, _ACCOUNTS)
+            try:
+                counts._attach(directory, counts._cgroups_fd, accounts, storage)
+            except BaseException:
+                counts.close()
+                raise
         return counts
 
     def _attach(self, directory: str, cgroups_fd: int, accounts_fd: int, storage_fd: int) -> None:
         create, release = bpf.Attach.INET_SOCK_CREATE, bpf.Attach.INET_SOCK_RELEASE
         kind = bpf.ProgramType.CGROUP_SOCK
-        attach_program(directory, kind, {release: uncount(accounts_fd, storage_fd)})
+        ports = note_port(accounts_fd, storage_fd)
+        attach_program(
+            directory,
+            kind,
+            {
+                release: uncount(accounts_fd, storage_fd),
+                bpf.Attach.INET4_POST_BIND: ports,
+                bpf.Attach.INET6_POST_BIND: ports,
+            },
+        )
+        connections = {bpf.Attach.SOCK_OPS: follow_connections(accounts_fd, storage_fd)}
+        attach_program(directory, bpf.ProgramType.SOCK_OPS, connections)
         try:
             attach_program(directory, kind, {create: count(cgroups_fd, accounts_fd, storage_fd, errno.EMFILE)})
         except OSError:  # before Linux 5.18 a program cannot say which error it is: EPERM
@@ -103,7 +136,7 @@ class SocketCounts:
         return self.read(WORKER)
 
     def account(self, most: int = NO_LIMIT) -> Account:
-        """A new account. There are 65 534; when all are taken, what would be counted in one is only counted in the worker's."""
+        """A new account. There are 32 766; when all are taken, it is one that has no limit and counts nothing."""
         for _ in range(len(self._not_empty)):
             self.give_back(self._not_empty.popleft())
         if not self.counts:
@@ -133,76 +166,44 @@ class SocketCounts:
 
     def read(self, index: int) -> int:
         """How many are open."""
-        return self._fields[_FIELDS * index + _OPEN] if self._fields is not None else 0
+        return self._fields[FIELDS * index + OPEN] if self._fields is not None else 0
 
     def write(self, index: int, most: int, function: int) -> None:
         """Set the limit and the function's account."""
         if self._fields is not None:
-            self._fields[_FIELDS * index + _MOST] = most
-            self._fields[_FIELDS * index + _FUNCTION] = function
+            self._fields[FIELDS * index + MOST] = most
+            self._fields[FIELDS * index + FUNCTION] = function
 
     def give_back(self, index: int) -> None:
         """Use an account again, as soon as it is empty."""
         if index > WORKER:
             (self._not_empty if self.read(index) else self._free).append(index)
 
+    def forget_ports(self, now_s: float) -> None:
+        """Count no more the ports that were taken over a minute ago; to be called every few seconds. Costs some µs where no
+        function has bound any since."""
+        fields = self._fields
+        if fields is None:
+            return
+        while self._ports and self._ports[0][0] <= now_s - PORT_KEPT_S:
+            for index, total in self._ports.popleft()[1].items():
+                fields[FIELDS * index + EXPIRED] = total
+        newest = self._ports[-1][1].get(WORKER) if self._ports else fields[FIELDS * WORKER + EXPIRED]
+        if fields[FIELDS * WORKER + PORTS] != newest:
+            end = FIELDS * self._used
+            pairs = enumerate(zip(fields[PORTS:end:FIELDS], fields[EXPIRED:end:FIELDS], strict=True))
+            self._ports.append((now_s, {index: taken for index, (taken, expired) in pairs if taken != expired}))
+
     def close(self) -> None:
         """Let go of the maps; the programs go on counting until the cgroup is removed."""
         self._fields = None
-        self._cgroups_fd = -1
-        while self._fds:
-            os.close(self._fds.pop())
-
-    def _keep(self, fd: int) -> int:
-        self._fds.append(fd)
-        return fd
+        fd, self._cgroups_fd = self._cgroups_fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 UNCOUNTED = SocketCounts()
 """Counts nothing."""
-
-
-def count(cgroups_fd: int, accounts_fd: int, storage_fd: int, refusal: int) -> bpf.Code:
-    """At socket(2): refuse if one of the three accounts is full, or else note the socket's own and the function's beside it,
-    and add 1 to each. Args: refusal: the errno; 0: what the kernel says by itself."""
-    own, function, worker = -16, -12, -20
-    code: list[bpf.Instruction | str] = [bpf.copy(bpf.R6, bpf.R1)]
-    code += [bpf.call(bpf.Helper.GET_CURRENT_CGROUP_ID), bpf.store64(bpf.R10, -8, bpf.R0)]
-    code += [*bpf.lookup(cgroups_fd, -8), bpf.jump_if_equal(bpf.R0, 0, "allow")]
-    code += [bpf.load32(bpf.R1, bpf.R0, 0), bpf.store32(bpf.R10, own, bpf.R1)]
-    code += _room(accounts_fd, own, bpf.R7)
-    code += [bpf.load32(bpf.R1, bpf.R7, 4 * _FUNCTION), bpf.store32(bpf.R10, function, bpf.R1)]
-    code += _room(accounts_fd, function, bpf.R8)
-    code += [bpf.move(bpf.R1, WORKER), bpf.store32(bpf.R10, worker, bpf.R1)]
-    code += _room(accounts_fd, worker, bpf.R9)
-    code += [bpf.map_address(bpf.R1, storage_fd), bpf.copy(bpf.R2, bpf.R6), *bpf.stack_address(bpf.R3, own)]
-    code += [bpf.move(bpf.R4, 1), bpf.call(bpf.Helper.SK_STORAGE_GET), bpf.jump_if_equal(bpf.R0, 0, "refuse")]
-    code += [bpf.move(bpf.R1, 1), *(bpf.atomic_add32(each, 4 * _OPEN, bpf.R1) for each in (bpf.R7, bpf.R8, bpf.R9))]
-    code += ["allow", *bpf.leave(1), "refuse"]
-    if refusal:
-        code += [bpf.move(bpf.R1, -refusal), bpf.call(bpf.Helper.SET_RETVAL)]
-    return [*code, *bpf.leave(0)]
-
-
-def uncount(accounts_fd: int, storage_fd: int) -> bpf.Code:
-    """When a socket's last descriptor is closed: take 1 from the accounts that are noted beside it."""
-    code: list[bpf.Instruction | str] = [bpf.copy(bpf.R2, bpf.R1)]
-    code += [bpf.map_address(bpf.R1, storage_fd), bpf.move(bpf.R3, 0), bpf.move(bpf.R4, 0)]
-    code += [bpf.call(bpf.Helper.SK_STORAGE_GET), bpf.jump_if_equal(bpf.R0, 0, "done"), bpf.copy(bpf.R7, bpf.R0)]
-    for number, index in enumerate(
-        (bpf.load32(bpf.R1, bpf.R7, 0), bpf.load32(bpf.R1, bpf.R7, 4), bpf.move(bpf.R1, WORKER))
-    ):
-        code += [index, bpf.store32(bpf.R10, -4, bpf.R1), *bpf.lookup(accounts_fd, -4)]
-        code += [bpf.jump_if_equal(bpf.R0, 0, f"next-{number}"), bpf.move(bpf.R1, -1)]
-        code += [bpf.atomic_add32(bpf.R0, 4 * _OPEN, bpf.R1), f"next-{number}"]
-    return [*code, "done", *bpf.leave(1)]
-
-
-def _room(accounts_fd: int, index_at: int, account: int) -> bpf.Code:
-    """Put the account whose index is on the stack into a register; go to "refuse" if it is full."""
-    code = [*bpf.lookup(accounts_fd, index_at), bpf.jump_if_equal(bpf.R0, 0, "allow"), bpf.copy(account, bpf.R0)]
-    code += [bpf.load32(bpf.R1, account, 4 * _OPEN), bpf.load32(bpf.R2, account, 4 * _MOST)]
-    return [*code, bpf.jump_if_not_less(bpf.R1, bpf.R2, "refuse")]
 
 
 def ephemeral_ports() -> int:

@@ -158,10 +158,32 @@ def test_a_sandbox_has_so_many_sockets(house: PrivateWorker, happened: Happened,
     assert house.call(NEIGHBOUR, 1) == 1
 
 
+def hoard_accepted(event: Any) -> Any:
+    """Keep the accepted ends of connections with oneself and close the rest: of each port neither client nor listener is left."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    kept: list[Any] = []
+    try:
+        while len(kept) < event:
+            with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+                kept.append(listener.accept()[0])
+    except OSError as error:
+        return [len(kept), name_of(error.errno)]  # type: ignore[name-defined]  # noqa: F821
+    return [len(kept), "ok"]
+
+
+@case("K7", f"keep {MANY} accepted connections, without their listeners and clients", expect=f"EMFILE at {MOST}")
+def test_accepted_connections_are_sockets_too(house: PrivateWorker, happened: Happened, sockets_left: None) -> None:
+    kept, refused = attack(house, hoard_accepted, MANY, open_files=4096, memory_mb=256)
+    happened(f"{kept} kept, {refused}")
+    assert refused == "EMFILE" and MOST * 0.9 < kept <= MOST
+
+
 @case("K7", "the same with sockets = 8, and from a package that a Zygote imports", expect="EMFILE at 8, and at 128")
 def test_the_limit_is_the_functions_and_zygotes_have_one_too(house: PrivateWorker, happened: Happened) -> None:
     def open_all(event: Any) -> Any:
-        kept = []
+        kept: list[Any] = []
         try:
             while len(kept) < 500:
                 kept.append(socket.socket())
