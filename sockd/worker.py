@@ -36,7 +36,7 @@ from sockd.kernel import favordynmods, mounts, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.kernel.cpu_latency import CpuLatency
 from sockd.kernel.port_guard import PortGuard
-from sockd.kernel.socket_counts import Account, SocketCounts, ephemeral_ports
+from sockd.kernel.socket_counts import NO_LIMIT, Account, SocketCounts, ephemeral_ports
 from sockd.lambdas.code_store import CodeStore
 from sockd.lambdas.function import Caches
 from sockd.lambdas.function_urls import FunctionUrls
@@ -223,13 +223,15 @@ def guard_sockets(tree: CgroupTree, most: int) -> None:
 def socket_limit(config: Config) -> int:
     """IP sockets that all sandboxes may have open together. The other half of the ports is left to the host."""
     configured = config.sandbox.sockets
-    return configured if configured is not None else ephemeral_ports() // 2
+    return ephemeral_ports() // 2 if configured is None else max(0, min(configured, NO_LIMIT))
 
 
 def function_accounts(config: Config, sockets: SocketCounts) -> Callable[[], Account]:
     """Makes the account of one function's sockets."""
     configured = config.sandbox.function_sockets
-    return partial(sockets.account, configured if configured is not None else socket_limit(config) // 2)
+    return partial(
+        sockets.account, socket_limit(config) // 2 if configured is None else max(0, min(configured, NO_LIMIT))
+    )
 
 
 def _functions(

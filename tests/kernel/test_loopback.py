@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from sockd.kernel import loopback
+
+ROOT = Path(loopback.__file__).parents[2]
 
 
 def has_ipv6() -> bool:
@@ -71,3 +76,21 @@ def test_an_address_that_is_no_loopback_must_be_there() -> None:
     with pytest.raises(OSError) as refused:
         loopback.bind(["192.0.2.1"], 0)
     assert refused.value.errno == errno.EADDRNOTAVAIL
+
+
+WITHOUT_IPV6 = """
+import ctypes, fcntl, socket, struct
+assert ctypes.CDLL(None).unshare(0x40000000) == 0  # CLONE_NEWNET
+open("/proc/sys/net/ipv6/conf/all/disable_ipv6", "w").write("1")
+with socket.socket() as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+from sockd.kernel import loopback
+print([sock.getsockname()[0] for sock in loopback.bind(loopback.LOOPBACKS, 0)])
+"""
+
+
+@pytest.mark.root
+@needs_ipv6
+def test_a_host_without_ipv6_has_one_loopback() -> None:
+    child = subprocess.run([sys.executable, "-c", WITHOUT_IPV6], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert child.stdout == "['127.0.0.1']\n"
