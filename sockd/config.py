@@ -28,7 +28,8 @@ class HttpConfig(Slice, frozen=True):
     """The front: where it listens and what it takes."""
 
     listen: str = "127.0.0.1:5000"
-    """Address and port of the public door; port 0 takes a free one. Beyond loopback it needs `lambda_api.keys`."""
+    """Address and port of the public door; port 0 takes a free one. Beyond loopback it needs `lambda_api.keys`. 127.0.0.1, ::1
+    and localhost are all the same: both loopbacks, as far as the host has them; 0.0.0.0 is ::1, too, and :: is 127.0.0.1."""
     max_payload_bytes: int = 6 * MB
     """Of a request's body and of an answer."""
     max_streamed_bytes: int = 200 * MB
@@ -68,6 +69,8 @@ class FunctionDefaults(Slice, frozen=True):
     """Processes and threads of a sandbox."""
     open_files: int = 1024
     """Descriptors of one process."""
+    sockets: int = 1024
+    """IP sockets that a sandbox has open; beyond, EMFILE. All sandboxes of a function: `sandbox.function_sockets`."""
     cpus: float = 1.0
     """CPU seconds per second."""
     tmp_mb: int = 512
@@ -87,6 +90,10 @@ class SandboxConfig(Slice, frozen=True):
     """Memory of the host given to sandboxes and spares, in MB; None is three quarters of it. Zygotes have their own limit."""
     cgroup_pool: int = 16
     """Cgroups made ahead."""
+    sockets: int | None = None
+    """IP sockets that all sandboxes have open together; None is half as many as the host has ephemeral ports."""
+    function_sockets: int | None = None
+    """Of those, what all sandboxes of one function may have; None is half of them."""
     favordynmods: Literal["auto", "on", "off"] = "auto"
     """Cheap moves of processes between cgroups, machine-wide until reboot; auto: where they are needed."""
     idle_poll: Literal["auto", "on", "off"] = "auto"

@@ -44,11 +44,12 @@ from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp, bind_unix
+from sockd.http.sockets import bind_tcp, bind_unix, url_of
 from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import Progress, Tree
 from sockd.import_report import imports
 from sockd.invoke_request import InvokeRequest
+from sockd.kernel.port_guard import PortGuard
 from sockd.lambdas.debugging import Telling
 from sockd.lambdas.environments import Environments
 from sockd.lambdas.function_urls import NoSuchUrl
@@ -321,7 +322,7 @@ async def serve(config: Config) -> int:
         stack.push_async_callback(observations.aclose)
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)
-        servers = await _open_doors(daemon, access, viewers, config, state, stack)
+        servers = await _open_doors(daemon, access, viewers, config, state, stack, worker.ports)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
         worker.open_engine([servers[0].port])
@@ -356,6 +357,7 @@ async def _open_doors(
     config: Config,
     state: StateDir,
     stack: AsyncExitStack,
+    ports: PortGuard,
 ) -> list[HttpServer]:
     """The public port, the same functions over a Unix socket that everybody opens, and the management socket that only root
     opens."""
@@ -392,7 +394,8 @@ async def _open_doors(
         limits=LIMITS,
     )
     stack.push_async_callback(management.aclose, 0.0)
-    daemon.url = f"http://{config.http.listen.rpartition(':')[0]}:{front.port}"
+    ports.hold(front.port)
+    daemon.url = url_of(config.http.listen, front.port)
     servers = [front, local, management]
     for server in servers:
         await server.start()

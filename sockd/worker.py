@@ -12,9 +12,11 @@ import fcntl
 import logging
 import os
 import resource
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -28,11 +30,13 @@ from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.install_cache import InstallCache
 from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
-from sockd.config import MB, MOST_AWAKE, Config
+from sockd.config import MB, MOST_AWAKE, Config, HttpConfig
 from sockd.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
 from sockd.kernel import favordynmods, mounts, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.kernel.cpu_latency import CpuLatency
+from sockd.kernel.port_guard import PortGuard
+from sockd.kernel.socket_counts import NO_LIMIT, Account, SocketCounts, ephemeral_ports
 from sockd.lambdas.code_store import CodeStore
 from sockd.lambdas.function import Caches
 from sockd.lambdas.function_urls import FunctionUrls
@@ -57,6 +61,8 @@ from sockd.sandbox.program import Limits
 from sockd.state_dir import StateDir
 
 REGISTRY = "registry.sqlite"
+DEFAULT_PORT = int(HttpConfig().listen.rpartition(":")[2])
+"""Where a client looks for a worker that was told no other place; no function may answer there, wherever ours listens."""
 KILL_DEADLINE_S = 10.0
 HOUSEKEEPING_S = 5.0
 PRESSURE = 0.05
@@ -92,6 +98,8 @@ class Worker:
     versions: Versions
     initscripts: Initscripts
     urls: FunctionUrls
+    ports: PortGuard
+    sockets: SocketCounts
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -108,7 +116,7 @@ class Worker:
         mounts.enter_private_namespace()
         hierarchies = Hierarchies.detect()
         switch_favordynmods(config.sandbox.favordynmods, hierarchies)
-        cgroups = await _cgroups(config, state, hierarchies, stack)
+        groups, cgroups = await _cgroups(config, state, hierarchies, stack)
         packages = InstallCache(config.packages, state.packages, state.path / "tmp")
         stack.push_async_callback(packages.aclose)
         await packages.recover()
@@ -146,13 +154,14 @@ class Worker:
         limits = http.max_payload_bytes, http.max_streamed_bytes
         idle_poll = open_idle_poll(config.sandbox.idle_poll)
         stack.callback(idle_poll.close)
-        caches = Caches(handlers, tree, nursery, budget, scripts, *limits, idle_poll)
+        guards = groups.ports, function_accounts(config, groups.sockets)
+        caches = Caches(handlers, tree, nursery, budget, scripts, *limits, idle_poll, *guards)
         functions, versions = _functions(config, state, packages, caches, stack)
         urls = FunctionUrls.open(state.path / REGISTRY)
         stack.callback(urls.close)
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
-            *(functions, versions, scripts, urls),
+            *(functions, versions, scripts, urls, groups.ports, groups.sockets),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -171,7 +180,8 @@ class Worker:
             _log.warning("packages.preload: %s", error.message)
 
     def _keep_house(self) -> None:
-        """Every few seconds, drop the spares that nobody needs any more."""
+        """Every few seconds, drop the spares that nobody needs any more, and forget ports that are free again."""
+        self.sockets.forget_ports(time.monotonic())
         self.tree.trim()
         self.tree.measure_root()
         self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
@@ -181,16 +191,47 @@ class Worker:
             self._timer.cancel()
 
 
-async def _cgroups(config: Config, state: StateDir, hierarchies: Hierarchies, stack: AsyncExitStack) -> CgroupPool:
+async def _cgroups(
+    config: Config, state: StateDir, hierarchies: Hierarchies, stack: AsyncExitStack
+) -> tuple[CgroupTree, CgroupPool]:
     """Our part of the cgroup tree, emptied of what a dead daemon left in it, and the pool."""
     leftovers = CgroupTree(hierarchies, f"sockd-{state.id}")
     leftovers.destroy_all(KILL_DEADLINE_S)
     tree = CgroupTree.create(hierarchies, f"sockd-{state.id}")
     stack.callback(tree.destroy_all, KILL_DEADLINE_S)
+    stack.callback(tree.close)
+    guard_sockets(tree, socket_limit(config))
     cgroups = CgroupPool(tree, config.sandbox.cgroup_pool, quick_moves=favordynmods.is_shown())
     await cgroups.start()
     stack.push_async_callback(cgroups.aclose)
-    return cgroups
+    return tree, cgroups
+
+
+def guard_sockets(tree: CgroupTree, most: int) -> None:
+    """Keep what runs in our cgroups off our ports, and count its sockets, as far as this kernel can."""
+    try:
+        tree.guard_ports()
+        tree.ports.hold(DEFAULT_PORT)
+    except OSError as error:
+        _log.warning("functions can bind ports that clients may take for this worker's (see `sockd doctor`): %s", error)
+    try:
+        tree.count_sockets(most)
+    except OSError as error:
+        _log.warning("functions can open as many sockets as there are ports (see `sockd doctor`): %s", error)
+
+
+def socket_limit(config: Config) -> int:
+    """IP sockets that all sandboxes may have open together. The other half of the ports is left to the host."""
+    configured = config.sandbox.sockets
+    return ephemeral_ports() // 2 if configured is None else max(0, min(configured, NO_LIMIT))
+
+
+def function_accounts(config: Config, sockets: SocketCounts) -> Callable[[], Account]:
+    """Makes the account of one function's sockets."""
+    configured = config.sandbox.function_sockets
+    return partial(
+        sockets.account, socket_limit(config) // 2 if configured is None else max(0, min(configured, NO_LIMIT))
+    )
 
 
 def _functions(
@@ -264,6 +305,7 @@ def spare_limits(config: Config) -> Limits:
         tmp_bytes=function.tmp_mb * MB,
         tmp_inodes=function.tmp_inodes,
         network=function.network,
+        sockets=function.sockets,
     )
 
 

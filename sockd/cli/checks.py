@@ -24,6 +24,8 @@ from sockd.errors import SandboxFailed
 from sockd.kernel import favordynmods
 from sockd.kernel.cgroups import Hierarchies
 from sockd.kernel.cpu_latency import DEVICE, CpuLatency
+from sockd.kernel.port_guard import PortGuard
+from sockd.kernel.socket_counts import SocketCounts
 from sockd.sandbox.hrtick import PERIOD_NS, tick_s
 from sockd.state_dir import open_to_others
 
@@ -47,6 +49,10 @@ KERN_ERR = 3
 """The least level of the console that does not show messages of this severity (syslog(2))."""
 CONTAINERS = "see docs/guide/worker.md, In a container"
 LEAST_OPEN_FILES = 8192
+UNGUARDED = "functions with the host's network can bind the worker's ports, and all ephemeral ports"
+GUARDS_FIX = (
+    "use Linux 5.14 or newer with CONFIG_CGROUP_BPF=y and cgroup v2; docker run --cap-add BPF ...  # " + CONTAINERS
+)
 EARLY_FIX = "use Linux 6.18 or newer; until then there are no spares: a cold start after a pause takes 5 ms, not 2"
 
 
@@ -179,6 +185,23 @@ def cgroup_moves() -> Check:
         return Check("cgroup moves", None, f"{found}: every cold start waits", "use Linux 6.0 or newer: favordynmods")
     fix = f"{sys.executable} -m sockd.kernel.favordynmods  # `sockd up` does it by itself; machine-wide until reboot"
     return Check("cgroup moves", None, f"{found}: every cold start waits", fix)
+
+
+def socket_guards() -> Check:
+    """Whether functions can be kept from the worker's ports, and their sockets counted: cgroup BPF."""
+    unified = Hierarchies.detect().unified
+    if unified is None:
+        return Check("socket guards", None, f"{UNGUARDED}: no cgroup hierarchy of version 2", GUARDS_FIX)
+    directory = os.path.join(unified, f"sockd-doctor-sockets-{os.getpid()}")
+    os.mkdir(directory)
+    try:
+        PortGuard.attach(directory).close()
+        SocketCounts.attach(directory).close()
+    except OSError as error:
+        return Check("socket guards", None, f"{UNGUARDED}: {error}", GUARDS_FIX)
+    finally:
+        os.rmdir(directory)
+    return Check("socket guards", True, "functions cannot bind the worker's ports; their sockets are counted")
 
 
 # -- the rest of the host

@@ -34,6 +34,7 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
         look.seccomp,
         look.cgroups,
         look.cgroup_moves,
+        look.socket_guards,
         look.idle_processors,
         look.scheduler_tick,
         look.open_files,

@@ -6,12 +6,16 @@ Owns nothing: the caller closes what it is given.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from sockd.errors import BadConfig
+from sockd.kernel import loopback
+from sockd.kernel.loopback import LOOPBACKS
 
 _UNACKNOWLEDGED_MS = 30_000
 
@@ -26,47 +30,59 @@ def parse_listen(listen: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def bind_tcp(listen: str) -> list[socket.socket]:
-    """One bound socket per address of the host; `localhost` gives both loopbacks, on the same port.
+_BOTH_LOOPBACKS = {
+    "localhost": LOOPBACKS,
+    "127.0.0.1": LOOPBACKS,
+    "::1": LOOPBACKS[::-1],
+    "0.0.0.0": ("0.0.0.0", "::1"),
+    "::": ("::", "127.0.0.1"),
+}
+"""What is bound for these hosts. Clients that say `localhost` reach one of the two, and nobody else is to have the other."""
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
-    Raises: BadConfig if the host has no address, OSError if none of them can be bound."""
+
+def bind_tcp(listen: str) -> list[socket.socket]:
+    """One bound socket per address of the host, all on one port; for either loopback, both.
+
+    Raises: BadConfig: the host has no address; OSError: one of them cannot be bound; then none is."""
     host, port = parse_listen(listen)
     try:
-        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return loopback.bind(_addresses(host), port, _prepare)
+    except OSError as error:
+        error.add_note(f"listen: {listen}")
+        if error.errno == errno.EADDRINUSE:
+            error.add_note(
+                f"another program would answer this worker's clients there: end it (ss -tlnp 'sport = :{port}' shows it)"
+            )
+        raise
+
+
+def url_of(listen: str, port: int) -> str:
+    """A URL at which only this worker is reached: an address that it holds, never a name that may lead elsewhere."""
+    host, _ = parse_listen(listen)
+    host = _WILDCARDS.get(host) or ("127.0.0.1" if host == "localhost" else loopback.show(host))
+    return f"http://{host}:{port}"
+
+
+def _addresses(host: str) -> Sequence[str]:
+    """The addresses of a host. `localhost` is not looked up: an entry in /etc/hosts may lack one of the two."""
+    if host in _BOTH_LOOPBACKS:
+        return _BOTH_LOOPBACKS[host]
+    try:
+        infos = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise BadConfig(f"listen: {host!r} has no address: {error.strerror}") from None
-    bound: list[socket.socket] = []
-    failed: OSError | None = None
-    for family, _, _, _, address in infos:
-        try:
-            bound.append(_bound(family, (address[0], port, *address[2:])))
-            port = bound[0].getsockname()[1]
-        except OSError as error:  # ::1 is missing on hosts without IPv6, and a port may be taken on one of the two
-            failed = error
-    if failed and not bound:
-        failed.add_note(f"listen: {listen}")
-        raise failed
-    return bound
+    return list(dict.fromkeys(str(address[0]) for *_, address in infos))
 
 
-def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        # Inherited by accepted sockets: a peer that stops reading or vanishes loses its connection in this time, which
-        # no timer of the server does for an answer that is already written (tcp(7); it covers zero windows as well).
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited, too: an answer is one write
-        # Who says nothing is left to the kernel for a second: it knows only a request for a connection until then, and a
-        # flood of them costs us nothing. Who speaks at once, as all clients do, notices nothing.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
-        sock.bind(address)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+def _prepare(sock: socket.socket) -> None:
+    # Inherited by accepted sockets: a peer that stops reading or vanishes loses its connection in this time, which
+    # no timer of the server does for an answer that is already written (tcp(7); it covers zero windows as well).
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited, too: an answer is one write
+    # Who says nothing is left to the kernel for a second: it knows only a request for a connection until then, and a
+    # flood of them costs us nothing. Who speaks at once, as all clients do, notices nothing.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
 
 
 def bind_unix(path: Path, mode: int = 0o600) -> socket.socket:

@@ -17,6 +17,7 @@ from sockd.kernel.cgroup_controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV
 from sockd.kernel.cgroup_files import CgroupFiles
 from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
 from sockd.kernel.hierarchies import Controller, Hierarchies
+from sockd.kernel.socket_counts import NO_FUNCTION, NO_LIMIT, UNCOUNTED, SocketCounts
 
 
 class Cgroup:
@@ -26,7 +27,14 @@ class Cgroup:
     host). `settle` closes those that only a sandbox's start needs and leaves the three that freeze and kill it."""
 
     def __init__(
-        self, name: str, files: Sequence[CgroupFiles], memory: Memory, cpu: Cpu, pids: Pids, population: Population
+        self,
+        name: str,
+        files: Sequence[CgroupFiles],
+        memory: Memory,
+        cpu: Cpu,
+        pids: Pids,
+        population: Population,
+        sockets: SocketCounts,
     ) -> None:
         self.name = name
         self._files = files
@@ -34,15 +42,18 @@ class Cgroup:
         self._cpu = cpu
         self._pids = pids
         self._population = population
+        self._sockets = sockets
+        self._account = sockets.account()
         self._oom_kills_before = 0
         self._procs_fds: tuple[int, ...] = ()
         # Bytes of memory, tasks and CPUs as `limit` wrote them last; a new cgroup has none.
         self._limits: tuple[int | None, int | None, float | None] | None = (None, None, None)
 
     @classmethod
-    def create(cls, hierarchies: Hierarchies, parent: str, name: str) -> Cgroup:
+    def create(cls, hierarchies: Hierarchies, parent: str, name: str, sockets: SocketCounts = UNCOUNTED) -> Cgroup:
         """Make the leaf `parent/name` in every hierarchy (240 us, blocking) and prepare it.
 
+        Args: sockets: where its sockets are counted.
         Raises: FileExistsError; OSError for what the kernel refuses. Then nothing is left behind."""
         with ExitStack() as undo:
             by_base = {}
@@ -62,7 +73,11 @@ class Cgroup:
                 Cpu(by_base[cpu.base], cpu.version),
                 Pids(by_base[pids.base]),
                 _population(hierarchies, by_base),
+                sockets,
             )
+            undo.callback(cgroup._account.close)
+            cgroup._sockets.enroll(cgroup._files[0].path, cgroup._account)
+            undo.callback(cgroup._sockets.withdraw, cgroup._files[0].path)
             cgroup.prepare()
             undo.pop_all()
             return cgroup
@@ -126,7 +141,18 @@ class Cgroup:
         self._limits = None
         self._cpu.set_limit(cpus)
 
+    def limit_sockets(self, most: int = NO_LIMIT, function: int = NO_FUNCTION) -> None:
+        """Limit the IP sockets that it has open; without a system call. A new cgroup has no limit, and is not counted: what
+        is no sandbox or Zygote, such as the initscript engine, takes nothing from them.
+
+        Args: function: the account of its function (`socket_counts`), whose limit holds as well."""
+        self._account.limit(most, function)
+
     # -- use
+
+    def open_sockets(self) -> int:
+        """IP sockets that were made in it and are open, wherever; 0 where they are not counted."""
+        return self._account.open
 
     def memory_bytes(self) -> int:
         """What is charged to it now. Pages shared with a Zygote since a fork are charged to the Zygote's."""
@@ -192,6 +218,9 @@ class Cgroup:
         taking that back would throw out of memory what the next sandbox is about to read, while removing the cgroup
         leaves the pages where they are."""
         self.thaw_nowait()
+        if self.open_sockets():  # another sandbox was given one, and must not make the next function here pay for it
+            return False
+        self.limit_sockets()
         if self.has_leftover:
             if self._memory.cache_bytes() > LEFTOVER_BYTES:
                 return False
@@ -217,6 +246,8 @@ class Cgroup:
         with ExitStack() as every:  # Goes on after an error and raises the last.
             for files in self._files:
                 every.callback(remove_directory, files.path)
+            every.callback(self._sockets.withdraw, self._files[0].path)  # first: it needs the directory
+        self._account.close()
         self.close()
 
 

@@ -20,6 +20,8 @@ from sockd.kernel.cgroup_files import CgroupFiles
 from sockd.kernel.cgroup_leaf import Cgroup, remove_directory
 from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
 from sockd.kernel.hierarchies import CONTROLLERS, Hierarchies
+from sockd.kernel.port_guard import PortGuard
+from sockd.kernel.socket_counts import NO_LIMIT, UNCOUNTED, SocketCounts
 
 __all__ = ["Cgroup", "CgroupTree", "Hierarchies"]
 
@@ -33,6 +35,8 @@ class CgroupTree:
     def __init__(self, hierarchies: Hierarchies, name: str) -> None:
         self.hierarchies = hierarchies
         self.name = name
+        self.ports = PortGuard()
+        self.sockets = UNCOUNTED
 
     @classmethod
     def create(cls, hierarchies: Hierarchies, name: str) -> CgroupTree:
@@ -51,9 +55,29 @@ class CgroupTree:
         tree._switch_swap_off()
         return tree
 
+    def guard_ports(self) -> None:
+        """Refuse the ports of `ports` to everything in the tree.
+
+        Raises: OSError: this kernel or our capabilities do not suffice, or there is no v2 hierarchy."""
+        self.ports = PortGuard.attach(self._unified())
+
+    def count_sockets(self, most: int = NO_LIMIT) -> None:
+        """Count the sockets of all leaves that are made from now on. Args: most: of all together. Raises: as `guard_ports`."""
+        self.sockets = SocketCounts.attach(self._unified(), most)
+
+    def _unified(self) -> str:
+        if self.hierarchies.unified is None:
+            raise OSError(errno.EOPNOTSUPP, "there is no cgroup hierarchy of version 2")
+        return os.path.join(self.hierarchies.unified, self.name)
+
+    def close(self) -> None:
+        """Let go of the maps of `ports` and `sockets`; the directories stay, and what is attached to them."""
+        self.ports.close()
+        self.sockets.close()
+
     def cgroup(self, name: str) -> Cgroup:
         """Make a leaf (240 us, blocking). Raises: FileExistsError, OSError."""
-        return Cgroup.create(self.hierarchies, self.name, name)
+        return Cgroup.create(self.hierarchies, self.name, name, self.sockets)
 
     @property
     def directories(self) -> tuple[str, ...]:

@@ -1,11 +1,14 @@
-"""What a function may use, all of its versions together: requests at a time, and memory that is reserved for it.
+"""What a function may use, all of its versions together: requests at a time, memory that is reserved for it, and sockets.
 
-Owns the admission queue and the reserved memory. The numbers are those of what was deployed last.
+Owns the admission queue, the reserved memory, and the account of its sockets. The numbers are those of what was deployed last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sockd.errors import NoCapacity
+from sockd.kernel.socket_counts import UNCOUNTED, Account
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
@@ -14,14 +17,20 @@ from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 class Allowance:
     """Of one function. `change` when it is deployed, `close` when it is forgotten."""
 
-    def __init__(self, config: FunctionConfig, budget: MemoryBudget) -> None:
-        """Raises: NoCapacity."""
+    def __init__(
+        self,
+        config: FunctionConfig,
+        budget: MemoryBudget,
+        open_account: Callable[[], Account] = UNCOUNTED.account,
+    ) -> None:
+        """Args: open_account: makes the account of its sockets. Raises: NoCapacity."""
         self.admission = Admission(config.concurrency, config.queue_depth)
         self._budget = budget
         self._config = config
         self._reserved: Reservation | None = None
         self._own_budget = MemoryBudget(0)
         self._reserve(config.reserved_memory_mb)
+        self._sockets = open_account()
 
     def change(self, config: FunctionConfig) -> None:
         """Give it other numbers. Raises: NoCapacity, when its memory is not to be had; the old ones stay."""
@@ -42,10 +51,16 @@ class Allowance:
         """As `reserve`, of memory that is free; None: there is not so much."""
         return self._own_budget.reserve_nowait(memory_bytes) or self._budget.reserve_nowait(memory_bytes)
 
+    @property
+    def socket_account(self) -> int:
+        """In which the sockets of all its sandboxes are counted."""
+        return self._sockets.index
+
     def close(self) -> None:
         """Waiters are served, later requests are not."""
         self.admission.close()
         self._release()
+        self._sockets.close()
 
     def _reserve(self, megabytes: int) -> None:
         """Take the memory that only this function may use out of the worker's. Raises: NoCapacity."""

@@ -1,4 +1,4 @@
-"""The port on loopback where a debugger meets the function that waits for it.
+"""The port on both loopbacks where a debugger meets the function that waits for it.
 
 Both connect to it, the function first. What goes between them is the Debug Adapter Protocol, which runs any code as the
 function; nobody here reads it.
@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
+from sockd.kernel import loopback
+from sockd.kernel.port_guard import PortGuard
 from sockd.kernel.socket_owners import owner
 
 HOST = "127.0.0.1"
@@ -27,9 +29,10 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class DebugPort:
     """For one function and one debugger. `open`, `expect`, then `aclose`."""
 
-    def __init__(self, may_debug: Callable[[int], bool]) -> None:
+    def __init__(self, may_debug: Callable[[int], bool], guard: PortGuard) -> None:
         self._may_debug = may_debug
-        self._server: asyncio.Server | None = None
+        self._guard = guard
+        self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._function: Ends | None = None
         self._debugger: asyncio.StreamWriter | None = None
@@ -41,12 +44,28 @@ class DebugPort:
         """Called when the debugger has gone."""
 
     @classmethod
-    async def open(cls, number: int, may_debug: Callable[[int], bool]) -> Self:
-        """Args: number: of the port; 0: any that is free. may_debug: whether who has this uid may. Raises: OSError."""
-        port = cls(may_debug)
-        port._server = await asyncio.start_server(port._on_connection, HOST, number)
-        port.number = port._server.sockets[0].getsockname()[1]
+    async def open(cls, number: int, may_debug: Callable[[int], bool], guard: PortGuard) -> Self:
+        """Args: number: of the port; 0: any that is free. may_debug: whether who has this uid may. guard: keeps sandboxes
+        from binding it elsewhere. Raises: OSError: a loopback has it no more."""
+        port = cls(may_debug, guard)
+        sockets = loopback.bind(loopback.LOOPBACKS, number)
+        try:
+            for sock in sockets:
+                port._servers.append(await asyncio.start_server(port._on_connection, sock=sock))
+            number = sockets[0].getsockname()[1]
+            guard.hold(number)
+        except BaseException:
+            port._stop()
+            for sock in sockets:
+                sock.close()
+            raise
+        port.number = number
         return port
+
+    def _stop(self) -> None:
+        """Let nobody in any more."""
+        for server in self._servers:
+            server.close()
 
     def expect(self, uid: int) -> None:
         """The function has this uid."""
@@ -54,8 +73,8 @@ class DebugPort:
 
     async def aclose(self) -> None:
         """Close the port and both connections."""
-        assert self._server is not None
-        self._server.close()
+        self._stop()
+        self._guard.release(self.number)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
         for task in self._tasks:
@@ -67,7 +86,7 @@ class DebugPort:
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         theirs, ours = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
-        uid = owner(theirs, ours) if theirs else None
+        uid = owner(theirs[:2], ours[:2]) if theirs else None
         if uid == self._uid and self._function is None:
             self._function = reader, writer
             self.on_function()

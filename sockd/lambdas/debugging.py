@@ -18,6 +18,7 @@ from sockd.caches.install_cache import InstallCache
 from sockd.caches.zygote_tree import ROOT_UIDS
 from sockd.config import MB, DebugConfig
 from sockd.errors import BadRequest, Draining, PackagesFailed, SockdError, TimedOut
+from sockd.kernel.port_guard import PortGuard
 from sockd.lambdas.debug_port import HOST, DebugPort
 from sockd.lambdas.entrypoint import provided
 from sockd.lambdas.version import Version
@@ -28,6 +29,8 @@ from zygote import protocol
 
 MORE_PIDS = 32
 """Threads of the debugger."""
+MORE_SOCKETS = 32
+"""Of the debugger."""
 ENGINE_UIDS = 2
 """Below the first uid of sandboxes: what is prefetched for functions runs as these."""
 
@@ -78,12 +81,14 @@ class Debugged:
                 limits,
                 memory_bytes=limits.memory_bytes + self._config.memory_mb * MB,
                 pids=limits.pids + MORE_PIDS,
+                sockets=limits.sockets + MORE_SOCKETS,
             ),
             init_timeout_s=self._config.max_s,
             timeout_s=self._config.max_s,
             log_bytes=program.log_bytes,
             is_app=program.is_app,
         )
+        self._program.socket_account = program.socket_account
         return self._program
 
     def begin(self, sandbox: Sandbox) -> None:
@@ -116,8 +121,9 @@ class Debugged:
 class Debugging:
     """All sessions of one worker."""
 
-    def __init__(self, config: DebugConfig, packages: InstallCache, *, base_uid: int) -> None:
+    def __init__(self, config: DebugConfig, packages: InstallCache, ports: PortGuard, *, base_uid: int) -> None:
         self._config = config
+        self._ports = ports
         self._packages = packages
         self._sandboxes = range(base_uid - ENGINE_UIDS, base_uid + ROOT_UIDS)
         self._resolved: Closure | None = None
@@ -131,10 +137,11 @@ class Debugging:
         check(version)
         package = await self._resolve(tell)
         try:
-            port = await DebugPort.open(number, lambda uid: uid not in self._sandboxes)
+            port = await DebugPort.open(number, lambda uid: uid not in self._sandboxes, self._ports)
         except OSError as error:
             words = os.strerror(error.errno) if error.errno else str(error)
-            raise CannotDebug(f"port {number} of {HOST} cannot be had: {words}; name another one") from None
+            where = " ".join(getattr(error, "__notes__", [])) or f"{HOST}:{number}"
+            raise CannotDebug(f"port {number} cannot be had: {where}: {words}; name another one") from None
         debugged = Debugged(self._config, port, package, self._packages.paths(package))
         self._sessions[debugged] = version.record.name
         try:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,6 +20,8 @@ from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.errors import SandboxFailed
 from sockd.invoke_request import InvokeRequest
+from sockd.kernel.port_guard import PortGuard
+from sockd.kernel.socket_counts import UNCOUNTED, Account
 from sockd.lambdas.allowance import Allowance
 from sockd.lambdas.debugging import Debugged
 from sockd.lambdas.initscripts import Beside, Initscript, Initscripts
@@ -48,6 +50,9 @@ class Caches:
     max_answer_bytes: int = 6 << 20
     max_streamed_bytes: int = 200 << 20
     idle_poll: IdlePoll = field(default_factory=IdlePoll)
+    ports: PortGuard = field(default_factory=PortGuard)
+    open_account: Callable[[], Account] = UNCOUNTED.account
+    """Makes the account in which the sockets of a function are counted."""
 
 
 class Function:
@@ -134,7 +139,8 @@ class Function:
         return started.sandbox
 
     def _adopt(self, version: Version) -> None:
-        """Have a version's initscript ready for its cold starts."""
+        """Have a version's initscript ready for its cold starts, and its sockets counted with those of the others."""
+        version.program.socket_account = self.allowance.socket_account
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.adopt(version.initscript)
 

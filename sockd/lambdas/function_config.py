@@ -29,6 +29,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "queue_depth": (0, 100_000),
     "pids": (1, 32768),
     "open_files": (32, 65536),
+    "sockets": (0, 1 << 20),
     "cpus": (0.01, 256),
     "tmp_mb": (1, 10240),
     "tmp_inodes": (16, 10_000_000),

@@ -71,7 +71,7 @@ class Functions:
         self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
         self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
         self._deployments = Deployments(config.function, registry, code, packages)
-        self.debugging = Debugging(config.debug, packages, base_uid=config.sandbox.base_uid)
+        self.debugging = Debugging(config.debug, packages, caches.ports, base_uid=config.sandbox.base_uid)
         self._live: dict[str, Function] = {}
         self._allowances: dict[str, Allowance] = {}
         self.published = Published(
@@ -399,7 +399,7 @@ class Functions:
         allowance = self._allowances.get(name)
         if allowance is None:
             config = config or FunctionConfig.from_json(self._registry.get(name).config)
-            allowance = self._allowances[name] = Allowance(config, self._caches.budget)
+            allowance = self._allowances[name] = Allowance(config, self._caches.budget, self._caches.open_account)
         elif config is not None:
             allowance.change(config)
         return allowance

@@ -140,6 +140,7 @@ def limits_of(config: FunctionConfig) -> Limits:
         tmp_bytes=config.tmp_mb << 20,
         tmp_inodes=config.tmp_inodes,
         network=config.network,
+        sockets=config.sockets,
     )
 
 

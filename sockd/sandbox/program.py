@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from sockd.kernel import mounts
+from sockd.kernel.socket_counts import NO_FUNCTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Limits:
     tmp_bytes: int
     tmp_inodes: int
     network: Literal["host", "none"] = "host"
+    sockets: int = 1024
 
     def same_tmp(self, other: Limits) -> bool:
         """Whether a /tmp made for one is right for the other."""
@@ -52,6 +54,8 @@ class Program:
         self.timeout_s = timeout_s
         self.log_bytes = log_bytes
         self.is_app = is_app
+        self.socket_account = NO_FUNCTION
+        """In which the sockets of all sandboxes of its function are counted; its function sets it."""
 
     @property
     def code_fd(self) -> int:

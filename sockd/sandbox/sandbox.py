@@ -30,6 +30,7 @@ from sockd.errors import (
 )
 from sockd.kernel import pidfds
 from sockd.kernel.cgroups import Cgroup
+from sockd.kernel.socket_counts import NO_FUNCTION
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.claims import read_failure, read_imports
 from sockd.sandbox.companion import Companion
@@ -112,6 +113,7 @@ class Sandbox:
             cgroup = parts.cgroups.take()
             undo.callback(parts.cgroups.give_back, cgroup)
             cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
+            cgroup.limit_sockets(limits.sockets, program.socket_account if program is not None else NO_FUNCTION)
             root = parts.assembly.create(limits, program)
             undo.callback(root.close)
             uid = zygote.take_uid()
@@ -184,6 +186,7 @@ class Sandbox:
         """Give a spare what it needs to run the function, while it wakes and reads INIT: that takes as long."""
         limits = program.limits
         self.cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
+        self.cgroup.limit_sockets(limits.sockets, program.socket_account)
         if not limits.same_tmp(self.limits):
             self._root.replace_tmp(limits)
         self._root.mount_code(program)

@@ -21,6 +21,8 @@ from sockd.sandbox.control import Answer, ControlWire, ZygoteGone, close_all
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.uids import UidBlock
 
+MAX_SOCKETS = 128
+"""Most IP sockets that what it imports may have open."""
 MAX_TASKS = 128
 """Most processes and threads of a Zygote with packages: its forks leave for cgroups of their own at once."""
 
@@ -181,6 +183,7 @@ class Zygote:
         try:
             self.cgroup = self._cgroups.take()
             self.cgroup.limit(limit_bytes, tasks, None)
+            self.cgroup.limit_sockets(MAX_SOCKETS)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 self._wire = ControlWire(ours, self._ended)

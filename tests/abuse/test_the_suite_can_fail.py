@@ -25,6 +25,8 @@ BREAKS_AND_CASES = {
     "host-network": ({"B3", "B4", "B5", "C8"}, {"A2", "B7", "C2"}),
     "any-module": ({"B18"}, {"A2", "B7", "C2"}),
     "cgroup-files": ({"B13"}, {"A2", "B7", "C2"}),
+    "no-port-guard": ({"K1"}, {"B3", "C2", "K7"}),
+    "no-socket-limit": ({"K7"}, {"B3", "C2", "K1"}),
 }
 """Protection: the cases that see that it is gone, and some that must not care."""
 COMPILED = {"shared-stdin", "open-fds", "capabilities", "shared-ipc", "host-network"}

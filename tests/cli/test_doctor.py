@@ -77,6 +77,15 @@ def test_a_probe_that_is_refused_says_why() -> None:
 
 
 @needs_root
+def test_a_host_whose_functions_cannot_be_kept_off_our_ports_is_told_in_one_line() -> None:
+    assert run("checks.socket_guards()").ok
+    check = run("checks.socket_guards()", prefix=("setpriv", "--bounding-set=-bpf,-net_admin,-sys_admin"))
+    assert check.ok is None
+    assert check.found.startswith(look.UNGUARDED) and "Operation not permitted" in check.found
+    assert check.fix == look.GUARDS_FIX
+
+
+@needs_root
 def test_a_filter_that_keeps_us_among_the_hosts_files_is_told() -> None:
     check = run("checks.host_files()", prefix=(sys.executable, "-c", WITHOUT_PIVOT_ROOT))
     assert check.ok is False

@@ -94,9 +94,9 @@ def debugging(daemon: RunningDaemon, name: str, *more: str, event: object = None
         process.communicate()
 
 
-def attached(port: int, *words: bytes) -> socket.socket:
+def attached(port: int, *words: bytes, host: str = "127.0.0.1") -> socket.socket:
     """A debugger for the stand-in: says each of the words."""
-    connection = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+    connection = socket.create_connection((host, port), DEADLINE_S)
     for word in words:
         connection.sendall(word)
     return connection
@@ -299,6 +299,30 @@ def test_no_function_can_be_the_debugger_of_another(daemon: RunningDaemon) -> No
             assert debugger.recv(100) == b"HEY"  # it still waits
             debugger.sendall(b"go")
             assert session.end()[:2] == (0, '"mine"\n')
+
+
+def test_the_port_is_on_both_loopbacks_and_no_function_has_it_elsewhere(daemon: RunningDaemon) -> None:
+    """An editor that is told `localhost` may try ::1 first, and who answers there would run its expressions, or read them."""
+    daemon.deploy("debugged", "def f(event): return 'mine'")
+    daemon.deploy(
+        "squatter",
+        "import errno, socket\n"
+        "def f(event):\n"
+        "    family = socket.AF_INET6 if ':' in event[0] else socket.AF_INET\n"
+        "    with socket.socket(family) as s:\n"
+        "        try:\n"
+        "            s.bind(tuple(event))\n"
+        "        except OSError as error:\n"
+        "            return errno.errorcode[error.errno]\n",
+    )
+    with debugging(daemon, "debugged") as session:
+        port = session.port()
+        assert daemon.call("squatter", ["::", port]) == daemon.call("squatter", ["127.0.0.2", port]) == "EPERM"
+        with attached(port, b"hey", host="::1" if socket.has_ipv6 else "127.0.0.1") as debugger:
+            assert debugger.recv(100) == b"HEY"
+            debugger.sendall(b"go")
+            assert session.end()[:2] == (0, '"mine"\n')
+    assert daemon.call("squatter", ["127.0.0.2", port]) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from sockd.config import HttpConfig
 from sockd.errors import BadConfig
 from sockd.http.front import Front
 from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp, bind_unix, parse_listen
+from sockd.http.sockets import bind_tcp, bind_unix, parse_listen, url_of
+from sockd.kernel import loopback
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import get, post, raw
 
@@ -106,12 +107,47 @@ async def test_localhost_is_both_loopbacks_on_one_port() -> None:
 
 
 def test_a_taken_port_is_an_error_that_names_it() -> None:
-    (first,) = bind_tcp("127.0.0.1:0")
+    (first,) = loopback.bind(["127.0.0.1"], 0)
     with first:
         first.listen()
+        port = first.getsockname()[1]
         with pytest.raises(OSError, match="in use") as caught:
-            bind_tcp(f"127.0.0.1:{first.getsockname()[1]}")
-    assert caught.value.__notes__
+            bind_tcp(f"127.0.0.1:{port}")
+    assert caught.value.__notes__[:2] == [f"127.0.0.1:{port}", f"listen: 127.0.0.1:{port}"]
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "localhost", "[::1]", "0.0.0.0"])
+def test_a_loopback_that_somebody_else_has_is_an_error_whichever_was_asked_for(listen: str) -> None:
+    """Half of the clients that say `localhost` would be theirs."""
+    other = "127.0.0.1" if listen == "[::1]" else "::1"
+    try:
+        (theirs,) = loopback.bind([other], 0)
+    except OSError:
+        pytest.skip(f"this host has no {other}")
+    with theirs:
+        theirs.listen()
+        port = theirs.getsockname()[1]
+        with pytest.raises(OSError, match="in use") as caught:
+            bind_tcp(f"{listen}:{port}")
+        assert f"{loopback.show(other)}:{port}" in caught.value.__notes__
+    for sock in bind_tcp(f"{listen}:{port}"):
+        sock.close()
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("127.0.0.1:0", "http://127.0.0.1:7"),
+        ("localhost:0", "http://127.0.0.1:7"),
+        ("[::1]:0", "http://[::1]:7"),
+        ("0.0.0.0:0", "http://127.0.0.1:7"),
+        ("[::]:0", "http://[::1]:7"),
+        ("192.0.2.1:0", "http://192.0.2.1:7"),
+        ("worker.example:0", "http://worker.example:7"),
+    ],
+)
+def test_the_url_is_an_address_that_is_held(listen: str, url: str) -> None:
+    assert url_of(listen, 7) == url
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import shutil
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from sockd.caches.install_cache import InstallCache
 from sockd.config import CodeConfig, Config, PackageConfig
 from sockd.errors import BadFunctionConfig, BadRequest, InstallFailed, NoCapacity, NoSuchFunction, ResolveFailed
 from sockd.lambdas.code_store import CodeStore
+from sockd.lambdas.function import Caches
 from sockd.lambdas.functions import Functions
 from sockd.lambdas.registry import Registry
 from sockd.sandbox.memory_budget import MemoryBudget
@@ -53,7 +53,7 @@ class House:
         code = CodeStore(state / "code", state / "tmp", CodeConfig())
         code.recover()
         registry = Registry.open(state / "registry.sqlite", keep_versions=2)
-        caches: Any = SimpleNamespace(handlers=self.handlers, tree=None, nursery=None, budget=self.budget)
+        caches = Caches(self.handlers, tree=None, nursery=None, budget=self.budget)  # type: ignore[arg-type]
         self.functions = Functions(Config(), registry, code, self.packages, caches)
 
     async def deploy(self, name: str, files: dict[str, str], **overrides: Any) -> Any:

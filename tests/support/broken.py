@@ -105,6 +105,18 @@ def package_namespaces() -> None:
     seccomp.zygote_filter = lambda: compile_restriction((), checks={"clone": only(0, 0, mask=0)})  # type: ignore[assignment]
 
 
+@breaks("no-port-guard")
+def no_port_guard() -> None:
+    """Sandboxes bind any port."""
+    cgroups.CgroupTree.guard_ports = lambda self: None  # type: ignore[method-assign]
+
+
+@breaks("no-socket-limit")
+def no_socket_limit() -> None:
+    """Sandboxes have as many sockets as they like."""
+    cgroups.CgroupTree.count_sockets = lambda self, most=0: None  # type: ignore[method-assign]
+
+
 @breaks("open-fds")
 def open_fds() -> None:
     """A handler inherits what its Zygote holds: its root's directory, the cgroup's files, the control socket."""

@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 
 from sockd.errors import BadConfig
 from sockd.http.head import Head
+from sockd.kernel.loopback import LOOPBACKS
 
 PATH_PREFIX = b"/url/"
+LOCAL = "localhost"
 _ID = r"(?P<id>[A-Za-z0-9_-]{0,63})"
 _LABEL = "lambda-url"
 _DOMAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,180}[A-Za-z0-9])?")
@@ -70,6 +72,10 @@ class UrlNames:
         return f"{id_}.{_LABEL}.{self.domain}"
 
     def url(self, id_: str, worker_url: str) -> str:
-        """The URL itself. Args: worker_url: where the port is, such as http://127.0.0.1:5000."""
+        """The URL itself; below /url where names below localhost would lead to another program than this worker.
+
+        Args: worker_url: where the port is, such as http://127.0.0.1:5000."""
         port = urlsplit(worker_url).port
+        if self.domain == LOCAL and urlsplit(worker_url).hostname not in LOOPBACKS:
+            return f"{worker_url}{PATH_PREFIX.decode()}{id_}/"
         return f"http://{self.host(id_)}{'' if port in (None, 80) else f':{port}'}/"

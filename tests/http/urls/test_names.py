@@ -80,6 +80,12 @@ def test_the_url_that_is_told_leads_here() -> None:
     assert addressed.id == ID
 
 
+@pytest.mark.parametrize("worker_url", ["http://192.0.2.1:5000", "http://127.0.0.2:5000"])
+def test_a_worker_that_is_not_where_localhost_leads_tells_no_name_below_it(worker_url: str) -> None:
+    """Whoever listens there would get the requests."""
+    assert UrlNames("localhost").url(ID, worker_url) == f"{worker_url}/url/{ID}/"
+
+
 @pytest.mark.parametrize("domain", ["", "a b", "-a", "a\r\nb", "a/b", "a.", "x" * 300])
 def test_a_domain_that_is_none(domain: str) -> None:
     with pytest.raises(BadConfig, match="function_urls"):

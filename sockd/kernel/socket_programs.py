@@ -1,0 +1,119 @@
+"""The eBPF programs that count sockets, run at socket(2), after bind(2), at TCP's events, and when a socket is closed.
+
+Pure: instructions, for `bpf.load`. Their maps: cgroup id -> index of its account; the accounts, an array of `FIELDS` numbers of
+32 bits; and beside each socket what it is counted in (`_OWN` and so on).
+"""
+
+from __future__ import annotations
+
+from sockd.kernel import bpf
+from sockd.kernel.bpf import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Helper, Instruction
+
+WORKER = 1
+"""The account in which everything is counted."""
+FIELDS = 8
+"""Of an account; three are free."""
+OPEN, MOST, FUNCTION, PORTS, EXPIRED = range(5)
+"""Sockets that are open, their limit, the index of the function's account; TCP ports taken so far, and those of them that are
+surely free again, which the daemon writes."""
+
+STORAGE_BYTES = 24
+_OWN, _OF_FUNCTION, _COOKIE, _STATE = 0, 4, 8, 16
+"""Beside a socket: the two accounts, the cookie of the socket that this was written for (an accepted one begins with a copy of
+its listener's), and how far it is."""
+_PORT_TAKEN, _ACCEPTED, _GONE = 1, 2, 3
+_KEY = -40
+"""On the stack: the index of the account that is looked up."""
+_TYPE, _SOCK_STREAM = 8, 1
+"""Offset in struct bpf_sock, and TCP's."""
+_OP, _NEW_STATE, _SK = 0, 8, 184
+"""Offsets in struct bpf_sock_ops: what happened, its second argument, the socket."""
+_PASSIVE_ESTABLISHED, _STATE_CHANGED, _LISTEN, _TCP_CLOSE = 5, 10, 11, 7
+_TELL_STATES = 1 << 2
+"""BPF_SOCK_OPS_STATE_CB_FLAG."""
+
+Code = list[Instruction | str]
+
+
+def count(cgroups_fd: int, accounts_fd: int, storage_fd: int, refusal: int) -> Code:
+    """At socket(2): refuse if one of the three accounts is full, or else note beside the socket what it is counted in, and
+    add 1 to each. What its own account does not limit is not counted at all.
+
+    Args: refusal: the errno; 0: what the kernel says by itself."""
+    own = -STORAGE_BYTES
+    code: Code = [bpf.copy(R6, R1), bpf.call(Helper.GET_CURRENT_CGROUP_ID), bpf.store64(R10, _KEY, R0)]
+    code += [*bpf.lookup(cgroups_fd, _KEY), bpf.jump_if_equal(R0, 0, "allow"), bpf.load32(R1, R0, 0)]
+    code += [bpf.store32(R10, own + _OWN, R1), *_room(accounts_fd, R7, in_ports=False)]
+    code += [bpf.jump_if_all_ones32(R2, "allow")]
+    code += [bpf.load32(R1, R7, 4 * FUNCTION), bpf.store32(R10, own + _OF_FUNCTION, R1)]
+    code += [*_room(accounts_fd, R8), bpf.move(R1, WORKER), *_room(accounts_fd, R9)]
+    code += [bpf.copy(R1, R6), bpf.call(Helper.GET_SOCKET_COOKIE), bpf.store64(R10, own + _COOKIE, R0)]
+    code += [bpf.move(R1, 0), bpf.store64(R10, own + _STATE, R1), bpf.map_address(R1, storage_fd), bpf.copy(R2, R6)]
+    code += [*bpf.stack_address(R3, own), bpf.move(R4, 1), bpf.call(Helper.SK_STORAGE_GET)]
+    code += [bpf.jump_if_equal(R0, 0, "refuse"), bpf.move(R1, 1)]
+    code += [bpf.atomic_add32(account, 4 * OPEN, R1) for account in (R7, R8, R9)]
+    code += ["allow", *bpf.leave(1), "refuse"]
+    if refusal:
+        code += [bpf.move(R1, -refusal), bpf.call(Helper.SET_RETVAL)]
+    return [*code, *bpf.leave(0)]
+
+
+def uncount(accounts_fd: int, storage_fd: int) -> Code:
+    """When a socket's last descriptor is closed: take 1 from its accounts; an accepted one has its own end."""
+    code: Code = [bpf.copy(R6, R1), bpf.copy(R2, R6), *_beside(storage_fd)]
+    code += [bpf.copy(R1, R6), bpf.call(Helper.GET_SOCKET_COOKIE), bpf.load64(R1, R8, _COOKIE)]
+    code += [bpf.jump_if_same(R0, R1, "mine"), bpf.jump("done"), "mine", bpf.move(R9, -1)]
+    return [*code, *_add(accounts_fd, OPEN, own=True), "done", *bpf.leave(1)]
+
+
+def note_port(accounts_fd: int, storage_fd: int) -> Code:
+    """After bind(2): a TCP port was taken."""
+    code: Code = [bpf.copy(R2, R1), bpf.load32(R1, R1, _TYPE), bpf.jump_if_equal(R1, _SOCK_STREAM, "tcp")]
+    code += [bpf.jump("done"), "tcp", *_beside(storage_fd), bpf.move(R1, _PORT_TAKEN), bpf.store32(R8, _STATE, R1)]
+    return [*code, bpf.move(R9, 1), *_add(accounts_fd, PORTS), "done", *bpf.leave(1)]
+
+
+def follow_connections(accounts_fd: int, storage_fd: int) -> Code:
+    """At TCP's events: a listener that was not bound has taken a port; a connection that came in is open until it is closed."""
+    code: Code = [bpf.copy(R6, R1), bpf.load32(R7, R6, _OP), bpf.jump_if_equal(R7, _LISTEN, "ours")]
+    code += [bpf.jump_if_equal(R7, _PASSIVE_ESTABLISHED, "ours"), bpf.jump_if_equal(R7, _STATE_CHANGED, "state")]
+    code += [bpf.jump("done"), "state", bpf.load32(R1, R6, _NEW_STATE), bpf.jump_if_equal(R1, _TCP_CLOSE, "ours")]
+    code += [bpf.jump("done"), "ours", bpf.load64(R2, R6, _SK), bpf.jump_if_equal(R2, 0, "done"), *_beside(storage_fd)]
+    code += [bpf.jump_if_equal(R7, _LISTEN, "listen"), bpf.jump_if_equal(R7, _PASSIVE_ESTABLISHED, "accepted")]
+    code += [bpf.load32(R1, R8, _STATE), bpf.jump_if_equal(R1, _ACCEPTED, "closed"), bpf.jump("done")]
+    code += ["closed", bpf.move(R1, _GONE), bpf.store32(R8, _STATE, R1), bpf.move(R9, -1), bpf.jump("add")]
+    code += ["accepted", bpf.move(R1, _ACCEPTED), bpf.store32(R8, _STATE, R1), bpf.copy(R1, R6)]
+    code += [bpf.move(R2, _TELL_STATES), bpf.call(Helper.SOCK_OPS_CB_FLAGS_SET), bpf.move(R9, 1)]
+    code += ["add", *_add(accounts_fd, OPEN, own=True), bpf.jump("done")]
+    code += ["listen", bpf.load32(R1, R8, _STATE), bpf.jump_if_equal(R1, _PORT_TAKEN, "done")]
+    code += [bpf.move(R1, _PORT_TAKEN), bpf.store32(R8, _STATE, R1), bpf.move(R9, 1), *_add(accounts_fd, PORTS)]
+    return [*code, "done", *bpf.leave(1)]
+
+
+def _beside(storage_fd: int) -> Code:
+    """R8 = what is noted beside the socket in R2; go to "done" if nothing is."""
+    code: Code = [bpf.map_address(R1, storage_fd), bpf.move(R3, 0), bpf.move(R4, 0), bpf.call(Helper.SK_STORAGE_GET)]
+    return [*code, bpf.jump_if_equal(R0, 0, "done"), bpf.copy(R8, R0)]
+
+
+def _room(accounts_fd: int, account: int, *, in_ports: bool = True) -> Code:
+    """Put the account whose index is in R1 into a register, and its limit into R2; go to "refuse" if it is full.
+
+    Args: in_ports: whether ports that were taken lately count as well."""
+    code: Code = [bpf.store32(R10, _KEY, R1), *bpf.lookup(accounts_fd, _KEY), bpf.jump_if_equal(R0, 0, "allow")]
+    code += [bpf.copy(account, R0), bpf.load32(R1, account, 4 * OPEN)]
+    if in_ports:
+        code += [bpf.load32(R2, account, 4 * PORTS), bpf.load32(R3, account, 4 * EXPIRED)]
+        code += [bpf.subtract32(R2, R3), bpf.add(R1, R2)]
+    return [*code, bpf.load32(R2, account, 4 * MOST), bpf.jump_if_not_less(R1, R2, "refuse")]
+
+
+def _add(accounts_fd: int, field: int, *, own: bool = False) -> Code:
+    """Add R9 to a field of the accounts that are noted in R8; of the socket's own as well, if asked."""
+    indices = [bpf.load32(R1, R8, _OF_FUNCTION), bpf.move(R1, WORKER)]
+    code: Code = []
+    for number, index in enumerate([bpf.load32(R1, R8, _OWN), *indices] if own else indices):
+        label = f"next-{field}-{number}"
+        code += [index, bpf.store32(R10, _KEY, R1), *bpf.lookup(accounts_fd, _KEY), bpf.jump_if_equal(R0, 0, label)]
+        code += [bpf.atomic_add32(R0, 4 * field, R9), label]
+    return code
