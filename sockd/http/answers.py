@@ -67,6 +67,8 @@ def failure(error: BaseException, request_id: str) -> Answer:
     elif not isinstance(error, SockdError):
         log.error("request %s: %s", request_id, "".join(traceback.format_exception(error)))
         error = SockdError(f"internal error; the worker's log names request {request_id}")
+    # Frames have the request's body among their locals, and often the error: a cycle of megabytes until somebody collects it.
+    error.__traceback__ = None
     if error.invocation is not None:
         fields = _JSON + invocation_fields(error.invocation, request_id)
     else:

@@ -1,7 +1,7 @@
 """The management door's routes for schedules.
 
     GET    /schedules
-    PUT    /schedules/{schedule}     {"function", "qualifier", "expression", "timezone", "event"}
+    PUT    /schedules/{schedule}     {"function", "qualifier", "expression", "timezone", "event", "replace"}
     PATCH  /schedules/{schedule}     {"enabled": true}
     DELETE /schedules/{schedule}
 
@@ -35,6 +35,8 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     timezone: str = "UTC"
     event: msgspec.Raw = msgspec.Raw()
     """JSON, the `detail` of the events."""
+    replace: bool = True
+    """False: a schedule of this name that is not as wanted stays as it is, and the answer is 409."""
 
 
 class Switch(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,6 +64,7 @@ def routes(schedules: Schedules, max_body_bytes: int) -> list[Route]:
             timezone=timezone,
             event=event,
             qualifier=wanted.qualifier,
+            replace=wanted.replace,
         )
         return respond(json_answer(described(made)))
 

@@ -72,7 +72,7 @@ class House:
         events = Events(
             EventStore.open(self.path / "events.sqlite"),
             Functions(functions.invoke, functions.check, lambda name: functions.places, error_body),
-            Directories(self.path / "directories", {}),
+            Directories(self.path / "directories", {"missing": str(self.path / "missing")}),
             self.config,
             self.clock,
         )
