@@ -6,12 +6,12 @@ publishes is AWS's; the others say where they come from.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from sockd import toml
 from sockd.errors import BadConfig
 
 MB = 1 << 20
@@ -333,11 +333,26 @@ class Config(Slice, frozen=True):
             overrides: `state_dir` and `listen`, as given to `sockd up`.
         Raises: BadConfig, naming the key and what it should be."""
         try:
-            table = tomllib.loads(path.read_text()) if path else {}
+            table = toml.loads(path.read_text()) if path else {}
+            _check_texts(table)
             if "state_dir" in overrides:
                 table["state_dir"] = overrides["state_dir"]
             if "listen" in overrides:
                 table.setdefault("http", {})["listen"] = overrides["listen"]
             return msgspec.convert(table, cls)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        except (OSError, UnicodeDecodeError, toml.BadToml, OverflowError, msgspec.ValidationError) as error:
             raise BadConfig(f"{path or 'configuration'}: {error}") from None
+
+
+def _check_texts(value: object, key: str = "") -> None:
+    """Every text of it becomes a path, an address, an argument or a header: none has control characters. Raises: BadConfig."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not name.isprintable():
+                raise BadConfig(f"{key}{name!r:.100}: a name with control characters")
+            _check_texts(inner, f"{key}{name}.")
+    elif isinstance(value, list):
+        for inner in value:
+            _check_texts(inner, key)
+    elif isinstance(value, str) and not value.isprintable():
+        raise BadConfig(f"{key.removesuffix('.')} = {value!r:.100}: text with control characters")

@@ -17,10 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sockd.errors import BadRequest
 from sockd.http.answers import json_answer
 from sockd.http.typed_routes import respond, typed_routes
-from sockd.http.uploads import read_body
+from sockd.http.uploads import read_json
 from sockd.lambdas.schedule_table import Schedule
 from sockd.lambdas.schedules import Schedules
 
@@ -52,11 +51,7 @@ def routes(schedules: Schedules, max_body_bytes: int) -> list[Route]:
         return respond(json_answer([described(each) for each in schedules.all()]))
 
     async def put(request: Request) -> Response:
-        body = await read_body(request, max_body_bytes)
-        try:
-            wanted = msgspec.json.decode(body, type=Wanted)
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise BadRequest(f"not a schedule: {error}") from None
+        wanted = await read_json(request, Wanted, max_body_bytes, "not a schedule: {error}")
         name = request.path_params["schedule"]
         event, timezone = bytes(wanted.event), wanted.timezone
         made = await schedules.put(
@@ -69,10 +64,8 @@ def routes(schedules: Schedules, max_body_bytes: int) -> list[Route]:
         return respond(json_answer(described(made)))
 
     async def switch(request: Request) -> Response:
-        try:
-            wanted = msgspec.json.decode(await read_body(request, max_body_bytes), type=Switch)
-        except (msgspec.DecodeError, UnicodeError):
-            raise BadRequest('send {"enabled": true} or {"enabled": false}') from None
+        refused = 'send {{"enabled": true}} or {{"enabled": false}}'
+        wanted = await read_json(request, Switch, max_body_bytes, refused)
         return respond(
             json_answer(described(await schedules.enable(request.path_params["schedule"], enabled=wanted.enabled)))
         )

@@ -32,6 +32,8 @@ from sockd.lambdas.trace_context import traceparent_of
 from sockd.telemetry import TraceContext
 
 CLOSE_DEADLINE_S = 2.0
+MOST_RETRIES = 100
+MOST_AGE_S = 366 * 24 * 3600
 
 
 class Events:
@@ -185,6 +187,12 @@ class Events:
     async def put_event_config(self, wanted: EventInvokeConfig) -> EventInvokeConfig:
         """Set it, with the time. Raises: NoSuchFunction; BadRequest for a destination that is not there or cannot be."""
         self._functions.check(wanted.function, wanted.qualifier)
+        for key, value, most in (
+            ("max_retries", wanted.max_retries, MOST_RETRIES),
+            ("max_age_s", wanted.max_age_s, MOST_AGE_S),
+        ):
+            if value is not None and not 0 <= value <= most:
+                raise BadRequest(f"{key} must be from 0 to {most}")
         for destination in (wanted.on_success, wanted.on_failure):
             if destination:
                 await self._check_destination(destination)

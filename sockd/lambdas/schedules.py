@@ -35,6 +35,8 @@ LATE_S = 60.0
 """From then on a tick counts as missed."""
 SET_BACK_S = 3 * 3600.0
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+EXPRESSION_CHARS = 256
+TIMEZONE_CHARS = 50
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +130,8 @@ class Schedules:
         Args: event: JSON, or nothing; qualifier: a version or an alias; replace: False: only make one, or find the very same.
         Raises: BadRequest, NoSuchFunction, ScheduleExists, TooManyRequests."""
         self._check(function, qualifier)
+        if len(expression) > EXPRESSION_CHARS or len(timezone) > TIMEZONE_CHARS:
+            raise BadRequest(f"an expression has at most {EXPRESSION_CHARS} characters, a time zone {TIMEZONE_CHARS}")
         old = self._schedules.get(name)
         if not NAME.fullmatch(name):
             raise BadRequest("a schedule's name is 1 to 64 of A-Z a-z 0-9 _ . -")
