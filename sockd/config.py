@@ -179,6 +179,14 @@ class InitscriptsConfig(Slice, frozen=True):
     """For compiling one."""
     compile_memory_mb: int = 1024
     """Of the compiler."""
+    denied: tuple[str, ...] = (
+        *("169.254.169.254", "169.254.170.2", "fd00:ec2::254", "fd00:ec2::23"),
+        *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
+        *("metadata.google.internal", "metadata.goog", "metadata", "instance-data", "instance-data.ec2.internal"),
+        *("metadata.azure.internal", "metadata.azure.com", "metadata.tencentyun.com"),
+    )
+    """Where no initscript connects to, whatever its function allows, as in `initscript.endpoints`: by default the metadata
+    services of clouds. Link-local addresses are always denied, and so is what carries a denied address of IPv4 in one of IPv6."""
 
 
 class TraceConfig(Slice, frozen=True):

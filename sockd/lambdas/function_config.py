@@ -84,8 +84,8 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     messages: int = 1000
     """Most that one run may pass on to the function."""
     endpoints: list[str] | None = None
-    """Where it may connect to: host, host:port, *.suffix, or a network. None: anywhere but link-local addresses and the
-    daemon's own ports; for a function without network: nowhere."""
+    """Where it may connect to: host, host:port, *.suffix, or a network, of which no name is resolved. None: anywhere but
+    link-local addresses, `initscripts.denied` and the daemon's own ports; for a function without network: nowhere."""
 
     def check(self) -> None:
         """Raises BadFunctionConfig for the first value out of its bounds."""
