@@ -102,6 +102,9 @@ class Daemon:
     def is_app(self, name: str) -> bool:
         return self._worker.functions.is_app(name)
 
+    def incarnation(self, name: str) -> str:
+        return self._worker.functions.incarnation(name)
+
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
         """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""
         if self.draining:

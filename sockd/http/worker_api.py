@@ -100,6 +100,9 @@ class WorkerApi(Protocol):
     def is_app(self, name: str) -> bool:
         """Whether a function is known to be a web app, to which a request's headers belong."""
 
+    def incarnation(self, name: str) -> str:
+        """What tells a function from one that had its name before and was removed; empty: there is none."""
+
     async def record(self, request: InvokeRequest) -> Mapping[str, Any]:
         """Run a function once in a new sandbox and tell what it read: `request_id`, `event`, `answer`, `reads`.
 

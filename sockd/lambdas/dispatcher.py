@@ -43,6 +43,8 @@ class Functions(NamedTuple):
     """How many events of a function may run at a time."""
     explain: Callable[[SockdError, str], bytes]
     """An error as JSON; the second is the request's id."""
+    incarnation: Callable[[str], str]
+    """What tells a function from one that had its name before."""
 
 
 class Dispatcher:

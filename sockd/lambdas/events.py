@@ -111,7 +111,8 @@ class Events:
             event.trace = f"{traceparent_of(trace)} {trace.state}".rstrip()
         key = b""
         if retry_key:
-            key = hashlib.sha256(f"{name}\0{qualifier}\0{retry_key}\0".encode() + payload).digest()
+            about = f"{name}\0{self._functions.incarnation(name)}\0{qualifier}\0{retry_key}\0"
+            key = hashlib.sha256(about.encode() + payload).digest()
         # On its own: a caller that leaves must not leave an event in the store that nobody here knows of.
         accepting = asyncio.ensure_future(self._accept(event, payload, key))
         return str(uuid.UUID(bytes=await asyncio.shield(accepting)))

@@ -429,8 +429,8 @@ def test_where_the_engine_connects_to(
         seen[f"{host} by {endpoints}"] = where[0]
     script = tmp_path / "fetches.wasm"
     script.write_bytes(fetching("a"))
-    reached = ("64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "::ffff:0:a9fe:a9fe", "::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe")
-    reached += ("2001:db8::5efe:a9fe:a9fe", "2001:0:a9fe:a9fe::1", "100.100.100.200", "168.63.129.16", "metadata.goog")
+    reached = ["64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "::ffff:0:a9fe:a9fe", "::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe"]
+    reached += ["2001:db8::5efe:a9fe:a9fe", "2001:0:a9fe:a9fe::1", "100.100.100.200", "168.63.129.16", "metadata.goog"]
     for address in reached:
         url = f"http://[{address}]" if ":" in address else f"http://{address}"
         pairs = [f"--env={key}={value}" for key, value in server.env(url).items()]
