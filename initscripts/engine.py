@@ -26,7 +26,7 @@ from initscripts.guest import Machine, Mould
 from initscripts.limits import Budget, EngineLimits
 from initscripts.modules import ModuleFile
 from initscripts.report import Outcome, RunReport
-from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits
+from initscripts.rpc import DENIED, ConnectionPool, Dialer, EndpointPolicy, RpcLimits
 from initscripts.run import Run, RunRequest
 from initscripts.signals import LoopCalls, Waiting
 from initscripts.threads import GuestThreads
@@ -303,7 +303,10 @@ class Engine:
 
     def _dial(self, definition: Definition) -> Connector:
         assert self._pool is not None
-        policy = EndpointPolicy(definition.budget.endpoints, self.limits.denied_ports)
+        denied = self.limits.denied_endpoints
+        policy = EndpointPolicy(
+            definition.budget.endpoints, self.limits.denied_ports, DENIED if denied is None else denied
+        )
         return Dialer(definition.env, policy, self._pool)
 
 

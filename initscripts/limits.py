@@ -49,6 +49,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Connections kept for later runs, over all endpoints."""
     idle_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     """How long a connection is kept that nobody uses."""
+    denied_endpoints: list[str] | None = None
+    """What no initscript may connect to, whatever its function allows; None: `policy.DENIED`."""
     denied_ports: list[int] = []
     """Ports of this host that are nobody's business: the daemon's own."""
     debug: bool = False

@@ -33,7 +33,7 @@ class Asynchronous:
         self._worker = worker
         directories = Directories(path / "destinations", config.directories)
         store = EventStore.open(path / "events.sqlite", synchronous=config.synchronous)
-        functions = Functions(invoke, self._check, self._places, error_body)
+        functions = Functions(invoke, self._check, self._places, error_body, worker.functions.incarnation)
         rows = store.schedules.all()
         self.events = Events(store, functions, directories, config)
         self.schedules = Schedules(self.events, rows, self._check)

@@ -6,12 +6,12 @@ publishes is AWS's; the others say where they come from.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from sockd import toml
 from sockd.errors import BadConfig
 
 MB = 1 << 20
@@ -186,6 +186,14 @@ class InitscriptsConfig(Slice, frozen=True):
     """For compiling one."""
     compile_memory_mb: int = 1024
     """Of the compiler."""
+    denied: tuple[str, ...] = (
+        *("169.254.169.254", "169.254.170.2", "fd00:ec2::254", "fd00:ec2::23"),
+        *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
+        *("metadata.google.internal", "metadata.goog", "metadata", "instance-data", "instance-data.ec2.internal"),
+        *("metadata.azure.internal", "metadata.azure.com", "metadata.tencentyun.com"),
+    )
+    """Where no initscript connects to, whatever its function allows, as in `initscript.endpoints`: by default the metadata
+    services of clouds. Link-local addresses are always denied, and so is what carries a denied address of IPv4 in one of IPv6."""
 
 
 class TraceConfig(Slice, frozen=True):
@@ -340,11 +348,26 @@ class Config(Slice, frozen=True):
             overrides: `state_dir` and `listen`, as given to `sockd up`.
         Raises: BadConfig, naming the key and what it should be."""
         try:
-            table = tomllib.loads(path.read_text()) if path else {}
+            table = toml.loads(path.read_text()) if path else {}
+            _check_texts(table)
             if "state_dir" in overrides:
                 table["state_dir"] = overrides["state_dir"]
             if "listen" in overrides:
                 table.setdefault("http", {})["listen"] = overrides["listen"]
             return msgspec.convert(table, cls)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        except (OSError, UnicodeDecodeError, toml.BadToml, OverflowError, msgspec.ValidationError) as error:
             raise BadConfig(f"{path or 'configuration'}: {error}") from None
+
+
+def _check_texts(value: object, key: str = "") -> None:
+    """Every text of it becomes a path, an address, an argument or a header: none has control characters. Raises: BadConfig."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not name.isprintable():
+                raise BadConfig(f"{key}{name!r:.100}: a name with control characters")
+            _check_texts(inner, f"{key}{name}.")
+    elif isinstance(value, list):
+        for inner in value:
+            _check_texts(inner, key)
+    elif isinstance(value, str) and not value.isprintable():
+        raise BadConfig(f"{key.removesuffix('.')} = {value!r:.100}: text with control characters")

@@ -39,6 +39,7 @@ from sockd.kernel.port_guard import PortGuard
 from sockd.kernel.socket_counts import NO_LIMIT, Account, SocketCounts, ephemeral_ports
 from sockd.lambdas.code_store import CodeStore
 from sockd.lambdas.function import Caches
+from sockd.lambdas.function_config import ENDPOINT
 from sockd.lambdas.function_urls import FunctionUrls
 from sockd.lambdas.functions import Functions
 from sockd.lambdas.initscript_store import InitscriptStore
@@ -169,7 +170,8 @@ class Worker:
 
     def open_engine(self, ports: Sequence[int]) -> None:
         """Let the initscript engine start when it is needed. Args: ports: the daemon's own, which no script may reach."""
-        limits = EngineLimits(runs=self.config.initscripts.runs, denied_ports=list(ports))
+        settings = self.config.initscripts
+        limits = EngineLimits(runs=settings.runs, denied_ports=list(ports), denied_endpoints=list(settings.denied))
         self.initscripts.client.open(limits)
 
     async def preload(self) -> None:
@@ -262,6 +264,8 @@ def _initscripts(
 ) -> Initscripts:
     """The store of initscripts and the client of their engine, which stand on a tree of their own. Nothing is started."""
     settings = config.initscripts
+    if wrong := [entry for entry in settings.denied if not ENDPOINT.fullmatch(entry)]:
+        raise BadConfig(f"initscripts.denied: {wrong[0][:80]!r} is not host, host:port, *.suffix or a network")
     root = state.path / "engine"
     places = engine.software()
     if settings.enabled and not engine.missing():

@@ -15,11 +15,12 @@ bytes say otherwise, and a guest always.
 from initscripts.rpc.base import Connection, Reply, RpcFailed, RpcTiming
 from initscripts.rpc.dialer import Dialer
 from initscripts.rpc.limits import RpcLimits
-from initscripts.rpc.policy import EndpointPolicy
+from initscripts.rpc.policy import DENIED, EndpointPolicy
 from initscripts.rpc.pool import ConnectionPool
 from initscripts.rpc.preload import preload
 
 __all__ = [
+    "DENIED",
     "Connection",
     "ConnectionPool",
     "Dialer",

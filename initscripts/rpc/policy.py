@@ -1,7 +1,9 @@
 """Which addresses a function's initscripts may connect to.
 
 Asked twice: with the name when a guest connects, and with each address that the name stands for at the moment when the
-connection is made to that very address, so a name that changes its address in between gains nothing. Owns the rules.
+connection is made to that very address, so a name that changes its address in between gains nothing. An address of IPv6
+that carries one of IPv4 is judged as both. A name is resolved only if a rule names it: questions carry data to whoever is
+asked. Owns the rules.
 """
 
 from __future__ import annotations
@@ -10,17 +12,24 @@ import ipaddress
 import re
 import socket
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from initscripts.rpc.addresses import IpAddress, parse_ip
 from initscripts.rpc.base import RpcFailed, denied
+from initscripts.rpc.embedded import embedded
 
 _ENTRY = re.compile(
     r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?|(?P<bare_v6>[0-9A-Fa-f:./]+)"
 )
 _NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9._-]+")
-# The metadata services of clouds hand out credentials of the machine; this one is not link-local.
-_METADATA = ipaddress.ip_address("fd00:ec2::254")
+DENIED = (
+    *("169.254.169.254", "169.254.170.2", "fd00:ec2::254", "fd00:ec2::23"),
+    *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
+    *("metadata.google.internal", "metadata.goog", "metadata", "instance-data", "instance-data.ec2.internal"),
+    *("metadata.azure.internal", "metadata.azure.com", "metadata.tencentyun.com"),
+)
+"""The metadata services of clouds, which hand out credentials of the machine, and names that they have."""
 KNOWN = 256
 """Endpoints that a function's rules are remembered for."""
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -37,28 +46,36 @@ class _Entry(NamedTuple):
 class EndpointPolicy:
     """The rules of one function."""
 
-    def __init__(self, allowed: Sequence[str] | None = None, denied_ports: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        allowed: Sequence[str] | None = None,
+        denied_ports: Sequence[int] = (),
+        denied_endpoints: Sequence[str] = DENIED,
+    ) -> None:
         """`allowed`: None is everything but link-local and multicast addresses; [] is nothing; entries are "host",
         "host:port", "*.suffix", "10.0.0.0/8:9000", "[::1]:80". `denied_ports`: the daemon's own; denied on every address of
-        this host, whatever is allowed. Raises: ValueError for an entry that is none of these."""
+        this host, whatever is allowed. `denied_endpoints`: entries that win over what is allowed.
+
+        Raises: ValueError for an entry that is none of these."""
         self._allowed = None if allowed is None else [_parse(entry) for entry in allowed]
+        self._denied = _parse_all(tuple(denied_endpoints))
         self._denied_ports = frozenset(denied_ports)
         self._known: set[tuple[str, str, int]] = set()
         """What was found to be allowed, by name, address if there is one, and port: rules never change, and looking costs a
         cold start 0.1 ms. Not what is said of the daemon's ports, since this host's addresses may change."""
 
     def check_name(self, host: str, port: int) -> None:
-        """Before anything is resolved: refuse what no address could allow. Raises: RpcFailed (denied)."""
+        """Before anything is resolved: refuse what no address could allow, and names that no rule names. Raises: RpcFailed
+        (denied)."""
         if (host, "", port) in self._known:
             return
         ip = parse_ip(host)
         if ip is not None:
             self.check(host, ip, port)
-        elif self._allowed is not None and not any(
-            entry.port in (0, port) and (entry.network is not None or _is_named(entry.name, host))
-            for entry in self._allowed
-        ):
-            raise denied(f"{host}:{port} is not an allowed endpoint")
+        elif _names(self._denied, host, port):
+            raise denied(f"{host}:{port} is what no initscript may reach (initscripts.denied)")
+        elif self._allowed is not None and not _names(self._allowed, host, port):
+            raise denied(f"{host}:{port} is not an allowed endpoint; networks allow no name: say the name, too")
         self._remember(host, "", port)
 
     def check(self, host: str, ip: IpAddress | str, port: int) -> None:
@@ -67,11 +84,16 @@ class EndpointPolicy:
         if (host, text, port) in self._known:
             return
         address = parse_ip(text)
-        if address is None or address.is_link_local or address.is_multicast or address == _METADATA:
+        if address is None:
             raise denied(f"{host}:{port} is at {ip}, which no initscript may reach")
+        reached = [address, *embedded(address)]
+        for each in reached:
+            unreachable = each.is_link_local or each.is_multicast
+            if unreachable or any(_permits(entry, host, each, port) for entry in self._denied):
+                raise denied(f"{host}:{port} is at {ip}, which no initscript may reach")
         if self._allowed is not None and not any(_permits(entry, host, address, port) for entry in self._allowed):
             raise denied(f"{host}:{port} at {ip} is not an allowed endpoint")
-        if port in self._denied_ports and _is_local(address):
+        if port in self._denied_ports and any(_is_local(each) for each in reached):
             raise denied(f"{host}:{port} is a port of this worker's own")
         self._remember(host, text, port)
 
@@ -89,6 +111,16 @@ class EndpointPolicy:
         if len(self._known) >= KNOWN:
             self._known.clear()
         self._known.add((host, ip, port))
+
+
+@cache
+def _parse_all(entries: tuple[str, ...]) -> list[_Entry]:
+    """The worker's own, the same for each function. Raises: ValueError."""
+    return [_parse(entry) for entry in entries]
+
+
+def _names(entries: Sequence[_Entry], host: str, port: int) -> bool:
+    return any(entry.network is None and entry.port in (0, port) and _is_named(entry.name, host) for entry in entries)
 
 
 def _parse(entry: str) -> _Entry:

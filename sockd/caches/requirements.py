@@ -19,6 +19,13 @@ MAX_CHARACTERS = 1 << 20
 """A hundred packages with the hashes of fifty wheels each is 0.4 MB."""
 
 # A comment needs a space before it (pip's rule), because a URL fragment starts with # too.
+MAX_LINES = 5000
+"""That say something."""
+MAX_LINE_CHARACTERS = 32 * 1024
+"""Of one of them with its continuations: a requirement and the hashes of some hundred wheels."""
+MAX_REQUIREMENT_CHARACTERS = 2000
+"""Of one without its hashes: `packaging` descends into markers, one call of Python's for each parenthesis."""
+
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASH = re.compile(r"\s--hash(?:=|\s+)(\S+)")
 _SHA256 = re.compile(r"sha256:([0-9a-f]{64})")
@@ -52,6 +59,10 @@ def parse(text: str) -> Requirements:
     lines: list[str] = []
     digests: list[tuple[str, frozenset[str]]] = []
     for number, line in _logical_lines(text):
+        if len(lines) >= MAX_LINES or len(line) > MAX_LINE_CHARACTERS:
+            raise ResolveFailed(
+                f"requirements.txt line {number}: at most {MAX_LINES} lines of {MAX_LINE_CHARACTERS} characters are read"
+            )
         try:
             requirement, allowed = _parse_line(line)
         except ValueError as error:
@@ -86,6 +97,8 @@ def _parse_line(line: str) -> tuple[Requirement, frozenset[str]]:
         raise ValueError(_why_no_option(line.replace("=", " ").split()[0]))
     hashes = _HASH.findall(line)
     line = _HASH.sub("", line).strip()
+    if len(line) > MAX_REQUIREMENT_CHARACTERS:
+        raise ValueError(f"a requirement has at most {MAX_REQUIREMENT_CHARACTERS} characters")
     if re.search(r"\s-", line):
         raise ValueError("of the options of a requirement, only --hash is taken")
     if line.startswith((".", "/", "~")) or "://" in line.split(";")[0] or line.endswith(".whl"):
@@ -94,6 +107,8 @@ def _parse_line(line: str) -> tuple[Requirement, frozenset[str]]:
         requirement = Requirement(line)
     except InvalidRequirement as error:
         raise ValueError(str(error).splitlines()[0]) from None
+    except RecursionError:
+        raise ValueError("its marker is nested too deeply") from None
     # uv takes a name that ends like an archive ("x.zip") for a path; a normalised name has no dot.
     requirement.name = canonicalize_name(requirement.name)
     if requirement.url:

@@ -54,6 +54,10 @@ class Lock(msgspec.Struct, frozen=True, rename="kebab"):
     packages: list[LockedPackage] = []
 
 
+MAX_LOCK_BYTES = 32 << 20
+"""Of uv's answer; a thousand packages with a hundred wheels each are half of it."""
+
+
 class Resolver:
     """Resolves requirements against the operator's index, for the interpreter that sandboxes run."""
 
@@ -71,7 +75,7 @@ class Resolver:
 
         Raises: ResolveFailed for requirements that cannot be met, in uv's words; PackagesFailed when the index does not
         answer, or not in time."""
-        wanted = parse(requirements)
+        wanted = await in_thread(parse, requirements)
         if not wanted.lines:
             return Closure()
         try:
@@ -95,9 +99,19 @@ class Resolver:
             )
             if completed.returncode:
                 raise _failure(completed.words or f"uv ended with {completed.returncode}")
-            return tomllib.loads(await in_thread((directory / "pylock.toml").read_text))
+            return await in_thread(_read_lock, directory / "pylock.toml")
         finally:
             await in_thread(shutil.rmtree, directory)
+
+
+def _read_lock(path: Path) -> dict[str, Any]:
+    """uv's answer, in which names and URLs are the index's. Blocks. Raises: ResolveFailed."""
+    if path.stat().st_size > MAX_LOCK_BYTES:
+        raise ResolveFailed(f"the resolver's answer has {path.stat().st_size} bytes; the limit is {MAX_LOCK_BYTES}")
+    try:
+        return tomllib.loads(path.read_text())
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ResolveFailed(f"the resolver's answer is not usable: {str(error)[:300]}") from None
 
 
 def choose(lock: dict[str, Any], wanted: Requirements) -> Closure:

@@ -28,7 +28,7 @@ def schedule() -> None:
 @click.argument("expression")
 @click.option("-d", "--data", default="{}", metavar="JSON|@FILE|-", help="The `detail` of its events.  [default: {}]")
 @click.option("--timezone", default="UTC", show_default=True, help="Of a cron expression, such as Europe/Berlin.")
-@click.option("--name", help="The schedule's own name.  [default: the function's]")
+@click.option("--name", help="The schedule's own name; one that has it is replaced.  [default: the function's, once]")
 @state_dir_option
 @json_option
 def add(
@@ -43,8 +43,8 @@ def add(
     except ValueError as error:
         raise Failure("the event is not JSON", why=str(error), exit_code=USAGE) from None
     function, _, qualifier = function.partition(":")
-    wanted = {"function": function, "qualifier": qualifier, "expression": expression}
-    wanted |= {"timezone": timezone, "event": event}
+    wanted: dict[str, Any] = {"function": function, "qualifier": qualifier, "expression": expression}
+    wanted |= {"timezone": timezone, "event": event, "replace": name is not None}
     made = Management(state_dir).call("PUT", "schedules", name or function, body=json.dumps(wanted).encode())
     if as_json:
         print_json(made)

@@ -23,6 +23,7 @@ from sockd.errors import (
     StorageFull,
     TooManyRequests,
 )
+from sockd.http.fields import field
 from sockd.telemetry import Invocation
 
 log = logging.getLogger("sockd.http")
@@ -38,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     status: int
     fields: str
-    """The headers as lines, `name: value\\r\\n` each, without content-length; no part of them is a stranger's."""
+    """The headers as lines, `name: value\\r\\n` each, without content-length; what in them is no constant is `field`'s."""
     body: bytes
 
     def adding(self, fields: str) -> Answer:
@@ -67,16 +68,18 @@ def failure(error: BaseException, request_id: str) -> Answer:
     elif not isinstance(error, SockdError):
         log.error("request %s: %s", request_id, "".join(traceback.format_exception(error)))
         error = SockdError(f"internal error; the worker's log names request {request_id}")
+    # Frames have the request's body among their locals, and often the error: a cycle of megabytes until somebody collects it.
+    error.__traceback__ = None
     if error.invocation is not None:
         fields = _JSON + invocation_fields(error.invocation, request_id)
     else:
         fields = f"{_JSON}x-amzn-requestid: {request_id}\r\nx-sockd-cold: 0\r\n"
     if isinstance(error, TooManyRequests):
-        fields += f"retry-after: {error.retry_after_s}\r\n"
+        fields += field("retry-after", error.retry_after_s)
     elif isinstance(error, NoCapacity):
         fields += "retry-after: 1\r\n"
     elif isinstance(error, MethodNotAllowed):
-        fields += f"allow: {error.allow}\r\n"
+        fields += field("allow", error.allow)
     return Answer(error.status, fields, error_body(error, request_id))
 
 

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
+from sockd.http.fields import raw_field
 from sockd.http.head import Head
 
 _BUFFERED_BYTES = 256 * 1024
@@ -97,7 +98,7 @@ class AsgiExchange(Exchange):
     def _answer_head(self) -> bytes:
         headers = self._start["headers"]
         self._chunked = not any(name == b"content-length" for name, _ in headers)
-        lines = [f"{name.decode('latin-1')}: {value.decode('latin-1')}\r\n" for name, value in headers]
+        lines = [raw_field(name, value) for name, value in headers]
         if self._chunked:
             lines.append("transfer-encoding: chunked\r\n")
         return f"{self.begin(self._start['status'], ''.join(lines))}\r\n".encode("latin-1")

@@ -317,6 +317,7 @@ class FrontExchange(Exchange):
                 events=front.worker.events,
                 replays=front.replays,
                 run=lambda: run(front.worker, request),
+                incarnation=front.worker.incarnation,
             )
         except SockdError as error:
             answer = failure(error, request_id_text(request.id))

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -43,7 +42,7 @@ from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.run_options import INVOCATION_TYPE, accepted, is_fresh
 from sockd.http.streams import Work
 from sockd.http.typed_routes import Handler, called, function_name, respond, typed_routes
-from sockd.http.uploads import read_body, store
+from sockd.http.uploads import parse_json, read_body, store
 from sockd.http.worker_api import Progress, WorkerApi
 from sockd.invoke_request import InvokeRequest
 
@@ -175,10 +174,7 @@ def _overrides(request: Request) -> dict[str, Any]:
     header = request.headers.get(OVERRIDES_HEADER)
     if header is None:
         return {}
-    try:
-        return msgspec.json.decode(header, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"{OVERRIDES_HEADER} is not a JSON object: {error}") from None
+    return parse_json(header, dict[str, Any], OVERRIDES_HEADER + " is not a JSON object: {error}")
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from sockd.errors import BadRequest
 from sockd.http.answers import json_answer
 from sockd.http.typed_routes import function_name, respond, typed_routes
-from sockd.http.uploads import read_body
+from sockd.http.uploads import read_body, read_json
 
 MAX_BODY_BYTES = 64 * 1024
 
@@ -51,12 +51,9 @@ def routes(environments: EnvironmentsApi) -> list[Route]:
         return respond(json_answer(environments.show(function_name(request), values=values)))
 
     async def change(request: Request) -> Response:
-        body = await read_body(request, MAX_BODY_BYTES)
-        try:
-            wanted = msgspec.json.decode(body, type=Change)
-        except (msgspec.DecodeError, UnicodeError):
-            # Not in the decoder's words, which could quote a value.
-            raise BadRequest('send {"set": {"KEY": "value"}, "unset": ["KEY"]}, all of them text') from None
+        # Not in the decoder's words, which could quote a value.
+        refused = 'send {{"set": {{"KEY": "value"}}, "unset": ["KEY"]}}, all of them text'
+        wanted = await read_json(request, Change, MAX_BODY_BYTES, refused)
         name = function_name(request)
         await environments.change(name, wanted.set, wanted.unset)
         return respond(json_answer(environments.show(name, values=False)))

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from sockd.errors import BadRequest
 from sockd.http.answers import json_answer
 from sockd.http.typed_routes import function_name, limit, respond, typed_routes
-from sockd.http.uploads import read_body
+from sockd.http.uploads import read_json
 from sockd.lambdas.event_configs import EventInvokeConfig
 from sockd.lambdas.events import Events
 
@@ -71,10 +71,7 @@ def routes(events: Events) -> list[Route]:
         return respond(json_answer([_described(config) for config in events.event_configs(name)]))
 
     async def put_config(request: Request) -> Response:
-        try:
-            wanted = msgspec.json.decode(await read_body(request, MAX_BODY_BYTES), type=Wanted)
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise BadRequest(f"not an event-invoke-config: {error}") from None
+        wanted = await read_json(request, Wanted, MAX_BODY_BYTES, "not an event-invoke-config: {error}")
         config = EventInvokeConfig(
             function=function_name(request), qualifier=_qualifier(request), **msgspec.structs.asdict(wanted)
         )

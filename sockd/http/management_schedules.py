@@ -1,7 +1,7 @@
 """The management door's routes for schedules.
 
     GET    /schedules
-    PUT    /schedules/{schedule}     {"function", "qualifier", "expression", "timezone", "event"}
+    PUT    /schedules/{schedule}     {"function", "qualifier", "expression", "timezone", "event", "replace"}
     PATCH  /schedules/{schedule}     {"enabled": true}
     DELETE /schedules/{schedule}
 
@@ -17,10 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sockd.errors import BadRequest
 from sockd.http.answers import json_answer
 from sockd.http.typed_routes import respond, typed_routes
-from sockd.http.uploads import read_body
+from sockd.http.uploads import read_json
 from sockd.lambdas.schedule_table import Schedule
 from sockd.lambdas.schedules import Schedules
 
@@ -35,6 +34,8 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     timezone: str = "UTC"
     event: msgspec.Raw = msgspec.Raw()
     """JSON, the `detail` of the events."""
+    replace: bool = True
+    """False: a schedule of this name that is not as wanted stays as it is, and the answer is 409."""
 
 
 class Switch(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,11 +51,7 @@ def routes(schedules: Schedules, max_body_bytes: int) -> list[Route]:
         return respond(json_answer([described(each) for each in schedules.all()]))
 
     async def put(request: Request) -> Response:
-        body = await read_body(request, max_body_bytes)
-        try:
-            wanted = msgspec.json.decode(body, type=Wanted)
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise BadRequest(f"not a schedule: {error}") from None
+        wanted = await read_json(request, Wanted, max_body_bytes, "not a schedule: {error}")
         name = request.path_params["schedule"]
         event, timezone = bytes(wanted.event), wanted.timezone
         made = await schedules.put(
@@ -62,14 +59,13 @@ def routes(schedules: Schedules, max_body_bytes: int) -> list[Route]:
             timezone=timezone,
             event=event,
             qualifier=wanted.qualifier,
+            replace=wanted.replace,
         )
         return respond(json_answer(described(made)))
 
     async def switch(request: Request) -> Response:
-        try:
-            wanted = msgspec.json.decode(await read_body(request, max_body_bytes), type=Switch)
-        except (msgspec.DecodeError, UnicodeError):
-            raise BadRequest('send {"enabled": true} or {"enabled": false}') from None
+        refused = 'send {{"enabled": true}} or {{"enabled": false}}'
+        wanted = await read_json(request, Switch, max_body_bytes, refused)
         return respond(
             json_answer(described(await schedules.enable(request.path_params["schedule"], enabled=wanted.enabled)))
         )

@@ -22,7 +22,7 @@ from sockd.errors import BadRequest
 from sockd.http.answers import json_answer
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.typed_routes import function_name, respond, typed_routes
-from sockd.http.uploads import read_body
+from sockd.http.uploads import read_json
 from sockd.http.urls.names import UrlNames
 from sockd.lambdas.aliases import NAME as ALIAS
 from sockd.lambdas.function_urls import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
@@ -64,10 +64,7 @@ class _Urls:
 
     async def put(self, request: Request) -> Response:
         name, qualifier = function_name(request), request.query_params.get("qualifier", "")
-        try:
-            wanted = msgspec.json.decode(await read_body(request, _MAX_BODY_BYTES) or b"{}", type=UrlSettings)
-        except msgspec.DecodeError as error:
-            raise BadRequest(f"the settings of a URL: {error}") from None
+        wanted = await read_json(request, UrlSettings, _MAX_BODY_BYTES, "the settings of a URL: {error}")
         if not self._enabled:
             raise BadRequest("this worker serves no function URLs: function_urls.enabled = false")
         if wanted.auth == "AWS_IAM" and not self._keys:

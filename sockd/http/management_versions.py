@@ -24,7 +24,7 @@ from starlette.routing import Route
 from sockd.errors import BadRequest, NoSuchVersion
 from sockd.http.answers import json_answer
 from sockd.http.typed_routes import function_name, respond, typed_routes
-from sockd.http.uploads import read_body
+from sockd.http.uploads import read_json
 from sockd.http.worker_api import VersionsApi
 from sockd.lambdas.aliases import Alias, number_of
 from sockd.lambdas.provisioning import Status
@@ -171,7 +171,4 @@ def _provision(status: Status) -> dict[str, Any]:
 
 async def _parsed(request: Request, shape: type[S]) -> S:
     """A body. Raises: BadRequest."""
-    try:
-        return msgspec.json.decode(await read_body(request, MAX_BODY_BYTES) or b"{}", type=shape)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise BadRequest(f"the body is not what this takes: {error}") from None
+    return await read_json(request, shape, MAX_BODY_BYTES, "the body is not what this takes: {error}")

@@ -1,7 +1,9 @@
 """Replays: a request that comes again under the same key is run once.
 
-While the first runs, the others wait for its answer; when it has ended, they get it for some minutes. For the id that
-AWS's SDKs keep over their retries, and for `Idempotency-Key` on `/run`.
+While the first runs, the others wait for its answer; when it has ended, they get it for some minutes. If the first hangs up
+before it was run, the next one that waits runs the request. For the id that AWS's SDKs keep over their retries, and for
+`Idempotency-Key` on `/run`. A key that is about a function holds its incarnation: no function answers for another that had its
+name before.
 
 Owns the answers, so many bytes of them. What was refused without being run is not kept: to try again is to try.
 """
@@ -41,7 +43,8 @@ class Running(NamedTuple):
     """A request under way."""
 
     digest: bytes
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[Answer | None]
+    """None: its client has hung up, and it was not run."""
 
 
 class Finished(NamedTuple):
@@ -66,14 +69,28 @@ class Replays:
         return len(self._finished)
 
     async def once(
-        self, key: Key, body: bytes | bytearray, run: Callable[[], Awaitable[Answer]], *, strict: bool
+        self,
+        key: Key,
+        body: bytes | bytearray,
+        run: Callable[[], Awaitable[Answer]],
+        *,
+        strict: bool,
+        gone: Callable[[], bool] = lambda: False,
     ) -> Answer:
         """The answer of `run`, or of the request that had this key before.
 
-        Args: strict: another body under the same key is an error; otherwise it is another request.
-        Raises: KeyReused; what `run` raises."""
+        Args: strict: another body under the same key is an error; otherwise it is another request; gone: whether the client
+        has hung up. Raises: KeyReused; what `run` raises."""
         large = len(body) > _HASHED_AT_ONCE
         digest = await asyncio.to_thread(_digest, body) if large else _digest(body)
+        while (answer := await self._once(key, digest, run, strict, gone)) is None:
+            continue
+        return answer
+
+    async def _once(
+        self, key: Key, digest: bytes, run: Callable[[], Awaitable[Answer]], strict: bool, gone: Callable[[], bool]
+    ) -> Answer | None:
+        """None: it waited for a request whose client hung up before it was run."""
         known = self._running.get(key) or self._kept(key)
         if known is not None and known.digest != digest:
             if strict:
@@ -91,7 +108,8 @@ class Replays:
             raise
         finally:
             del self._running[key]
-        mine.answer.set_result(answer)
+        was_left = _RAN not in answer.fields and gone()
+        mine.answer.set_result(None if was_left else answer)
         self._keep(key, digest, answer)
         return answer
 

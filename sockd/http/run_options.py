@@ -38,10 +38,11 @@ async def run_as_asked(
     events: EventsApi,
     replays: Replays,
     run: Callable[[], Awaitable[Answer]],
+    incarnation: Callable[[str], str],
 ) -> Answer:
     """An answer as such a header wants it.
 
-    Args: run: invokes the function now. Raises: SockdError."""
+    Args: run: invokes the function now; incarnation: `WorkerApi.incarnation`. Raises: SockdError."""
     request.fresh = is_fresh(asked)
     request.expected = expected_code(asked)
     key = asked.get(IDEMPOTENCY_KEY, b"").decode("latin-1")
@@ -56,7 +57,8 @@ async def run_as_asked(
         return await run()
     # In whole, as a stream could not be told again.
     request.sink = None
-    return await replays.once(("run", request.name, request.qualifier, key), request.payload, run, strict=True)
+    about = ("run", request.name, incarnation(request.name), request.qualifier, key)
+    return await replays.once(about, request.payload, run, strict=True, gone=request.gone or (lambda: False))
 
 
 def ours(asked: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -12,6 +12,7 @@ from http import HTTPStatus
 
 from sockd.http.answers import Answer, begun_fields
 from sockd.http.exchange import Exchange
+from sockd.http.fields import raw_field
 from sockd.http.request_ids import request_id_text
 from sockd.invoke_request import Sink
 
@@ -61,9 +62,7 @@ class StreamedAnswer(Sink):
             self._hung_up()
         length = _promised_length(headers)
         self._framing = self._choose_framing(status, length)
-        fields = "".join(
-            f"{name.decode('latin-1')}: {value.decode('latin-1')}\r\n" for name, value in headers if _passes(name)
-        )
+        fields = "".join(raw_field(name, value) for name, value in headers if _passes(name))
         if length is not None and status not in BODILESS:
             self._left = length
             fields += f"content-length: {length}\r\n"

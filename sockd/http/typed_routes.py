@@ -56,7 +56,7 @@ def limit(text: str) -> int:
 
 def respond(answer: Answer) -> Response:
     """An answer of the front's, as Starlette wants it."""
-    fields = dict(line.split(": ", 1) for line in answer.fields.splitlines())
+    fields = dict(line.split(": ", 1) for line in answer.fields.split("\r\n") if line)
     return Response(answer.body, answer.status, fields)
 
 

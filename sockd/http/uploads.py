@@ -7,13 +7,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from starlette.requests import Request
 
-from sockd.errors import BadArchive, RequestTooLarge
+from sockd.errors import BadArchive, BadRequest, RequestTooLarge
 
 _WRITE_BYTES = 1 << 20
+T = TypeVar("T")
+
+
+async def read_json(request: Request, shape: type[T], limit_bytes: int, refused: str) -> T:
+    """The body as a shape; an empty one is {}. Args: refused: what it is not, in words, without a value of it.
+
+    Raises: BadRequest, RequestTooLarge, ClientDisconnect."""
+    body = await read_body(request, limit_bytes)
+    return parse_json(body or b"{}", shape, refused)
+
+
+def parse_json(text: bytes | str, shape: type[T], refused: str) -> T:
+    """As `read_json`. Raises: BadRequest."""
+    try:
+        parsed = msgspec.json.decode(text, type=shape)
+        # JSON can say "\ud800", which no UTF-8 has: neither a store nor an answer could hold it.
+        msgspec.json.encode(parsed)
+        return parsed
+    except (msgspec.DecodeError, UnicodeError, RecursionError, OverflowError) as error:
+        raise BadRequest(refused.format(error=error)) from None
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:

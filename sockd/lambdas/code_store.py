@@ -39,7 +39,7 @@ BUILDING = "code-"
 
 REQUIREMENTS_BYTES = 256 * 1024
 SETTINGS_BYTES = 16 * 1024
-"""Longest sockd.toml. tomllib is quadratic in the parts of a dotted key; at this size that is nothing."""
+"""Longest sockd.toml and ol.yaml."""
 
 COMPILER = byte_compiler.__file__
 COMPILE_DEADLINE_S = 120.0

@@ -9,6 +9,7 @@ import sqlite3
 from typing import ClassVar
 
 from sockd.lambdas.event import Event
+from sockd.lambdas.event_bodies import BodyTable
 
 COLUMNS = """
     seq INTEGER PRIMARY KEY,
@@ -42,15 +43,14 @@ class DeadLetter(Event):
 
 
 class DeadLetterTable:
-    """By id, and in the order in which they came."""
+    """By id, and in the order in which they came. Their bodies are in `bodies`, as those of events are."""
 
     SCHEMA: ClassVar = f"""
 CREATE TABLE dead ({COLUMNS}
     died_at REAL NOT NULL,
     reason TEXT NOT NULL,
     error_type TEXT NOT NULL,
-    error TEXT NOT NULL,
-    payload BLOB NOT NULL
+    error TEXT NOT NULL
 );
 CREATE TABLE dead_total (count INTEGER NOT NULL, size INTEGER NOT NULL);
 INSERT INTO dead_total VALUES (0, 0);
@@ -62,8 +62,10 @@ CREATE TRIGGER dead_went AFTER DELETE ON dead BEGIN
 END;
 """
 
-    def __init__(self, database: sqlite3.Connection) -> None:
+    def __init__(self, database: sqlite3.Connection, bodies: BodyTable) -> None:
+        """Args: bodies: of the same database."""
         self._database = database
+        self._bodies = bodies
 
     def bury(self, seq: int, now: float, reason: str, error_type: str = "", error: str = "") -> None:
         """Take an event from the others; one that is gone stays gone."""
@@ -77,8 +79,8 @@ END;
     def _bury(self, where: str, values: tuple[object, ...], why: tuple[float, str, str, str]) -> int:
         run = self._database.execute
         run(
-            f"INSERT INTO dead ({MOVED}, died_at, reason, error_type, error, payload) "
-            f"SELECT {MOVED}, ?, ?, ?, ?, payload FROM events WHERE {where} ORDER BY seq",
+            f"INSERT INTO dead ({MOVED}, died_at, reason, error_type, error) "
+            f"SELECT {MOVED}, ?, ?, ?, ? FROM events WHERE {where} ORDER BY seq",
             (*why, *values),
         )
         return run(f"DELETE FROM events WHERE {where}", values).rowcount
@@ -91,9 +93,9 @@ END;
             if count <= most and size <= most_bytes:
                 return dropped
             over = max(count - most, 1)
-            dropped += self._database.execute(
-                "DELETE FROM dead WHERE seq IN (SELECT seq FROM dead ORDER BY seq LIMIT ?)", (over,)
-            ).rowcount
+            run, oldest = self._database.execute, "FROM dead ORDER BY seq LIMIT ?"
+            run(f"DELETE FROM bodies WHERE id IN (SELECT id {oldest})", (over,))
+            dropped += run(f"DELETE FROM dead WHERE seq IN (SELECT seq {oldest})", (over,)).rowcount
 
     def total(self) -> tuple[int, int]:
         """How many there are, and the bytes of their payloads."""
@@ -115,12 +117,18 @@ END;
 
     def payload(self, letter: DeadLetter) -> bytes | None:
         """What its event said; None: it is gone."""
-        row = self._database.execute("SELECT payload FROM dead WHERE seq = ?", (letter.seq,)).fetchone()
-        return row[0] if row else None
+        return self._bodies.get(letter.id)
+
+    def take(self, letter: DeadLetter) -> bool:
+        """Delete one, but not its body; returns whether it was there."""
+        return self._database.execute("DELETE FROM dead WHERE seq = ?", (letter.seq,)).rowcount > 0
 
     def discard(self, letter: DeadLetter) -> bool:
         """Delete one; returns whether it was there."""
-        return self._database.execute("DELETE FROM dead WHERE seq = ?", (letter.seq,)).rowcount > 0
+        is_there = self.take(letter)
+        if is_there:
+            self._bodies.remove(letter.id)
+        return is_there
 
 
 _DEAD_NAMES = ", ".join(DeadLetter.__struct_fields__)

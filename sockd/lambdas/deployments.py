@@ -57,12 +57,13 @@ class Deployments:
         Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
         settings = {key: value for key, value in overrides.items() if key not in (KEEP_PACKAGES, FORCE)}
         beneath = await _ol_settings(code, progress)
-        config = FunctionConfig.from_toml(code.settings(), self._defaults, settings, beneath=beneath)
+        # A stranger's texts, parsed in Python: not on the loop.
+        config = await in_thread(_read_settings, code, self._defaults, settings, beneath)
         config = config.with_secrets(self._secrets(name))
         if not overrides.get(FORCE):
             self.check_source(name, config)
         handler = entry_point(code.path, config.handler, config.runtime)
-        requirements = code.requirements()
+        requirements = await in_thread(code.requirements)
         kept = self._closure_kept(name, requirements) if overrides.get(KEEP_PACKAGES) else None
         return Deployable(config, handler, await self._install(name, requirements, kept, progress))
 
@@ -115,9 +116,16 @@ def _source_words(source: str, is_unrecorded: bool = False) -> str:
     return source or "a directory or zip"
 
 
+def _read_settings(
+    code: CodeVersion, defaults: FunctionDefaults, overrides: dict[str, Any], beneath: dict[str, Any]
+) -> FunctionConfig:
+    """What the code's sockd.toml says, if it has one. Blocks. Raises: BadFunctionConfig, BadArchive."""
+    return FunctionConfig.from_toml(code.settings(), defaults, overrides, beneath=beneath)
+
+
 async def _ol_settings(code: CodeVersion, progress: Progress) -> dict[str, Any]:
     """What the code's ol.yaml says, if it has one. Raises: BadFunctionConfig, BadArchive."""
-    text = code.ol_yaml()
+    text = await in_thread(code.ol_yaml)
     if text is None:
         return {}
     read = await in_thread(ol_yaml.read, text)  # a parser in Python

@@ -70,6 +70,13 @@ class Directories:
             if not _NAME.fullmatch(name) or not path.is_absolute():
                 raise BadConfig(f"events.directories.{name[:40]}: a name of A-Z a-z 0-9 _ -, and an absolute path")
 
+    def check(self, directory: str) -> None:
+        """Whether the directory that the configuration names so is there; the worker makes its own as they are needed.
+        Blocks. Raises: BadRequest."""
+        path = self._named.get(directory)
+        if path is not None and not path.is_dir():
+            raise BadRequest(f"directory:{directory}: events.directories names what is no directory of this host")
+
     def write(self, directory: str, name: str, content: bytes) -> None:
         """Put a file there, whole or not at all, in place of one of the same name; it belongs to the directory's owner.
         Blocks. Raises: OSError."""

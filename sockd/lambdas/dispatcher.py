@@ -25,6 +25,7 @@ from sockd.lambdas.event_endings import Endings
 from sockd.lambdas.event_policy import FUNCTION_ERRORS, TOO_OLD, Again, Rules, after_failure, rules
 from sockd.lambdas.event_queue import Entry, EventQueue
 from sockd.lambdas.event_records import LATEST
+from sockd.lambdas.repeated_warnings import RepeatedWarnings
 from sockd.lambdas.trace_context import read
 from sockd.telemetry import Invocation
 
@@ -42,6 +43,8 @@ class Functions(NamedTuple):
     """How many events of a function may run at a time."""
     explain: Callable[[SockdError, str], bytes]
     """An error as JSON; the second is the request's id."""
+    incarnation: Callable[[str], str]
+    """What tells a function from one that had its name before."""
 
 
 class Dispatcher:
@@ -58,6 +61,7 @@ class Dispatcher:
         self._endings = endings
         self._config = config
         self._clock = clock
+        self._warnings = RepeatedWarnings(_log)
         self._running: set[asyncio.Task[None]] = set()
         self._timer: Timer | None = None
         self._going = False
@@ -85,6 +89,7 @@ class Dispatcher:
         for attempt in self._running:
             attempt.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        self._warnings.close()
 
     def add(self, event: Event) -> None:
         """Have an event that is in the store run when it is due, by the wall clock's word of it, within bounds: whatever
@@ -154,7 +159,9 @@ class Dispatcher:
         try:
             invocation = await self._functions.invoke(request)
         except SockdError as error:
-            return await self._after_failure(event, payload, error, age_s)
+            # The frames that it came through have the body in them, and often the error itself: such a cycle would keep
+            # megabytes until the garbage collector looks.
+            return await self._after_failure(event, payload, error.with_traceback(None), age_s)
         except Exception:
             _log.exception("event %s of %s", uuid.UUID(bytes=event.id), event.function)
             return await self._after_failure(event, payload, SockdError("internal error; see the worker's log"), age_s)
@@ -175,13 +182,15 @@ class Dispatcher:
         step = after_failure(
             error, failures=failures, throttles=throttles, age_s=age_s, rules=holds, config=self._config
         )
-        about = (uuid.UUID(bytes=event.id), event.function, event.attempts, error.error_type[:100])
+        again = f"again in {step.delay_s:.0f} s" if isinstance(step, Again) else "the last"
+        about = f"event {uuid.UUID(bytes=event.id)} of {event.function}: attempt {event.attempts}"
+        self._warnings.warn(
+            f"attempts of events of {event.function} failed", f"{about} failed: {error.error_type[:100]!r}; {again}"
+        )
         if isinstance(step, Again):
-            _log.warning("event %s of %s: attempt %d failed: %r; again in %.0f s", *about, step.delay_s)
             event.due_at = self._clock.now() + step.delay_s
             await self._endings.note(event)
             return step.delay_s
-        _log.warning("event %s of %s: attempt %d failed, the last: %r", *about)
         await self._over(event, self._endings.failure(event, payload, holds.on_failure, step.condition, error))
         return None
 

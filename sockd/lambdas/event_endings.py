@@ -22,6 +22,7 @@ from sockd.lambdas.event import Event
 from sockd.lambdas.event_policy import FUNCTION_ERRORS, SUCCESS
 from sockd.lambdas.event_records import record
 from sockd.lambdas.event_store import EventStore
+from sockd.lambdas.repeated_warnings import RepeatedWarnings
 from sockd.lambdas.store_thread import StoreThread
 from sockd.telemetry import Invocation
 
@@ -56,6 +57,7 @@ class Endings:
         self._clock = clock
         self._check = check
         self._explain = explain
+        self._warnings = RepeatedWarnings(_log)
         self.counts: dict[str, int] = {}
         """Endings by what they were, since the daemon started."""
         self.dead_total = (0, 0)
@@ -110,7 +112,8 @@ class Endings:
                 follower = await self._forward(event, target, content)
         except (SockdError, OSError) as error:
             words = error.message if isinstance(error, SockdError) else error.strerror
-            _log.warning("event %s: no delivery to %s: %s", uuid.UUID(bytes=event.id), destination, words)
+            what = f"event {uuid.UUID(bytes=event.id)}: no delivery to {destination}: {words}"
+            self._warnings.warn(f"deliveries of events of {event.function} failed", what)
             await self._bury(event, f"DeliveryFailed: {destination}: {words}", None)
             return None
         self._count("delivered")
@@ -147,6 +150,10 @@ class Endings:
 
         self.buried(1, *await self._written(bury))
 
+    def close(self) -> None:
+        """Say what has been counted of warnings."""
+        self._warnings.close()
+
     def buried(self, buried: int, dropped: int, dead_total: tuple[int, int]) -> None:
         """Count dead letters that came, and tell of those that had to go for them."""
         self.dead_total = dead_total
@@ -154,7 +161,8 @@ class Endings:
             self._count("dead", buried)
         if dropped:
             self._count("dropped", dropped)
-            _log.warning("%d dead letters were dropped: there is room for %d", dropped, self._config.max_dead)
+            what = f"{dropped} dead letters were dropped: there is room for {self._config.max_dead}"
+            self._warnings.warn("dead letters were dropped", what)
 
     async def _written(self, work: Callable[[EventStore], T]) -> T:
         """What `work` returns, once the store could do it."""
@@ -163,7 +171,8 @@ class Endings:
             try:
                 return await self._store.run(work)
             except (StorageFull, sqlite3.Error) as error:
-                _log.error("events cannot be written: %s; again in %.0f s", error, delay_s)
+                what = f"events cannot be written: {error}; again in {delay_s:.0f} s"
+                self._warnings.warn("events cannot be written", what)
                 await pause(self._clock, delay_s)
                 delay_s = min(delay_s * 2, MAX_STORE_PAUSE_S)
 

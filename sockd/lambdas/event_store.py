@@ -1,11 +1,12 @@
 """The event store: what was accepted to run later, and what became of it, in one SQLite file.
 
-    events     accepted and not over: function, payload, how often it was tried, when it is due
+    events     accepted and not over: function, how often it was tried, when it is due
     accepted   ids that SDKs keep over their retries, for a few minutes
-    dead, configs, schedules   see `dead_letter_table`, `event_configs` and `schedule_table`
+    bodies, dead, configs, schedules   see `event_bodies`, `dead_letter_table`, `event_configs` and `schedule_table`
 
 Owns the file, 0600, and knows nothing of time or of functions. An event is in exactly one of `events` and `dead`, and
-moves in one transaction. Methods do not commit: whoever calls them does, many at a time (`store_thread`).
+moves in one transaction. Methods do not commit: whoever calls them does, many at a time (`store_thread`). The pages that
+deleted bodies leave are given back to the file system by `tidy`, a few at a time.
 
 WAL: what was committed survives the process's death. With synchronous=NORMAL a power cut may take the last commits.
 """
@@ -19,25 +20,22 @@ from pathlib import Path
 import msgspec
 
 from sockd.errors import SockdError
-from sockd.lambdas.database import add_tables, schema_of
-from sockd.lambdas.dead_letter_table import COLUMNS, MOVED, NAMES, DeadLetter, DeadLetterTable
+from sockd.lambdas import event_schema
+from sockd.lambdas.database import schema_of
+from sockd.lambdas.dead_letter_table import MOVED, NAMES, DeadLetter, DeadLetterTable
 from sockd.lambdas.event import Event
+from sockd.lambdas.event_bodies import BodyTable
 from sockd.lambdas.event_configs import ConfigTable
 from sockd.lambdas.schedule_table import ScheduleTable
 
-SCHEMA_VERSION = 1
-SCHEMA = f"""
-CREATE TABLE events ({COLUMNS}
-    payload BLOB NOT NULL
-);
-CREATE TABLE accepted (key BLOB PRIMARY KEY, id BLOB NOT NULL, at REAL NOT NULL);
-CREATE INDEX accepted_at ON accepted (at);
-{DeadLetterTable.SCHEMA}
-{ConfigTable.SCHEMA}
-{ScheduleTable.SCHEMA}
-"""
 CHECKED_BYTES = 64 << 20
 """A larger file is not read through at a start, which is to be a matter of moments."""
+SPARE_PAGES = 1024
+"""Free pages that the file keeps for what comes next: 4 MB."""
+PAGES_AT_ONCE = 256
+"""Given back in one step, which takes 15 ms."""
+WAL_BYTES = 4 << 20
+"""The write-ahead log is cut to this when it begins anew."""
 
 
 class BadEventStore(SockdError):
@@ -49,7 +47,8 @@ class EventStore:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database
-        self.dead = DeadLetterTable(database)
+        self.bodies = BodyTable(database)
+        self.dead = DeadLetterTable(database, self.bodies)
         self.configs = ConfigTable(database)
         self.schedules = ScheduleTable(database)
 
@@ -75,14 +74,31 @@ class EventStore:
     def close(self) -> None:
         self.database.close()
 
+    def tidy(self) -> bool:
+        """Give some free pages back to the file system; outside of a transaction. Returns whether there are more."""
+        run = self.database.execute
+        (free,) = run("PRAGMA freelist_count").fetchone()
+        (mode,) = run("PRAGMA auto_vacuum").fetchone()
+        if free <= SPARE_PAGES or mode != event_schema.INCREMENTAL:
+            return False
+        # `execute` would stop after the first page.
+        self.database.executescript(f"PRAGMA incremental_vacuum({min(free - SPARE_PAGES, PAGES_AT_ONCE)})")
+        if free - PAGES_AT_ONCE > SPARE_PAGES:
+            return True
+        run("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return False
+
     # -- events
 
     def add(self, event: Event, payload: bytes) -> int:
         """Keep an event; `seq` is given here, and returned."""
-        values = (*msgspec.structs.astuple(event)[1:], payload)
+        self.bodies.add(event.id, payload)
+        return self._insert(event)
+
+    def _insert(self, event: Event) -> int:
+        values = msgspec.structs.astuple(event)[1:]
         marks = ", ".join("?" * len(values))
-        run = self.database.execute
-        return run(f"INSERT INTO events ({MOVED}, payload) VALUES ({marks})", values).lastrowid or 0
+        return self.database.execute(f"INSERT INTO events ({MOVED}) VALUES ({marks})", values).lastrowid or 0
 
     def known(self, key: bytes, since: float) -> bytes | None:
         """The id of the event that this key was accepted as, if that was after `since`."""
@@ -101,8 +117,8 @@ class EventStore:
 
     def payload(self, seq: int) -> bytes | None:
         """The payload of an event; None: it is not there any more."""
-        row = self.database.execute("SELECT payload FROM events WHERE seq = ?", (seq,)).fetchone()
-        return row[0] if row else None
+        row = self.database.execute("SELECT id FROM events WHERE seq = ?", (seq,)).fetchone()
+        return self.bodies.get(row[0]) if row else None
 
     def note(self, event: Event) -> None:
         """Keep what has changed of an event: when it is due, how often it was tried."""
@@ -113,7 +129,9 @@ class EventStore:
 
     def remove(self, seq: int) -> None:
         """Forget an event that is over."""
-        self.database.execute("DELETE FROM events WHERE seq = ?", (seq,))
+        run = self.database.execute
+        run("DELETE FROM bodies WHERE id = (SELECT id FROM events WHERE seq = ?)", (seq,))
+        run("DELETE FROM events WHERE seq = ?", (seq,))
 
     # -- dead letters
 
@@ -127,15 +145,13 @@ class EventStore:
         return [event for letter in letters if (event := self._revive(letter, now))]
 
     def _revive(self, letter: DeadLetter, now: float) -> Event | None:
-        payload = self.dead.payload(letter)
-        if payload is None:
+        if not self.dead.take(letter):
             return None
         event = Event(
             *(0, letter.id, letter.function, letter.qualifier, letter.source, 0, now, now),
             *(letter.attempts, 0, 0, letter.size, letter.trace),
         )
-        self.dead.discard(letter)
-        event.seq = self.add(event, payload)
+        event.seq = self._insert(event)
         return event
 
 
@@ -145,11 +161,19 @@ def _prepare(database: sqlite3.Connection, file_name: str, size_bytes: int, sync
         (words,) = database.execute("PRAGMA quick_check(1)").fetchone()
         if words != "ok":
             raise _damaged(file_name, words)
-    found = schema_of(database, file_name, SCHEMA_VERSION, BadEventStore)
+    found = schema_of(database, file_name, event_schema.VERSION, BadEventStore)
+    if not found:  # before the first page is written, and without that of a file's start
+        database.execute(f"PRAGMA auto_vacuum = {event_schema.INCREMENTAL}")
     database.execute("PRAGMA journal_mode = WAL")
     database.execute(f"PRAGMA synchronous = {'FULL' if synchronous == 'full' else 'NORMAL'}")
-    if found == 0:
-        add_tables(database, SCHEMA, SCHEMA_VERSION)
+    database.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+    # Some builds of SQLite overwrite with zeros what is deleted: a body of 1 MB is 256 pages, written for nothing, since
+    # the pages go back to the file system.
+    database.execute("PRAGMA secure_delete = OFF")
+    if found:
+        event_schema.migrate(database, found)
+    else:
+        event_schema.make(database)
 
 
 def _damaged(file_name: str, words: str) -> BadEventStore:

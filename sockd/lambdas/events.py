@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
+from sockd.caches.blocking import in_thread
 from sockd.config import EventsConfig
-from sockd.errors import Draining, RequestTooLarge
+from sockd.errors import BadRequest, Draining, NoSuchFunction, RequestTooLarge
 from sockd.lambdas.clock import Clock, LoopClock
 from sockd.lambdas.dead_letters import DeadLetters, described
-from sockd.lambdas.destinations import Directories, parse_destination
+from sockd.lambdas.destinations import Directories, DirectoryDestination, parse_destination
 from sockd.lambdas.dispatcher import Dispatcher, Functions
 from sockd.lambdas.event import Event
 from sockd.lambdas.event_configs import EventInvokeConfig
@@ -31,6 +32,8 @@ from sockd.lambdas.trace_context import traceparent_of
 from sockd.telemetry import TraceContext
 
 CLOSE_DEADLINE_S = 2.0
+MOST_RETRIES = 100
+MOST_AGE_S = 366 * 24 * 3600
 
 
 class Events:
@@ -47,6 +50,7 @@ class Events:
         self.config = config
         self.clock = clock or LoopClock()
         self._functions = functions
+        self._directories = directories
         waiting, configs, dead_total = store.waiting(), store.configs.all(), store.dead.total()
         self.store = StoreThread(store, "sockd-events")
         self._endings = Endings(
@@ -76,6 +80,7 @@ class Events:
         """Let attempts that have their answer end, and close the store."""
         self.stop()
         await self._dispatcher.aclose(CLOSE_DEADLINE_S)
+        self._endings.close()
         await self.store.aclose()
 
     # -- accepting
@@ -106,7 +111,8 @@ class Events:
             event.trace = f"{traceparent_of(trace)} {trace.state}".rstrip()
         key = b""
         if retry_key:
-            key = hashlib.sha256(f"{name}\0{qualifier}\0{retry_key}\0".encode() + payload).digest()
+            about = f"{name}\0{self._functions.incarnation(name)}\0{qualifier}\0{retry_key}\0"
+            key = hashlib.sha256(about.encode() + payload).digest()
         # On its own: a caller that leaves must not leave an event in the store that nobody here knows of.
         accepting = asyncio.ensure_future(self._accept(event, payload, key))
         return str(uuid.UUID(bytes=await asyncio.shield(accepting)))
@@ -180,15 +186,35 @@ class Events:
         return sorted(found, key=lambda each: each.qualifier)
 
     async def put_event_config(self, wanted: EventInvokeConfig) -> EventInvokeConfig:
-        """Set it, with the time. Raises: NoSuchFunction; BadRequest for a destination that cannot be."""
+        """Set it, with the time. Raises: NoSuchFunction; BadRequest for a destination that is not there or cannot be."""
         self._functions.check(wanted.function, wanted.qualifier)
+        for key, value, most in (
+            ("max_retries", wanted.max_retries, MOST_RETRIES),
+            ("max_age_s", wanted.max_age_s, MOST_AGE_S),
+        ):
+            if value is not None and not 0 <= value <= most:
+                raise BadRequest(f"{key} must be from 0 to {most}")
         for destination in (wanted.on_success, wanted.on_failure):
             if destination:
-                parse_destination(destination)
+                await self._check_destination(destination)
         config = msgspec.structs.replace(wanted, modified_at=self.clock.now())
         await self.store.run(lambda store: store.configs.put(config))
         self._dispatcher.configs[config.function, config.qualifier] = config
         return config
+
+    async def _check_destination(self, text: str) -> None:
+        """Raises: BadRequest."""
+        target = parse_destination(text)
+        if isinstance(target, DirectoryDestination):
+            await in_thread(self._directories.check, target.name)
+            return
+        try:
+            self._functions.check(target.name, target.qualifier)
+        except NoSuchFunction as error:
+            raise BadRequest(
+                f"the destination {text[:200]!r} is not there: {error.message}; deploy the function first, or say "
+                "directory:NAME to have files written"
+            ) from None
 
     async def remove_event_config(self, name: str, qualifier: str) -> bool:
         """Back to the defaults; returns whether there was one."""

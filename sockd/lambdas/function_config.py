@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
+from sockd import toml
 from sockd.config import FunctionDefaults
 from sockd.errors import BadArchive, BadFunctionConfig, SecretsLocked
 from sockd.lambdas.archive import checked_path
@@ -87,8 +87,8 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     messages: int = 1000
     """Most that one run may pass on to the function."""
     endpoints: list[str] | None = None
-    """Where it may connect to: host, host:port, *.suffix, or a network. None: anywhere but link-local addresses and the
-    daemon's own ports; for a function without network: nowhere."""
+    """Where it may connect to: host, host:port, *.suffix, or a network, of which no name is resolved. None: anywhere but
+    link-local addresses, `initscripts.denied` and the daemon's own ports; for a function without network: nowhere."""
 
     def check(self) -> None:
         """Raises BadFunctionConfig for the first value out of its bounds."""
@@ -98,6 +98,8 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         if self.wasm is not None:
             try:
                 checked_path(self.wasm)
+                if not self.wasm.isprintable():
+                    raise BadArchive("control characters")
             except (BadArchive, UnicodeEncodeError):
                 raise BadFunctionConfig(f"initscript.wasm = {self.wasm[:80]!r}: must be a file of the code") from None
         if self.endpoints is not None and len(self.endpoints) > MAX_ENDPOINTS:
@@ -171,8 +173,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             overrides: of this deploy; they win over the file. None as a value means not overridden.
         Raises: BadFunctionConfig, naming the key and what it should be."""
         try:
-            table = tomllib.loads(text or "")
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            table = toml.loads(text or "")
+        except toml.BadToml as error:
             raise BadFunctionConfig(f"sockd.toml: {error}") from None
         given = {key: value for key, value in (overrides or {}).items() if value is not None}
         keys = tuple(key for key in cls.__struct_fields__ if key not in NOT_IN_FILES)
@@ -187,7 +189,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             _check_keys(table["initscript"], InitscriptConfig.__struct_fields__, "initscript.")
         try:
             config = msgspec.convert(msgspec.structs.asdict(defaults) | table, cls)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, OverflowError, RecursionError) as error:
             raise BadFunctionConfig(_words(error)) from None
         config.check()
         return config
@@ -211,7 +213,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         Raises: BadFunctionConfig, as `from_toml`."""
         try:
             config = msgspec.convert(msgspec.to_builtins(self) | changes, FunctionConfig).without_shadowed()
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, OverflowError, RecursionError) as error:
             raise BadFunctionConfig(_words(error)) from None
         config.check()
         return config
@@ -275,6 +277,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig(
                 'network = "none": a program with runtime = "provided" reaches its events over loopback, so it needs "host"'
             )
+        check_methods(self.methods)
         check_env(self.environment)
         check_deployer(self.deployer)
         if self.initscript is not None:
@@ -329,7 +332,12 @@ def _check_bounds(config: msgspec.Struct, bounds: dict[str, tuple[float, float]]
     for key, (least, most) in bounds.items():
         value = getattr(config, key)
         if not least <= value <= most:  # written so that NaN, which TOML knows, is out of bounds
-            raise BadFunctionConfig(f"{prefix}{key} = {value}: must be between {least:g} and {most:g}")
+            raise BadFunctionConfig(f"{prefix}{key} = {_number(value)}: must be between {least:g} and {most:g}")
+
+
+def _number(value: float) -> str:
+    """As people read it: a number of more digits than anyone does is told by its first ones."""
+    return str(value) if isinstance(value, float) or abs(value) < 1e15 else "a number that large"
 
 
 def _is_unicode(text: str) -> bool:
@@ -352,7 +360,7 @@ def _unknown_key(prefix: str, key: str, known: tuple[str, ...]) -> str:
     return f"unknown key {prefix + key[:80]!r}; {hint}"
 
 
-def _words(error: msgspec.ValidationError) -> str:
+def _words(error: Exception) -> str:
     """msgspec's "Expected `int`, got `str` - at `$.memory_mb`" with the key in front."""
     what, _, where = str(error).partition(" - at `$.")
     return f"{where.rstrip('`')}: {what}" if where else what

@@ -131,6 +131,11 @@ class Functions:
             del self._unready[name]
         return await self.get(name)
 
+    def incarnation(self, name: str) -> str:
+        """What tells a function from one that had its name before and was removed; empty: there is none."""
+        created_at = self._registry.created_at(name)
+        return "" if created_at is None else repr(created_at)
+
     def is_app(self, name: str) -> bool:
         """Whether a function is live and known to be a web app."""
         return name in self._live and bool(self._live[name].version.program.is_app)

@@ -106,7 +106,7 @@ def _limits(given: Mapping[str, Any]) -> dict[str, Any]:
         ours, convert = LIMITS[name]
         try:
             settings[ours] = convert(_text(value, name))
-        except ValueError:
+        except (ValueError, OverflowError):
             raise BadFunctionConfig(f"{FILE}: limits.{name} = {str(value)[:80]!r}: must be a number") from None
     return settings
 

@@ -146,6 +146,11 @@ class Registry:
             raise NoSuchFunction(f"no function {name!r}")
         return record
 
+    def created_at(self, name: str) -> float | None:
+        """When a function of this name was first deployed, after the last one was removed; None: there is none."""
+        row = self._database.execute("SELECT created_at FROM functions WHERE name = ?", (name,)).fetchone()
+        return float(row[0]) if row else None
+
     def list(self) -> list[FunctionRecord]:
         """The current version of every function, by name."""
         return [self._record(row) for row in self._database.execute(CURRENT + "ORDER BY name")]

@@ -35,6 +35,8 @@ LATE_S = 60.0
 """From then on a tick counts as missed."""
 SET_BACK_S = 3 * 3600.0
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+EXPRESSION_CHARS = 256
+TIMEZONE_CHARS = 50
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,13 @@ class NoSuchSchedule(SockdError):
 
     status = 404
     error_type = "ResourceNotFoundException"
+
+
+class ScheduleExists(SockdError):
+    """There is another schedule of this name, and its replacement was not asked for."""
+
+    status = 409
+    error_type = "ResourceConflictException"
 
 
 class Alarm(Protocol):
@@ -106,17 +115,30 @@ class Schedules:
         return self._schedules[name]
 
     async def put(
-        self, name: str, function: str, expression: str, *, timezone: str, event: bytes, qualifier: str = ""
+        self,
+        name: str,
+        function: str,
+        expression: str,
+        *,
+        timezone: str,
+        event: bytes,
+        qualifier: str = "",
+        replace: bool = True,
     ) -> Schedule:
         """Make a schedule, or give one of the same function another time or event.
 
-        Args: event: JSON, or nothing; qualifier: a version or an alias. Raises: BadRequest, NoSuchFunction, TooManyRequests."""
+        Args: event: JSON, or nothing; qualifier: a version or an alias; replace: False: only make one, or find the very same.
+        Raises: BadRequest, NoSuchFunction, ScheduleExists, TooManyRequests."""
         self._check(function, qualifier)
+        if len(expression) > EXPRESSION_CHARS or len(timezone) > TIMEZONE_CHARS:
+            raise BadRequest(f"an expression has at most {EXPRESSION_CHARS} characters, a time zone {TIMEZONE_CHARS}")
         old = self._schedules.get(name)
         if not NAME.fullmatch(name):
             raise BadRequest("a schedule's name is 1 to 64 of A-Z a-z 0-9 _ . -")
         if old is not None and old.function != function:
             raise BadRequest(f"the schedule {name} is one of {old.function}: choose another name, or remove it first")
+        if old is not None and not replace:
+            return _same(old, qualifier=qualifier, expression=expression, timezone=timezone, event=event)
         if old is None and len(self._schedules) >= self._events.config.max_schedules:
             raise TooManyRequests(f"there are {len(self._schedules)} schedules, which are events.max_schedules")
         check_event(event, self._events.config.max_payload_bytes)
@@ -251,3 +273,13 @@ class Schedules:
         next_at = await in_thread(when.after, start, since=schedule.created_at)
         if next_at and next_at < schedule.next_at and self._schedules.get(schedule.name) is schedule:
             await self._keep(msgspec.structs.replace(schedule, next_at=next_at))
+
+
+def _same(old: Schedule, **wanted: object) -> Schedule:
+    """The schedule that is there, if it is as wanted. Raises: ScheduleExists."""
+    if any(getattr(old, key) != value for key, value in wanted.items()):
+        raise ScheduleExists(
+            f"{old.function} has a schedule of this name already, {old.expression}: give the new one a name of its own "
+            f"(--name OTHER), or change this one (--name {old.name})"
+        )
+    return old

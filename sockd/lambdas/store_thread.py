@@ -7,6 +7,7 @@ Owns the thread and the store. The event loop never waits for the disk, and a co
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import sqlite3
 import threading
@@ -26,9 +27,13 @@ class Store(Protocol):
 
     def close(self) -> None: ...
 
+    def tidy(self) -> bool:
+        """One short step of what can wait until nobody wants anything else. Returns whether there are more."""
+
 
 S = TypeVar("S", bound=Store)
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 Work = tuple[Callable[[Any], Any], "asyncio.Future[Any]"]
 Result = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
@@ -61,16 +66,29 @@ class StoreThread(Generic[S]):
     def _main(self) -> None:
         going = True
         while going:
-            batch = [self._queue.get()]
-            while len(batch) < MOST_AT_ONCE:
-                try:
-                    batch.append(self._queue.get_nowait())
-                except queue.Empty:
-                    break
-            going = None not in batch
-            results = self._transact([work for work in batch if work is not None])
-            self._loop.call_soon_threadsafe(_resolve, results)
+            self._tidy_while_idle()
+            going = self._turn()
         self._store.close()
+
+    def _turn(self) -> bool:
+        """One transaction. Returns whether there is to be another one. What it was about is let go of when it is over: it
+        may be megabytes, and the next one may be hours away."""
+        batch = [self._queue.get()]
+        while len(batch) < MOST_AT_ONCE:
+            try:
+                batch.append(self._queue.get_nowait())
+            except queue.Empty:
+                break
+        results = self._transact([work for work in batch if work is not None])
+        self._loop.call_soon_threadsafe(_resolve, results)
+        return None not in batch
+
+    def _tidy_while_idle(self) -> None:
+        try:
+            while self._queue.empty() and self._store.tidy():
+                continue
+        except sqlite3.Error as error:  # a full disk, most likely: what is to be written next will tell
+            _log.warning("the store cannot be made smaller: %s", error)
 
     def _transact(self, batch: list[Work]) -> list[Result]:
         run = self._store.database.execute

@@ -49,7 +49,9 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     async def serve() -> None:
         worker = Worker()
-        functions = Functions(worker.invoke, lambda name, _: worker.function(name), lambda name: 1, error_body)
+        functions = Functions(
+            worker.invoke, lambda name, _: worker.function(name), lambda name: 1, error_body, lambda name: ""
+        )
         config = EventsConfig(retries=0)
         worker.events = Events(EventStore.open(path / "e"), functions, Directories(path / "d", {}), config)
         worker.events.start()

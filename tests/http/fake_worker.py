@@ -247,6 +247,9 @@ class FakeWorker:
             raise ERRORS["raises"]()
         return msgspec.structs.replace(invocation(b""), streamed=True)
 
+    def incarnation(self, name: str) -> str:
+        return "first"
+
     def is_app(self, name: str) -> bool:
         return name in STREAMS
 

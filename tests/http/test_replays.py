@@ -79,3 +79,26 @@ async def test_answers_are_kept_within_bounds() -> None:
     await replays.once(("k",), b"x", run, strict=True)
     assert run.runs == 7
     assert len(replays) == 1
+
+
+async def test_who_waits_runs_the_request_when_the_first_hangs_up_before_it_is_run() -> None:
+    replays, first, others = Replays(HttpConfig()), Counted(Answer(503, "retry-after: 1\r\n", b"")), Counted()
+    first.go.clear()
+    left = asyncio.ensure_future(replays.once(("k",), b"x", first, strict=True, gone=lambda: True))
+    await asyncio.sleep(0)
+    waiting = [asyncio.ensure_future(replays.once(("k",), b"x", others, strict=True)) for _ in range(3)]
+    await asyncio.sleep(0)
+    first.go.set()
+    assert (await left).status == 503
+    assert {answer.status for answer in await asyncio.gather(*waiting)} == {200}
+    assert (first.runs, others.runs) == (1, 1)
+
+
+async def test_who_waits_gets_what_was_run_though_the_first_has_hung_up() -> None:
+    replays, run = Replays(HttpConfig()), Counted()
+    run.go.clear()
+    asked = [asyncio.ensure_future(replays.once(("k",), b"x", run, strict=True, gone=lambda: True)) for _ in range(2)]
+    await asyncio.sleep(0)
+    run.go.set()
+    assert [answer.status for answer in await asyncio.gather(*asked)] == [200, 200]
+    assert run.runs == 1

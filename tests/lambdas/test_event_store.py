@@ -10,16 +10,19 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sockd.errors import StorageFull
+from sockd.lambdas import event_schema
 from sockd.lambdas.event import Event
 from sockd.lambdas.event_configs import EventInvokeConfig
-from sockd.lambdas.event_store import BadEventStore, EventStore
+from sockd.lambdas.event_store import SPARE_PAGES, BadEventStore, EventStore
 from sockd.lambdas.schedule_table import Schedule
 from sockd.lambdas.store_thread import StoreThread
+from tests.support.old_events import old_events
 
 NOW = 1_700_000_000.0
 
@@ -195,3 +198,66 @@ async def test_a_full_disk_is_told_and_loses_nothing_that_was_committed(path: Pa
         await thread.run(lambda store: store.add(event(size=100_000), bytes(100_000)))
     assert await thread.run(lambda store: store.waiting()) == [kept]
     await thread.aclose()
+
+
+def test_a_file_of_an_older_sockd_keeps_what_is_in_it_and_gets_smaller(path: Path) -> None:
+    old = old_events(path, [b'{"n": %d}' % number for number in range(3)])
+    old.execute("INSERT INTO configs VALUES ('f', '$LATEST', 1, NULL, '', 'directory:x', 5.0)")
+    old.execute("INSERT INTO accepted VALUES (x'01', x'02', 5.0)")
+    old.execute("CREATE TABLE filler AS SELECT randomblob(20000000) AS it")
+    old.execute("DROP TABLE filler")
+    old.close()
+    assert path.stat().st_size > 20_000_000
+    store = EventStore.open(path)
+    assert [store.payload(each.seq) for each in store.waiting()] == [b'{"n": %d}' % number for number in range(3)]
+    letters = store.dead.last(10)
+    assert [(letter.reason, letter.error_type, letter.size) for letter in letters] == [
+        ("RetriesExhausted", "ValueError", 8)
+    ] * 3
+    assert [store.dead.payload(letter) for letter in letters] == [b'{"n": 2}', b'{"n": 1}', b'{"n": 0}']
+    assert store.dead.total() == (3, 24)
+    assert store.dead.discard(letters[0]) and store.dead.total() == (2, 16)
+    assert (len(store.configs.all()), store.known(b"\x01", 0)) == (1, b"\x02")
+    assert store.database.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+    store.close()
+    EventStore.open(path).close()
+    assert path.stat().st_size < 1_000_000
+
+
+def test_a_migration_that_is_cut_off_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old_events(path, [b"{}"]).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(event_schema, "FROM_1_TO_2", event_schema.FROM_1_TO_2 + "SELECT nothing;")
+        with pytest.raises(BadEventStore):
+            EventStore.open(path)
+    store = EventStore.open(path)
+    assert [store.payload(each.seq) for each in store.waiting()] == [b"{}"]
+    store.close()
+
+
+def test_an_event_that_dies_moves_without_its_body(store: EventStore) -> None:
+    """Counted in pages that are written."""
+    for _ in range(20):
+        add(store, event(size=1_000_000), os.urandom(1_000_000))
+    store.database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    store.dead.bury_function("f", NOW, "FunctionRemoved", but=[])
+    _, written, _ = store.database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    assert written < 50
+    assert store.dead.total() == (20, 20_000_000)
+
+
+@pytest.mark.anyio
+async def test_what_deleted_bodies_leave_is_given_back_when_nothing_is_to_be_done(path: Path) -> None:
+    store = EventStore.open(path)
+    thread = StoreThread(store, "events")
+    made = [await thread.run(lambda store: add(store, event(), os.urandom(1_000_000))) for _ in range(20)]
+    kept = made.pop()
+    for each in made:
+        await thread.run(partial(EventStore.remove, seq=each.seq))
+    await thread.aclose()
+    again = EventStore.open(path)
+    while again.tidy():
+        continue
+    assert again.payload(kept.seq) is not None
+    assert path.stat().st_size < 1_000_000 + SPARE_PAGES * 4096 + 100_000
+    again.close()

@@ -15,7 +15,7 @@ from sockd import errors
 from sockd.lambdas.event_store import EventStore
 from sockd.lambdas.events import Events
 from sockd.lambdas.schedule_expressions import BadSchedule, in_zone, parse
-from sockd.lambdas.schedules import NoSuchSchedule, Schedules
+from sockd.lambdas.schedules import NoSuchSchedule, ScheduleExists, Schedules
 from tests.lambdas.events.house import House, settled
 from tests.support.fake_clock import until
 
@@ -214,6 +214,22 @@ async def test_schedules_can_be_changed_switched_off_and_removed(calendar: Calen
                 await call
         await calendar.passes(events, schedules, 2 * HOUR)
         assert len(calendar.functions.ran) == 1
+
+
+@pytest.mark.anyio
+async def test_a_schedule_that_is_not_to_be_replaced_stays(calendar: Calendar) -> None:
+    async with calendar.living() as (_, schedules):
+        first = await schedules.put("f", "f", "rate(1 minute)", timezone="UTC", event=b"", replace=False)
+        again = await schedules.put("f", "f", "rate(1 minute)", timezone="UTC", event=b"", replace=False)
+        assert again is first
+        for other in (
+            {"expression": "rate(2 minutes)", "timezone": "UTC", "event": b""},
+            {"expression": "rate(1 minute)", "timezone": "Europe/Berlin", "event": b""},
+            {"expression": "rate(1 minute)", "timezone": "UTC", "event": b"{}"},
+        ):
+            with pytest.raises(ScheduleExists, match="--name OTHER"):
+                await schedules.put("f", "f", **other, replace=False)  # type: ignore[arg-type]
+        assert schedules.all() == [first]
 
 
 @pytest.mark.anyio

@@ -310,7 +310,7 @@ def no_replays() -> None:
     """Who asks again is another one who asks."""
 
     async def once(
-        self: replays.Replays, key: Any, body: Any, run: Callable[[], Awaitable[Any]], *, strict: bool
+        self: replays.Replays, key: Any, body: Any, run: Callable[[], Awaitable[Any]], *, strict: bool, gone: Any = None
     ) -> Any:
         return await run()
 

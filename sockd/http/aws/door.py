@@ -79,6 +79,7 @@ class LambdaApi:
 
     def __init__(self, worker: LambdaWorker, access: Access, config: Config, tmp: Path) -> None:
         """Args: tmp: a directory for uploads, on the disk of the state directory."""
+        self._worker = worker
         self._access = access
         self._config = config.http
         self._host_allowed = host_check(config.http.listen)
@@ -159,6 +160,9 @@ class LambdaApi:
             key = admitted.retried_as
             if key is None:
                 return await self._run(admitted, body, request_id, exchange)
+            if admitted.operation in EVENTS:
+                # Of what creates or removes the function, a retry is to find its answer all the same.
+                key = (*key, self._incarnation(admitted.segments[0]))
             return await self.replays.once(
                 key, body, lambda: self._run(admitted, body, request_id, exchange), strict=False
             )
@@ -167,6 +171,12 @@ class LambdaApi:
             return refusal(Draining("the worker stopped before the operation had ended"), request_id_text(request_id))
         except Exception as error:
             return refusal(error, request_id_text(request_id))
+
+    def _incarnation(self, segment: str) -> str:
+        try:
+            return self._worker.incarnation(function_named(segment).name)
+        except SockdError:
+            return ""  # the operation will say what is wrong
 
     async def _run(
         self, admitted: Admitted, body: bytes | bytearray, request_id: bytes, exchange: LambdaExchange

@@ -30,6 +30,7 @@ from sockd.errors import (
     TooManyRequests,
 )
 from sockd.http.answers import Answer, failure
+from sockd.http.fields import field
 
 RESERVED_REACHED = "ReservedFunctionConcurrentInvocationLimitExceeded"
 CALLER_LIMIT = "CallerRateLimitExceeded"
@@ -141,10 +142,10 @@ def refusal(error: Exception, request_id: str, function_arn: str = "") -> Answer
         error = ResourceNotFound(f"Function not found: {function_arn}")
     status, code = _code(error)
     body = {"Type": "User" if status < 500 else "Service", "Message": error.message, "message": error.message}
-    fields = f"content-type: application/json\r\nx-amzn-requestid: {request_id}\r\nx-amzn-errortype: {code}\r\n"
+    fields = f"content-type: application/json\r\nx-amzn-requestid: {request_id}\r\n" + field("x-amzn-errortype", code)
     if isinstance(error, TooManyRequests):
         body["Reason"] = CALLER_LIMIT if isinstance(error, TooManyUploads | TooManyEvents) else RESERVED_REACHED
-        fields += f"retry-after: {error.retry_after_s}\r\n"
+        fields += field("retry-after", error.retry_after_s)
     elif status == 503:
         fields += "retry-after: 1\r\n"
     return Answer(status, fields, msgspec.json.encode(body))

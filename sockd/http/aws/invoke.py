@@ -20,6 +20,7 @@ from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker, Told
+from sockd.http.fields import field
 from sockd.http.request_ids import request_id_text
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.aliases import LATEST
@@ -91,7 +92,7 @@ async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[
     if log_type == "Tail":
         told = await worker.invoke_told(request)
         answer = _function_error(told.error, text_id) if told.error else _succeeded(told.invocation, text_id)
-        return answer.adding(f"x-amz-log-result: {log_tail(told, text_id)}\r\n")
+        return answer.adding(field("x-amz-log-result", log_tail(told, text_id)))
     try:
         invocation = await worker.invoke(request)
     except FUNCTION_ERRORS as error:
@@ -122,7 +123,7 @@ def client_context(header: str) -> Any:
 
 def executed(version: str) -> str:
     """The header that tells which version ran."""
-    return f"x-amz-executed-version: {version}\r\n"
+    return field("x-amz-executed-version", version)
 
 
 def call_id(headers: Mapping[str, str]) -> bytes:

@@ -22,6 +22,7 @@ from sockd.errors import (
 )
 from sockd.http.answers import Answer, failure, invocation_fields
 from sockd.http.aws.errors import RESERVED_REACHED, AccessDenied
+from sockd.http.fields import field
 from sockd.http.urls.response import BadReply
 
 FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut, BadReply)
@@ -50,14 +51,14 @@ def refusal(error: Exception, request_id: str) -> Answer:
     if isinstance(error, FUNCTION_ERRORS):
         told = "" if error.invocation is None else invocation_fields(error.invocation, request_id)
         fields = told or f"x-amzn-requestid: {request_id}\r\n"
-        kind = f"x-sockd-error: {_type(error.error_type)}\r\n"
+        kind = field("x-sockd-error", _type(error.error_type))
         return Answer(502, f"content-type: text/plain\r\n{fields}{kind}", b"Internal Server Error")
     if isinstance(error, NoSuchFunction):
         return _service(403, AccessDenied.error_type, request_id, {"Message": None})
     if isinstance(error, TooManyRequests):
         body = {"Reason": RESERVED_REACHED, "Type": "User", "message": "Rate Exceeded."}
         answer = _service(429, error.error_type, request_id, body)
-        return answer.adding(f"retry-after: {error.retry_after_s}\r\n")
+        return answer.adding(field("retry-after", error.retry_after_s))
     if error.status < 500:
         body = {"Message": error.message}
         if isinstance(error, RequestTooLarge):
@@ -68,7 +69,9 @@ def refusal(error: Exception, request_id: str) -> Answer:
 
 
 def _service(status: int, kind: str, request_id: str, body: Mapping[str, str | None]) -> Answer:
-    fields = f"{_JSON}x-amzn-requestid: {request_id}\r\nx-amzn-errortype: {kind}\r\nx-sockd-error: {kind}\r\n"
+    fields = (
+        f"{_JSON}x-amzn-requestid: {request_id}\r\n" + field("x-amzn-errortype", kind) + field("x-sockd-error", kind)
+    )
     return Answer(status, fields, msgspec.json.encode(body))
 
 

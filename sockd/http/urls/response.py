@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sockd.errors import SockdError
+from sockd.http.fields import field
 from sockd.http.urls.event import HOP_BY_HOP
 
 HEADERS_BYTES = 64 * 1024
@@ -154,7 +155,7 @@ def check_size(fields: Iterable[tuple[str, str]]) -> None:
 
 def lines(fields: Iterable[tuple[str, str]]) -> str:
     """Headers as they are written."""
-    return "".join(f"{name}: {value}\r\n" for name, value in fields)
+    return "".join(field(name, value) for name, value in fields)
 
 
 def _value(value: _Value, where: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -404,3 +405,35 @@ def test_a_bad_script(house: PrivateWorker, deploy: Deploy, s3: Client, happened
     answer = house.invoke("f", {"keys": ["a"]})
     assert (answer.status, answer.error) == (500, "Initscript.LaunchAborted")
     happened(f"calls off: {answer.error}")
+
+
+@case(
+    "K15",
+    "an endpoint by name where only networks are allowed; the same by address, by its name, and by an address that carries it",
+    expect="the engine resolves no name that no rule names, and connects to no address that carries a denied one",
+)
+def test_where_the_engine_connects_to(
+    house: PrivateWorker, deploy: Deploy, server: S3Process, s3: Client, tmp_path: Path, happened: Happened
+) -> None:
+    env = patient(server)
+    seen = {}
+    for host, endpoints, expected in (
+        ("127.0.0.1", ["127.0.0.0/8"], "region"),
+        ("localhost", ["127.0.0.0/8", "::1/128"], "network"),
+        ("localhost", ["localhost"], "region"),
+    ):
+        named = {key: value.replace("127.0.0.1", host) for key, value in env.items()}
+        deploy("f", fetching("a"), READS + f"# {host} {endpoints}\n", env=named, script={"endpoints": endpoints})
+        answer, where = read(house, "f", "a")
+        assert (answer.json, where) == ([digest(A)], [expected]), (host, endpoints)
+        seen[f"{host} by {endpoints}"] = where[0]
+    script = tmp_path / "fetches.wasm"
+    script.write_bytes(fetching("a"))
+    reached = ["64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "::ffff:0:a9fe:a9fe", "::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe"]
+    reached += ["2001:db8::5efe:a9fe:a9fe", "2001:0:a9fe:a9fe::1", "100.100.100.200", "168.63.129.16", "metadata.goog"]
+    for address in reached:
+        url = f"http://[{address}]" if ":" in address else f"http://{address}"
+        pairs = [f"--env={key}={value}" for key, value in server.env(url).items()]
+        refused = house.cli("initscript", "run", str(script), *pairs, check=False)
+        assert "it may not connect to its endpoints" in refused.stderr, (address, refused)
+    happened(f"{seen}; {len(reached)} addresses and names denied")

@@ -9,11 +9,27 @@ import socket
 import pytest
 
 from initscripts.region import Region
-from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed, policy
+from initscripts.rpc import DENIED, ConnectionPool, Dialer, EndpointPolicy, RpcFailed, policy
+from sockd.config import Config
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.peer import Request, peer
 
 LINK_LOCAL = ["169.254.169.254", "169.254.0.1", "::ffff:169.254.169.254", "fe80::1", "fe80::1%lo", "fd00:ec2::254"]
+METADATA = ["100.100.100.200", "168.63.129.16", "169.254.170.2", "192.0.0.192", "fd00:ec2::23"]
+CARRYING = [
+    *("64:ff9b::169.254.169.254", "64:ff9b::a9fe:a9fe", "64:ff9b::6464:64c8", "2002:a9fe:a9fe::", "2002:a83f:8110::1"),
+    *("::ffff:0:169.254.169.254", "::169.254.169.254", "::a83f:8110", "::ffff:100.100.100.200"),
+    *(
+        "64:ff9b:1::169.254.169.254",
+        "64:ff9b:1:a9fe:a9:fe00::",
+        "64:ff9b:1:0:a9:fea9:fe00:0",
+        "64:ff9b:1:7:64:6464:c800:0",
+    ),
+    *("64:ff9b:1:a9:fe:a9fe::", "2001:0:a9fe:a9fe::1", "2001:0:7f00:1:0:0:5601:5601", "2001:0:7f00:1:0:0:9b9b:9b37"),
+    *("2001:db8::5efe:169.254.169.254", "fd12::200:5efe:a83f:8110", "2001:db8::200:5efe:100.100.100.200"),
+]
+"""Addresses of IPv6 that a translator or a tunnel takes for one of those: NAT64, 6to4, SIIT, compatible, Teredo, ISATAP."""
+METADATA_NAMES = ["metadata.google.internal", "metadata.goog", "instance-data", "metadata.tencentyun.com"]
 MULTICAST = ["224.0.0.1", "239.1.2.3", "ff02::1"]
 
 
@@ -29,10 +45,49 @@ def own_addresses() -> list[str]:
     return ["127.0.0.1", "127.9.8.7", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1", "::ffff:0.0.0.0", *outward, *mapped]
 
 
-@pytest.mark.parametrize("ip", LINK_LOCAL + MULTICAST)
-@pytest.mark.parametrize("allowed", [None, ["0.0.0.0/0", "::/0", "169.254.169.254", "name"]])
+@pytest.mark.parametrize("ip", LINK_LOCAL + METADATA + CARRYING + MULTICAST)
+@pytest.mark.parametrize("allowed", [None, ["0.0.0.0/0", "::/0", "169.254.169.254", "168.63.129.16", "name"]])
 def test_some_addresses_are_nobodys(ip: str, allowed: list[str] | None) -> None:
     assert not EndpointPolicy(allowed).allows("name", ip, 80)
+
+
+def test_what_is_denied_besides_is_the_operators_choice() -> None:
+    rules = EndpointPolicy(None, denied_endpoints=["10.0.0.0/8", "*.internal", "secret.example:80"])
+    assert rules.allows("name", "168.63.129.16", 80) and not rules.allows("name", "64:ff9b::10.1.2.3", 80)
+    for host, port, is_denied in (
+        ("a.internal", 1, True),
+        ("secret.example", 80, True),
+        ("secret.example", 81, False),
+        ("metadata.google.internal", 80, True),
+    ):
+        assert rules.allows(host, "192.0.2.7", port) is not is_denied
+        assert _is_asked_for(rules, host, port) is not is_denied
+    for unreachable in ("169.254.169.254", "2002:a9fe:a9fe::", "fe80::1"):
+        assert not rules.allows("name", unreachable, 80)
+    assert tuple(Config().initscripts.denied) == DENIED
+
+
+@pytest.mark.parametrize("name", METADATA_NAMES)
+def test_names_of_metadata_services_are_not_resolved(name: str) -> None:
+    for allowed in (None, [name], ["*.internal", "0.0.0.0/0"]):
+        assert not _is_asked_for(EndpointPolicy(allowed), name, 80)
+
+
+@pytest.mark.parametrize("name", ["secret-bytes.attacker.example", "2852039166", "0x7f.1", "localhost"])
+def test_networks_have_no_name_resolved(name: str) -> None:
+    """The question itself would carry data to whoever answers for the name."""
+    assert not _is_asked_for(EndpointPolicy(["10.0.0.0/8", "::/0", "good.example"]), name, 80)
+    assert _is_asked_for(EndpointPolicy(["10.0.0.0/8", "good.example"]), "good.example", 80)
+    assert _is_asked_for(EndpointPolicy(["10.0.0.0/8"]), "10.1.2.3", 80)
+
+
+def _is_asked_for(rules: EndpointPolicy, host: str, port: int) -> bool:
+    """Whether a connection by this name is begun, which resolves it."""
+    try:
+        rules.check_name(host, port)
+    except RpcFailed:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("ip", ["127.0.0.1", "10.1.2.3", "192.0.2.7", "::1", "2001:db8::1", "::ffff:10.0.0.1"])
@@ -129,7 +184,10 @@ async def test_addresses_that_are_none(dialer: Dialer, address: str) -> None:
 async def test_a_name_for_a_denied_address_is_found_out(pool: ConnectionPool, region: Region, scheme: str) -> None:
     async with peer(_welcome) as server:
         methods = {"http": "GET /", "tcp": "line", "grpc": "/a/b"}
-        for policy in (EndpointPolicy(denied_ports=[server.port]), EndpointPolicy(["10.0.0.0/8"])):
+        for policy in (
+            EndpointPolicy(denied_ports=[server.port]),
+            EndpointPolicy(denied_endpoints=["127.0.0.0/8", "::1"]),
+        ):
             connection = Dialer({}, policy, pool).connect(f"{scheme}://localhost:{server.port}")
             async with failing("denied", errno.EACCES):
                 await ask(connection, region, methods[scheme])
@@ -150,7 +208,7 @@ async def test_the_address_that_was_judged_is_the_one_connected_to(
 
     async with peer(_welcome, host="127.0.0.2") as server:
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
-        policy = EndpointPolicy(["127.0.0.2"])
+        policy = EndpointPolicy(["rebound.example"], denied_endpoints=["127.0.0.1"])
         connection = Dialer({}, policy, pool).connect(f"http://rebound.example:{server.port}")
         assert content(await ask(connection, region, "GET /")) == b"welcome"
         assert server.requests[0].headers["host"] == f"rebound.example:{server.port}"

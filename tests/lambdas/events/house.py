@@ -30,6 +30,7 @@ class FakeFunctions:
         self.ran: list[tuple[str, bytes, float]] = []
         self.ids: set[bytes] = set()
         self.holding: asyncio.Event | None = None
+        self.incarnations: dict[str, str] = {}
         self.places = 10
         self.at_once = self.most_at_once = 0
 
@@ -45,6 +46,9 @@ class FakeFunctions:
             return Invocation(self.do[request.name](request.payload), "warm", "s", "7")
         finally:
             self.at_once -= 1
+
+    def incarnation(self, name: str) -> str:
+        return self.incarnations.get(name, "first")
 
     def check(self, name: str, qualifier: str) -> None:
         if name not in self.do:
@@ -71,8 +75,10 @@ class House:
         functions = self.functions
         events = Events(
             EventStore.open(self.path / "events.sqlite"),
-            Functions(functions.invoke, functions.check, lambda name: functions.places, error_body),
-            Directories(self.path / "directories", {}),
+            Functions(
+                functions.invoke, functions.check, lambda name: functions.places, error_body, functions.incarnation
+            ),
+            Directories(self.path / "directories", {"missing": str(self.path / "missing")}),
             self.config,
             self.clock,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from sockd import errors
@@ -80,10 +81,23 @@ async def test_other_destinations_are_refused(house: House, destination: str) ->
             await events.put_event_config(EventInvokeConfig(function="f", on_success=destination))
 
 
-async def test_a_destination_that_is_gone_makes_a_dead_letter(house: House) -> None:
+async def test_a_destination_that_is_not_there_is_refused(house: House) -> None:
     house.functions.do["f"] = lambda payload: b"1"
+    wanted = EventInvokeConfig(function="f")
+    async with house.open() as events:
+        for side in ("on_success", "on_failure"):
+            with pytest.raises(errors.BadRequest, match="'nobody' is not there: no function 'nobody'; deploy the"):
+                await events.put_event_config(msgspec.structs.replace(wanted, **{side: "nobody"}))
+            with pytest.raises(errors.BadRequest, match="no directory of this host"):
+                await events.put_event_config(msgspec.structs.replace(wanted, **{side: "directory:missing"}))
+        assert events.event_configs("f") == []
+
+
+async def test_a_destination_that_is_gone_makes_a_dead_letter(house: House) -> None:
+    house.functions.do["f"] = house.functions.do["gone"] = lambda payload: b"1"
     async with house.open() as events:
         await events.put_event_config(EventInvokeConfig(function="f", on_success="gone"))
+        del house.functions.do["gone"]
         event_id = await events.accept("f", "", b'{"a": 1}', source="aws")
         await all_over(events, house.clock)
         letter = await events.dead_letters.show(event_id)

@@ -138,6 +138,17 @@ async def test_a_retry_of_an_sdk_is_not_a_second_event(house: House) -> None:
         assert await events.accept("f", "", b"1", source="aws", retry_key="id") != first
 
 
+async def test_a_retry_is_no_event_of_another_function_that_has_the_name_now(house: House) -> None:
+    house.functions.do["f"] = lambda payload: b"1"
+    async with house.open() as events:
+        first = await events.accept("f", "", b"{}", source="aws", retry_key="k")
+        house.functions.incarnations["f"] = "second"
+        second = await events.accept("f", "", b"{}", source="aws", retry_key="k")
+        assert first != second
+        await all_over(events, house.clock)
+        assert len(house.functions.ran) == 2
+
+
 async def test_a_full_disk_is_waited_for_and_what_ran_is_not_run_again(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
