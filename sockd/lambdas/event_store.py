@@ -2,6 +2,7 @@
 
     events     accepted and not over: function, payload, how often it was tried, when it is due
     accepted   ids that SDKs keep over their retries, for a few minutes
+    attempts, suspicions   what was running when a daemon died, see `attempt_table`
     dead, configs, schedules   see `dead_letter_table`, `event_configs` and `schedule_table`
 
 Owns the file, 0600, and knows nothing of time or of functions. An event is in exactly one of `events` and `dead`, and
@@ -14,11 +15,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from sockd.errors import SockdError
+from sockd.lambdas.attempt_table import AttemptTable
 from sockd.lambdas.database import add_tables, schema_of
 from sockd.lambdas.dead_letter_table import COLUMNS, MOVED, NAMES, DeadLetter, DeadLetterTable
 from sockd.lambdas.event import Event
@@ -49,6 +53,7 @@ class EventStore:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database
+        self.attempts = AttemptTable(database)
         self.dead = DeadLetterTable(database)
         self.configs = ConfigTable(database)
         self.schedules = ScheduleTable(database)
@@ -74,6 +79,18 @@ class EventStore:
 
     def close(self) -> None:
         self.database.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A block whose statements all happen or none; before the store has a thread. Raises: sqlite3.Error."""
+        self.database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.database.execute("COMMIT")
+        except BaseException:
+            if self.database.in_transaction:
+                self.database.execute("ROLLBACK")
+            raise
 
     # -- events
 
@@ -105,7 +122,8 @@ class EventStore:
         return row[0] if row else None
 
     def note(self, event: Event) -> None:
-        """Keep what has changed of an event: when it is due, how often it was tried."""
+        """Keep what has changed of an event whose attempt is over: when it is due, how often it was tried."""
+        self.attempts.end(event.seq)
         self.database.execute(
             "UPDATE events SET due_at = ?, attempts = ?, failures = ?, throttles = ? WHERE seq = ?",
             (event.due_at, event.attempts, event.failures, event.throttles, event.seq),
@@ -150,6 +168,7 @@ def _prepare(database: sqlite3.Connection, file_name: str, size_bytes: int, sync
     database.execute(f"PRAGMA synchronous = {'FULL' if synchronous == 'full' else 'NORMAL'}")
     if found == 0:
         add_tables(database, SCHEMA, SCHEMA_VERSION)
+    database.executescript(AttemptTable.SCHEMA)
 
 
 def _damaged(file_name: str, words: str) -> BadEventStore:
