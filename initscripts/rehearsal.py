@@ -24,6 +24,7 @@ from initscripts.modules import ModuleInfo, check_module, compile_module
 from initscripts.report import RunReport
 from initscripts.rpc import preload
 from initscripts.run import RunRequest
+from sockd.kernel.readiness import readable
 from storage_lib.sockd_initscript import wire
 
 _ONE_FD = socket.CMSG_SPACE(struct.calcsize("i"))
@@ -130,18 +131,8 @@ async def _next(sock: socket.socket) -> dict[str, Any] | None:
             data, beside, _, _ = sock.recvmsg(wire.MAX_DATAGRAM, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
             break
         except BlockingIOError:
-            await _readable(sock)
+            await readable(sock.fileno())
     for _, _, content in beside:
         for (fd,) in struct.iter_unpack("i", content):
             os.close(fd)
     return wire.decode(data)[0] if data else None
-
-
-async def _readable(sock: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    came = asyncio.Event()
-    loop.add_reader(sock.fileno(), came.set)
-    try:
-        await came.wait()
-    finally:
-        loop.remove_reader(sock.fileno())

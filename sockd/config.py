@@ -248,6 +248,12 @@ class EventsConfig(Slice, frozen=True):
     """After errors of a function, unless its event-invoke-config says otherwise."""
     retry_delays_s: tuple[float, ...] = (60.0, 120.0)
     """Before the first retry and the second; the last one holds for all that follow."""
+    max_deaths: int = 3
+    """An event during which so many daemons have died, SIGKILL included, is a dead letter (WorkerDied)."""
+    death_delay_s: float = 10.0
+    """Before a function runs its next event, one at a time, when a daemon has died while it ran some; it doubles each time."""
+    max_death_delay_s: float = 3600.0
+    """The longest that it becomes; a function during whose events no daemon died for twice as long begins anew."""
     max_age_s: int = 6 * 3600
     """How long an event is tried, unless its function's event-invoke-config says otherwise."""
     throttle_delay_s: float = 1.0

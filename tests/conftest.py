@@ -1,4 +1,5 @@
-"""What every test gets: a private mount namespace, a balanced ledger, uvloop, and no blocking call in the event loop.
+"""What every test gets: a private mount namespace, a balanced ledger, uvloop, no blocking call in the event loop, and no
+descriptor closed that a loop watches.
 
 Async tests are marked `anyio` and run on the daemon's own loop. A blocking socket call or sleep inside sockd, while an
 event loop runs in the same thread, raises blockbuster.BlockingError; reads and writes of files do not, because those of
@@ -17,7 +18,7 @@ import uvloop
 from blockbuster import BlockBuster
 
 from sockd.kernel import mounts
-from tests.support import broken_off, cases, failpoints
+from tests.support import broken_off, cases, failpoints, watched_descriptors
 from tests.support.ledger import Ledger, claim_group
 
 # A slow example says more of a busy machine than of the code; what hangs runs into the timeout of its test.
@@ -28,6 +29,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("sockd")
 
 BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
+GUARD = watched_descriptors.install(is_fatal=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
         claim_group()
     # libuv keeps a pipe for signals from its first loop to the end of the process; no test is to blame for it.
     uvloop.new_event_loop().close()
+    # Python processes that tests start have the guard of event loops, too.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(watched_descriptors.SITE), os.environ.get("PYTHONPATH")))
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -72,6 +78,14 @@ def ledger() -> Iterator[Ledger]:
     ledger = Ledger()
     yield ledger
     ledger.check()
+
+
+@pytest.fixture(autouse=True)
+def loop_guard() -> Iterator[watched_descriptors.Guard]:
+    """Fails the test for what its loops' callbacks did: an error that is raised there is only logged."""
+    yield GUARD
+    found = GUARD.take_violations()
+    assert not found, "\n".join(found)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 
 _READ_BYTES = 16384
+_POPULATION = ("cgroup.events", "cgroup.procs", "cgroup.threads", "tasks", "cgroup.freeze", "freezer.state")
+"""What tells of the processes of a cgroup, of version 1 and 2."""
 
 
 class CgroupFiles:
@@ -80,3 +82,14 @@ class CgroupFiles:
         with open(f"{self.path}/cgroup.procs", encoding="ascii") as procs:
             # 0 stands for a process that our pid namespace does not show.
             return [pid for pid in map(int, procs) if pid]
+
+    def population(self) -> str:
+        """All that the kernel says about its processes and threads, in one line for a log. Raises nothing."""
+        words = []
+        for name in filter(self.exists, _POPULATION):
+            try:
+                with open(f"{self.path}/{name}", encoding="ascii") as file:  # a kept one may be write-only
+                    words.append(f"{name}: {' '.join(file.read(_READ_BYTES).split()) or 'empty'}")
+            except OSError as error:
+                words.append(f"{name}: {error.strerror}")
+        return f"{self.path} ({'; '.join(words)})"

@@ -17,6 +17,7 @@ from sockd.kernel.cgroup_controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV
 from sockd.kernel.cgroup_files import CgroupFiles
 from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
 from sockd.kernel.hierarchies import Controller, Hierarchies
+from sockd.kernel.readiness import readable
 from sockd.kernel.socket_counts import NO_FUNCTION, NO_LIMIT, UNCOUNTED, SocketCounts
 
 
@@ -197,13 +198,15 @@ class Cgroup:
 
         Args:
             deadline_s: how long, in seconds from now.
-        Raises: TimeoutError, naming who is left."""
+        Raises: TimeoutError, naming who is left, with what each hierarchy says."""
         try:
             async with asyncio.timeout(deadline_s):
                 while self.populated():
                     await _next_change(self._population)
         except TimeoutError as error:
-            raise TimeoutError(f"cgroup {self.name}: still populated after {deadline_s} s by {self.pids()}") from error
+            seen = ", ".join(files.population() for files in self._files)
+            words = f"cgroup {self.name}: still populated after {deadline_s} s by {self.pids()}: {seen}"
+            raise TimeoutError(words) from error
 
     @property
     def has_leftover(self) -> bool:
@@ -281,16 +284,7 @@ async def _next_change(population: Population) -> None:
     if watch is None:
         await asyncio.sleep(0)
         return
-    loop = asyncio.get_running_loop()
-    changed: asyncio.Future[None] = loop.create_future()
     try:
-        loop.add_reader(watch.fileno(), _tell, changed)
-        await changed
+        await readable(watch.fileno())
     finally:
-        loop.remove_reader(watch.fileno())
         watch.close()
-
-
-def _tell(changed: asyncio.Future[None]) -> None:
-    if not changed.done():
-        changed.set_result(None)

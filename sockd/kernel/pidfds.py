@@ -13,6 +13,8 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
+from sockd.kernel.readiness import readable
+
 _PIDFD_GET_PID_NAMESPACE = 0xFF06
 """_IO(0xFF, 6) of linux/pidfd.h: an fd of the process's active pid namespace (since Linux 6.11)."""
 _INFO = struct.Struct("<QQ11Ii")
@@ -116,14 +118,17 @@ def memory_of(number: int) -> Memory:
 
 
 async def wait_exited(pidfd: int, deadline_s: float) -> None:
-    """Wait until a process has exited, or the deadline: a pidfd is readable from then on (pidfd_open(2))."""
-    loop = asyncio.get_running_loop()
-    exited = loop.create_future()
-    loop.add_reader(pidfd, lambda: None if exited.done() else exited.set_result(None))
+    """Wait until a process has exited, or the deadline: a pidfd is readable from then on (pidfd_open(2)).
+
+    The owner of the pidfd may close it meanwhile. Returns at once when there is no descriptor for a duplicate of it."""
+    try:
+        own = os.dup(pidfd)
+    except OSError:
+        return
     try:
         async with asyncio.timeout(deadline_s):
-            await exited
+            await readable(own)
     except TimeoutError:
         return
     finally:
-        loop.remove_reader(pidfd)
+        os.close(own)

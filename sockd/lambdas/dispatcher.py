@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import NamedTuple
 
 from sockd.config import EventsConfig
@@ -22,9 +22,10 @@ from sockd.lambdas.clock import Clock, Timer
 from sockd.lambdas.event import SCHEDULE, Event
 from sockd.lambdas.event_configs import EventInvokeConfig
 from sockd.lambdas.event_endings import Endings
-from sockd.lambdas.event_policy import FUNCTION_ERRORS, TOO_OLD, Again, Rules, after_failure, rules
+from sockd.lambdas.event_policy import FUNCTION_ERRORS, TOO_OLD, WORKER_DIED, Again, Rules, after_failure, rules
 from sockd.lambdas.event_queue import Entry, EventQueue
 from sockd.lambdas.event_records import LATEST
+from sockd.lambdas.probation import Probation
 from sockd.lambdas.repeated_warnings import RepeatedWarnings
 from sockd.lambdas.trace_context import read
 from sockd.telemetry import Invocation
@@ -65,7 +66,10 @@ class Dispatcher:
         self._running: set[asyncio.Task[None]] = set()
         self._timer: Timer | None = None
         self._going = False
-        self.queue = EventQueue(functions.places)
+        self._convicts: list[Event] = []
+        """Those that are not tried again; no daemon has ended them yet."""
+        self.probation = Probation()
+        self.queue = EventQueue(self._places)
         self.configs: dict[tuple[str, str], EventInvokeConfig] = {}
         self.attempts: dict[str, int] = {}
         """Attempts by what became of them, since the daemon started."""
@@ -73,6 +77,8 @@ class Dispatcher:
     def start(self) -> None:
         """From now on, run what is due."""
         self._going = True
+        while self._convicts:
+            self._begin(self._bury(self._convicts.pop()))
         self._dispatch()
 
     def stop(self) -> None:
@@ -100,6 +106,15 @@ class Dispatcher:
         self.queue.push(event, due=monotonic + wait_s, born=monotonic - max(now - event.accepted_at, 0.0))
         self._dispatch()
 
+    def add_suspect(self, event: Event, deaths: int, due_at: float) -> None:
+        """As `add`, for an event during which daemons have died: it is run late and alone, and in the end no more."""
+        if deaths >= self._config.max_deaths:
+            self._convicts.append(event)
+            return
+        wait_s = min(max(due_at - self._clock.now(), 0.0), self._config.max_death_delay_s)
+        self.probation.add(event.function, event.seq, self._clock.monotonic() + wait_s)
+        self.add(event)
+
     def rules(self, event: Event) -> Rules:
         """What holds for an event."""
         return rules(self._config, self.configs.get((event.function, event.qualifier or LATEST)))
@@ -111,16 +126,26 @@ class Dispatcher:
             self._timer = None
         if not self._going:
             return
+        now = self._clock.monotonic()
+        for function in self.probation.due(now):
+            self.queue.line_up(function)
         while len(self._running) < self._config.concurrency:
-            entry = self.queue.take(self._clock.monotonic())
+            entry = self.queue.take(now)
             if entry is None:
-                due = self.queue.next_due()
-                if due is not None:
-                    self._timer = self._clock.call_later(max(due - self._clock.monotonic(), 0.0), self._dispatch)
+                dues = [due for due in (self.queue.next_due(), self.probation.next_due(now)) if due is not None]
+                if dues:
+                    self._timer = self._clock.call_later(max(min(dues) - self._clock.monotonic(), 0.0), self._dispatch)
                 return
-            running = asyncio.ensure_future(self._run(entry))
-            self._running.add(running)
-            running.add_done_callback(self._ended)
+            self.probation.began(entry.event.function)
+            self._begin(self._run(entry))
+
+    def _places(self, function: str) -> int:
+        return self.probation.places(function, self._functions.places(function), self._clock.monotonic())
+
+    def _begin(self, run: Coroutine[None, None, None]) -> None:
+        running = asyncio.ensure_future(run)
+        self._running.add(running)
+        running.add_done_callback(self._ended)
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         self._running.discard(running)
@@ -136,13 +161,14 @@ class Dispatcher:
             _log.exception("event %s of %s", uuid.UUID(bytes=event.id), event.function)
             self.queue.drop(event)
         finally:
+            self.probation.ended(event.function)
             self.queue.leave(event)
         if again_s is not None:
             self.queue.push(event, due=self._clock.monotonic() + again_s, born=entry.born)
 
     async def _attempt(self, event: Event, age_s: float) -> float | None:
         """Returns: in how many seconds there is to be another one."""
-        payload = await self._endings.payload(event)
+        payload = await self._endings.begin(event)
         if payload is None:
             self.queue.drop(event)
             return None
@@ -194,9 +220,17 @@ class Dispatcher:
         await self._over(event, self._endings.failure(event, payload, holds.on_failure, step.condition, error))
         return None
 
+    async def _bury(self, event: Event) -> None:
+        """End an event that is not tried again, as too many daemons have died while it ran."""
+        payload = await self._endings.begin(event)
+        if payload is not None:
+            on_failure = self.rules(event).on_failure
+            await self._over(event, self._endings.failure(event, payload, on_failure, WORKER_DIED, None))
+
     async def _over(self, event: Event, ending: Awaitable[Event | None]) -> None:
         """See an event to its end, and what follows it to its beginning."""
         follower = await ending
+        self.probation.over(event.function, event.seq)
         self.queue.drop(event)
         if follower is not None:
             self.add(follower)

@@ -91,9 +91,16 @@ class Endings:
         )
         return await self._deliver(event, destination, made)
 
-    async def payload(self, event: Event) -> bytes | None:
-        """What the event says; None: it has been removed."""
-        return await self._written(lambda store: store.payload(event.seq))
+    async def begin(self, event: Event) -> bytes | None:
+        """Note that an attempt is under way; what the event says. None: it has been removed."""
+
+        def begin(store: EventStore) -> bytes | None:
+            payload = store.payload(event.seq)
+            if payload is not None:
+                store.attempts.begin(event.seq)
+            return payload
+
+        return await self._written(begin)
 
     async def note(self, event: Event) -> None:
         """Keep what has changed of an event that goes on."""

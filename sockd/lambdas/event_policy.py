@@ -19,6 +19,8 @@ HOPELESS = (BadRequest, RequestTooLarge, NoSuchFunction)
 SUCCESS = "Success"
 RETRIES_EXHAUSTED = "RetriesExhausted"
 TOO_OLD = "EventAgeExceeded"
+WORKER_DIED = "WorkerDied"
+"""So many daemons have died while it ran that it is not tried again (`probation`)."""
 
 
 class Rules(NamedTuple):

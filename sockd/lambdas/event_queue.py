@@ -69,16 +69,16 @@ class EventQueue:
     def take(self, now: float) -> Entry | None:
         """The next event that is due and has a place."""
         self._ripen(now)
-        if not self._turns:
+        function = self._next_function()
+        if function is None:
             return None
-        function, _ = self._turns.popitem(last=False)
         ready = self._ready[function]
         seq = ready.popleft()
         if not ready:
             del self._ready[function]
         self.running.add(seq)
         self._running[function] = self._running.get(function, 0) + 1
-        self._line_up(function)
+        self.line_up(function)
         return self._entries[seq]
 
     def leave(self, event: Event) -> None:
@@ -87,7 +87,7 @@ class EventQueue:
         self._running[event.function] -= 1
         if not self._running[event.function]:
             del self._running[event.function]
-        self._line_up(event.function)
+        self.line_up(event.function)
 
     def drop(self, event: Event) -> None:
         """Forget an event that is over; it is taken, or has left its place."""
@@ -122,10 +122,18 @@ class EventQueue:
             _, seq = heapq.heappop(self._later)
             function = self._entries[seq].event.function
             self._ready.setdefault(function, deque()).append(seq)
-            self._line_up(function)
+            self.line_up(function)
 
-    def _line_up(self, function: str) -> None:
-        """Give a function its turn, after all others, if it can take one."""
+    def _next_function(self) -> str | None:
+        """The function whose turn it is and that still has a place."""
+        while self._turns:
+            function, _ = self._turns.popitem(last=False)
+            if self._running.get(function, 0) < self._places(function):
+                return function
+        return None
+
+    def line_up(self, function: str) -> None:
+        """Give a function its turn, after all others, if it can take one; to be called when it has more places, too."""
         if function in self._turns or function not in self._ready:
             return
         if self._running.get(function, 0) < self._places(function):

@@ -3,6 +3,7 @@
     events     accepted and not over: function, how often it was tried, when it is due
     accepted   ids that SDKs keep over their retries, for a few minutes
     bodies, dead, configs, schedules   see `event_bodies`, `dead_letter_table`, `event_configs` and `schedule_table`
+    attempts, suspicions   what was running when a daemon died, see `attempt_table`
 
 Owns the file, 0600, and knows nothing of time or of functions. An event is in exactly one of `events` and `dead`, and
 moves in one transaction. Methods do not commit: whoever calls them does, many at a time (`store_thread`). The pages that
@@ -15,12 +16,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from sockd.errors import SockdError
 from sockd.lambdas import event_schema
+from sockd.lambdas.attempt_table import AttemptTable
 from sockd.lambdas.database import schema_of
 from sockd.lambdas.dead_letter_table import MOVED, NAMES, DeadLetter, DeadLetterTable
 from sockd.lambdas.event import Event
@@ -48,6 +52,7 @@ class EventStore:
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database
         self.bodies = BodyTable(database)
+        self.attempts = AttemptTable(database)
         self.dead = DeadLetterTable(database, self.bodies)
         self.configs = ConfigTable(database)
         self.schedules = ScheduleTable(database)
@@ -88,6 +93,18 @@ class EventStore:
         run("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return False
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A block whose statements all happen or none; before the store has a thread. Raises: sqlite3.Error."""
+        self.database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.database.execute("COMMIT")
+        except BaseException:
+            if self.database.in_transaction:
+                self.database.execute("ROLLBACK")
+            raise
+
     # -- events
 
     def add(self, event: Event, payload: bytes) -> int:
@@ -121,7 +138,8 @@ class EventStore:
         return self.bodies.get(row[0]) if row else None
 
     def note(self, event: Event) -> None:
-        """Keep what has changed of an event: when it is due, how often it was tried."""
+        """Keep what has changed of an event whose attempt is over: when it is due, how often it was tried."""
+        self.attempts.end(event.seq)
         self.database.execute(
             "UPDATE events SET due_at = ?, attempts = ?, failures = ?, throttles = ? WHERE seq = ?",
             (event.due_at, event.attempts, event.failures, event.throttles, event.seq),
@@ -174,6 +192,7 @@ def _prepare(database: sqlite3.Connection, file_name: str, size_bytes: int, sync
         event_schema.migrate(database, found)
     else:
         event_schema.make(database)
+    database.executescript(AttemptTable.SCHEMA)
 
 
 def _damaged(file_name: str, words: str) -> BadEventStore:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
+import sqlite3
 import uuid
+from collections import Counter
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,7 +19,8 @@ import msgspec
 
 from sockd.caches.blocking import in_thread
 from sockd.config import EventsConfig
-from sockd.errors import BadRequest, Draining, NoSuchFunction, RequestTooLarge
+from sockd.errors import BadRequest, Draining, NoSuchFunction, RequestTooLarge, StorageFull
+from sockd.lambdas.attempt_table import Suspect
 from sockd.lambdas.clock import Clock, LoopClock
 from sockd.lambdas.dead_letters import DeadLetters, described
 from sockd.lambdas.destinations import Directories, DirectoryDestination, parse_destination
@@ -35,6 +39,8 @@ CLOSE_DEADLINE_S = 2.0
 MOST_RETRIES = 100
 MOST_AGE_S = 366 * 24 * 3600
 
+_log = logging.getLogger(__name__)
+
 
 class Events:
     """`start` when the functions are there; `stop` when they begin to go; `aclose`."""
@@ -51,6 +57,7 @@ class Events:
         self.clock = clock or LoopClock()
         self._functions = functions
         self._directories = directories
+        suspects = self._recover(store)
         waiting, configs, dead_total = store.waiting(), store.configs.all(), store.dead.total()
         self.store = StoreThread(store, "sockd-events")
         self._endings = Endings(
@@ -61,11 +68,29 @@ class Events:
         self.dead_letters = DeadLetters(self.store, self._endings, self.clock, self._dispatcher.add)
         self._endings.dead_total = dead_total
         for event in waiting:
-            self._dispatcher.add(event)
+            suspect = suspects.get(event.seq)
+            if suspect is None:
+                self._dispatcher.add(event)
+            else:
+                self._dispatcher.add_suspect(event, suspect.deaths, suspect.due_at)
         self._room = EventRoom(self._dispatcher.queue, config)
         self._closing = False
         self.accepted = 0
         """Since the daemon started."""
+
+    def _recover(self, store: EventStore) -> dict[int, Suspect]:
+        """The events that were running when a daemon died, by their place in the file."""
+        try:
+            with store.transaction():
+                store.attempts.recover(self.clock.now(), self.config)
+        except sqlite3.Error as error:  # a full disk: they are suspects all the same, and counted by a later start
+            _log.error("the death of the last daemon cannot be noted: %s", error)
+        suspects = store.attempts.suspects()
+        for function, count in Counter(each.function for each in suspects).items():
+            _log.warning(
+                "a daemon died while %d of the events of %s ran: it runs them late and one at a time", count, function
+            )
+        return {each.seq: each for each in suspects}
 
     def start(self) -> None:
         """Run what is due, from now on."""
@@ -81,6 +106,10 @@ class Events:
         self.stop()
         await self._dispatcher.aclose(CLOSE_DEADLINE_S)
         self._endings.close()
+        try:
+            await self.store.run(lambda store: store.attempts.end_all())
+        except (StorageFull, sqlite3.Error) as error:
+            _log.error("events that were cut off count as running when the daemon died: %s", error)
         await self.store.aclose()
 
     # -- accepting
@@ -154,6 +183,7 @@ class Events:
         queue, now = self._dispatcher.queue, self.clock.now()
         running = [entry.event.seq for entry in queue.entries() if entry.event.seq in queue.running]
         queue.drop_function(function)
+        self._dispatcher.probation.forget(function)
 
         def forget(store: EventStore) -> tuple[int, int, tuple[int, int]]:
             store.configs.remove_function(function)
@@ -274,6 +304,7 @@ class Events:
             "endings": dict(self.endings()),
             "dead": self._endings.dead_total[0],
             "dead_bytes": self._endings.dead_total[1],
+            "suspects": len(self._dispatcher.probation),
         }
 
     def dead(self) -> int:

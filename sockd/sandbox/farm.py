@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import itertools
+import logging
 import os
-import shutil
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sockd.errors import SandboxFailed
@@ -23,6 +25,10 @@ from sockd.sandbox.control import ControlWire, close_all
 from sockd.sandbox.farm_init import RELEASE
 
 START_DEADLINE_S = 10.0
+REMOVED = "removed"
+"""A directory of the scratch tmpfs that is root's alone: what Zygotes that are gone have left, until it is deleted."""
+
+_log = logging.getLogger(__name__)
 
 
 class Farm:
@@ -56,6 +62,7 @@ class Farm:
         # too, is charged to its cgroup, whose limit it meets first.
         options: dict[str, str | int] = {"size": "0", "nr_inodes": "0", "mode": "0755"}
         scratch = syscalls.new_filesystem("tmpfs", options, mounts.PRIVATE_TMP)
+        os.mkdir(REMOVED, 0o700, dir_fd=scratch)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         releases, their_releases = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         releases.setblocking(False)
@@ -128,14 +135,24 @@ class Farm:
             os.chown(name, uid, uid, dir_fd=fd)
         return f"/{bases.TMP}/{name}"
 
-    def remove_scratch(self, name: str) -> None:
-        """Have a Zygote's directory deleted with what its packages left there, as far as it goes; it is on a tmpfs of the
-        farm's. In a thread: there may be hundreds of thousands of files."""
+    def remove_scratch(self, name: str) -> bool:
+        """Take a Zygote's directory out of the farm's reach, and have a thread delete it: there may be hundreds of thousands of
+        files.
+
+        Returns: False when it is still where it was; then no other Zygote may be given its owner's uid."""
         if self._scratch < 0:
-            return
-        with contextlib.suppress(OSError):
-            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._scratch)
-            asyncio.get_running_loop().run_in_executor(None, remove_tree, fd, name)
+            return True
+        try:
+            # The name is free and the files cannot be reached as soon as this returns, however long deleting them takes.
+            os.rename(name, f"{REMOVED}/{name}", src_dir_fd=self._scratch, dst_dir_fd=self._scratch)
+            fd = os.open(REMOVED, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._scratch)
+        except FileNotFoundError:
+            return True  # it ended before it had one
+        except OSError as error:
+            _log.error("the scratch directory of %s is not deleted: %s", name, error)
+            return error.errno in (errno.EMFILE, errno.ENFILE)  # it was renamed
+        asyncio.get_running_loop().run_in_executor(None, remove_tree, fd, name)
+        return True
 
     async def close(self) -> None:
         """Kill every process of the farm and wait for the launcher."""
@@ -154,9 +171,33 @@ class Farm:
 
 
 def remove_tree(directory: int, name: str) -> None:
-    """Delete what is below a directory, as far as it goes, and close the directory's fd."""
+    """Delete `name`, as far as it goes, and close the fd of the directory that it is in.
+
+    Each directory below is first moved beside `name`: a package may have made trees so deep that a recursion, or a descriptor
+    for each level, would not end."""
+    numbers = itertools.count()
+    names = [name]
     with mounts.owned(directory):
-        shutil.rmtree(name, dir_fd=directory, ignore_errors=True)
+        while names:
+            found = names.pop()
+            with contextlib.suppress(OSError):
+                names += _flatten(directory, found, (f"{name}.{number}" for number in numbers))
+                os.rmdir(found, dir_fd=directory)
+
+
+def _flatten(parent: int, name: str, fresh: Iterator[str]) -> list[str]:
+    """Empty a directory of `parent`; its directories are in `parent` then, under these fresh names. Raises: OSError."""
+    moved = []
+    with mounts.owned(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)) as fd:
+        with os.scandir(fd) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                moved.append(next(fresh))
+                os.rename(entry.name, moved[-1], src_dir_fd=fd, dst_dir_fd=parent)
+            else:
+                os.unlink(entry.name, dir_fd=fd)
+    return moved
 
 
 def farm_path(state_dir: Path) -> Path:

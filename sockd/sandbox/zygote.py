@@ -1,7 +1,7 @@
 """The daemon's handle of one Zygote: a running interpreter that forks sandboxes and child Zygotes on request.
 
 Owns the wire, the pidfd, the cgroup, the scratch directory and the block of uids. Sandboxes outlive their Zygote, so its
-block goes back to the parent only when the last of them has returned its uid (`Lineage`).
+block goes back to the parent only when the last of them has returned its uid, and nobody can reach the scratch directory.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ class Zygote:
         return self.cgroup.procs_fds
 
     def _after_last_process(self) -> None:
-        self._farm.remove_scratch(self.name)
-        self._release()
+        if self._farm.remove_scratch(self.name):  # or its block stays taken: another's uid 0 could read what is there
+            self._release()
 
     def _release(self) -> None:
         self._users -= 1

@@ -26,6 +26,8 @@ KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 CODE = "def f(event):\n    return event['id']\n"
 FUNCTIONS = 10
 BURST = 1000
+SOON = "[events]\ndeath_delay_s = 0.1\n"
+"""Of a daemon after one that was killed."""
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,7 @@ def test_a_killed_daemon_loses_nothing_that_it_accepted(tmp_path: Path) -> None:
     finally:
         first.close()
     assert len(accepted) > 100
-    second = RunningDaemon.start(state)
+    second = RunningDaemon.start(state, SOON)
     try:
         settled(second)
         done = Counter(record["requestContext"]["requestId"] for record in records(second, "done"))
@@ -182,7 +184,7 @@ def test_a_stop_in_the_middle_of_a_burst_runs_nothing_twice(tmp_path: Path) -> N
         assert first.terminate() == 0
     finally:
         first.close()
-    second = RunningDaemon.start(state)
+    second = RunningDaemon.start(state, SOON)
     try:
         settled(second)
         tally.close()  # it takes them in turn: now it has counted all
@@ -204,7 +206,7 @@ def test_an_event_that_runs_when_the_daemon_ends_is_run_by_the_next(tmp_path: Pa
         first.kill()
     finally:
         first.close()
-    second = RunningDaemon.start(state)
+    second = RunningDaemon.start(state, SOON)
     try:
         gate.arrived()
         gate.open()
@@ -316,7 +318,7 @@ def test_a_schedule_goes_on_in_the_next_daemon_and_ticks_once(tmp_path: Path) ->
     finally:
         first.close()
     before = len(records(first, "done"))
-    second = RunningDaemon.start(state)
+    second = RunningDaemon.start(state, SOON)
     try:
         soon(lambda: len(records(second, "done")) >= before + 2)
         assert second.remove("f").status == 200

@@ -24,6 +24,7 @@ BREAKS = {
     "no-host-check": ({"H8"}, {"H2", "H4"}),
     "no-signatures": ({"H4"}, {"H5", "H8"}),
     "no-replays": ({"H5"}, {"H4", "H7"}),
+    "borrowed-pidfd": ({"K0", "K16"}, {"F4", "F6"}),
 }
 """Protection taken away -> (cases that must fail, some that must not)."""
 PART = "(not test_a_daemon_that_is_killed or [idle]) and (not test_a_step_of or in_the_daemon[error])"

@@ -147,8 +147,12 @@ def test_wait_empty_notices_who_leaves_unasked(cgroup: Cgroup, spawn: Spawn) -> 
 
 def test_wait_empty_names_who_is_left_at_the_deadline(cgroup: Cgroup, spawn: Spawn) -> None:
     child = spawn(cgroup)
-    with pytest.raises(TimeoutError, match=str(child.pid)):
+    with pytest.raises(TimeoutError, match=rf"by \[{child.pid}\]: ") as caught:
         uvloop.run(cgroup.wait_empty(0.01))
+    words = str(caught.value)
+    assert words.count(f"cgroup.procs: {child.pid}") == len(cgroup.procs_fds)  # each hierarchy
+    threads = "cgroup.events: populated 1 frozen 0" if cgroup.events_fd >= 0 else "tasks"
+    assert threads in words
 
 
 def test_over_the_memory_limit_is_death_and_counted(cgroup: Cgroup, spawn: Spawn) -> None:

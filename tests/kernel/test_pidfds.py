@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.kernel import pidfds
+from sockd.kernel import pidfds, readiness
 from sockd.kernel.mounts import owned
 
 Start = Callable[[str], tuple["subprocess.Popen[bytes]", int]]
@@ -162,3 +164,40 @@ def test_the_parent_of_a_process(start: Start, kernel: str, monkeypatch: pytest.
     child.kill()
     child.wait()
     assert pidfds.pid_and_parent(pidfd) == (-1, -1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("turns", [0, 3])
+async def test_the_owner_of_a_pidfd_may_close_it_while_its_end_is_awaited(start: Start, turns: int) -> None:
+    child, pidfd = start(WAIT)
+    borrowed = os.dup(pidfd)
+    waiting = asyncio.ensure_future(pidfds.wait_exited(borrowed, 10))
+    for _ in range(1 + turns):
+        await asyncio.sleep(0)
+    os.close(borrowed)
+    with owned(os.eventfd(1)) as next_owner:
+        assert next_owner == borrowed  # the same number
+        async with asyncio.timeout(10):
+            await readiness.readable(next_owner)
+    assert not waiting.done()
+    child.kill()
+    await waiting
+    until_exited(pidfd)
+
+
+@pytest.mark.anyio
+async def test_without_a_descriptor_to_spare_an_end_is_not_waited_for(start: Start) -> None:
+    _, pidfd = start(WAIT)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        await pidfds.wait_exited(pidfd, 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.anyio
+async def test_the_wait_for_an_end_has_a_deadline(start: Start) -> None:
+    child, pidfd = start(WAIT)
+    await pidfds.wait_exited(pidfd, 0.01)
+    assert child.poll() is None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sockd.sandbox import farm
 from sockd.sandbox.zygote import Zygote
 from tests.sandbox.zygotes import HANDLER, pid_of
 from tests.support.house import House, namespaces_of, status_of
@@ -94,6 +95,48 @@ def test_a_zygotes_scratch_is_its_own_and_goes_with_it(house: House) -> None:
         assert writer.name not in os.listdir(fd)
     finally:
         os.close(fd)
+
+
+READS_TMP = """
+import os
+seen = []
+for top, _, files in os.walk("/tmp"):
+    seen += [f"{top}/{name}" for name in files if not top.startswith(os.environ["TMPDIR"])]
+"""
+
+
+def test_the_next_zygote_with_the_same_uids_finds_nothing_of_the_last(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes to delete what the last one has left."""
+    house.add_package("p", {"writes.py": "import os\nopen(os.environ['TMPDIR'] + '/f', 'w')\n", "reads.py": READS_TMP})
+    removed: list[tuple[int, str]] = []
+    monkeypatch.setattr(farm, "remove_tree", lambda *left: removed.append(left))
+    writer = house.spawn(modules=["writes"])
+    house.call(writer.close)
+    house.run(house._settled())
+    reader = house.spawn(modules=["reads"])
+    try:
+        assert reader.uids.absolute == writer.uids.absolute
+        assert house.answer("import reads\ndef handler(event): return reads.seen\n", zygote=reader) == []
+        monkeypatch.undo()
+        for directory, name in removed:
+            assert os.listdir(f"/proc/self/fd/{directory}/{name}") != []
+            farm.remove_tree(os.dup(directory), name)
+            assert name not in os.listdir(directory)
+    finally:
+        for directory, _ in removed:
+            os.close(directory)
+
+
+def test_a_block_of_uids_stays_taken_while_its_scratch_is_there(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = house.spawn()
+    with monkeypatch.context() as patch:
+        patch.setattr(house.farm, "remove_scratch", lambda name: False)
+        house.call(first.close)
+        house.settle()
+    assert house.spawn().uids.absolute != first.uids.absolute
+    house.call(first._release)
 
 
 RANDOMNESS = """

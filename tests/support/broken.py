@@ -6,6 +6,7 @@ is built; one of its children's is replaced in a copy of `zygote/` that the base
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import fcntl
 import re
@@ -15,7 +16,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 from sockd.caches import nursery
 from sockd.http import front, replays
 from sockd.http.aws import access
-from sockd.kernel import cgroup_leaf, cgroups, mounts, seccomp, syscalls
+from sockd.kernel import cgroup_leaf, cgroups, mounts, pidfds, readiness, seccomp, syscalls
 from sockd.kernel.seccomp_compiler import compile_filter, compile_restriction, only
 from sockd.kernel.syscall_table import NUMBERS
 from sockd.lambdas import registry
@@ -235,6 +236,21 @@ def late_deadlines() -> None:
     """A sandbox has four times as long as its function's timeout."""
     set_ = deadline.Deadline.set
     deadline.Deadline.set = lambda self, delay_s, passed: set_(self, 4 * delay_s, passed)  # type: ignore[method-assign]
+
+
+# -- group K
+
+
+@breaks("borrowed-pidfd")
+def borrowed_pidfd() -> None:
+    """Who waits for a process's end watches the sandbox's own pidfd, which may be closed meanwhile."""
+
+    async def wait_exited(pidfd: int, deadline_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await readiness.readable(pidfd)
+
+    pidfds.wait_exited = wait_exited
 
 
 # -- group G
