@@ -9,7 +9,7 @@ from __future__ import annotations
 import array
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from zygote import protocol
 
@@ -24,13 +24,14 @@ class Channel:
         self,
         sock: socket.socket,
         *,
-        max_body_bytes: int,
+        limits: Mapping[int, int],
         on_frame: Callable[[int, int, bytes], None],
         on_end: Callable[[Exception | None], None],
     ) -> None:
+        """Args: limits: the frames that may come (`protocol.sandbox_limits`)."""
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        self._decoder = protocol.FrameDecoder(max_body_bytes)
+        self._decoder = protocol.FrameDecoder(limits)
         self._on_frame = on_frame
         self._on_end = on_end
         self._unsent: bytes | memoryview = b""
@@ -63,6 +64,10 @@ class Channel:
             return  # the reader sees the end
         if sent < len(data):
             self._push(data[sent:])
+
+    def await_result(self, number: int | None) -> None:
+        """Only a RESULT of this number may begin to come."""
+        self._decoder.awaited = number
 
     def pause(self) -> None:
         """Read no more for now, but for what has been read already. The peer then waits as soon as the kernel's buffer is full;

@@ -44,7 +44,7 @@ class Daemon:
     def frames(self) -> list[tuple[int, bytes]]:
         """All that has been sent."""
         self.theirs.shutdown(socket.SHUT_WR)
-        decoder = FrameDecoder(protocol.CHUNK_MAX_BYTES)
+        decoder = FrameDecoder({HEAD: protocol.HEAD_MAX_BYTES, CHUNK: protocol.CHUNK_MAX_BYTES})
         while data := self._ours.recv(1 << 20):
             decoder.feed(data)
         found = []
