@@ -146,10 +146,11 @@ class Sandbox:
             raise SandboxFailed("the sandbox's process died while it was confined") from None
         if program is not None:
             self._root.mount_code(program)
-        self._output.start()
+        self._output.start(self._parts.turns)
         self._channel = Channel(
             self._sock,
             limits=protocol.sandbox_limits(self._parts.max_answer_bytes),
+            turns=self._parts.turns,
             on_frame=self._on_frame,
             on_end=self._on_end,
         )

@@ -1,6 +1,10 @@
-"""Group K: frames whose bodies the daemon would parse for long, and answers over their limit."""
+"""Group K: frames that cost the daemon more than their sender, and bodies that it would parse for long."""
 
 from __future__ import annotations
+
+import json
+import socket
+from contextlib import closing
 
 import pytest
 
@@ -23,6 +27,16 @@ def send(data):
     while rest:
         rest = rest[os.write(3, rest):]
 
+def yields(event):
+    while True:
+        yield b"x"
+
+def forges(event):
+    send(frame(HEAD, b"[200,[]]"))
+    many = frame(CHUNK, b"x") * 3855
+    while True:
+        send(many)
+
 def answers(event):
     send(frame(event["kind"], bytes(16 if event["timed"] else 0) + event["body"].encode() * event["times"]))
 
@@ -32,8 +46,42 @@ def raises(event):
 def f(event):
     return globals()[event["do"]](event)
 """
+STORM = STORM.replace("HEAD", str(protocol.HEAD)).replace("CHUNK", str(protocol.CHUNK))
+PIECES_FOR_A_CALL = 2000
+"""Most pieces of a storm that are handled while the neighbour has one answer: of today's 128 in a turn, 15 turns."""
 LIMIT_BYTES = 6 << 20
 MORE = {"kind": protocol.RESULT, "timed": True, "body": "x", "times": LIMIT_BYTES + 1}
+
+
+class Chunks:
+    """A streamed answer as its client reads it: the chunks that the daemon has written."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._file = self._socket.makefile("rb")
+        self.count = self.bytes = 0
+
+    def ask(self, event: object) -> None:
+        """Have the function begin."""
+        body = json.dumps(event).encode()
+        head = b"POST /run/storm HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        self._socket.sendall(head + body)
+        assert b" 200 " in self._file.readline()
+        while self._file.readline() != b"\r\n":
+            continue
+
+    def read(self, size: int) -> None:
+        """So many bytes more, or some more than that."""
+        until = self.bytes + size
+        while self.bytes < until:
+            length = int(self._file.readline(), 16)
+            self._file.read(length + 2)
+            self.count += 1
+            self.bytes += length
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
 
 
 @pytest.fixture
@@ -41,6 +89,28 @@ def storm(house: PrivateWorker) -> PrivateWorker:
     """The worker with the function."""
     house.deploy("storm", STORM, timeout_s=60)
     return house
+
+
+@pytest.mark.parametrize("how", ["yields", "forges"])
+@case(
+    "K5",
+    "yield single bytes, or forge CHUNKs of one byte, without end",
+    expect="the neighbour is answered as ever; the pieces are joined",
+)
+def test_small_pieces_cost_others_little(storm: PrivateWorker, happened: Happened, how: str) -> None:
+    with closing(Chunks(storm.daemon.port)) as chunks:
+        chunks.ask({"do": how})
+        chunks.read(10_000)  # past the pieces that are passed on one by one
+        first = chunks.count, chunks.bytes
+        with storm.watching(gap_s=0.0) as watch:
+            for _ in watch.rounds():
+                chunks.read(2000)
+        count, size = chunks.count - first[0], chunks.bytes - first[1]
+    calls = len(watch.ms)
+    happened(f"{how}: {size} pieces in {count} writes, {calls} calls of the neighbour; {watch}")
+    assert watch.wrong == []
+    assert size / calls < PIECES_FOR_A_CALL
+    assert size / count > 4
 
 
 @pytest.mark.parametrize(

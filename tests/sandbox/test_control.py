@@ -13,6 +13,7 @@ import pytest
 
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.control import MOST_STRAYS, ControlWire, ZygoteGone, ZygoteRefused
+from sockd.sandbox.read_turns import ReadTurns
 from sockd.sandbox.zygote import read_imported, take_pidfd
 from zygote import linux, protocol
 from zygote.protocol import ProtocolError
@@ -297,7 +298,7 @@ class Listener:
             self.frames.append((kind, number, body))
 
         limits = dict.fromkeys(protocol.FRAME_NAMES, 1000)
-        return Channel(sock, limits=limits, on_frame=on_frame, on_end=self.ends.append)
+        return Channel(sock, limits=limits, turns=ReadTurns(), on_frame=on_frame, on_end=self.ends.append)
 
 
 @pytest.fixture
