@@ -82,6 +82,8 @@ class Sandbox:
     init_ns: int = 0
     _last_ns: int = 0
     """How long its last answer took the handler."""
+    _asked: int = 0
+    """Requests so far. They are its own: the function sees their number, and is to learn nothing of others by it."""
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
     """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
     companion: Companion | None = None
@@ -218,9 +220,10 @@ class Sandbox:
         is_starting = self.state is State.STARTING
         if not is_starting:
             self.state = advance(self.state, Step.BEGIN)
-        exchange = self._exchange = Exchange(next(_numbers), done, open_sink)
+        self._asked += 1
+        exchange = self._exchange = Exchange(self._asked, done, open_sink)
         assert self._channel is not None
-        self._channel.await_result(exchange.number)
+        self._channel.await_result(self._asked)
         self._parts.hrtick.note(is_start=is_starting)
         self._deadline.set(program.init_timeout_s if is_starting else program.timeout_s, self._expire)
         if call is not None:
