@@ -6,9 +6,17 @@ import json
 import os
 import sys
 
+from zygote.protocol import FAILED_MAX_BYTES
+
 MAX_NAMES = 100
-MAX_ERROR_TEXT = 64 * 1024
-"""Characters of an error's text that are told: with its stack it fits into a frame, however JSON spells it."""
+MAX_STACK = 50
+"""Frames of a stack that are told, the innermost."""
+MAX_LINE = 1000
+"""Characters of one of them."""
+MESSAGE_BYTES = FAILED_MAX_BYTES // 2
+"""Longest text of an error, as JSON; the stack has what the text leaves of a frame."""
+CUT = " [cut: %d more characters]"
+LEFT_OUT = "  [left out: %d frames]\n"
 
 
 class HandlerNotFound(Exception):
@@ -28,7 +36,8 @@ class Told(Exception):
 
     def __init__(self, kind: str, message: str, stack: list[str]) -> None:
         super().__init__(message)
-        self.answer = {"errorMessage": message, "errorType": kind, "stackTrace": stack}
+        self.kind = kind
+        self.stack = stack
 
 
 ERROR_TYPES: dict[type[BaseException], str] = {
@@ -44,7 +53,7 @@ def describe(error: BaseException) -> bytes:
     import traceback
 
     if isinstance(error, Told):
-        return json.dumps(error.answer).encode()
+        return encode(error.kind, str(error), error.stack)
     runtime = (os.path.dirname(__file__) + "/", "<frozen importlib")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(runtime)]
     try:
@@ -53,12 +62,32 @@ def describe(error: BaseException) -> bytes:
         message = f"<the error's text cannot be made: {type(failure).__name__}>"
     if isinstance(error, ModuleNotFoundError):
         message += f" ({installed()})"
-    answer = {
-        "errorMessage": message[:MAX_ERROR_TEXT],
-        "errorType": ERROR_TYPES.get(type(error), type(error).__name__[:200]),
-        "stackTrace": [line[:1000] for line in traceback.format_list(frames[-50:])],
-    }
-    return json.dumps(answer).encode(errors="backslashreplace")
+    return encode(ERROR_TYPES.get(type(error), type(error).__name__), message, traceback.format_list(frames))
+
+
+def encode(kind: str, message: str, stack: list[str]) -> bytes:
+    """AWS's error JSON, cut to FAILED_MAX_BYTES with a mark where something is missing."""
+    answer = {"errorMessage": cut(message), "errorType": kind[:200], "stackTrace": []}
+    room = FAILED_MAX_BYTES - len(json.dumps(answer)) - len(LEFT_OUT) - 20
+    kept: list[str] = []
+    for line in reversed(stack[-MAX_STACK:]):  # where it was raised comes last, and is never left out first
+        line = line[:MAX_LINE]
+        room -= len(json.dumps(line)) + 2
+        if room < 0:
+            break
+        kept.append(line)
+    if len(kept) < len(stack):
+        kept.append(LEFT_OUT % (len(stack) - len(kept)))
+    answer["stackTrace"] = kept[::-1]
+    return json.dumps(answer).encode()
+
+
+def cut(text: str) -> str:
+    """A text whose JSON has MESSAGE_BYTES at most."""
+    kept = text[:MESSAGE_BYTES]
+    while len(json.dumps(kept)) > MESSAGE_BYTES - len(CUT) - 20:
+        kept = kept[: len(kept) * 3 // 4]
+    return text if kept == text else kept + CUT % (len(text) - len(kept))
 
 
 def installed() -> str:

@@ -7,6 +7,7 @@ environment and secrets reach the child on the child's own channel, after the fo
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 import time
@@ -16,6 +17,8 @@ from zygote import _native, fork_hooks, hygiene, protocol, rehearsal
 CHANNEL_FD = 3
 """A process's one connection to the daemon: the channel of a sandbox, the control socket of a Zygote (native.h)."""
 
+OTHER_BYTES = 1024
+"""Of an answer, without its failures."""
 MESSAGE, SANDBOX, SPARE, ZYGOTE = range(4)
 """What `_native.serve` returns: there is a message to answer; or, in a new child, what that is to be."""
 
@@ -76,7 +79,21 @@ def import_modules(message: dict) -> dict:
         hygiene.after_fork()
     _native.fill_gaps()
     _native.join_pages()
-    return {"op": "imported", "seconds": seconds, "threads": hygiene.thread_count(), "failed": failed}
+    return {"op": "imported", "seconds": seconds, "threads": hygiene.thread_count(), "failed": first_of(failed)}
+
+
+def first_of(failed: dict[str, str]) -> dict[str, str]:
+    """The failures that an answer has room for, from the middle on without their texts. Of the others the daemon learns when
+    it asks for those modules again."""
+    kept, size = {}, OTHER_BYTES
+    for name, error in failed.items():
+        if size > protocol.CONTROL_ANSWER_MAX_BYTES // 2:
+            error = ""
+        size += len(json.dumps((name, error)))
+        if size > protocol.CONTROL_ANSWER_MAX_BYTES:
+            break
+        kept[name] = error
+    return kept
 
 
 OPERATIONS = {"import": import_modules}

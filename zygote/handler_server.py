@@ -13,13 +13,11 @@ from time import monotonic_ns, tzset
 
 from zygote import _native, egress, entry, errors, hygiene, initscript_link, protocol, storage_finder
 from zygote.import_timer import ImportTimer
-from zygote.protocol import CODE, FAILED, GONE, INIT, INVOKE, NO_DETAILS, READY, RESULT
+from zygote.protocol import CODE, FAILED, GONE, INIT, INVOKE, MODULES_MAX, MODULES_MAX_BYTES, NO_DETAILS, READY, RESULT
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from typing import Any
-
-MAX_REPORTED_MODULES = 4000
 
 
 def run(channel: int, *, is_spare: bool = False) -> int:
@@ -203,11 +201,16 @@ def pour(answer: Any, channel: int, number: int) -> bytes:
 
 
 def stop_timing(timer: ImportTimer | None) -> bytes:
-    """What was imported, as the body of a MODULES frame."""
+    """What was imported, as the body of a MODULES frame: of too many modules, those that came first."""
     if timer is None:
         return b"[]"
     timer.stop()
-    return json.dumps(imported(timer.seconds)).encode() if timer.seconds else b"[]"
+    if not timer.seconds:
+        return b"[]"
+    found = imported(timer.seconds)
+    while len(body := json.dumps(found, separators=(",", ":")).encode()) > MODULES_MAX_BYTES:
+        del found[len(found) * 3 // 4 :]
+    return body
 
 
 def too_large(max_bytes: int) -> bytes:
@@ -228,11 +231,11 @@ def flush() -> None:
 def imported(seconds: dict[str, float]) -> list[tuple[str, str, float]]:
     """(package directory, module, own seconds) of what was imported from /packages, in the order the imports began."""
     found = []
-    for name, spent in list(seconds.items())[:MAX_REPORTED_MODULES]:  # not sys.modules: looking copies its pages
+    for name, spent in list(seconds.items()):  # not sys.modules: looking copies its pages
         try:
             origin = sys.modules[name].__spec__.origin  # type: ignore[union-attr]
         except Exception:  # it is gone, or a package put something of its own in its place
             continue
         if isinstance(origin, str) and origin.startswith("/packages/"):
             found.append((origin.split("/", 3)[2], name, spent))
-    return found
+    return found[:MODULES_MAX]

@@ -42,9 +42,15 @@ import json
 import marshal
 from struct import Struct
 
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 CONTROL_MAX_BYTES = 128 * 1024
 """Longest control message; a Zygote that sends more is refused."""
 CONTROL_MAX_FDS = 16
+CONTROL_ANSWER_MAX_BYTES = 32 * 1024
+"""Longest answer of a Zygote: its daemon reads it between two requests of others."""
 
 FORK = Struct("<cBBBIIIQ")
 """`fork` and `spawn`, which C reads: b"F", kind, without network, warm, first uid, how many, waits, id; then the scratch path.
@@ -69,12 +75,32 @@ APP = b"app"
 CHUNK_MAX_BYTES = 64 * 1024
 """Longest CHUNK; none is empty."""
 HEAD_MAX_BYTES = 64 * 1024
+HEAD_MAX_HEADERS = 256
+FAILED_MAX_BYTES = 64 * 1024
+"""Longest error, as JSON: the runtime cuts text and stack to fit."""
+MODULES_MAX_BYTES = 128 * 1024
+MODULES_MAX = 2000
+"""Most modules in it; what one Zygote imports at most by default."""
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
-_CONTROLS = dict.fromkeys([*range(9), *range(10, 32), 127])
+_CONTROLS = bytes([*range(9), *range(10, 32), 127])
 
 
 class ProtocolError(Exception):
     """The peer sent something that this protocol does not contain; the peer must be destroyed."""
+
+
+def sandbox_limits(max_answer_bytes: int) -> dict[int, int]:
+    """Longest body of each kind of frame that a sandbox may send; other kinds it may not send. The daemon parses the bodies
+    of READY, FAILED, MODULES and HEAD on its loop, so these are short; a frame over its limit is refused by its header."""
+    return {
+        PRIMED: 0,
+        READY: TIMES.size + len(APP),
+        RESULT: TIMES.size + max_answer_bytes,
+        FAILED: TIMES.size + FAILED_MAX_BYTES,
+        MODULES: MODULES_MAX_BYTES,
+        HEAD: HEAD_MAX_BYTES,
+        CHUNK: CHUNK_MAX_BYTES,
+    }
 
 
 def encode_control(message: dict) -> bytes:
@@ -132,9 +158,7 @@ def encode_head(status: object, headers: object) -> bytes:
 
 
 def decode_head(body: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """Status and headers of a HEAD. Raises: ProtocolError."""
-    if len(body) > HEAD_MAX_BYTES:
-        raise ProtocolError(f"HEAD of {len(body)} bytes, limit {HEAD_MAX_BYTES}")
+    """Status and headers of a HEAD, of at most HEAD_MAX_BYTES. Raises: ProtocolError."""
     try:
         status, headers = check_head(*json.loads(body))
     except (ValueError, TypeError, RecursionError) as error:
@@ -147,7 +171,10 @@ def check_head(status: object, headers: object) -> tuple[int, list[tuple[str, st
     if type(status) is not int or not 200 <= status <= 599:
         raise ValueError(f"status {status!r:.40} is not a number from 200 to 599")
     try:
-        return status, [check_header(name, value) for name, value in headers]  # type: ignore[attr-defined]
+        pairs = list(headers)  # type: ignore[call-overload]
+        if len(pairs) > HEAD_MAX_HEADERS:
+            raise ValueError(f"{len(pairs)} headers, limit {HEAD_MAX_HEADERS}")
+        return status, [check_header(name, value) for name, value in pairs]
     except TypeError:
         raise ValueError("headers are not pairs of texts") from None
 
@@ -159,7 +186,8 @@ def check_header(name: object, value: object) -> tuple[str, str]:
     name = name.lower()
     if not name or name.encode("latin-1", "replace").translate(None, _TOKEN):
         raise ValueError(f"{name!r:.80} is not a header's name")
-    if value.translate(_CONTROLS) != value or not (value.isascii() or max(value) <= "\xff"):
+    raw = value.encode("latin-1", "replace")
+    if raw.translate(None, _CONTROLS) != raw or raw.decode("latin-1") != value:
         raise ValueError(f"header {name:.80}: its value has characters that no header may have")
     return name, value.strip(" \t")
 
@@ -179,10 +207,15 @@ def encode_invoke(number: int, request_id: bytes, timeout_ns: int, details: byte
 class FrameDecoder:
     """Cuts a stream into frames: `feed` bytes, then take (kind, number, body) from `next_frame` until it gives None.
 
-    One frame that comes in one piece, as nearly all do, is copied once: its body."""
+    One frame that comes in one piece, as nearly all do, is copied once: its body. The body of a RESULT that came in several is
+    a memoryview, as a copy of megabytes takes milliseconds and its times are still to be cut off."""
 
-    def __init__(self, max_body_bytes: int) -> None:
-        self._max_body_bytes = max_body_bytes
+    awaited: int | None = None
+    """The number that a RESULT must have whose body is still to come; None: any. Nothing is kept of an answer to nobody."""
+
+    def __init__(self, limits: Mapping[int, int]) -> None:
+        """Args: limits: the kinds of frame that the peer may send, and the longest body of each."""
+        self._limits = limits
         self._buffer: bytes | bytearray = b""
         self._at = 0
 
@@ -195,17 +228,22 @@ class FrameDecoder:
         self._buffer += data
 
     def next_frame(self) -> tuple[int, int, bytes] | None:
-        """Raises ProtocolError for an unknown type, set reserved bits or a body over the limit."""
+        """Raises ProtocolError for a type that may not come, set reserved bits or a body over its type's limit."""
         buffer, body = self._buffer, self._at + HEADER.size
         if len(buffer) < body:
             return None
         length, kind, flags, zero, number = HEADER.unpack_from(buffer, self._at)
-        if kind not in FRAME_NAMES or flags or zero:
+        if kind not in self._limits or flags or zero:
             raise ProtocolError(f"bad frame header {buffer[self._at : body].hex()}")
-        if length > self._max_body_bytes:
-            raise ProtocolError(f"{FRAME_NAMES[kind]} of {length} bytes, limit {self._max_body_bytes}")
+        if length > self._limits[kind]:
+            raise ProtocolError(f"{FRAME_NAMES[kind]} of {length} bytes, limit {self._limits[kind]}")
         end = body + length
         if len(buffer) < end:
+            if kind == RESULT and self.awaited not in (None, number):
+                raise ProtocolError(f"RESULT {number} instead of {self.awaited}")
             return None
         self._at = end
-        return kind, number, buffer[body:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[body:end])
+        if isinstance(buffer, bytes):
+            return kind, number, buffer[body:end]
+        view = memoryview(buffer)[body:end]  # of what is never resized: what is fed next goes into another buffer
+        return kind, number, view if kind == RESULT else bytes(view)  # type: ignore[return-value]

@@ -151,11 +151,10 @@ def told(body: bytes) -> tuple[str, str, list[str]]:
     except (ValueError, RecursionError):
         error = None
     if not isinstance(error, dict):
-        return "Runtime.UnknownReason", body[: errors.MAX_ERROR_TEXT].decode(errors="replace"), []
+        return "Runtime.UnknownReason", body.decode(errors="replace"), []
     stack = error.get("stackTrace")
-    frames = [str(frame)[:1000] for frame in stack[:50]] if isinstance(stack, list) else []
-    kind = str(error.get("errorType") or "Runtime.UnknownReason")[:200]
-    return kind, str(error.get("errorMessage", ""))[: errors.MAX_ERROR_TEXT], frames
+    frames = [str(frame) for frame in stack] if isinstance(stack, list) else []
+    return str(error.get("errorType") or "Runtime.UnknownReason"), str(error.get("errorMessage", "")), frames
 
 
 def is_own(peer_port: int, port: int) -> bool:

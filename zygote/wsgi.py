@@ -23,7 +23,8 @@ class Wsgi(App):
         response = Response(outlet)
         pieces = self.app(environ(request), response.start)
         try:
-            for piece in pieces:
+            # Those of a list are all there: one of them need not wait for the next to be made.
+            for piece in (b"".join(pieces),) if type(pieces) in (list, tuple) else pieces:
                 if piece:
                     response.write(piece)
             response.end()

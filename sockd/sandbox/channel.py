@@ -1,5 +1,8 @@
 """The daemon's end of a sandbox's channel: frames out without waiting, frames in as they come, the end exactly once.
 
+What a turn of the loop reads and handles is bounded; a sandbox that sends more goes on in a turn of its own
+(`sockd.sandbox.read_turns`).
+
 Owns the socket. A raw non-blocking socket on the loop's reader, not a transport: making one costs 10 µs instead of 100,
 and a cold start makes one. Knows frames, not what they mean.
 """
@@ -9,12 +12,13 @@ from __future__ import annotations
 import array
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from sockd.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES, Queue, ReadTurns, Series
 from zygote import protocol
 
-READ_BYTES = 1 << 16
-"""Under malloc's mmap threshold: a larger buffer would be mapped and unmapped for each answer."""
+SMALL_BYTES = 4096
+"""A read of less, in the middle of an answer, is a small one."""
 
 
 class Channel:
@@ -24,17 +28,25 @@ class Channel:
         self,
         sock: socket.socket,
         *,
-        max_body_bytes: int,
+        limits: Mapping[int, int],
+        turns: ReadTurns,
         on_frame: Callable[[int, int, bytes], None],
         on_end: Callable[[Exception | None], None],
     ) -> None:
+        """Args: limits: the frames that may come (`protocol.sandbox_limits`)."""
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        self._decoder = protocol.FrameDecoder(max_body_bytes)
+        self._decoder = protocol.FrameDecoder(limits)
+        self._turns = turns
         self._on_frame = on_frame
         self._on_end = on_end
         self._unsent: bytes | memoryview = b""
         self._paused = False
+        self._queue: Queue | None = None
+        """Where it waits for its turn; the loop does not watch it meanwhile."""
+        self._has_more = False
+        """Frames have been read that this turn has not handled."""
+        self._series = Series()
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._readable)
 
@@ -64,18 +76,26 @@ class Channel:
         if sent < len(data):
             self._push(data[sent:])
 
+    def await_result(self, number: int | None) -> None:
+        """Only a RESULT of this number may begin to come."""
+        self._decoder.awaited = number
+
     def pause(self) -> None:
-        """Read no more for now, but for what has been read already. The peer then waits as soon as the kernel's buffer is full;
-        its end is not seen either."""
+        """Read no more for now, but for what this turn still handles. The peer then waits as soon as the kernel's buffer is
+        full; its end is not seen either."""
         if not self._paused and self._sock.fileno() >= 0:
             self._paused = True
-            self._loop.remove_reader(self._sock.fileno())
+            if self._queue is None:
+                self._loop.remove_reader(self._sock.fileno())
 
     def resume(self) -> None:
         """Go on reading."""
         if self._paused and self._sock.fileno() >= 0:
             self._paused = False
-            self._loop.add_reader(self._sock.fileno(), self._readable)
+            if self._queue is None:
+                self._loop.add_reader(self._sock.fileno(), self._readable)
+            else:
+                self._queue.wait(self)
 
     def close(self) -> None:
         """Close the socket without telling `on_end`; safe to call twice."""
@@ -102,24 +122,73 @@ class Channel:
         self._push(self._unsent)
 
     def _readable(self) -> None:
+        size = self._read()
+        if size:
+            self._handle(size)
+
+    def go_on(self) -> int:
+        """Its turn in the queue where it waits; how many units of work that was."""
+        if self._paused or self._sock.fileno() < 0:
+            return 0
+        size = 0 if self._has_more else self._read()
+        if size or self._has_more:
+            return max(self._handle(size), size >> 10)
+        self._queue = None
+        if self._sock.fileno() >= 0:
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+        return 0
+
+    def _read(self) -> int:
+        """Give the decoder what one read gives; how much that was."""
         try:
             data = self._sock.recv(READ_BYTES)
         except BlockingIOError:
-            return
+            return 0
         except ConnectionResetError:  # the peer ended without reading all that was sent to it (unix(7)): as any end
             data = b""
         except OSError as error:
             self._end(error)
-            return
+            return 0
         if not data:
             self._end(None)
-            return
+            return 0
+        self._decoder.feed(data)
+        return len(data)
+
+    def _handle(self, size: int) -> int:
+        """Pass on the frames that are whole, as many as a turn may; how many those were.
+
+        Args: size: of what this turn has read."""
+        count = kind = 0
+        decoder = self._decoder
         try:
-            self._decoder.feed(data)
-            while (frame := self._decoder.next_frame()) is not None:
+            while count < FRAMES_PER_TURN and (frame := decoder.next_frame()) is not None:
+                count += 1
+                kind = frame[0]
                 self._on_frame(*frame)
         except protocol.ProtocolError as error:
             self._end(error)
+            return count
+        self._has_more = count == FRAMES_PER_TURN
+        if self._has_more:
+            self._wait(self._turns.crumbs)
+        elif size == READ_BYTES:
+            self._wait(self._turns.bulk)
+        elif self._queue is not None:
+            self._wait(self._queue)
+        elif kind == protocol.CHUNK and size < SMALL_BYTES and self._series.is_too_long():
+            self._wait(self._turns.crumbs)
+        return count
+
+    def _wait(self, queue: Queue) -> None:
+        """Go on in a turn of that queue, and do not watch the socket until then."""
+        if self._sock.fileno() < 0:
+            return
+        if self._queue is None and not self._paused:
+            self._loop.remove_reader(self._sock.fileno())
+        self._queue = queue
+        if not self._paused:
+            queue.wait(self)
 
     def _end(self, error: Exception | None) -> None:
         self.close()

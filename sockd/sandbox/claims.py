@@ -1,6 +1,7 @@
 """What a sandbox says of itself, read with suspicion: it comes from beside user code and may be anything.
 
-Owns nothing. Shapes and types are checked, whether it is true cannot be: a lie harms the function that tells it.
+Owns nothing. Shapes and types are checked, whether it is true cannot be: a lie harms the function that tells it. All of this
+runs on the loop: how long it may be, `protocol.sandbox_limits` says and the channel checks.
 """
 
 from __future__ import annotations
@@ -13,19 +14,18 @@ from zygote import protocol
 
 LONGEST_TYPE = 200
 """Characters of an error's type, as the handler server cuts it: it is remembered for every invocation."""
-MAX_IMPORTS_BYTES = 1 << 20
-"""Of MODULES: twice what the handler server reports at most (4000 modules); reading it takes some ms of everybody's time."""
-
 LONGEST_S = 3600.0
 """More than any import may take."""
 
 
 def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
-    """FAILED's body as an error; it comes from user code, so whatever is not as it should be is shown as text."""
+    """FAILED's body, without its times, as an error; of user code, so what is not as it should be is shown as text."""
     try:
         failure = json.loads(body)
-        error_type, message = read_text(failure["errorType"])[:LONGEST_TYPE], str(failure["errorMessage"])
-        stack = [str(line) for line in failure["stackTrace"]]
+        error_type, message = read_text(failure["errorType"])[:LONGEST_TYPE], failure["errorMessage"]
+        stack = list(failure["stackTrace"])
+        if not isinstance(message, str) or not all(isinstance(line, str) for line in stack):
+            raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         return SandboxFailed(body.decode(errors="replace")[:1000])
     if error_type == "InvalidRequestContentException":
@@ -37,10 +37,11 @@ def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
 
 def read_imports(body: bytes) -> list[tuple[str, str, float]]:
     """MODULES' body, checked: it comes from user code. Raises: ProtocolError."""
-    if len(body) > MAX_IMPORTS_BYTES:
-        raise protocol.ProtocolError(f"MODULES of {len(body)} bytes, limit {MAX_IMPORTS_BYTES}")
     try:
-        return [(read_text(key), read_text(module), read_seconds(spent)) for key, module, spent in json.loads(body)]
+        told = json.loads(body)
+        if len(told) > protocol.MODULES_MAX:
+            raise protocol.ProtocolError(f"MODULES of {len(told)} modules, limit {protocol.MODULES_MAX}")
+        return [(read_text(key), read_text(module), read_seconds(spent)) for key, module, spent in told]
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise protocol.ProtocolError(f"MODULES is not a list of triples: {error}") from None
 

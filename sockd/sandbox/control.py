@@ -17,7 +17,7 @@ from typing import Any
 from sockd.errors import SandboxFailed
 from zygote import linux, protocol
 
-_buffer = bytearray(protocol.CONTROL_MAX_BYTES)
+_buffer = bytearray(protocol.CONTROL_ANSWER_MAX_BYTES)
 """For all wires: a datagram is decoded before the next is read."""
 
 
@@ -158,7 +158,7 @@ class ControlWire:
             data, fds = linux.receive(self._sock, _buffer, protocol.CONTROL_MAX_FDS)
         except BlockingIOError:
             return
-        except OSError:
+        except OSError:  # also EMSGSIZE: it is longer than any answer may be
             data, fds = b"", []
         try:
             if not data:

@@ -13,8 +13,8 @@ from sockd.errors import SockdError
 from sockd.sandbox.stream import Flow, Head, Joined, Stream, Taker
 from zygote import protocol
 
-INIT_ONLY = 0
-"""The number of an exchange without a request: its end is that the handler has been imported."""
+NO_REQUEST = 0
+"""The number of an exchange without a request, whose end is that the handler has been imported; requests begin with 1."""
 
 
 class Reply(msgspec.Struct):
@@ -66,13 +66,16 @@ class Exchange(msgspec.Struct, eq=False):
     is_over: bool = False
     """Its outcome is certain."""
 
-    def on_piece(self, kind: int, body: bytes, flow: Flow, *, max_joined_bytes: int) -> None:
-        """HEAD, or CHUNK behind it. Raises: ProtocolError; ResponseTooLarge."""
-        if kind == protocol.HEAD and self.stream is None:
-            head = Head(*protocol.decode_head(body))
-            taker = self.open_sink() if self.open_sink is not None else Taker(Joined(), max_joined_bytes)
-            self.stream = Stream(taker, head, flow)
-        elif kind == protocol.CHUNK and self.stream is not None and 0 < len(body) <= protocol.CHUNK_MAX_BYTES:
-            self.stream.push(body)
-        else:
-            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} of {len(body)} bytes out of turn")
+    def on_head(self, body: bytes, flow: Flow, *, max_joined_bytes: int) -> None:
+        """The answer begins to come piece by piece. Raises: ProtocolError."""
+        if self.stream is not None:
+            raise protocol.ProtocolError("HEAD again")
+        head = Head(*protocol.decode_head(body))
+        taker = self.open_sink() if self.open_sink is not None else Taker(Joined(), max_joined_bytes)
+        self.stream = Stream(taker, head, flow)
+
+    def on_chunk(self, body: bytes) -> None:
+        """A piece of it. Raises: ProtocolError; ResponseTooLarge."""
+        if self.stream is None or not body:
+            raise protocol.ProtocolError(f"CHUNK of {len(body)} bytes out of turn")
+        self.stream.push(body)

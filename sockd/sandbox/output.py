@@ -13,7 +13,8 @@ import os
 import termios
 from contextlib import ExitStack
 
-READ_BYTES = 64 * 1024
+from sockd.sandbox.read_turns import READ_BYTES, ReadTurns, Series
+
 PIPE_BYTES = 256 * 1024
 
 _waiting = array.array("i", [0])
@@ -30,6 +31,10 @@ class Output:
         self.limit_bytes = limit_bytes
         self._kept = bytearray()
         self._dropped = 0
+        self._turns: ReadTurns
+        self._series = Series()
+        self._is_over = False
+        """Every writer is gone."""
 
     @classmethod
     def open(cls, limit_bytes: int) -> tuple[Output, int]:
@@ -44,9 +49,10 @@ class Output:
             undo.pop_all()
         return cls(read_fd, limit_bytes), write_fd
 
-    def start(self) -> None:
+    def start(self, turns: ReadTurns) -> None:
         """Drain it from now on."""
-        self._loop.add_reader(self._fd, self._read)
+        self._turns = turns
+        self._loop.add_reader(self._fd, self._readable)
 
     def take(self) -> tuple[bytes, int]:
         """(bytes kept, bytes dropped) since the last call, with all that is in the pipe by now."""
@@ -69,6 +75,27 @@ class Output:
             self._loop.remove_reader(fd)
             os.close(fd)
 
+    def go_on(self) -> int:
+        """Its turn in the queue where it waits; how many units of work that was."""
+        if self._fd < 0:
+            return 0
+        size = self._read()
+        if size:
+            self._wait(size)
+        elif not self._is_over:
+            self._loop.add_reader(self._fd, self._readable)
+        return size >> 10
+
+    def _readable(self) -> None:
+        size = self._read()
+        if size == READ_BYTES or (size and self._series.is_too_long()):
+            self._loop.remove_reader(self._fd)
+            self._wait(size)
+
+    def _wait(self, size: int) -> None:
+        """Go on in a turn of a queue, unwatched until then."""
+        (self._turns.bulk if size == READ_BYTES else self._turns.crumbs).wait(self)
+
     def _drain(self) -> None:
         """Not until it is empty: a handler's threads may write as fast as this reads."""
         for _ in range(PIPE_BYTES // READ_BYTES):
@@ -81,7 +108,8 @@ class Output:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
             return 0
-        if not data:  # every writer is gone
+        if not data:
+            self._is_over = True
             self._loop.remove_reader(self._fd)
             return 0
         room = max(0, self.limit_bytes - len(self._kept))

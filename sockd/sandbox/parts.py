@@ -10,6 +10,7 @@ from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.ends import Ends
 from sockd.sandbox.hrtick import HrTick
 from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.sandbox.read_turns import ReadTurns
 from sockd.sandbox.vigil import Vigil
 
 
@@ -30,3 +31,4 @@ class Parts:
     """A new sandbox's connections; perhaps made ahead."""
     hrtick: HrTick = field(default_factory=HrTick)
     vigil: Vigil = field(default_factory=Vigil)
+    turns: ReadTurns = field(default_factory=ReadTurns)

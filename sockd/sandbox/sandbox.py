@@ -35,7 +35,7 @@ from sockd.sandbox.channel import Channel
 from sockd.sandbox.claims import read_failure, read_imports
 from sockd.sandbox.companion import Companion
 from sockd.sandbox.deadline import Deadline
-from sockd.sandbox.exchange import INIT_ONLY, Call, Exchange, Reply
+from sockd.sandbox.exchange import NO_REQUEST, Call, Exchange, Reply
 from sockd.sandbox.lifecycle import State, Step, advance
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.output import Output
@@ -50,8 +50,6 @@ EXIT_GRACE_S = 0.2
 """How long a process whose channel ended may take to exit before it is killed for it."""
 PAUSED_SLACK_BYTES = 1 << 20
 """What a paused sandbox's limit leaves above its use."""
-FRAME_SLACK_BYTES = 1 << 20
-"""Room in a frame beside an answer of the largest size: error texts and stack traces."""
 
 ANSWERED = (FunctionFailed, InvalidEvent, MethodNotAllowed)
 """Errors that the handler server answered with, in order, or before it was asked: the sandbox goes on. (But not InitFailed:
@@ -84,6 +82,8 @@ class Sandbox:
     init_ns: int = 0
     _last_ns: int = 0
     """How long its last answer took the handler."""
+    _asked: int = 0
+    """Requests so far. They are its own: the function sees their number, and is to learn nothing of others by it."""
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
     """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
     companion: Companion | None = None
@@ -148,13 +148,15 @@ class Sandbox:
             raise SandboxFailed("the sandbox's process died while it was confined") from None
         if program is not None:
             self._root.mount_code(program)
-        self._output.start()
+        self._output.start(self._parts.turns)
         self._channel = Channel(
             self._sock,
-            max_body_bytes=self._parts.max_answer_bytes + FRAME_SLACK_BYTES,
+            limits=protocol.sandbox_limits(self._parts.max_answer_bytes),
+            turns=self._parts.turns,
             on_frame=self._on_frame,
             on_end=self._on_end,
         )
+        self._channel.await_result(NO_REQUEST)
         if program is None:
             self._primed = self._loop.create_future()
             async with asyncio.timeout(self._parts.spawn_deadline_s):
@@ -218,7 +220,10 @@ class Sandbox:
         is_starting = self.state is State.STARTING
         if not is_starting:
             self.state = advance(self.state, Step.BEGIN)
-        exchange = self._exchange = Exchange(next(_numbers), done, open_sink)
+        self._asked += 1
+        exchange = self._exchange = Exchange(self._asked, done, open_sink)
+        assert self._channel is not None
+        self._channel.await_result(self._asked)
         self._parts.hrtick.note(is_start=is_starting)
         self._deadline.set(program.init_timeout_s if is_starting else program.timeout_s, self._expire)
         if call is not None:
@@ -240,7 +245,7 @@ class Sandbox:
 
     def _initialize(self, done: Callable[[Reply], None]) -> None:
         assert self.program is not None
-        self._exchange = Exchange(INIT_ONLY, done)
+        self._exchange = Exchange(NO_REQUEST, done)
         self._deadline.set(self.program.init_timeout_s, self._expire)
         self.cgroup.settle()
 
@@ -360,65 +365,75 @@ class Sandbox:
             self._invoke(exchange, call)
 
     def _on_frame(self, kind: int, number: int, body: bytes) -> None:
-        exchange = self._exchange
-        if kind == protocol.RESULT and exchange is not None and number == exchange.number and self.state is State.BUSY:
-            self._on_result(exchange, body)
-            return
-        if kind == protocol.PRIMED and self._primed is not None and not self._primed.done():
-            self._primed.set_result(None)
-            return
-        if kind == protocol.MODULES and self.imports is None:
-            self.imports = read_imports(body)
-            return
-        if kind == protocol.FAILED and self.state is State.STARTING and self._is_priming():
-            self._finish(read_failure(body[protocol.TIMES.size :], InitFailed))
-            return
-        if kind >= protocol.HEAD:
-            self._on_piece(kind, number, body)
-            return
-        if exchange is None or len(body) < protocol.TIMES.size:
-            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} that nobody waits for")
-        started, ended = protocol.TIMES.unpack_from(body)
-        if kind == protocol.READY and self.state is State.STARTING:
-            self.init_started_ns, self.init_ns = started, max(0, ended - started)
-            self.state = advance(self.state, Step.READY)
-            assert self.program is not None
-            self.program.is_app = body[protocol.TIMES.size :] == protocol.APP
-            if exchange.number == INIT_ONLY and not exchange.is_over:
-                self._conclude(exchange, Reply())
-                return
-            self._deadline.set(self.program.timeout_s, self._expire)
-            if exchange.compose is not None:
-                self._compose(exchange, exchange.compose)
-            return
-        body = body[protocol.TIMES.size :]
-        if kind == protocol.FAILED and (number == exchange.number or self.state is State.STARTING):
-            is_starting = self.state is State.STARTING
-            error = read_failure(body, InitFailed if is_starting else FunctionFailed)
-            self._finish(error, is_answer=not is_starting)
-        else:
-            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} instead of {exchange.number}")
+        """Raises: ProtocolError, when this frame is not due."""
+        _TAKE[kind](self, number, body)
 
-    def _on_result(self, exchange: Exchange, body: bytes) -> None:
-        if len(body) < protocol.TIMES.size or (exchange.stream is not None and len(body) > protocol.TIMES.size):
-            raise protocol.ProtocolError(f"a RESULT of {len(body)} bytes")
-        started, ended = protocol.TIMES.unpack_from(body)
+    def _on_primed(self, number: int, body: bytes) -> None:
+        if self._primed is None or self._primed.done():
+            raise protocol.ProtocolError("PRIMED that nobody waits for")
+        self._primed.set_result(None)
+
+    def _on_ready(self, number: int, body: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None or self.state is not State.STARTING:
+            raise protocol.ProtocolError("READY that nobody waits for")
+        started, ended = unpack_times(body)
+        self.init_started_ns, self.init_ns = started, max(0, ended - started)
+        self.state = advance(self.state, Step.READY)
+        assert self.program is not None
+        self.program.is_app = body[protocol.TIMES.size :] == protocol.APP
+        if exchange.number == NO_REQUEST and not exchange.is_over:
+            self._conclude(exchange, Reply())
+            return
+        self._deadline.set(self.program.timeout_s, self._expire)
+        if exchange.compose is not None:
+            self._compose(exchange, exchange.compose)
+
+    def _on_result(self, number: int, body: bytes) -> None:
+        exchange = self._awaiting(protocol.RESULT, number)
+        started, ended = unpack_times(body)
+        if exchange.stream is not None and len(body) > protocol.TIMES.size:
+            raise protocol.ProtocolError(f"a RESULT of {len(body)} bytes behind a HEAD")
         self._last_ns = max(0, ended - started)
-        self._finish(None, body[protocol.TIMES.size :], self._last_ns, started)
+        self._finish(None, bytes(body[protocol.TIMES.size :]), self._last_ns, started)
 
-    def _on_piece(self, kind: int, number: int, body: bytes) -> None:
-        """HEAD, or CHUNK behind it."""
-        exchange = self._exchange
-        if exchange is None or number != exchange.number or self.state is not State.BUSY:
-            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} that nobody waits for")
+    def _on_failed(self, number: int, body: bytes) -> None:
+        unpack_times(body)
+        body = body[protocol.TIMES.size :]
+        if self.state is State.STARTING and (self._exchange is not None or self._is_priming()):
+            self._finish(read_failure(body, InitFailed))
+        else:
+            self._awaiting(protocol.FAILED, number)
+            self._finish(read_failure(body, FunctionFailed), is_answer=True)
+
+    def _on_modules(self, number: int, body: bytes) -> None:
+        if self.imports is not None:
+            raise protocol.ProtocolError("MODULES again")
+        self.imports = read_imports(body)
+
+    def _on_head(self, number: int, body: bytes) -> None:
+        exchange = self._awaiting(protocol.HEAD, number)
         if exchange.is_over:
             return  # its deadline has just passed
         assert self._channel is not None
         flow = Flow(self._channel.pause, self._channel.resume, self._stop_answering)
+        exchange.on_head(body, flow, max_joined_bytes=self._parts.max_answer_bytes)
+
+    def _on_chunk(self, number: int, body: bytes) -> None:
+        exchange = self._awaiting(protocol.CHUNK, number)
+        if exchange.is_over:
+            return  # its deadline has just passed
         try:
-            exchange.on_piece(kind, body, flow, max_joined_bytes=self._parts.max_answer_bytes)
+            exchange.on_chunk(body)
         except ResponseTooLarge as error:
             self.end(error)
+
+    def _awaiting(self, kind: int, number: int) -> Exchange:
+        """The exchange that a frame is for. Raises: ProtocolError, when it is for none that is under way."""
+        exchange = self._exchange
+        if exchange is None or number != exchange.number or self.state is not State.BUSY:
+            raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} that nobody waits for")
+        return exchange
 
     def _stop_answering(self) -> None:
         """Nobody reads the answer that is being made: say so, and wait a little for its end."""
@@ -492,6 +507,8 @@ class Sandbox:
             return  # it was abandoned
         self._deadline.clear()
         self._exchange = None
+        if self._channel is not None:
+            self._channel.await_result(NO_REQUEST)
         if reply.error is None or (isinstance(reply.error, ANSWERED) and self.state is State.BUSY):
             self.state = advance(self.state, Step.DONE)
         else:
@@ -512,3 +529,22 @@ class Sandbox:
         fd, self._pidfd = self._pidfd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def unpack_times(body: bytes) -> tuple[int, int]:
+    """Start and end of what a frame answers. Raises: ProtocolError."""
+    if len(body) < protocol.TIMES.size:
+        raise protocol.ProtocolError(f"a frame of {len(body)} bytes without its times")
+    return protocol.TIMES.unpack_from(body)
+
+
+_TAKE: dict[int, Callable[[Sandbox, int, bytes], None]] = {
+    protocol.PRIMED: Sandbox._on_primed,
+    protocol.READY: Sandbox._on_ready,
+    protocol.RESULT: Sandbox._on_result,
+    protocol.FAILED: Sandbox._on_failed,
+    protocol.MODULES: Sandbox._on_modules,
+    protocol.HEAD: Sandbox._on_head,
+    protocol.CHUNK: Sandbox._on_chunk,
+}
+"""What is done with each kind of frame that `protocol.sandbox_limits` lets through."""

@@ -76,7 +76,7 @@ def test_answers_cannot_be_forged(house: PrivateWorker, happened: Happened) -> N
         "def result(number, body): return struct.pack('<IBBHQ', 16 + len(body), 5, 0, 0, number) + bytes(16) + body\n"
         "def f(event):\n"
         "    if event == 'others':\n"
-        "        for number in range(1, 100000): os.write(3, result(number, b'\"forged\"'))\n"
+        "        for number in range(2, 100000): os.write(3, result(number, b'\"forged\"'))\n"
         "    if event == 'twice':\n"
         "        import sys\n"
         "        frame = sys._getframe()\n"
@@ -147,3 +147,24 @@ def test_nothing_of_one_sandbox_is_left_for_the_next(house: PrivateWorker, happe
         assert "canary" not in str(house.daemon.logs(f"looks-{number}"))
     happened(f"4 sandboxes looked, {reused} uses of an old uid; {len(found)} traces found")
     assert found == []
+
+
+@case(
+    "K11", "read the number of its own requests, while others are answered", expect="it counts the sandbox's own alone"
+)
+def test_the_number_of_a_request_tells_nothing_of_others(house: PrivateWorker, happened: Happened) -> None:
+    code = (
+        "import sys\n"
+        "def f(event):\n"
+        "    frame = sys._getframe()\n"
+        "    while 'number' not in frame.f_locals: frame = frame.f_back\n"
+        "    return frame.f_locals['number']\n"
+    )
+    house.deploy("counts", code, concurrency=1)
+    house.deploy("counts-too", code, concurrency=1)
+    seen = []
+    for _ in range(3):
+        seen.append((house.call("counts"), house.call("counts-too")))
+        house.call("neighbour", 1)
+    happened(f"two functions, three requests each: {seen}")
+    assert seen == [(1, 1), (2, 2), (3, 3)]

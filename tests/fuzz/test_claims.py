@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from sockd.errors import FunctionFailed, InitFailed, SockdError
 from sockd.http.answers import failure
-from sockd.sandbox.claims import LONGEST_TYPE, MAX_IMPORTS_BYTES, read_failure, read_imports
+from sockd.sandbox.claims import LONGEST_TYPE, read_failure, read_imports
 from sockd.sandbox.control import Answer, ZygoteGone
 from sockd.sandbox.zygote import read_imported
 from tests.fuzz.fuzzing import encoded, fuzz, integers, objects, texts, values
-from zygote.protocol import ProtocolError
+from zygote.protocol import MODULES_MAX, ProtocolError
 
 failures = objects(errorType=texts(400), errorMessage=texts(), stackTrace=st.lists(texts(), max_size=3))
 triples = st.lists(st.tuples(texts(), texts(), st.floats() | integers() | texts()), max_size=5)
@@ -56,7 +56,7 @@ def test_imports_are_texts_and_a_time_that_can_be_added_up(body: bytes) -> None:
         found = read_imports(body)
     except ProtocolError:
         return
-    assert len(body) <= MAX_IMPORTS_BYTES
+    assert len(found) <= MODULES_MAX
     for key, module, seconds in found:
         key.encode()
         module.encode()

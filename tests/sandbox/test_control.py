@@ -13,6 +13,7 @@ import pytest
 
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.control import MOST_STRAYS, ControlWire, ZygoteGone, ZygoteRefused
+from sockd.sandbox.read_turns import ReadTurns
 from sockd.sandbox.zygote import read_imported, take_pidfd
 from zygote import linux, protocol
 from zygote.protocol import ProtocolError
@@ -296,7 +297,8 @@ class Listener:
         def on_frame(kind: int, number: int, body: bytes) -> None:
             self.frames.append((kind, number, body))
 
-        return Channel(sock, max_body_bytes=1000, on_frame=on_frame, on_end=self.ends.append)
+        limits = dict.fromkeys(protocol.FRAME_NAMES, 1000)
+        return Channel(sock, limits=limits, turns=ReadTurns(), on_frame=on_frame, on_end=self.ends.append)
 
 
 @pytest.fixture
@@ -341,7 +343,7 @@ async def test_a_large_frame_goes_out_as_the_peer_takes_it(pair: tuple[socket.so
     channel.send(protocol.INVOKE, 1, body)
     channel.send(protocol.INVOKE, 2, b"second")
     pair[1].setblocking(False)
-    decoder = protocol.FrameDecoder(1 << 24)
+    decoder = protocol.FrameDecoder(dict.fromkeys(protocol.FRAME_NAMES, 1 << 24))
     received: list[tuple[int, int, bytes]] = []
     async with asyncio.timeout(5):
         while len(received) < 2:

@@ -8,13 +8,14 @@ import os
 import pytest
 
 from sockd.sandbox.output import PIPE_BYTES, Output
+from sockd.sandbox.read_turns import ReadTurns
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_take_gives_all_that_is_in_the_pipe() -> None:
     output, fd = Output.open(1 << 20)
-    output.start()
+    output.start(ReadTurns())
     os.write(fd, b"x" * PIPE_BYTES)
     assert output.take() == (b"x" * PIPE_BYTES, 0)
     assert output.take() == (b"", 0)
@@ -24,7 +25,7 @@ async def test_a_take_gives_all_that_is_in_the_pipe() -> None:
 
 async def test_what_is_over_the_limit_is_counted_and_dropped() -> None:
     output, fd = Output.open(10)
-    output.start()
+    output.start(ReadTurns())
     for _ in range(5):
         os.write(fd, b"123456")
         await asyncio.sleep(0)
@@ -37,7 +38,7 @@ async def test_what_is_over_the_limit_is_counted_and_dropped() -> None:
 
 async def test_a_writer_never_waits() -> None:
     output, fd = Output.open(100)
-    output.start()
+    output.start(ReadTurns())
 
     def flood() -> None:
         for _ in range(100):
@@ -53,7 +54,7 @@ async def test_a_writer_never_waits() -> None:
 
 async def test_a_take_ends_though_somebody_goes_on_writing() -> None:
     output, fd = Output.open(1 << 30)
-    output.start()
+    output.start(ReadTurns())
     os.set_blocking(fd, False)
 
     def write_ahead() -> None:
@@ -79,7 +80,7 @@ async def test_a_take_ends_though_somebody_goes_on_writing() -> None:
 
 async def test_the_end_of_all_writers_and_closing_twice_are_fine() -> None:
     output, fd = Output.open(100)
-    output.start()
+    output.start(ReadTurns())
     os.write(fd, b"last")
     os.close(fd)
     for _ in range(5):

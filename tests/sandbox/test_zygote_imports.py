@@ -46,6 +46,7 @@ FATAL = {
     "an answer of the wrong kind": """import os; os.write(3, b'{"op":"forked","id":1}')""",
     "a lie about what was imported": """import os; os.write(3, b'{"op":"imported","id":1,"seconds":"x"}')""",
     "numbers out of range": """import os; os.write(3, b'{"op":"imported","id":1,"seconds":1e999,"threads":1e999,"failed":{}}')""",
+    "an answer that takes long to read": "import os; os.write(3, b'[' * 40_000)",
     "too much memory": "kept = [bytearray(1 << 20) for _ in range(2000)]",
 }
 

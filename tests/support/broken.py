@@ -28,7 +28,8 @@ from sockd.kernel import cgroup_leaf, cgroups, mounts, pidfds, readiness, seccom
 from sockd.kernel.seccomp_compiler import compile_filter, compile_restriction, only
 from sockd.kernel.syscall_table import NUMBERS
 from sockd.lambdas import registry
-from sockd.sandbox import base, deadline, root, sandbox, uids, zygote
+from sockd.sandbox import base, channel, deadline, root, sandbox, uids, zygote
+from zygote import protocol
 
 BREAKS: dict[str, Callable[[], None]] = {}
 """What `sockd selftest --broken NAME` may name."""
@@ -116,6 +117,19 @@ def no_port_guard() -> None:
 def no_socket_limit() -> None:
     """Sandboxes have as many sockets as they like."""
     cgroups.CgroupTree.count_sockets = lambda self, most=0: None  # type: ignore[method-assign]
+
+
+@breaks("long-turns")
+def long_turns() -> None:
+    """All frames that have come are handled in one turn of the loop."""
+    channel.FRAMES_PER_TURN = 1 << 30  # type: ignore[attr-defined]
+
+
+@breaks("long-frames")
+def long_frames() -> None:
+    """A frame of any kind may have any length."""
+    kinds = protocol.sandbox_limits(0)
+    protocol.sandbox_limits = lambda max_answer_bytes: dict.fromkeys(kinds, 1 << 30)
 
 
 @breaks("open-fds")

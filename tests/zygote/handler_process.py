@@ -42,7 +42,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
-        self._decoder = protocol.FrameDecoder(1 << 24)
+        self._decoder = protocol.FrameDecoder(dict.fromkeys(protocol.FRAME_NAMES, 1 << 24))
 
     def send(self, kind: int, number: int, *parts: bytes) -> None:
         self._ours.sendall(protocol.encode_frame(kind, number, *parts))

@@ -44,7 +44,7 @@ class Daemon:
     def frames(self) -> list[tuple[int, bytes]]:
         """All that has been sent."""
         self.theirs.shutdown(socket.SHUT_WR)
-        decoder = FrameDecoder(protocol.CHUNK_MAX_BYTES)
+        decoder = FrameDecoder({HEAD: protocol.HEAD_MAX_BYTES, CHUNK: protocol.CHUNK_MAX_BYTES})
         while data := self._ours.recv(1 << 20):
             decoder.feed(data)
         found = []
@@ -104,6 +104,15 @@ def test_headers_are_variables_but_for_those_that_would_be_taken_for_others(daem
     ask(app, "wsgi", daemon)
     assert seen["HTTP_X_A"] == "1, 2" and not {"HTTP_X_B", "HTTP_PROXY"} & set(seen)
     assert (seen["SCRIPT_NAME"], seen["QUERY_STRING"], seen["REMOTE_PORT"]) == ("/run/f", "q=1", "5")
+
+
+def test_the_pieces_of_a_list_go_out_as_one(daemon: Daemon) -> None:
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [])
+        return [b"x"] * 1000
+
+    ask(app, "wsgi", daemon)
+    assert daemon.frames()[1:] == [(CHUNK, b"x" * 1000)]
 
 
 def test_write_sends_at_once_and_close_is_always_called(daemon: Daemon) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from zygote import errors
+from zygote.protocol import FAILED_MAX_BYTES
 
 
 def describe(error: BaseException) -> dict[str, Any]:
@@ -44,8 +45,8 @@ def test_a_description_has_a_bound() -> None:
     with pytest.raises(Deep) as caught:
         fall(500)
     described = errors.describe(caught.value)
-    assert len(described) < 1 << 20
-    assert len(json.loads(described)["stackTrace"]) <= 50
+    assert len(described) <= FAILED_MAX_BYTES
+    assert len(json.loads(described)["stackTrace"]) <= errors.MAX_STACK + 1
 
 
 def test_an_error_without_a_text_is_described() -> None:
@@ -62,3 +63,25 @@ def test_a_missing_module_is_told_with_what_is_there(monkeypatch: pytest.MonkeyP
     assert describe(missing)["errorMessage"] == "No module named 'x' (no packages: requirements.txt names none)"
     monkeypatch.setattr(sys, "path", ["/packages/numpy-2.0-0123456789ab", "/packages/a-b-1.0-0123456789ab", "/usr/lib"])
     assert describe(missing)["errorMessage"] == "No module named 'x' (installed: a-b-1.0, numpy-2.0)"
+
+
+@pytest.mark.parametrize("text", ["x", "\0", "\U0001f600", "\udc80", '"', "é\0x"])
+def test_a_long_text_is_cut_with_a_mark_and_the_innermost_frames_are_told(text: str) -> None:
+    stack = [f"line {n} {text * n}\n" for n in range(300)]
+    encoded = errors.encode("K" * 1000, text * 200_000, stack)
+    told = json.loads(encoded)
+    assert len(encoded) <= FAILED_MAX_BYTES
+    kept, _, rest = told["errorMessage"].partition(" [cut: ")
+    assert (text * 200_000).startswith(kept) and rest == f"{len(text) * 200_000 - len(kept)} more characters]"
+    assert len(kept) >= errors.MESSAGE_BYTES // 12 // 2
+    assert told["stackTrace"][-1] == stack[-1][: errors.MAX_LINE]
+    assert told["stackTrace"][0] == errors.LEFT_OUT % (300 - len(told["stackTrace"]) + 1)
+    assert told["errorType"] == "K" * 200
+
+
+def test_what_fits_is_told_whole() -> None:
+    assert json.loads(errors.encode("E", "m" * 10_000, ["a\n", "b\n"])) == {
+        "errorMessage": "m" * 10_000,
+        "errorType": "E",
+        "stackTrace": ["a\n", "b\n"],
+    }

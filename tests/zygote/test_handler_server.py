@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.zygote.handler_process import ECHO, REPOSITORY, Server
-from zygote import protocol
+from zygote import fork_server, handler_server, protocol
+from zygote.import_timer import ImportTimer
 from zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
 
 
@@ -187,3 +191,30 @@ def test_details_are_told_for_one_request(server: Server) -> None:
     assert server.answer(10) == [7, "Root=1", ":y", [1, "t"]]
     server.invoke(11, 8)
     assert server.answer(11) == [8, None, ":f", None]
+
+
+def test_a_report_of_imports_has_no_more_than_its_frame_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    for count, length in ((10, 10), (3000, 10), (1500, 200)):
+        names = [f"{number:0{length}}" for number in range(count)]
+        for name in names:
+            module = ModuleType(name)
+            module.__spec__ = ModuleSpec(name, None, origin=f"/packages/key/{name}.py")
+            monkeypatch.setitem(sys.modules, name, module)
+        timer = ImportTimer()
+        timer.start()
+        timer.seconds.update(dict.fromkeys(names, 0.123456789))
+        body = handler_server.stop_timing(timer)
+        told = json.loads(body)
+        assert len(body) <= protocol.MODULES_MAX_BYTES and len(told) <= protocol.MODULES_MAX
+        assert told == [["key", name, 0.123456789] for name in names[: len(told)]]
+        assert len(told) >= min(count, 400)
+
+
+def test_failed_imports_fit_into_an_answer() -> None:
+    few = {"a": "no" * 200, "b": "no"}
+    assert fork_server.first_of(few) == few
+    many = {f"module{number}": "no\0" * 100 for number in range(5000)}
+    first = fork_server.first_of(many)
+    message = {"op": "imported", "id": 1, "seconds": 1.0, "threads": 1, "failed": first}
+    assert 300 < len(first) < 5000
+    assert len(protocol.encode_control(message)) <= protocol.CONTROL_ANSWER_MAX_BYTES

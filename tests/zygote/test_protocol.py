@@ -14,6 +14,7 @@ from zygote import protocol
 from zygote.protocol import FRAME_NAMES, HEADER, FrameDecoder, ProtocolError
 
 MAX_BODY_BYTES = 4096
+LIMITS = dict.fromkeys(FRAME_NAMES, MAX_BODY_BYTES)
 
 kinds = st.sampled_from(sorted(FRAME_NAMES))
 numbers = st.integers(0, 2**64 - 1)
@@ -45,13 +46,13 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
     sent: list[tuple[int, int, bytes]], places: list[int]
 ) -> None:
     stream = b"".join(protocol.encode_frame(kind, number, body) for kind, number, body in sent)
-    assert decode_all(FrameDecoder(MAX_BODY_BYTES), cut(stream, places)) == sent
+    assert decode_all(FrameDecoder(LIMITS), cut(stream, places)) == sent
 
 
 @given(frames, st.lists(st.integers(0, 10_000), max_size=10))
 def test_taking_frames_late_makes_no_difference(sent: list[tuple[int, int, bytes]], places: list[int]) -> None:
     stream = b"".join(protocol.encode_frame(kind, number, body) for kind, number, body in sent)
-    decoder = FrameDecoder(MAX_BODY_BYTES)
+    decoder = FrameDecoder(LIMITS)
     for piece in cut(stream, places):
         decoder.feed(piece)
     assert decode_all(decoder, [b""]) == sent
@@ -59,7 +60,7 @@ def test_taking_frames_late_makes_no_difference(sent: list[tuple[int, int, bytes
 
 @given(st.lists(st.binary(max_size=200), max_size=6))
 def test_any_other_stream_raises_protocol_error_only(pieces: list[bytes]) -> None:
-    decoder = FrameDecoder(MAX_BODY_BYTES)
+    decoder = FrameDecoder(LIMITS)
     try:
         for kind, _, body in decode_all(decoder, pieces):
             assert kind in FRAME_NAMES and len(body) <= MAX_BODY_BYTES
@@ -69,7 +70,7 @@ def test_any_other_stream_raises_protocol_error_only(pieces: list[bytes]) -> Non
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 255), st.integers(0, 65535), numbers)
 def test_a_header_is_right_or_refused(length: int, kind: int, flags: int, zero: int, number: int) -> None:
-    decoder = FrameDecoder(MAX_BODY_BYTES)
+    decoder = FrameDecoder(LIMITS)
     decoder.feed(HEADER.pack(length, kind, flags, zero, number))
     is_right = kind in FRAME_NAMES and not flags and not zero and length <= MAX_BODY_BYTES
     try:
@@ -80,14 +81,14 @@ def test_a_header_is_right_or_refused(length: int, kind: int, flags: int, zero: 
 
 
 def test_a_body_over_the_limit_is_refused_by_its_header() -> None:
-    decoder = FrameDecoder(10)
+    decoder = FrameDecoder({protocol.RESULT: 10})
     decoder.feed(HEADER.pack(11, protocol.RESULT, 0, 0, 1))
     with pytest.raises(ProtocolError, match="RESULT of 11 bytes, limit 10"):
         decoder.next_frame()
 
 
 def test_parts_of_a_body_are_joined() -> None:
-    decoder = FrameDecoder(100)
+    decoder = FrameDecoder(LIMITS)
     decoder.feed(protocol.encode_frame(protocol.INVOKE, 7, b"one", b"", b"two"))
     assert decoder.next_frame() == (protocol.INVOKE, 7, b"onetwo")
     assert decoder.next_frame() is None
@@ -195,3 +196,19 @@ def test_any_other_head_is_a_protocol_error(data: bytes) -> None:
 def test_what_http_cannot_say_is_no_head(status: object, headers: object) -> None:
     with pytest.raises(ValueError):
         protocol.encode_head(status, headers)
+
+
+def test_a_head_has_a_limited_number_of_headers() -> None:
+    most = [("a", "b")] * protocol.HEAD_MAX_HEADERS
+    assert len(protocol.decode_head(protocol.encode_head(200, most))[1]) == protocol.HEAD_MAX_HEADERS
+    with pytest.raises(ValueError, match="257 headers, limit 256"):
+        protocol.encode_head(200, [*most, ("a", "b")])
+    with pytest.raises(ProtocolError, match="6001 headers, limit 256"):
+        protocol.decode_head(json.dumps([200, [["a", "b"]] * 6001]).encode())
+
+
+def test_a_sandbox_may_send_what_a_sandbox_says_and_nothing_else() -> None:
+    limits = protocol.sandbox_limits(1000)
+    assert {FRAME_NAMES[kind] for kind in FRAME_NAMES.keys() - limits.keys()} == {"INIT", "CODE", "INVOKE", "GONE"}
+    assert limits[protocol.RESULT] == 1000 + protocol.TIMES.size
+    assert max(most for kind, most in limits.items() if kind != protocol.RESULT) <= 128 * 1024

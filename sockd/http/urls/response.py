@@ -24,6 +24,8 @@ from sockd.http.urls.event import HOP_BY_HOP
 
 HEADERS_BYTES = 64 * 1024
 """Of all headers that a function sends along (AWS: 10,240 bytes)."""
+MOST_FIELDS = 256
+"""Headers and cookies together: each takes some µs."""
 JSON = "application/json"
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -133,6 +135,7 @@ def checked_fields(headers: Any, cookies: Any) -> Fields:
 
     Args: headers: dict of values or of lists of values, or None; cookies: list of str, or None.
     Raises: BadReply."""
+    check_count(headers or {}, cookies or ())
     given: dict[str, list[str]] = {"content-type": [JSON]}
     for name, value in (headers or {}).items():
         lowered = name.lower()
@@ -145,6 +148,13 @@ def checked_fields(headers: Any, cookies: Any) -> Fields:
     fields += [("set-cookie", _value(cookie, "cookies")) for cookie in cookies or ()]
     check_size(fields)
     return fields
+
+
+def check_count(headers: dict[str, Any], cookies: Any) -> None:
+    """Raises: BadReply."""
+    count = len(cookies) + sum(len(value) if isinstance(value, list) else 1 for value in headers.values())
+    if count > MOST_FIELDS:
+        raise BadReply(f"headers: there are {count} with the cookies; at most {MOST_FIELDS} are sent")
 
 
 def check_size(fields: Iterable[tuple[str, str]]) -> None:
@@ -170,6 +180,8 @@ def _value(value: _Value, where: str) -> str:
 
 
 def _decoded(name: str, raw: Any) -> Any:
+    if memoryview(raw).nbytes > 2 * HEADERS_BYTES:
+        raise BadReply(f"{name}: its JSON may have {2 * HEADERS_BYTES} bytes")
     try:
         return _small[name].decode(raw)
     except (msgspec.DecodeError, RecursionError) as error:

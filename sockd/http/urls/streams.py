@@ -88,7 +88,7 @@ class Buffered(Sink):
         self._max_bytes = max_bytes
         self._status = 200
         self._fields: Fields = []
-        self._pieces: list[bytes] = []
+        self._body = bytearray()
 
     async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self._status, self._fields = status, text_fields(headers)
@@ -101,11 +101,11 @@ class Buffered(Sink):
                 "Function.ResponseSizeTooLarge",
                 f"Response payload size exceeded maximum allowed payload size ({self._max_bytes} bytes).",
             )
-        self._pieces.append(data)
+        self._body += data
 
     def reply(self) -> Reply:
         """All of it."""
-        return Reply(self._status, self._fields, b"".join(self._pieces))
+        return Reply(self._status, self._fields, bytes(self._body))
 
 
 def text_fields(headers: list[tuple[bytes, bytes]]) -> Fields:
