@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 
@@ -30,13 +29,13 @@ from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.install_cache import InstallCache
 from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
-from sockd.config import MB, MOST_AWAKE, Config, HttpConfig
+from sockd.config import MB, MOST_AWAKE, Config
 from sockd.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
 from sockd.kernel import favordynmods, mounts, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.kernel.cpu_latency import CpuLatency
 from sockd.kernel.port_guard import PortGuard
-from sockd.kernel.socket_counts import NO_LIMIT, Account, SocketCounts, ephemeral_ports
+from sockd.kernel.socket_counts import SocketCounts
 from sockd.lambdas.code_store import CodeStore
 from sockd.lambdas.function import Caches
 from sockd.lambdas.function_config import ENDPOINT
@@ -59,11 +58,10 @@ from sockd.sandbox.idle_poll import IdlePoll
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits
+from sockd.sandbox.socket_guards import function_accounts, guard_sockets
 from sockd.state_dir import StateDir
 
 REGISTRY = "registry.sqlite"
-DEFAULT_PORT = int(HttpConfig().listen.rpartition(":")[2])
-"""Where a client looks for a worker that was told no other place; no function may answer there, wherever ours listens."""
 KILL_DEADLINE_S = 10.0
 HOUSEKEEPING_S = 5.0
 PRESSURE = 0.05
@@ -155,7 +153,7 @@ class Worker:
         limits = http.max_payload_bytes, http.max_streamed_bytes
         idle_poll = open_idle_poll(config.sandbox.idle_poll)
         stack.callback(idle_poll.close)
-        guards = groups.ports, function_accounts(config, groups.sockets)
+        guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
         caches = Caches(handlers, tree, nursery, budget, scripts, *limits, idle_poll, *guards)
         functions, versions = _functions(config, state, packages, caches, stack)
         urls = FunctionUrls.open(state.path / REGISTRY)
@@ -202,38 +200,11 @@ async def _cgroups(
     tree = CgroupTree.create(hierarchies, f"sockd-{state.id}")
     stack.callback(tree.destroy_all, KILL_DEADLINE_S)
     stack.callback(tree.close)
-    guard_sockets(tree, socket_limit(config))
+    guard_sockets(tree, config.sandbox)
     cgroups = CgroupPool(tree, config.sandbox.cgroup_pool, quick_moves=favordynmods.is_shown())
     await cgroups.start()
     stack.push_async_callback(cgroups.aclose)
     return tree, cgroups
-
-
-def guard_sockets(tree: CgroupTree, most: int) -> None:
-    """Keep what runs in our cgroups off our ports, and count its sockets, as far as this kernel can."""
-    try:
-        tree.guard_ports()
-        tree.ports.hold(DEFAULT_PORT)
-    except OSError as error:
-        _log.warning("functions can bind ports that clients may take for this worker's (see `sockd doctor`): %s", error)
-    try:
-        tree.count_sockets(most)
-    except OSError as error:
-        _log.warning("functions can open as many sockets as there are ports (see `sockd doctor`): %s", error)
-
-
-def socket_limit(config: Config) -> int:
-    """IP sockets that all sandboxes may have open together. The other half of the ports is left to the host."""
-    configured = config.sandbox.sockets
-    return ephemeral_ports() // 2 if configured is None else max(0, min(configured, NO_LIMIT))
-
-
-def function_accounts(config: Config, sockets: SocketCounts) -> Callable[[], Account]:
-    """Makes the account of one function's sockets."""
-    configured = config.sandbox.function_sockets
-    return partial(
-        sockets.account, socket_limit(config) // 2 if configured is None else max(0, min(configured, NO_LIMIT))
-    )
 
 
 def _functions(

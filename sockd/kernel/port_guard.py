@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from sockd.kernel import bpf
+from sockd.kernel import bpf_assembler as asm
 
 _USER_PORT = 24
 """Offset in struct bpf_sock_addr, the context: the port that is asked for, in network byte order."""
@@ -74,27 +75,27 @@ class PortGuard:
             os.close(fd)
 
 
-def refuse_ports(ports_fd: int, netns_cookie: int) -> bpf.Code:
+def refuse_ports(ports_fd: int, netns_cookie: int) -> asm.Code:
     """Refuse with EPERM to bind what is in the map, in one network namespace: another has ports of its own. Port 0, for which
     the kernel picks one that is free, never is."""
     return [
-        bpf.copy(bpf.R6, bpf.R1),
-        bpf.load32(bpf.R1, bpf.R6, _USER_PORT),
-        bpf.store32(bpf.R10, -4, bpf.R1),
-        *bpf.lookup(ports_fd, -4),
-        bpf.jump_if_equal(bpf.R0, 0, "allow"),
-        bpf.copy(bpf.R1, bpf.R6),
-        bpf.call(bpf.Helper.GET_NETNS_COOKIE),
-        bpf.move64(bpf.R1, netns_cookie),
-        bpf.jump_if_same(bpf.R0, bpf.R1, "refuse"),
+        asm.copy(asm.R6, asm.R1),
+        asm.load32(asm.R1, asm.R6, _USER_PORT),
+        asm.store32(asm.R10, -4, asm.R1),
+        *asm.lookup(ports_fd, -4),
+        asm.jump_if_equal(asm.R0, 0, "allow"),
+        asm.copy(asm.R1, asm.R6),
+        asm.call(asm.Helper.GET_NETNS_COOKIE),
+        asm.move64(asm.R1, netns_cookie),
+        asm.jump_if_same(asm.R0, asm.R1, "refuse"),
         "allow",
-        *bpf.leave(1),
+        *asm.leave(1),
         "refuse",
-        *bpf.leave(0),
+        *asm.leave(0),
     ]
 
 
-def attach_program(directory: str, kind: bpf.ProgramType, programs: Mapping[bpf.Attach, bpf.Code]) -> None:
+def attach_program(directory: str, kind: bpf.ProgramType, programs: Mapping[bpf.Attach, asm.Code]) -> None:
     """Load programs and attach them to a cgroup, whose they are then. Raises: OSError; those before stay attached."""
     cgroup = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
 from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
@@ -76,6 +77,7 @@ class SocketCounts:
     def __init__(self) -> None:
         self._cgroups_fd = -1
         self._fields: memoryview | None = None
+        self._lock = threading.Lock()  # cgroups are made in threads
         self._used = WORKER + 1
         self._free: deque[int] = deque()
         self._not_empty: deque[int] = deque()
@@ -86,11 +88,9 @@ class SocketCounts:
     def attach(cls, directory: str, most: int = NO_LIMIT) -> SocketCounts:
         """Count in a cgroup of v2 and all below it. Args: most: of all together.
 
-        Raises: OSError: this kernel or our capabilities do not suffice (`PortGuard.attach`; and Linux 5.12)."""
+        Raises: OSError: this kernel or our capabilities do not suffice, as `PortGuard.attach`."""
         counts = cls()
-        with (
-            ExitStack() as loaded
-        ):  # the programs keep their maps; ours are two: the memory, and what cgroups are added to
+        with ExitStack() as loaded:  # the programs keep their maps; ours are the memory, and the map of cgroups
             loaded.callback(os.close, storage := bpf.socket_storage(STORAGE_BYTES))
             accounts, memory = bpf.shared_array(4 * FIELDS, _ACCOUNTS)
             loaded.callback(os.close, accounts)
@@ -137,19 +137,21 @@ class SocketCounts:
 
     def account(self, most: int = NO_LIMIT) -> Account:
         """A new account. There are 32 766; when all are taken, it is one that has no limit and counts nothing."""
+        with self._lock:
+            index = self._unused() if self.counts else NO_FUNCTION
+        if index > WORKER:
+            self.write(index, most, NO_FUNCTION)
+        return Account(self, index)
+
+    def _unused(self) -> int:
+        """The index of an account that nobody has and nothing is counted in, or NO_FUNCTION."""
         for _ in range(len(self._not_empty)):
             self.give_back(self._not_empty.popleft())
-        if not self.counts:
-            return Account(self, NO_FUNCTION)
         # One that was never used first: of a function that was removed, a sandbox may still be on its last request.
         if self._used < _ACCOUNTS:
-            index, self._used = self._used, self._used + 1
-        elif self._free:
-            index = self._free.popleft()
-        else:
-            return Account(self, NO_FUNCTION)
-        self.write(index, most, NO_FUNCTION)
-        return Account(self, index)
+            self._used += 1
+            return self._used - 1
+        return self._free.popleft() if self._free else NO_FUNCTION
 
     def enroll(self, directory: str, account: Account) -> None:
         """Count in this account what is made in a cgroup. Raises: OSError."""

@@ -6,8 +6,8 @@ Pure: instructions, for `bpf.load`. Their maps: cgroup id -> index of its accoun
 
 from __future__ import annotations
 
-from sockd.kernel import bpf
-from sockd.kernel.bpf import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Helper, Instruction
+from sockd.kernel import bpf_assembler as asm
+from sockd.kernel.bpf_assembler import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Helper, Instruction
 
 WORKER = 1
 """The account in which everything is counted."""
@@ -41,79 +41,79 @@ def count(cgroups_fd: int, accounts_fd: int, storage_fd: int, refusal: int) -> C
 
     Args: refusal: the errno; 0: what the kernel says by itself."""
     own = -STORAGE_BYTES
-    code: Code = [bpf.copy(R6, R1), bpf.call(Helper.GET_CURRENT_CGROUP_ID), bpf.store64(R10, _KEY, R0)]
-    code += [*bpf.lookup(cgroups_fd, _KEY), bpf.jump_if_equal(R0, 0, "allow"), bpf.load32(R1, R0, 0)]
-    code += [bpf.store32(R10, own + _OWN, R1), *_room(accounts_fd, R7, in_ports=False)]
-    code += [bpf.jump_if_all_ones32(R2, "allow")]
-    code += [bpf.load32(R1, R7, 4 * FUNCTION), bpf.store32(R10, own + _OF_FUNCTION, R1)]
-    code += [*_room(accounts_fd, R8), bpf.move(R1, WORKER), *_room(accounts_fd, R9)]
-    code += [bpf.copy(R1, R6), bpf.call(Helper.GET_SOCKET_COOKIE), bpf.store64(R10, own + _COOKIE, R0)]
-    code += [bpf.move(R1, 0), bpf.store64(R10, own + _STATE, R1), bpf.map_address(R1, storage_fd), bpf.copy(R2, R6)]
-    code += [*bpf.stack_address(R3, own), bpf.move(R4, 1), bpf.call(Helper.SK_STORAGE_GET)]
-    code += [bpf.jump_if_equal(R0, 0, "refuse"), bpf.move(R1, 1)]
-    code += [bpf.atomic_add32(account, 4 * OPEN, R1) for account in (R7, R8, R9)]
-    code += ["allow", *bpf.leave(1), "refuse"]
+    code: Code = [asm.copy(R6, R1), asm.call(Helper.GET_CURRENT_CGROUP_ID), asm.store64(R10, _KEY, R0)]
+    code += [*asm.lookup(cgroups_fd, _KEY), asm.jump_if_equal(R0, 0, "allow"), asm.load32(R1, R0, 0)]
+    code += [asm.store32(R10, own + _OWN, R1), *_room(accounts_fd, R7, in_ports=False)]
+    code += [asm.jump_if_all_ones32(R2, "allow")]
+    code += [asm.load32(R1, R7, 4 * FUNCTION), asm.store32(R10, own + _OF_FUNCTION, R1)]
+    code += [*_room(accounts_fd, R8), asm.move(R1, WORKER), *_room(accounts_fd, R9)]
+    code += [asm.copy(R1, R6), asm.call(Helper.GET_SOCKET_COOKIE), asm.store64(R10, own + _COOKIE, R0)]
+    code += [asm.move(R1, 0), asm.store64(R10, own + _STATE, R1), asm.map_address(R1, storage_fd), asm.copy(R2, R6)]
+    code += [*asm.stack_address(R3, own), asm.move(R4, 1), asm.call(Helper.SK_STORAGE_GET)]
+    code += [asm.jump_if_equal(R0, 0, "refuse"), asm.move(R1, 1)]
+    code += [asm.atomic_add32(account, 4 * OPEN, R1) for account in (R7, R8, R9)]
+    code += ["allow", *asm.leave(1), "refuse"]
     if refusal:
-        code += [bpf.move(R1, -refusal), bpf.call(Helper.SET_RETVAL)]
-    return [*code, *bpf.leave(0)]
+        code += [asm.move(R1, -refusal), asm.call(Helper.SET_RETVAL)]
+    return [*code, *asm.leave(0)]
 
 
 def uncount(accounts_fd: int, storage_fd: int) -> Code:
     """When a socket's last descriptor is closed: take 1 from its accounts; an accepted one has its own end."""
-    code: Code = [bpf.copy(R6, R1), bpf.copy(R2, R6), *_beside(storage_fd)]
-    code += [bpf.copy(R1, R6), bpf.call(Helper.GET_SOCKET_COOKIE), bpf.load64(R1, R8, _COOKIE)]
-    code += [bpf.jump_if_same(R0, R1, "mine"), bpf.jump("done"), "mine", bpf.move(R9, -1)]
-    return [*code, *_add(accounts_fd, OPEN, own=True), "done", *bpf.leave(1)]
+    code: Code = [asm.copy(R6, R1), asm.copy(R2, R6), *_beside(storage_fd)]
+    code += [asm.copy(R1, R6), asm.call(Helper.GET_SOCKET_COOKIE), asm.load64(R1, R8, _COOKIE)]
+    code += [asm.jump_if_same(R0, R1, "mine"), asm.jump("done"), "mine", asm.move(R9, -1)]
+    return [*code, *_add(accounts_fd, OPEN, own=True), "done", *asm.leave(1)]
 
 
 def note_port(accounts_fd: int, storage_fd: int) -> Code:
     """After bind(2): a TCP port was taken."""
-    code: Code = [bpf.copy(R2, R1), bpf.load32(R1, R1, _TYPE), bpf.jump_if_equal(R1, _SOCK_STREAM, "tcp")]
-    code += [bpf.jump("done"), "tcp", *_beside(storage_fd), bpf.move(R1, _PORT_TAKEN), bpf.store32(R8, _STATE, R1)]
-    return [*code, bpf.move(R9, 1), *_add(accounts_fd, PORTS), "done", *bpf.leave(1)]
+    code: Code = [asm.copy(R2, R1), asm.load32(R1, R1, _TYPE), asm.jump_if_equal(R1, _SOCK_STREAM, "tcp")]
+    code += [asm.jump("done"), "tcp", *_beside(storage_fd), asm.move(R1, _PORT_TAKEN), asm.store32(R8, _STATE, R1)]
+    return [*code, asm.move(R9, 1), *_add(accounts_fd, PORTS), "done", *asm.leave(1)]
 
 
 def follow_connections(accounts_fd: int, storage_fd: int) -> Code:
     """At TCP's events: a listener that was not bound has taken a port; a connection that came in is open until it is closed."""
-    code: Code = [bpf.copy(R6, R1), bpf.load32(R7, R6, _OP), bpf.jump_if_equal(R7, _LISTEN, "ours")]
-    code += [bpf.jump_if_equal(R7, _PASSIVE_ESTABLISHED, "ours"), bpf.jump_if_equal(R7, _STATE_CHANGED, "state")]
-    code += [bpf.jump("done"), "state", bpf.load32(R1, R6, _NEW_STATE), bpf.jump_if_equal(R1, _TCP_CLOSE, "ours")]
-    code += [bpf.jump("done"), "ours", bpf.load64(R2, R6, _SK), bpf.jump_if_equal(R2, 0, "done"), *_beside(storage_fd)]
-    code += [bpf.jump_if_equal(R7, _LISTEN, "listen"), bpf.jump_if_equal(R7, _PASSIVE_ESTABLISHED, "accepted")]
-    code += [bpf.load32(R1, R8, _STATE), bpf.jump_if_equal(R1, _ACCEPTED, "closed"), bpf.jump("done")]
-    code += ["closed", bpf.move(R1, _GONE), bpf.store32(R8, _STATE, R1), bpf.move(R9, -1), bpf.jump("add")]
-    code += ["accepted", bpf.move(R1, _ACCEPTED), bpf.store32(R8, _STATE, R1), bpf.copy(R1, R6)]
-    code += [bpf.move(R2, _TELL_STATES), bpf.call(Helper.SOCK_OPS_CB_FLAGS_SET), bpf.move(R9, 1)]
-    code += ["add", *_add(accounts_fd, OPEN, own=True), bpf.jump("done")]
-    code += ["listen", bpf.load32(R1, R8, _STATE), bpf.jump_if_equal(R1, _PORT_TAKEN, "done")]
-    code += [bpf.move(R1, _PORT_TAKEN), bpf.store32(R8, _STATE, R1), bpf.move(R9, 1), *_add(accounts_fd, PORTS)]
-    return [*code, "done", *bpf.leave(1)]
+    code: Code = [asm.copy(R6, R1), asm.load32(R7, R6, _OP), asm.jump_if_equal(R7, _LISTEN, "ours")]
+    code += [asm.jump_if_equal(R7, _PASSIVE_ESTABLISHED, "ours"), asm.jump_if_equal(R7, _STATE_CHANGED, "state")]
+    code += [asm.jump("done"), "state", asm.load32(R1, R6, _NEW_STATE), asm.jump_if_equal(R1, _TCP_CLOSE, "ours")]
+    code += [asm.jump("done"), "ours", asm.load64(R2, R6, _SK), asm.jump_if_equal(R2, 0, "done"), *_beside(storage_fd)]
+    code += [asm.jump_if_equal(R7, _LISTEN, "listen"), asm.jump_if_equal(R7, _PASSIVE_ESTABLISHED, "accepted")]
+    code += [asm.load32(R1, R8, _STATE), asm.jump_if_equal(R1, _ACCEPTED, "closed"), asm.jump("done")]
+    code += ["closed", asm.move(R1, _GONE), asm.store32(R8, _STATE, R1), asm.move(R9, -1), asm.jump("add")]
+    code += ["accepted", asm.move(R1, _ACCEPTED), asm.store32(R8, _STATE, R1), asm.copy(R1, R6)]
+    code += [asm.move(R2, _TELL_STATES), asm.call(Helper.SOCK_OPS_CB_FLAGS_SET), asm.move(R9, 1)]
+    code += ["add", *_add(accounts_fd, OPEN, own=True), asm.jump("done")]
+    code += ["listen", asm.load32(R1, R8, _STATE), asm.jump_if_equal(R1, _PORT_TAKEN, "done")]
+    code += [asm.move(R1, _PORT_TAKEN), asm.store32(R8, _STATE, R1), asm.move(R9, 1), *_add(accounts_fd, PORTS)]
+    return [*code, "done", *asm.leave(1)]
 
 
 def _beside(storage_fd: int) -> Code:
     """R8 = what is noted beside the socket in R2; go to "done" if nothing is."""
-    code: Code = [bpf.map_address(R1, storage_fd), bpf.move(R3, 0), bpf.move(R4, 0), bpf.call(Helper.SK_STORAGE_GET)]
-    return [*code, bpf.jump_if_equal(R0, 0, "done"), bpf.copy(R8, R0)]
+    code: Code = [asm.map_address(R1, storage_fd), asm.move(R3, 0), asm.move(R4, 0), asm.call(Helper.SK_STORAGE_GET)]
+    return [*code, asm.jump_if_equal(R0, 0, "done"), asm.copy(R8, R0)]
 
 
 def _room(accounts_fd: int, account: int, *, in_ports: bool = True) -> Code:
     """Put the account whose index is in R1 into a register, and its limit into R2; go to "refuse" if it is full.
 
     Args: in_ports: whether ports that were taken lately count as well."""
-    code: Code = [bpf.store32(R10, _KEY, R1), *bpf.lookup(accounts_fd, _KEY), bpf.jump_if_equal(R0, 0, "allow")]
-    code += [bpf.copy(account, R0), bpf.load32(R1, account, 4 * OPEN)]
+    code: Code = [asm.store32(R10, _KEY, R1), *asm.lookup(accounts_fd, _KEY), asm.jump_if_equal(R0, 0, "allow")]
+    code += [asm.copy(account, R0), asm.load32(R1, account, 4 * OPEN)]
     if in_ports:
-        code += [bpf.load32(R2, account, 4 * PORTS), bpf.load32(R3, account, 4 * EXPIRED)]
-        code += [bpf.subtract32(R2, R3), bpf.add(R1, R2)]
-    return [*code, bpf.load32(R2, account, 4 * MOST), bpf.jump_if_not_less(R1, R2, "refuse")]
+        code += [asm.load32(R2, account, 4 * PORTS), asm.load32(R3, account, 4 * EXPIRED)]
+        code += [asm.subtract32(R2, R3), asm.add(R1, R2)]
+    return [*code, asm.load32(R2, account, 4 * MOST), asm.jump_if_not_less(R1, R2, "refuse")]
 
 
 def _add(accounts_fd: int, field: int, *, own: bool = False) -> Code:
     """Add R9 to a field of the accounts that are noted in R8; of the socket's own as well, if asked."""
-    indices = [bpf.load32(R1, R8, _OF_FUNCTION), bpf.move(R1, WORKER)]
+    indices = [asm.load32(R1, R8, _OF_FUNCTION), asm.move(R1, WORKER)]
     code: Code = []
-    for number, index in enumerate([bpf.load32(R1, R8, _OWN), *indices] if own else indices):
+    for number, index in enumerate([asm.load32(R1, R8, _OWN), *indices] if own else indices):
         label = f"next-{field}-{number}"
-        code += [index, bpf.store32(R10, _KEY, R1), *bpf.lookup(accounts_fd, _KEY), bpf.jump_if_equal(R0, 0, label)]
-        code += [bpf.atomic_add32(R0, 4 * field, R9), label]
+        code += [index, asm.store32(R10, _KEY, R1), *asm.lookup(accounts_fd, _KEY), asm.jump_if_equal(R0, 0, label)]
+        code += [asm.atomic_add32(R0, 4 * field, R9), label]
     return code

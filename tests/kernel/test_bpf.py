@@ -8,13 +8,14 @@ import os
 import pytest
 
 from sockd.kernel import bpf
+from sockd.kernel import bpf_assembler as asm
 
 SLOT = 8
 
 
 def test_labels_become_distances_that_count_wide_instructions_twice() -> None:
-    code = [bpf.jump_if_equal(bpf.R1, 7, "end"), bpf.map_address(bpf.R1, 5), bpf.jump("end"), "end", *bpf.leave(1)]
-    program = bpf.assemble(code)
+    code = [asm.jump_if_equal(asm.R1, 7, "end"), asm.map_address(asm.R1, 5), asm.jump("end"), "end", *asm.leave(1)]
+    program = asm.assemble(code)
     assert len(program) == (1 + 2 + 1 + 2) * SLOT
     assert program[:SLOT] == bytes.fromhex("15010300 07000000")
     assert program[SLOT : 3 * SLOT] == bytes.fromhex("18110000 05000000 00000000 00000000")
@@ -22,26 +23,26 @@ def test_labels_become_distances_that_count_wide_instructions_twice() -> None:
 
 
 def test_memory_and_atomic_instructions() -> None:
-    code = [bpf.load32(bpf.R1, bpf.R6, 24), bpf.store64(bpf.R10, -8, bpf.R0), bpf.atomic_add32(bpf.R7, 4, bpf.R1)]
-    assert bpf.assemble(code) == bytes.fromhex("61611800 00000000 7b0af8ff 00000000 c3170400 00000000")
+    code = [asm.load32(asm.R1, asm.R6, 24), asm.store64(asm.R10, -8, asm.R0), asm.atomic_add32(asm.R7, 4, asm.R1)]
+    assert asm.assemble(code) == bytes.fromhex("61611800 00000000 7b0af8ff 00000000 c3170400 00000000")
 
 
 def test_a_label_that_is_nowhere_is_an_error() -> None:
     with pytest.raises(KeyError):
-        bpf.assemble([bpf.jump("nowhere"), *bpf.leave(0)])
+        asm.assemble([asm.jump("nowhere"), *asm.leave(0)])
 
 
 @pytest.mark.root
 def test_the_verifiers_words_come_with_its_refusal() -> None:
     with pytest.raises(OSError) as refused:
-        bpf.load(bpf.ProgramType.CGROUP_SOCK_ADDR, bpf.Attach.INET4_BIND, [bpf.copy(bpf.R0, bpf.R5), *bpf.leave(0)[1:]])
+        bpf.load(bpf.ProgramType.CGROUP_SOCK_ADDR, bpf.Attach.INET4_BIND, [asm.copy(asm.R0, asm.R5), *asm.leave(0)[1:]])
     assert refused.value.errno == errno.EACCES
     assert any("R5 !read_ok" in note for note in refused.value.__notes__)
 
 
 @pytest.mark.root
 def test_a_program_that_the_verifier_takes_is_a_descriptor() -> None:
-    os.close(bpf.load(bpf.ProgramType.CGROUP_SOCK_ADDR, bpf.Attach.INET4_BIND, bpf.leave(1)))
+    os.close(bpf.load(bpf.ProgramType.CGROUP_SOCK_ADDR, bpf.Attach.INET4_BIND, asm.leave(1)))
 
 
 @pytest.mark.root
