@@ -121,7 +121,7 @@ class Function:
         """A new sandbox that has imported the handler, for requests to come; without its initscript, which works for one
         request. It owns the reservation, also when this fails. Raises: SockdError, OSError."""
         program = self.version.program
-        started = await self.caches.tree.start(self.version.zygote_keys, program, reservation)
+        started = await self.caches.tree.start(self.version.view, program, reservation)
         try:
             started.sandbox.become(program, init=provisioned_init(program.init))
         except OSError:
@@ -177,7 +177,7 @@ class Function:
         try:
             reservation = await self.allowance.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
             reserved_ns = time.monotonic_ns()
-            started = await self.caches.tree.start(version.zygote_keys, program, reservation)
+            started = await self.caches.tree.start(version.view, program, reservation)
         except BaseException:
             if beside is not None:
                 beside.give_up()
@@ -205,7 +205,7 @@ class Function:
         if reservation is None:
             return None
         reserved_ns = time.monotonic_ns()
-        started = self.caches.tree.start_at_once(version.zygote_keys, program, reservation)
+        started = self.caches.tree.start_at_once(version.view, program, reservation)
         if started is None:
             reservation.close()
             return None
@@ -260,8 +260,8 @@ class Function:
         if leased.node is not None:
             nursery = self.caches.nursery
             if sandbox.imports is not None and sandbox.program is version.program:
-                nursery.observe(version.id, version.zygote_keys, leased.node, sandbox.imports)
-            nursery.consider(version.zygote_keys)
+                nursery.observe(version.id, version.view, leased.node, sandbox.imports)
+            nursery.consider(version.view)
             self.caches.tree.refill(leased.node)
 
 
