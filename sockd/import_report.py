@@ -38,7 +38,7 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
         "zygotes_allowed": version.view.closure == version.keys,
         "passed_over": [
             {"packages": sorted(requirement(worker, key) for key in larger.packages), "reason": reason}
-            for larger, reason in worker.tree.passed_over(version.view).items()
+            for larger, reason in worker.tree.passed_over(version.view)
         ],
         "packages": sorted(packages, key=lambda package: (-package["ms"], package["package"])),
     }

@@ -99,13 +99,14 @@ class ZygoteTree:
             return root
         return best_node(self.nodes, view.closure, self._random, lambda node: not node.refusal(view))
 
-    def passed_over(self, view: ImportView) -> dict[ZygoteNode, str]:
-        """Nodes that have nothing but packages of this function, more than the one that serves it, and must not; and why."""
-        if not self._has_root():
-            return {}
+    def passed_over(self, view: ImportView) -> list[tuple[ZygoteNode, str]]:
+        """Nodes with more packages of this function than the one that serves it, which must not; and why. The largest first."""
+        if not view.closure or not self._has_root():
+            return []
         fewest = len(self.best(view).packages)
         larger = [node for node in self.nodes if len(node.packages) > fewest and node.packages <= view.closure]
-        return {node: node.refusal(view) for node in larger if node.refusal(view)}
+        larger.sort(key=lambda node: -len(node.packages))
+        return [(node, reason) for node in larger if (reason := node.refusal(view))]
 
     async def start(self, view: ImportView, program: Program, reservation: Reservation) -> Started:
         """A sandbox that may become a program whose imports have this view; it owns the reservation, also when this fails.

@@ -191,7 +191,9 @@ class Function:
                 become_beside(sandbox, version.program, beside, is_recording=is_recording)
         origin: Origin = "spare" if started.from_spare else "zygote"
         ready_ns = time.monotonic_ns()
-        return Leased(sandbox, origin, started_ns, ready_ns, started.node, reserved_ns, forked_ns, beside)
+        leased = Leased(sandbox, origin, started_ns, ready_ns, started.node, reserved_ns, forked_ns, beside)
+        leased.passed_over = self._passed_over(version)
+        return leased
 
     def start_at_once(self, version: Version) -> Leased | None:
         """As `start`, where that waits for nothing; None: there is no spare, or no memory, or an initscript has to begin first.
@@ -213,7 +215,14 @@ class Function:
         sandbox = started.sandbox
         with destroyed_unless_prepared(sandbox):
             sandbox.become(program)
-        return Leased(sandbox, "spare", started_ns, time.monotonic_ns(), started.node, reserved_ns, taken_ns)
+        leased = Leased(sandbox, "spare", started_ns, time.monotonic_ns(), started.node, reserved_ns, taken_ns)
+        leased.passed_over = self._passed_over(version)
+        return leased
+
+    def _passed_over(self, version: Version) -> str:
+        """Why no Zygote with more of its packages served a start. Asked when the sandbox has all it needs to go on."""
+        larger = self.caches.tree.passed_over(version.view) if version.view.closure else ()
+        return larger[0][1] if larger else ""
 
     def put_back_soon(self, leased: Leased, version: Version) -> None:
         """Have a sandbox put back whose request is over: not in this step, in which its answer goes out, as destroying or

@@ -177,10 +177,12 @@ def test_what_an_import_would_see_otherwise_is_not_shared(house: PrivateWorker, 
         wheels=difference.besides,
         env=dict(difference.env),
     )
-    assert house.call(f"then-{name}") == difference.expected
+    answer = house.invoke(f"then-{name}")
+    assert answer.json == difference.expected
     (passed_over,) = house.json(f"/functions/then-{name}/imports")["passed_over"]
     happened(passed_over["reason"])
     assert passed_over["packages"] == [f"{name}==1.0"] and difference.reason in passed_over["reason"]
+    assert house.json(f"/traces/{answer.headers['x-amzn-requestid']}")["passed_over"] == passed_over["reason"]
 
 
 def learn(house: PrivateWorker, name: str, package: tuple[str, bytes]) -> None:
