@@ -67,6 +67,11 @@ class ZygoteNode:
             verdict = self.verdicts[view] = difference(self.shared, view)
         return verdict
 
+    def refusals(self) -> list[str]:
+        """The reasons for which it did not serve functions that have all of its packages."""
+        refused = {reason for view, reason in self.verdicts.items() if reason and self.packages <= view.closure}
+        return sorted(refused)
+
     def hit(self, now_s: float) -> None:
         """One sandbox was started from it."""
         self.hits += 1

@@ -99,7 +99,9 @@ def test_no_plan_is_made_for_functions_that_it_would_not_serve() -> None:
         limits=TreeLimits(),
         sharing=known.sharing,
     )
-    assert plan is not None and plan.packages == both, "with what its import looks for, though no function imported that"
+    assert plan is not None and plan.packages == both, (
+        "with what its import looks for, though no function imported that"
+    )
     assert plan.benefit == 0.1  # of those that it serves
 
 

@@ -23,7 +23,9 @@ def names(*each: str) -> frozenset[str]:
 
 def seen(**observed: Any) -> Preimported:
     """What a Zygote of A saw."""
-    fields = {name: value if isinstance(value, bool) else names(*value) for name, value in observed.items()}
+    fields: dict[str, Any] = {
+        name: value if isinstance(value, bool) else names(*value) for name, value in observed.items()
+    }
     return Preimported(names(A), {"HOME": "/tmp"}, Observed(**fields))
 
 
@@ -41,7 +43,11 @@ def spaces(*each: str) -> Provided:
 
 
 REFUSED: dict[str, tuple[str, Preimported, ImportView]] = {
-    "a package that was not asked for": ("_other_packages", seen(), ImportView(names(B), {}, NOTHING, {"HOME": "/tmp"})),
+    "a package that was not asked for": (
+        "_other_packages",
+        seen(),
+        ImportView(names(B), {}, NOTHING, {"HOME": "/tmp"}),
+    ),
     "a missed module": ("_names_looked_up", seen(missed=["socks"]), beside(modules("socks"))),
     "a missed directory": ("_names_looked_up", seen(missed=["google"]), beside(spaces("google"))),
     "a missed part of a namespace": ("_names_looked_up", seen(missed=["google.x"]), beside(modules("google.x"))),
@@ -66,7 +72,10 @@ REFUSED: dict[str, tuple[str, Preimported, ImportView]] = {
 ALLOWED = {
     "other names": (seen(missed=["socks"], found=["json"], listed=["own"]), beside(modules("b", "b2"))),
     "another part of a namespace": (seen(namespaces=["google"], found=["google.a"]), beside(spaces("google"))),
-    "another distribution": (seen(metadata=["c"], groups=["h"]), beside(Provided(metadata=names("b"), groups=names("g")))),
+    "another distribution": (
+        seen(metadata=["c"], groups=["h"]),
+        beside(Provided(metadata=names("b"), groups=names("g"))),
+    ),
     "all, and there is nothing": (seen(every_distribution=True, listed=[""]), beside()),
     "another variable": (seen(variables=["Y"]), beside(X="1")),
     "the same variable": (seen(variables=["HOME"]), beside()),
@@ -95,7 +104,10 @@ def test_what_no_import_saw_does_not_matter(what: str) -> None:
 
 
 def test_a_reason_names_what_and_whose() -> None:
-    assert difference(seen(missed=["socks", "brotli"]), beside(modules("socks"))) == f"an import looked for socks, which {B} has"
+    assert (
+        difference(seen(missed=["socks", "brotli"]), beside(modules("socks")))
+        == f"an import looked for socks, which {B} has"
+    )
 
 
 # -- against a model: sys.path as a list of offers, and imports as questions to it
@@ -167,7 +179,9 @@ def observed(model: Model, asked: list[tuple[str, str]]) -> Observed:
                 if found != "its own affair" and not (found is None and "." in each and model.find("s") is None):
                     notes["missed" if found is None else "namespaces" if found == "namespace" else "found"].add(each)
     return Observed(
-        **{kind: frozenset(each) for kind, each in notes.items()},
+        missed=frozenset(notes["missed"]),
+        found=frozenset(notes["found"]),
+        namespaces=frozenset(notes["namespaces"]),
         listed=frozenset(name for kind, name in asked if kind == "list"),
         metadata=frozenset(name for kind, name in asked if kind == "metadata"),
         groups=frozenset(name for kind, name in asked if kind == "group"),

@@ -20,10 +20,10 @@ from tests.support.private_worker import PrivateWorker
 pytestmark = pytest.mark.root
 
 
-def module(name: str, code: str, *, requires: tuple[str, ...] = (), **files: str) -> tuple[str, bytes]:
-    """A wheel with one module that is worth a Zygote. Args: files: more of them, with __ for / in their names."""
-    more = {path.replace("__", "/"): text for path, text in files.items()}
-    return wheel(name, "1.0", {f"{name.replace('-', '_')}.py": SLOW + code, **more}, requires=requires)
+def module(name: str, code: str, **files: str) -> tuple[str, bytes]:
+    """A wheel with one module that is worth a Zygote. Args: files: more modules, with __ for / in their names."""
+    more = {f"{path.replace('__', '/')}.py": text for path, text in files.items()}
+    return wheel(name, "1.0", {f"{name.replace('-', '_')}.py": SLOW + code, **more})
 
 
 def plain(name: str, files: Mapping[str, str]) -> tuple[str, bytes]:
@@ -57,7 +57,7 @@ DIFFERENCES = {
         (module("opt-find", ""),),
     ),
     "an optional part of a namespace package": Difference(
-        module("p-part", TRY.format("p_space.opt"), p_space__own="OWN = 1\n", **{"p_space__own.py": "OWN = 1\n"}),
+        module("p-part", TRY.format("p_space.opt"), p_space__own="OWN = 1\n"),
         "p_space.opt is there",
         "looked for p_space.opt",
         (plain("opt-part", {"p_space/opt.py": ""}),),
@@ -69,7 +69,7 @@ DIFFERENCES = {
         module("p-shadow", "import colorsys\nSAW = getattr(colorsys, 'OWN', None)\n"),
         "the function's",
         "found colorsys",
-        files={"colorsys.py": "OWN = \"the function's\"\n"},
+        files={"colorsys.py": 'OWN = "the function\'s"\n'},
     ),
     "a distribution's version": Difference(
         module(
@@ -182,6 +182,7 @@ def test_what_an_import_would_see_otherwise_is_not_shared(house: PrivateWorker, 
     (passed_over,) = house.json(f"/functions/then-{name}/imports")["passed_over"]
     happened(passed_over["reason"])
     assert passed_over["packages"] == [f"{name}==1.0"] and difference.reason in passed_over["reason"]
+    assert house.daemon.node(f"{name}==1.0")["passed_over"] == [passed_over["reason"]]  # type: ignore[index]
     assert house.json(f"/traces/{answer.headers['x-amzn-requestid']}")["passed_over"] == passed_over["reason"]
 
 
@@ -201,7 +202,7 @@ ALIKE = {
         module("q-env", "import os\nSAW = os.environ.get('Q_ENV')\n"), None, "", env={"Q_UNREAD": "set"}
     ),
     "another part of a namespace package": Difference(
-        module("q-part", "import q_space.own\nSAW = q_space.own.OWN\n", **{"q_space__own.py": "OWN = 1\n"}),
+        module("q-part", "import q_space.own\nSAW = q_space.own.OWN\n", q_space__own="OWN = 1\n"),
         1,
         "",
         (plain("opt-q-part", {"q_space/other.py": ""}),),
@@ -232,7 +233,40 @@ def test_what_an_import_would_not_see_does_not_hinder_sharing(house: PrivateWork
     code = f"import sys\nthere = '{module_name}' in sys.modules\nimport {module_name} as p\ndef f(event): return [there, p.SAW]\n"
     besides = [wheel[0].split("-")[0].replace("_", "-") for wheel in same.besides]
     house.deploy(
-        f"then-{name}", {**same.files, "f.py": code}, requirements=[name, *besides], wheels=same.besides, env=dict(same.env)
+        f"then-{name}",
+        {**same.files, "f.py": code},
+        requirements=[name, *besides],
+        wheels=same.besides,
+        env=dict(same.env),
     )
     assert house.call(f"then-{name}") == [True, same.expected]
     assert house.json(f"/functions/then-{name}/imports")["passed_over"] == []
+
+
+@case(
+    "P3",
+    "deploy two functions with one package in common, which requires another that each of them has in another version",
+    expect="each is right in its first start and in learned ones, and no package is refused: no plan lacks what it requires",
+)
+def test_the_common_part_of_two_locks_lacks_nothing_that_it_requires(house: PrivateWorker) -> None:
+    house.index.add(
+        wheel(
+            "r-lib", "1.0", {"r_lib.py": SLOW + "import r_dep, r_base\nSAW = r_dep.V\n"}, requires=("r-dep", "r-base")
+        )
+    )
+    house.index.add(wheel("r-base", "1.0", {"r_base.py": SLOW}))
+    for version in ("1.0", "2.0"):
+        house.index.add(wheel("r-dep", version, {"r_dep.py": SLOW + f"V = {version}\n"}))
+    code = "import r_lib, r_base\ndef f(event): return r_lib.SAW\n"
+    for round in range(3):
+        for version in ("1.0", "2.0"):
+            name = f"r-{round}-{version[0]}"
+            house.deploy(name, f"# {round}\n{code}", requirements=["r-lib", f"r-dep=={version}"])
+            assert house.call(name) == float(version)
+            if round == 0:
+                house.daemon.when(lambda v=version: house.daemon.node("r-lib==1.0", "r-base==1.0", f"r-dep=={v}"))  # type: ignore[misc]
+    assert house.json("/tree")["refused"] == []
+    with_lib = [node["packages"] for node in house.daemon.nodes() if "r-lib==1.0" in node["packages"]]
+    assert with_lib and all(
+        {"r-base==1.0"} < packages and packages & {"r-dep==1.0", "r-dep==2.0"} for packages in with_lib
+    )
