@@ -11,7 +11,7 @@ import os
 import sys
 from time import monotonic_ns, tzset
 
-from zygote import _native, entry, errors, hygiene, initscript_link, package_path, protocol, storage_finder
+from zygote import _native, entry, errors, hygiene, initscript_link, protocol, storage_finder
 from zygote.import_timer import ImportTimer
 from zygote.protocol import CODE, FAILED, GONE, INIT, INVOKE, NO_DETAILS, READY, RESULT
 
@@ -115,8 +115,17 @@ def set_environment(env: dict[bytes, bytes]) -> None:
 
 
 def extend_path(function: dict) -> None:
-    """sys.path as the function sees it."""
-    package_path.put([function["code"], *function["paths"]], function["pth"])
+    """sys.path as the function sees it: its code, its packages, the standard library; then the packages' .pth files."""
+    code = function["code"]
+    path = [code, *function["paths"]]
+    for each in sys.path:
+        if not each.startswith(("/packages/", code)):
+            path.append(each)
+    sys.path[:] = path
+    if function["pth"]:
+        from zygote import package_path
+
+        package_path.run(function["pth"])
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile.tempdir = None  # type: ignore[attr-defined]  # the Zygote's own scratch is not in this root

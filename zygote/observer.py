@@ -42,9 +42,8 @@ class Observer:
 
     def __enter__(self) -> Observer:
         sys.meta_path[:] = [self._first, *sys.meta_path, self._last]
-        self._get, self._iterate = os._Environ.__getitem__, os._Environ.__iter__
-        os._Environ.__getitem__ = self._getter()  # type: ignore[method-assign]
-        os._Environ.__iter__ = self._iterator()  # type: ignore[method-assign]
+        # Not the class's methods: whatever is cached of a changed class is worked out anew in every child.
+        os.environ.__class__ = os.environb.__class__ = self._watched()
         _native.observe(self._heard)
         return self
 
@@ -52,7 +51,7 @@ class Observer:
         names, complete = _native.stop_observing()
         self._variables.update(os.fsdecode(name) for name in names.split(b"\0") if name)
         self._every_variable = self._every_variable or not complete
-        os._Environ.__getitem__, os._Environ.__iter__ = self._get, self._iterate  # type: ignore[method-assign]
+        os.environ.__class__ = os.environb.__class__ = os._Environ
         sys.meta_path[:] = [each for each in sys.meta_path if each is not self._first and each is not self._last]
 
     def report(self) -> dict:
@@ -104,23 +103,21 @@ class Observer:
 
     # -- the environment
 
-    def _getter(self) -> Any:
-        get, note = self._get, self._variables.add
+    def _watched(self) -> type:
+        observer = self
 
-        def __getitem__(environ: Any, key: Any) -> Any:
-            note(os.fsdecode(key) if isinstance(key, (str, bytes)) else "")
-            return get(environ, key)
+        class Watched(os._Environ):
+            __slots__ = ()
 
-        return __getitem__
+            def __getitem__(self, key: Any) -> Any:
+                observer._variables.add(os.fsdecode(key) if isinstance(key, (str, bytes)) else "")
+                return super().__getitem__(key)
 
-    def _iterator(self) -> Any:
-        iterate = self._iterate
+            def __iter__(self) -> Any:
+                observer._every_variable = True
+                return super().__iter__()
 
-        def __iter__(environ: Any) -> Any:
-            self._every_variable = True
-            return iterate(environ)
-
-        return __iter__
+        return Watched
 
     # -- audit events
 

@@ -1,38 +1,37 @@
-"""sys.path as a function sees it: its code, its packages, the standard library, and what the packages' .pth files add.
+"""What the .pth files of packages add to sys.path, and what else they do: once in a process and its forks.
 
-A Zygote puts its packages there and runs their .pth files, as each of its functions would before its first import; a function
-that is forked from it puts its own there and runs what was not run.
+A Zygote puts its packages on sys.path and runs their .pth files, as each of its functions would before its first import. A
+function that is forked from it finds that done.
 """
 
 from __future__ import annotations
 
 import sys
 
-_shared: frozenset[str] = frozenset()
-"""What a Zygote has put on sys.path."""
+STORE = "/packages/"
+"""Where the distributions are: sockd.caches.distribution.SANDBOX_STORE."""
+
 _run: set[str] = set()
 """Directories whose .pth files have been run."""
+_added: list[str] = []
+"""What they have put on sys.path, of packages' directories."""
 
 
 def share(paths: list[str], pth: list[str]) -> None:
-    """In a Zygote. Args: as `put`."""
-    global _shared
-    put(paths, pth)
-    _shared = frozenset(paths)
+    """In a Zygote. Args: paths: of all its packages; pth: those that have .pth files."""
+    sys.path[:] = [*paths, *(each for each in sys.path if not each.startswith(STORE))]
+    run(pth)
 
 
-def put(paths: list[str], pth: list[str]) -> None:
-    """Args: paths: directories, first those that are to be first; pth: those of packages with .pth files."""
-    path = [*paths]
-    for each in sys.path:
-        if each not in _shared and each not in paths:
-            path.append(each)
-    sys.path[:] = path
-    if pth and not _run.issuperset(pth):
-        import site
+def run(pth: list[str]) -> None:
+    """Run the .pth files in these directories, as far as it was not done. Nothing else of packages is behind sys.path's end."""
+    sys.path += _added
+    known = set(sys.path)
+    for directory in pth:
+        if directory not in _run:
+            import site
 
-        known = set(path)
-        for directory in pth:
-            if directory not in _run:
-                _run.add(directory)
-                site.addsitedir(directory, known)
+            _run.add(directory)
+            before = len(sys.path)
+            site.addsitedir(directory, known)
+            _added.extend(each for each in sys.path[before:] if each.startswith(STORE))
