@@ -24,15 +24,13 @@ from initscripts.engine_wire import SO_SNDBUFFORCE, EngineWire
 from initscripts.report import AppRead, RpcRecord, RunReport
 from initscripts.wire import Done, encode_done
 from sockd.sandbox.channel import Channel
-from sockd.sandbox.control import Answer, ControlWire
+from sockd.sandbox.control import ControlWire
 from sockd.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.stream import HELD_BYTES, Joined
-from sockd.sandbox.zygote import read_imported
 from tests.fuzz.fuzzing import fuzz
 from tests.support.house import MAX_ANSWER_BYTES, House
 from tests.support.ledger import Ledger
-from zygote import protocol
 from zygote.protocol import CHUNK, FAILED, HEAD, MODULES, PRIMED, READY, RESULT
 
 MOST_CALLS = 40_000
@@ -238,8 +236,6 @@ def failed_imports(size: int, name: str) -> bytes:
 def test_an_answer_of_a_zygote_costs_the_loop_little(data: bytes) -> None:
     def read(wire: ControlWire) -> None:
         wire._readable()
-        if not wire.closed:
-            read_imported(Answer(protocol.decode_control(data), []))
 
     wire = Wire(lambda sock: ControlWire(sock, lambda: None), read)
     assert asyncio.run(wire.cost_of(data)) <= MOST_CALLS
