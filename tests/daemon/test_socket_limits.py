@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.daemon.gate import Gate
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import DEADLINE_S, RunningDaemon
 
 pytestmark = pytest.mark.root
 
@@ -31,6 +33,14 @@ def f(event):
 """
 
 
+def until(condition: Callable[[], bool]) -> None:
+    """Ask again and again: what the daemon does behind a cgroup's last event makes no other."""
+    ends = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < ends
+        threading.Event().wait(0.02)
+
+
 @pytest.fixture(scope="module")
 def config() -> str:
     return f"[sandbox]\nfunction_sockets = {OF_FUNCTION}\nsockets = {OF_ALL}\n"
@@ -42,7 +52,7 @@ def empty(daemon: RunningDaemon) -> Iterator[None]:
     yield
     for function in daemon.manage("GET", "/functions").json:
         daemon.remove(function["name"])
-    daemon.when(lambda: daemon.status()["cgroups"]["recycling"] == 0)
+    until(lambda: daemon.status()["cgroups"]["recycling"] == 0)
 
 
 def test_sandboxes_of_a_function_share_what_it_may_have_and_functions_what_there_is(
@@ -60,7 +70,7 @@ def test_sandboxes_of_a_function_share_what_it_may_have_and_functions_what_there
     held = OF_FUNCTION - 1
     assert daemon.call("other", {"count": OF_ALL, "gate": 0}) == [OF_ALL - held, "EMFILE"]
     daemon.remove("holds")
-    daemon.when(lambda: daemon.call("other", {"count": OF_ALL, "gate": 0})[0] == OF_FUNCTION)
+    until(lambda: daemon.call("other", {"count": OF_ALL, "gate": 0})[0] == OF_FUNCTION)
 
 
 def test_a_new_version_has_no_new_share(daemon: RunningDaemon, gate: Gate) -> None:
