@@ -33,7 +33,7 @@ from sockd.http.aws.routes import PREFIX
 from sockd.http.body import Body
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
-from sockd.http.head import Head
+from sockd.http.head import Head, length_of
 from sockd.http.host_check import CrossSite, ForbiddenHost, NoServiceWorkers, host_check, may_come_from
 from sockd.http.replays import Replays
 from sockd.http.request_ids import new_request_id, request_id_text
@@ -149,7 +149,7 @@ class Front:
                     raise BadRequest("more than one Host header")
                 host = value
             elif name == b"content-length":
-                length = int(value)  # digits only: the parser has refused everything else
+                length = length_of(value)
                 if length > self.max_payload_bytes:
                     raise RequestTooLarge(f"the payload has {length} bytes; the limit is {self.max_payload_bytes}")
             elif name in _NOTED:

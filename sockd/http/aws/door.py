@@ -129,8 +129,7 @@ class LambdaApi:
         elif operation in UPLOADS:
             limit, is_upload = SETTINGS_BYTES + (self._max_zip_bytes + 2) // 3 * 4, True
         admitted = Admitted(operation, segments, SignedRequest(method, path, query, headers), limit, is_upload)
-        # Digits only, and one of them: the parser has refused everything else.
-        if int(headers.get("content-length", "0")) > limit:
+        if head.content_length() > limit:
             raise self.too_large(admitted)
         return admitted
 

@@ -95,8 +95,7 @@ class UrlDoor:
         admitted = Admitted(url, addressed, SignedRequest(head.method.decode(), path, query, headers))
         if url.auth == "AWS_IAM" and not self.preflight(admitted) and not _says_signed(admitted.signed):
             raise Forbidden()
-        # Digits only, and one of them: the parser has refused everything else.
-        if int(headers.get("content-length", "0")) > self.max_body_bytes:
+        if head.content_length() > self.max_body_bytes:
             raise self.too_large()
         return admitted
 
