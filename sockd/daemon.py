@@ -37,6 +37,7 @@ from sockd.http import (
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
+from sockd.http.buffers import BufferBudget, buffer_bytes
 from sockd.http.front import Front
 from sockd.http.limits import ConnectionLimits
 from sockd.http.management import LIMITS, Management
@@ -364,7 +365,8 @@ async def _open_doors(
 ) -> list[HttpServer]:
     """The public port, the same functions over a Unix socket that everybody opens, and the management socket that only root
     opens."""
-    limits = ConnectionLimits(connections=config.http.max_connections)
+    limits = ConnectionLimits(connections=config.http.max_connections, stall_s=config.http.stall_s)
+    buffers = BufferBudget(buffer_bytes(config.http))
     lambda_api = LambdaApi(daemon, access, config, state.path / "tmp") if config.lambda_api.enabled else None
     url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
     page = Page(daemon, viewers, viewers=config.page.viewers) if viewers is not None else None
@@ -374,6 +376,7 @@ async def _open_doors(
         bind_tcp(config.http.listen),
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,
+        buffers=buffers,
     )
     stack.push_async_callback(front.aclose, 0.0)
     local = HttpServer(
@@ -381,6 +384,7 @@ async def _open_doors(
         [bind_unix(state.run_socket, 0o666)],
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,
+        buffers=buffers,
     )
     stack.push_async_callback(local.aclose, 0.0)
     more = [
@@ -395,6 +399,7 @@ async def _open_doors(
         Management(daemon, config, state.path / "tmp", more).app,
         [bind_unix(state.socket)],
         limits=LIMITS,
+        buffers=buffers,
     )
     stack.push_async_callback(management.aclose, 0.0)
     ports.hold(front.port)

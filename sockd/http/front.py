@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from sockd.config import HttpConfig
-from sockd.errors import BadRequest, Draining, MethodNotAllowed, RequestTooLarge, SockdError
+from sockd.errors import BadRequest, MethodNotAllowed, RequestTooLarge, SockdError
 from sockd.http.answers import Answer, failure, json_answer, success
 from sockd.http.app_request import app_request
 from sockd.http.aws.door import LambdaApi
@@ -32,7 +32,7 @@ from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
 from sockd.http.body import Body
 from sockd.http.connection import Connection
-from sockd.http.exchange import Exchange
+from sockd.http.exchange import Exchange, why_cancelled
 from sockd.http.head import Head, length_of
 from sockd.http.host_check import CrossSite, ForbiddenHost, NoServiceWorkers, host_check, may_come_from
 from sockd.http.replays import Replays
@@ -215,6 +215,7 @@ class FrontExchange(Exchange):
         super().__init__(connection, head)
         self._arrived_ns = time.monotonic_ns()
         self._front = front
+        self.max_body_bytes = front.max_payload_bytes
         if head.known is not None:
             self._target = head.known
             return
@@ -232,11 +233,14 @@ class FrontExchange(Exchange):
         if not isinstance(target, Called):
             self.ready = self.ignores_body = True
 
+    def refuse(self, error: SockdError) -> None:
+        self._body = b""
+        self._aim(error)
+
     def on_body(self, data: bytes) -> None:
         body = self._body
         if (body.size if isinstance(body, Body) else len(body)) + len(data) > self._front.max_payload_bytes:
-            self._body = b""
-            self._aim(RequestTooLarge(f"the payload has more than {self._front.max_payload_bytes} bytes, the limit"))
+            self.refuse(RequestTooLarge(f"the payload has more than {self._front.max_payload_bytes} bytes, the limit"))
             return
         if isinstance(body, Body):
             body.add(data)
@@ -275,6 +279,8 @@ class FrontExchange(Exchange):
             if isinstance(self._body, Body):
                 self._body = await self._body.whole()
             request, sink = self._invoke_request(target, self._body)
+            if self.held is not None:
+                self.request = request
             if self._asked is None:
                 sink.close(await run(self._front.worker, request))
             else:
@@ -345,7 +351,7 @@ def answer_of(ending: Ending, request_id: str) -> Answer:
     if isinstance(ending, Invocation):
         return success(ending, request_id)
     if isinstance(ending, asyncio.CancelledError):
-        # Only the server cancels, when its drain is over, and it waits for nothing but the end of this request: better an
+        # The server cancels when its drain is over, and it waits for nothing but the end of this request: better an
         # answer than a connection that closes without one.
-        ending = Draining("the worker stopped before the function had answered")
+        ending = why_cancelled(ending, "the worker stopped before the function had answered")
     return failure(ending, request_id)
