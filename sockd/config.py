@@ -43,6 +43,12 @@ class HttpConfig(Slice, frozen=True):
     connection may have 64 KB beside."""
     stall_s: float = 60.0
     """How long a client may take nothing of an answer that waits for it."""
+    run: bool = True
+    """False: /run is closed, and functions are called by AWS's API, which may ask for signatures, and by their URLs alone."""
+    status: bool = True
+    """False: /status is not on this port, only on the management socket."""
+    metrics: bool = True
+    """False: /metrics is not on this port."""
     cross_site: bool = False
     """Whether pages of other sites may have a browser invoke functions of a worker that listens on loopback."""
     keep_alive_s: int = 75

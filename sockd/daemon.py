@@ -23,7 +23,7 @@ import msgspec
 
 from initscripts.report import AppRead
 from sockd.asynchronous import Asynchronous
-from sockd.config import Config
+from sockd.config import Config, HttpConfig
 from sockd.errors import Draining, SockdError
 from sockd.garbage import Collector
 from sockd.http import (
@@ -39,13 +39,14 @@ from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
 from sockd.http.buffers import BufferBudget, buffer_bytes
 from sockd.http.front import Front
+from sockd.http.host_check import is_loopback
 from sockd.http.limits import ConnectionLimits
 from sockd.http.management import LIMITS, Management
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp, bind_unix, url_of
+from sockd.http.sockets import bind_tcp, bind_unix, parse_listen, url_of
 from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import Progress, Tree
 from sockd.import_report import imports
@@ -336,6 +337,8 @@ async def serve(config: Config) -> int:
         collector.start()
         daemon.later.start()
         print(f"sockd is listening on {daemon.url}", flush=True)
+        if open_to_all := open_without_key(config.http):
+            print(f"without a key, whoever reaches this address may use {open_to_all}", flush=True)
         notify("READY=1")
         status = await stopped
         notify("STOPPING=1")
@@ -352,6 +355,15 @@ async def serve(config: Config) -> int:
         # All is taken down. Whoever asks once more, while the loop and the interpreter end, makes no failure of it.
         signal.signal(number, signal.SIG_IGN)
     return status
+
+
+def open_without_key(config: HttpConfig) -> str:
+    """What other machines may use of the port without a signature, and how each is closed; empty on loopback."""
+    host, _ = parse_listen(config.listen)
+    doors = [name for name in ("run", "status", "metrics") if getattr(config, name)]
+    if is_loopback(host) or not doors:
+        return ""
+    return ", ".join(f"/{name} (http.{name} = false closes it)" for name in doors)
 
 
 async def _open_doors(

@@ -79,6 +79,16 @@ class NoSuchPage(SockdError):
     error_type = "ResourceNotFoundException"
 
 
+class RunClosed(SockdError):
+    """`/run` is closed."""
+
+    status = 403
+    error_type = "AccessDeniedException"
+
+    def __init__(self) -> None:
+        super().__init__("/run is closed on this worker (http.run = false); use AWS's Invoke, or a function URL")
+
+
 class Site(Protocol):
     """Pages of another application on this port, behind this door's rules of hosts."""
 
@@ -109,11 +119,11 @@ class Front:
         self.max_payload_bytes = config.max_payload_bytes
         self._config = config
         self._host_allowed = host_check(config.listen)
-        self._pages: dict[bytes, Page] = {
-            b"/healthz": self._healthz,
-            b"/status": lambda: json_answer(worker.status()),
-            b"/metrics": self._metrics,
-        }
+        self._pages: dict[bytes, Page] = {b"/healthz": self._healthz}
+        if config.status:
+            self._pages[b"/status"] = lambda: json_answer(worker.status())
+        if config.metrics:
+            self._pages[b"/metrics"] = self._metrics
         self.refused: dict[str, int] = {}
         """Requests answered here without reaching the worker, by error type."""
 
@@ -169,8 +179,9 @@ class Front:
         """A function, or a page.
 
         Args: called: the target, as `_RUN_TARGET` matched it.
-        Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
+        Raises: BadRequest, MethodNotAllowed, NoSuchPage, RunClosed."""
         if called:
+            self._check_run()
             return Called(called)
         path, query = head.path_and_query()
         if path.startswith(_RUN):
@@ -178,6 +189,7 @@ class Front:
             called = _RUN_TARGET.fullmatch(path + b"?" + query)
             if called is None:
                 raise BadRequest("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, perhaps with :VERSION or :ALIAS")
+            self._check_run()
             return Called(called)
         page = self._pages.get(path)
         if page is None:
@@ -185,6 +197,10 @@ class Front:
         if head.method != b"GET":
             raise MethodNotAllowed(head.method.decode(), "GET")
         return page
+
+    def _check_run(self) -> None:
+        if not self._config.run:
+            raise RunClosed
 
     def _healthz(self) -> Answer:
         if self.worker.draining:

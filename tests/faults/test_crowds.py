@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import uuid
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sockd.kernel import oom_score
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from tests.daemon.kernel_view import rss_kb
 from tests.faults import flood
@@ -141,3 +143,47 @@ def test_a_crowd_with_unfinished_bodies_takes_no_places_from_others(
         statuses = [house.invoke(NEIGHBOUR, number).status for number in range(CALLS)]
     happened(f"{statuses.count(200)} of {CALLS} answered")
     assert statuses == [200] * CALLS
+
+
+LOWERS = """
+def f(event):
+    try:
+        with open("/proc/self/oom_score_adj", "w") as own:
+            own.write(str(event))
+    except OSError as error:
+        return error.strerror
+    with open("/proc/self/oom_score_adj") as own:
+        return int(own.read())
+"""
+
+
+@case(
+    "K2",
+    "the host runs out of memory, as oom_score_adj has it, and a function lowers its own",
+    expect="the daemon and farm init are the last to go, what runs functions comes first; no function can change that",
+)
+def test_functions_go_before_the_daemon(house: PrivateWorker, happened: Happened) -> None:
+    house.deploy("lowers", LOWERS)
+    assert house.call("lowers", oom_score.THEIRS) == oom_score.THEIRS
+    scores = {
+        kind: {score(each.pid) for each in house.processes(kind)}
+        for kind in ("launcher", "init", "root zygote", "sandbox")
+    }
+    lowered = [house.call("lowers", value) for value in (499, -1000)]
+    happened(f"daemon {score(house.daemon.pid)}, {scores}; a function that lowers its own: {lowered}")
+    ours = oom_score.OURS if may_lower() else 0
+    assert score(house.daemon.pid) == ours
+    assert scores["launcher"] == scores["init"] == {ours}
+    assert scores["root zygote"] == scores["sandbox"] == {oom_score.THEIRS}
+    if may_lower():  # else the worker may not either, and what it writes is no floor
+        assert lowered == ["Permission denied"] * 2
+
+
+def may_lower() -> bool:
+    """Whether this host lets root lower it (CAP_SYS_RESOURCE)."""
+    lowers = "import os; os.write(os.open('/proc/self/oom_score_adj', os.O_WRONLY), b'-900')"
+    return subprocess.run([sys.executable, "-c", lowers], capture_output=True).returncode == 0
+
+
+def score(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())

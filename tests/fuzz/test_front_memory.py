@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +36,7 @@ class Door:
     """A server with a small budget, whose clients are two sources, and whose function `slow` never ends."""
 
     def __init__(self) -> None:
-        self.loop = uvloop.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self.raised: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.raised.append(context))
         config = HttpConfig(listen="127.0.0.1:0", max_payload_bytes=500 * KB)

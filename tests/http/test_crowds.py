@@ -208,7 +208,7 @@ async def test_an_answer_that_nobody_takes_is_cut(server: HttpServer, worker: Fa
         await worker.finished.wait()
         async with asyncio.timeout(5):
             while server.connections:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0)
 
 
 async def test_an_answer_that_is_not_taken_is_counted_as_long_as_any_of_it_is_there(
