@@ -120,11 +120,11 @@ async def test_the_longest_idle_body_of_the_largest_source_makes_room_for_anothe
 
 async def test_a_body_that_waits_for_its_turn_makes_room_too(server: HttpServer, worker: FakeWorker) -> None:
     async with raw(server.port) as waits, raw(server.port) as more, raw(server.port) as client:
-        for each in (waits, more):
+        for count, each in enumerate((waits, more), 1):
             each.send(post("/run/slow", BODY))
-        async with asyncio.timeout(5):
-            while len(worker.invoked) < 2:
-                await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                while len(worker.invoked) < count:
+                    await asyncio.sleep(0)
         call_it(client, "other")
         assert (await client.ask(post("/run/echo", BODY))).body == BODY
         assert (await waits.reply()).status == 503
