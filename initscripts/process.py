@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from sockd.kernel import mounts, seccomp, syscalls
+from sockd.kernel import mounts, oom_score, seccomp, syscalls
 from sockd.kernel.cgroups import Cgroup
 
 HOME = "opt/sockd"
@@ -143,7 +143,9 @@ async def exec_launcher(
         )
     )
     try:
-        return await asyncio.shield(starting)
+        launcher = await asyncio.shield(starting)
+        oom_score.expose(launcher.pid)
+        return launcher
     except asyncio.CancelledError:
         launcher = await starting
         launcher.kill()

@@ -38,6 +38,17 @@ class HttpConfig(Slice, frozen=True):
     """How long a function whose client has gone in the middle of such an answer may take to end it."""
     max_connections: int = 4096
     """Open at a time; one more is answered 503 and closed."""
+    buffer_mb: int | None = None
+    """Of bodies, answers and archives that are in memory for all clients together; None is a tenth of the memory. Each open
+    connection may have 64 KB beside."""
+    stall_s: float = 60.0
+    """How long a client may take nothing of an answer that waits for it."""
+    run: bool = True
+    """False: /run is closed, and functions are called by AWS's API, which may ask for signatures, and by their URLs alone."""
+    status: bool = True
+    """False: /status is not on this port, only on the management socket."""
+    metrics: bool = True
+    """False: /metrics is not on this port."""
     cross_site: bool = False
     """Whether pages of other sites may have a browser invoke functions of a worker that listens on loopback."""
     keep_alive_s: int = 75

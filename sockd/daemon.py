@@ -23,7 +23,7 @@ import msgspec
 
 from initscripts.report import AppRead
 from sockd.asynchronous import Asynchronous
-from sockd.config import Config
+from sockd.config import Config, HttpConfig
 from sockd.errors import Draining, SockdError
 from sockd.garbage import Collector
 from sockd.http import (
@@ -37,14 +37,16 @@ from sockd.http import (
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
+from sockd.http.buffers import BufferBudget, buffer_bytes
 from sockd.http.front import Front
+from sockd.http.host_check import is_loopback
 from sockd.http.limits import ConnectionLimits
 from sockd.http.management import LIMITS, Management
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp, bind_unix, url_of
+from sockd.http.sockets import bind_tcp, bind_unix, parse_listen, url_of
 from sockd.http.urls.door import UrlDoor
 from sockd.http.worker_api import Progress, Tree
 from sockd.import_report import imports
@@ -335,6 +337,8 @@ async def serve(config: Config) -> int:
         collector.start()
         daemon.later.start()
         print(f"sockd is listening on {daemon.url}", flush=True)
+        if open_to_all := open_without_key(config.http):
+            print(f"without a key, whoever reaches this address may use {open_to_all}", flush=True)
         notify("READY=1")
         status = await stopped
         notify("STOPPING=1")
@@ -353,6 +357,15 @@ async def serve(config: Config) -> int:
     return status
 
 
+def open_without_key(config: HttpConfig) -> str:
+    """What other machines may use of the port without a signature, and how each is closed; empty on loopback."""
+    host, _ = parse_listen(config.listen)
+    doors = [name for name in ("run", "status", "metrics") if getattr(config, name)]
+    if is_loopback(host) or not doors:
+        return ""
+    return ", ".join(f"/{name} (http.{name} = false closes it)" for name in doors)
+
+
 async def _open_doors(
     daemon: Daemon,
     access: Access,
@@ -364,7 +377,8 @@ async def _open_doors(
 ) -> list[HttpServer]:
     """The public port, the same functions over a Unix socket that everybody opens, and the management socket that only root
     opens."""
-    limits = ConnectionLimits(connections=config.http.max_connections)
+    limits = ConnectionLimits(connections=config.http.max_connections, stall_s=config.http.stall_s)
+    buffers = BufferBudget(buffer_bytes(config.http))
     lambda_api = LambdaApi(daemon, access, config, state.path / "tmp") if config.lambda_api.enabled else None
     url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
     page = Page(daemon, viewers, viewers=config.page.viewers) if viewers is not None else None
@@ -374,6 +388,7 @@ async def _open_doors(
         bind_tcp(config.http.listen),
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,
+        buffers=buffers,
     )
     stack.push_async_callback(front.aclose, 0.0)
     local = HttpServer(
@@ -381,6 +396,7 @@ async def _open_doors(
         [bind_unix(state.run_socket, 0o666)],
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,
+        buffers=buffers,
     )
     stack.push_async_callback(local.aclose, 0.0)
     more = [
@@ -395,6 +411,7 @@ async def _open_doors(
         Management(daemon, config, state.path / "tmp", more).app,
         [bind_unix(state.socket)],
         limits=LIMITS,
+        buffers=buffers,
     )
     stack.push_async_callback(management.aclose, 0.0)
     ports.hold(front.port)

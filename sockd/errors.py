@@ -14,6 +14,7 @@
      │   └─ ResponseTooLarge
      ├─ SandboxDied 502 ── OutOfMemory    the process is gone
      ├─ NoCapacity 503                    nothing was run; trying again may help
+     │   ├─ BuffersFull              the front's memory for bodies and answers
      │   ├─ ClientGone               it waited for its turn, and nobody waits for it
      │   ├─ Draining
      │   └─ StorageFull 507               nothing was changed
@@ -211,6 +212,13 @@ class NoCapacity(SockdError):
 
     status = 503
     error_type = "ServiceUnavailableException"
+
+
+class BuffersFull(NoCapacity):
+    """The front holds as much for its clients as it may, and this client's source has the largest share of it."""
+
+    def __init__(self) -> None:
+        super().__init__("the worker holds as many bodies and answers as it may (http.buffer_mb); try again")
 
 
 class ClientGone(NoCapacity):

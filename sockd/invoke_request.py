@@ -69,6 +69,8 @@ class InvokeRequest(msgspec.Struct):
     """What all tries of one call have in common, at least 6 random bytes; empty: nobody has said."""
     expected: list[str] | None = None
     """The code that may run, as digests and source tags (`sockd.call_signature`); None: whatever is deployed."""
+    entered: bool = False
+    """It has had its turn: from then on it may have had effects."""
     fresh: bool = False
     """In a new sandbox, whatever is idle; it takes the place of the one that would have served."""
 

@@ -31,7 +31,7 @@ from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.config import MB, MOST_AWAKE, Config
 from sockd.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
-from sockd.kernel import favordynmods, mounts, syscalls
+from sockd.kernel import favordynmods, mounts, oom_score, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.kernel.cpu_latency import CpuLatency
 from sockd.kernel.port_guard import PortGuard
@@ -111,6 +111,7 @@ class Worker:
         raise_open_files()
         take_short_slices()
         forbid_core_dumps()
+        protect_from_oom()
         syscalls.close_on_exec_from(3)  # uvloop's children inherit what is not (measured, whatever close_fds says)
         mounts.enter_private_namespace()
         hierarchies = Hierarchies.detect()
@@ -344,6 +345,12 @@ def affordable_idle(idle_limit: int) -> int:
 def forbid_core_dumps() -> None:
     """Ours would hold events and environments. 1, not 0: a core pattern with a pipe takes no notice of 0 (core(5))."""
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+
+
+def protect_from_oom() -> None:
+    """All functions end with this process: of a host that runs out of memory it should be the last to go."""
+    if not oom_score.protect_ourselves():
+        _log.warning("oom_score_adj cannot be lowered (CAP_SYS_RESOURCE): the OOM killer may take the daemon")
 
 
 def raise_open_files() -> None:

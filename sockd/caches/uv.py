@@ -23,6 +23,7 @@ from uv import find_uv_bin
 
 from sockd.caches.blocking import in_thread
 from sockd.errors import PackagesFailed
+from sockd.kernel import oom_score
 
 BASE_PYTHON = str(getattr(sys, "_base_executable", None) or sys.executable)
 """The interpreter that sandboxes run: the one under the virtual environment, if the daemon runs in one."""
@@ -137,7 +138,9 @@ class Uv:
             )
         )
         try:
-            return await asyncio.shield(starting)
+            started = await asyncio.shield(starting)
+            oom_score.expose(started.pid)
+            return started
         except asyncio.CancelledError:
             # The fork may have happened: only the finished start has the pid to kill.
             await _end(await starting)

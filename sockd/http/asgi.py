@@ -17,7 +17,7 @@ from sockd.http.exchange import Exchange
 from sockd.http.fields import raw_field
 from sockd.http.head import Head
 
-_BUFFERED_BYTES = 256 * 1024
+_BUFFERED_BYTES = 64 * 1024
 """Of a body that the application is slow to read."""
 _VERSIONS = {"version": "3.0", "spec_version": "2.3"}
 

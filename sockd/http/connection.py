@@ -13,10 +13,13 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from sockd.errors import BuffersFull, RequestTooLarge
+from sockd.http.buffers import COPIES, PLACE_BYTES, Buffer
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
 from sockd.http.reader import RequestReader
-from sockd.http.refusals import TOO_MANY, TOO_SLOW, Refusal
+from sockd.http.refusals import NO_ROOM, TOO_MANY, TOO_SLOW, Refusal
+from sockd.http.sources import source_of
 from sockd.http.transport import READ_BYTES, Transport
 from sockd.http.turns import PLACES, UNIT_BYTES
 
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 
 _NEVER = math.inf
 _JOINED_BYTES = 64 * 1024
+PIPELINED = 16
+"""Requests of one connection, behind others, that are not counted."""
+EXCHANGE_BYTES = 2048
+"""Of one of those: an exchange and its head."""
+SLOW_S = 2.0
+"""Without a byte of it being taken, an answer may be cut when its place or its room is needed."""
 
 
 class Connection(RequestReader):
@@ -45,6 +54,19 @@ class Connection(RequestReader):
         """What has come and waits for this connection's turn."""
         self._held = False
         """It is not read from until then."""
+        self._body_bytes = 0
+        """Of the body that is being read, as long as it is not counted."""
+        self._pipeline: Buffer | None = None
+        """What is counted of requests behind others, when there are many."""
+        self._unread_answer: Buffer | None = None
+        """What is counted of answers that the client has not taken."""
+        self._lacks_room = False
+        """It is not read from until there is room in the budget."""
+        self._is_unfinished = False
+        """A part of a body has come, and more is waited for."""
+        self.known_source: str | None = None
+        self.stalled_s = _NEVER
+        """By the loop's clock, until when the client must have taken something of an answer."""
         self._virgin = self._new = True
         self._closed_to_input = False
         self.half_closed = False
@@ -64,6 +86,7 @@ class Connection(RequestReader):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._drop()
+        self._close_unread_answer()
         self.close_reader()
         self.resume_writing()
         self.server.forget(self)
@@ -120,7 +143,57 @@ class Connection(RequestReader):
             self.allowed_s = None
         if self._reading is not None:
             self.transport.keep()
+            self._await_body(len(data))
         self._run_next()
+
+    def _await_body(self, count: int) -> None:
+        """So many bytes have come, and the body is not whole. What one read of the socket brings is not counted."""
+        self._is_unfinished = True
+        self.server.waits.begin(self)
+        exchange = self._reading
+        assert exchange is not None
+        if exchange.held is not None:
+            exchange.held.touch()
+        elif not exchange.ignores_body and exchange.max_body_bytes > PLACE_BYTES:
+            self._body_bytes += count
+            length = exchange.head.content_length()
+            if max(length, self._body_bytes) > PLACE_BYTES:
+                self._hold_body(exchange, length or exchange.max_body_bytes)
+
+    def _hold_body(self, exchange: Exchange, length: int) -> None:
+        """Have a body counted that needs more than one read, before it is read on."""
+        buffers, size = self.server.buffers, COPIES * length
+        if size > buffers.total:
+            exchange.refuse(RequestTooLarge(f"the worker has no room for a body of {length} bytes (http.buffer_mb)"))
+            return
+        exchange.held = buffers.open(self.source, exchange.give_way, self._room_came)
+        if not exchange.held.grow(size):
+            self._lacks_room = True
+            exchange.held.wait(size)
+            self.pause_reading()
+
+    def _room_came(self) -> None:
+        """The body may go on."""
+        self._lacks_room = False
+        if len(self._exchanges) < 2:
+            self.resume_reading()
+        self._loop.call_soon(self._run_next)
+
+    def _give_up_room(self) -> None:
+        """There is none for this body, and there was none for as long as it may take."""
+        if self._reading is None or not self._reading.give_way():
+            self._refuse(NO_ROOM)
+
+    def body_dropped(self) -> None:
+        """An exchange has let go of its body to be answered with an error; what still comes of it is dropped."""
+        self._room_came()
+
+    @property
+    def source(self) -> str:
+        """Where it comes from; the kernel is asked once."""
+        if self.known_source is None:
+            self.known_source = source_of(self.transport)
+        return self.known_source
 
     def eof_received(self) -> bool:
         self.half_closed = True
@@ -140,6 +213,34 @@ class Connection(RequestReader):
             self._writable.set_result(None)
         self._run_next()
 
+    def unsent_changed(self, nbytes: int) -> None:
+        if not nbytes:
+            self._close_unread_answer()
+            return
+        self.stalled_s = self._loop.time() + self.limits.stall_s
+        self.server.waits.begin(self)
+        if nbytes <= PLACE_BYTES:
+            return
+        if self._unread_answer is None:
+            self._unread_answer = self.server.buffers.open(self.source, self._drop_unread_answer)
+        self._unread_answer.set(nbytes)
+
+    def _drop_unread_answer(self) -> bool:
+        """Cut an answer of which the client has taken nothing for a while."""
+        if self.stalled_s - self.limits.stall_s + SLOW_S > self._loop.time():
+            return False
+        self._close_unread_answer()
+        self.transport.abort()
+        return True
+
+    def _close_unread_answer(self) -> None:
+        self.stalled_s = _NEVER
+        if not self._is_unfinished:
+            self.server.waits.end(self)
+        if self._unread_answer is not None:
+            self._unread_answer.close()
+            self._unread_answer = None
+
     # -- the reader's calls
 
     def on_head(self, head: Head, *, keep_alive: bool) -> None:
@@ -149,8 +250,22 @@ class Connection(RequestReader):
         exchange = self._reading = self.server.app.open(self, head)
         exchange.keep_alive = keep_alive
         self._exchanges.append(exchange)
+        self._body_bytes = 0
         if len(self._exchanges) > 1:
             self.pause_reading()
+            if len(self._exchanges) > PIPELINED:
+                self._hold_pipeline()
+
+    def _hold_pipeline(self) -> None:
+        """Count one more request that waits behind others. Each takes a hundred times its bytes."""
+        if self._pipeline is None:
+            self._pipeline = self.server.buffers.open(self.source, self._drop_pipeline)
+        if not self._pipeline.grow(EXCHANGE_BYTES):
+            self.refuse_pipeline()
+
+    def _drop_pipeline(self) -> bool:
+        self._abandon()
+        return True
 
     def on_body(self, data: bytes) -> None:
         exchange = self._reading
@@ -165,12 +280,19 @@ class Connection(RequestReader):
     def on_whole(self) -> None:
         exchange, self._reading = self._reading, None
         assert exchange is not None
+        if self._is_unfinished:
+            self._body_ended()
         exchange.whole = exchange.ready = True
         exchange.on_whole()
         if self._exchanges:
             self.deadline_s, self.allowed_s = _NEVER, None
         else:
             self.allowed_s = self.server.keep_alive_s
+
+    def _body_ended(self) -> None:
+        self._is_unfinished = False
+        if self.stalled_s == _NEVER:
+            self.server.waits.end(self)
 
     # -- the exchanges' calls
 
@@ -191,6 +313,9 @@ class Connection(RequestReader):
         """The running exchange has been answered: on to the next."""
         exchange.answered = exchange.ignores_body = True
         self._exchanges.popleft()
+        if self._pipeline is not None and len(self._exchanges) <= PIPELINED:
+            self._pipeline.close()
+            self._pipeline = None
         if not exchange.keep_alive:
             self._abandon()
             return
@@ -210,7 +335,7 @@ class Connection(RequestReader):
 
     def resume_reading(self) -> None:
         """Go on reading."""
-        if self._paused and not self._closed_to_input:
+        if self._paused and not (self._lacks_room or self._closed_to_input):
             self._paused = False
             if not self._held:
                 self.transport.resume_reading()
@@ -224,8 +349,12 @@ class Connection(RequestReader):
             return
         first = self._exchanges[0]
         if not first.ready:
-            first.ask_for_body()
+            if not self._lacks_room:
+                first.ask_for_body()
         elif not first.started:
+            buffers = self.server.buffers
+            if buffers.used > buffers.total and first.max_body_bytes and buffers.is_crowded_by(self.source):
+                first.refuse(BuffersFull())
             first.started = True
             self.server.running.add(first)
             first.start()
@@ -233,6 +362,8 @@ class Connection(RequestReader):
     def ended(self, exchange: Exchange) -> None:
         """It has run to its end, and has answered or never will."""
         self.server.running.discard(exchange)
+        if exchange.held is not None:
+            exchange.release()
         if not exchange.answered and not exchange.lost:
             self._abandon()
 
@@ -253,6 +384,8 @@ class Connection(RequestReader):
         self._closed_to_input = True
         self.deadline_s = _NEVER
         reading, self._reading = self._reading, None
+        if self._is_unfinished:
+            self._body_ended()
         if reading is not None and not reading.answered:
             self._exchanges.pop().on_lost()
         if self._exchanges:
@@ -266,16 +399,33 @@ class Connection(RequestReader):
         """No request has been read to the end of its head and not been answered."""
         return not (self._exchanges or self._reading or self._unread or self._closed_to_input)
 
+    @property
+    def waits_for_its_peer(self) -> bool:
+        """For nothing else: its only request has not come whole, or its client does not take the answer."""
+        if self.stalled_s != _NEVER:
+            return self._loop.time() > self.stalled_s - self.limits.stall_s + SLOW_S
+        return self._is_unfinished and all(exchange is self._reading for exchange in self._exchanges)
+
     def make_way(self) -> None:
         """Close, for another to have the place; a client that had begun a request is told so."""
-        if not (self._virgin or self.between):
+        if self.stalled_s != _NEVER:
+            self.transport.abort()
+            return
+        reading = self._reading
+        if not (self._virgin or self.between or (reading is not None and (reading.begun or reading.answered))):
             self.transport.write(TOO_MANY.response)
         self._abandon()
 
     def give_up(self) -> None:
-        """The deadline has passed."""
+        """A deadline has passed."""
+        if self.stalled_s < self._loop.time():
+            self.transport.abort()
+            return
         if self._unread or self._held:
             return  # it is us who are late
+        if self._lacks_room:
+            self._give_up_room()
+            return
         if self._virgin or self.between:
             self._abandon()  # idle, or a browser's speculative connection: nothing to answer
         elif not self._paused:
@@ -299,6 +449,11 @@ class Connection(RequestReader):
         self._closed_to_input = True
         self.deadline_s = _NEVER
         self._reading = None
+        if self._is_unfinished:
+            self._body_ended()
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
         for exchange in self._exchanges:
             exchange.on_lost()
         self._exchanges.clear()

@@ -11,8 +11,11 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
+from sockd.errors import BuffersFull, Draining, SockdError
 from sockd.http.answers import Answer
+from sockd.http.buffers import Buffer
 from sockd.http.head import Head
+from sockd.invoke_request import InvokeRequest
 
 if TYPE_CHECKING:
     from sockd.http.connection import Connection
@@ -43,6 +46,12 @@ class Exchange:
     """`start` has been called."""
     task: asyncio.Task[None] | None = None
     """In which it `run`s, if it does."""
+    request: InvokeRequest | None = None
+    """What it asked the worker for, once it has, if something is `held`."""
+    held: Buffer | None = None
+    """What is counted of its body."""
+    max_body_bytes = 0
+    """Of its body that it may hold; what one read may bring is not counted."""
     when_gone: Callable[[], None] | None = None
     """Called as soon as the client looks `gone`, for an answer that takes long."""
 
@@ -57,6 +66,30 @@ class Exchange:
     def on_whole(self) -> None:
         """There is no more of the body."""
 
+    def refuse(self, error: SockdError) -> None:
+        """Let go of the body, and answer with this error when its turn comes. Only before `start`."""
+        raise NotImplementedError
+
+    def give_way(self) -> bool:
+        """Answer with a 503 instead, and let go of the body now, if nothing has been run yet."""
+        if self.answered or self.held is None:
+            return False
+        if not self.started:
+            self.refuse(BuffersFull())
+        elif self.task is not None and self.request is not None and not self.request.entered:
+            self.task.cancel(BuffersFull())  # it waits for its turn
+        else:
+            return False
+        self.release()
+        self.connection.body_dropped()
+        return True
+
+    def release(self) -> None:
+        """Its body is not in memory any more, or soon will not be."""
+        if self.held is not None:
+            self.held.close()
+            self.held = self.request = None
+
     def gone(self) -> bool:
         """Whether the client has hung up, or looks as if."""
         return self.lost or self.connection.looks_gone()
@@ -64,6 +97,8 @@ class Exchange:
     def on_lost(self) -> None:
         """The client has gone, or its request broke off."""
         self.lost = True
+        if not self.started:
+            self.release()
         self.on_gone()
 
     def on_gone(self) -> None:
@@ -116,6 +151,12 @@ class Exchange:
         head = f"{self.begin(answer.status, answer.fields)}content-length: {len(body)}\r\n\r\n".encode("latin-1")
         self.connection.write(head, body if self.head.method != b"HEAD" else b"")
         self.connection.finish(self)
+
+
+def why_cancelled(cancelled: asyncio.CancelledError, draining: str) -> SockdError:
+    """What a request that was cancelled is answered with. Args: draining: what to say if the server stops."""
+    why = cancelled.args[0] if cancelled.args else None
+    return why if isinstance(why, SockdError) else Draining(draining)
 
 
 class Application(Protocol):

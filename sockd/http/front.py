@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from sockd.config import HttpConfig
-from sockd.errors import BadRequest, Draining, MethodNotAllowed, RequestTooLarge, SockdError
+from sockd.errors import BadRequest, MethodNotAllowed, RequestTooLarge, SockdError
 from sockd.http.answers import Answer, failure, json_answer, success
 from sockd.http.app_request import app_request
 from sockd.http.aws.door import LambdaApi
@@ -32,8 +32,8 @@ from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
 from sockd.http.body import Body
 from sockd.http.connection import Connection
-from sockd.http.exchange import Exchange
-from sockd.http.head import Head
+from sockd.http.exchange import Exchange, why_cancelled
+from sockd.http.head import Head, length_of
 from sockd.http.host_check import CrossSite, ForbiddenHost, NoServiceWorkers, host_check, may_come_from
 from sockd.http.replays import Replays
 from sockd.http.request_ids import new_request_id, request_id_text
@@ -79,6 +79,16 @@ class NoSuchPage(SockdError):
     error_type = "ResourceNotFoundException"
 
 
+class RunClosed(SockdError):
+    """`/run` is closed."""
+
+    status = 403
+    error_type = "AccessDeniedException"
+
+    def __init__(self) -> None:
+        super().__init__("/run is closed on this worker (http.run = false); use AWS's Invoke, or a function URL")
+
+
 class Site(Protocol):
     """Pages of another application on this port, behind this door's rules of hosts."""
 
@@ -109,11 +119,11 @@ class Front:
         self.max_payload_bytes = config.max_payload_bytes
         self._config = config
         self._host_allowed = host_check(config.listen)
-        self._pages: dict[bytes, Page] = {
-            b"/healthz": self._healthz,
-            b"/status": lambda: json_answer(worker.status()),
-            b"/metrics": self._metrics,
-        }
+        self._pages: dict[bytes, Page] = {b"/healthz": self._healthz}
+        if config.status:
+            self._pages[b"/status"] = lambda: json_answer(worker.status())
+        if config.metrics:
+            self._pages[b"/metrics"] = self._metrics
         self.refused: dict[str, int] = {}
         """Requests answered here without reaching the worker, by error type."""
 
@@ -149,7 +159,7 @@ class Front:
                     raise BadRequest("more than one Host header")
                 host = value
             elif name == b"content-length":
-                length = int(value)  # digits only: the parser has refused everything else
+                length = length_of(value)
                 if length > self.max_payload_bytes:
                     raise RequestTooLarge(f"the payload has {length} bytes; the limit is {self.max_payload_bytes}")
             elif name in _NOTED:
@@ -169,8 +179,9 @@ class Front:
         """A function, or a page.
 
         Args: called: the target, as `_RUN_TARGET` matched it.
-        Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
+        Raises: BadRequest, MethodNotAllowed, NoSuchPage, RunClosed."""
         if called:
+            self._check_run()
             return Called(called)
         path, query = head.path_and_query()
         if path.startswith(_RUN):
@@ -178,6 +189,7 @@ class Front:
             called = _RUN_TARGET.fullmatch(path + b"?" + query)
             if called is None:
                 raise BadRequest("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, perhaps with :VERSION or :ALIAS")
+            self._check_run()
             return Called(called)
         page = self._pages.get(path)
         if page is None:
@@ -185,6 +197,10 @@ class Front:
         if head.method != b"GET":
             raise MethodNotAllowed(head.method.decode(), "GET")
         return page
+
+    def _check_run(self) -> None:
+        if not self._config.run:
+            raise RunClosed
 
     def _healthz(self) -> Answer:
         if self.worker.draining:
@@ -215,6 +231,7 @@ class FrontExchange(Exchange):
         super().__init__(connection, head)
         self._arrived_ns = time.monotonic_ns()
         self._front = front
+        self.max_body_bytes = front.max_payload_bytes
         if head.known is not None:
             self._target = head.known
             return
@@ -232,11 +249,14 @@ class FrontExchange(Exchange):
         if not isinstance(target, Called):
             self.ready = self.ignores_body = True
 
+    def refuse(self, error: SockdError) -> None:
+        self._body = b""
+        self._aim(error)
+
     def on_body(self, data: bytes) -> None:
         body = self._body
         if (body.size if isinstance(body, Body) else len(body)) + len(data) > self._front.max_payload_bytes:
-            self._body = b""
-            self._aim(RequestTooLarge(f"the payload has more than {self._front.max_payload_bytes} bytes, the limit"))
+            self.refuse(RequestTooLarge(f"the payload has more than {self._front.max_payload_bytes} bytes, the limit"))
             return
         if isinstance(body, Body):
             body.add(data)
@@ -275,6 +295,8 @@ class FrontExchange(Exchange):
             if isinstance(self._body, Body):
                 self._body = await self._body.whole()
             request, sink = self._invoke_request(target, self._body)
+            if self.held is not None:
+                self.request = request
             if self._asked is None:
                 sink.close(await run(self._front.worker, request))
             else:
@@ -345,7 +367,7 @@ def answer_of(ending: Ending, request_id: str) -> Answer:
     if isinstance(ending, Invocation):
         return success(ending, request_id)
     if isinstance(ending, asyncio.CancelledError):
-        # Only the server cancels, when its drain is over, and it waits for nothing but the end of this request: better an
+        # The server cancels when its drain is over, and it waits for nothing but the end of this request: better an
         # answer than a connection that closes without one.
-        ending = Draining("the worker stopped before the function had answered")
+        ending = why_cancelled(ending, "the worker stopped before the function had answered")
     return failure(ending, request_id)

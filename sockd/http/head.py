@@ -13,6 +13,12 @@ Headers = list[tuple[bytes, bytes]]
 """Names in lower case."""
 
 
+def length_of(digits: bytes | str) -> int:
+    """A Content-Length. The parser has refused everything but one number below 2**64; zeros in front of it may be as many as
+    a head has room for, and `int` refuses more than 4300 digits."""
+    return int(digits.lstrip(b"0" if isinstance(digits, bytes) else "0") or "0")  # type: ignore[arg-type]
+
+
 class Head:
     """A head that has been read to its end."""
 
@@ -51,8 +57,8 @@ class Head:
         )
 
     def content_length(self) -> int:
-        """What it says of its body's length, 0 if nothing. Digits only, and once: the parser has refused everything else."""
-        return next((int(value) for name, value in self.headers if name == b"content-length"), 0)
+        """What it says of its body's length, 0 if nothing."""
+        return next((length_of(value) for name, value in self.headers if name == b"content-length"), 0)
 
     def size_bytes(self) -> int:
         """The length of all lines, but for a few characters of the first."""

@@ -10,12 +10,16 @@ class ConnectionLimits:
     """Durations are kept to about a second: they are looked at once in each."""
 
     connections: int = 4096
+    headers: int = 128
+    """Of one request."""
     head_bytes: int = 32 * 1024
     """The request line and the headers."""
     head_s: float = 10.0
     """From the first byte of a request, or from the connection's start, to the last of its head."""
     body_s: float = 60.0
     """From the head's end to the body's."""
+    stall_s: float = 60.0
+    """Without a byte of an answer being taken that waits for its client."""
     discard_bytes: int = 64 << 20
     """Of a body that was refused: read and dropped, so that a client which sends before it reads gets its answer."""
     half_close: bool = True

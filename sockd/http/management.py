@@ -18,6 +18,7 @@ Owns the temporary file of an upload. Knows nothing of functions.
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ OVERRIDES_HEADER: Final = "x-sockd-overrides"
 """A JSON object of `sockd.toml` keys, ASCII, that win over those of the archive."""
 INITSCRIPT_HEADER: Final = "x-sockd-initscript-bytes"
 """How many bytes of the body, before the zip, are a WebAssembly module."""
-LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, half_close=False)
+LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, stall_s=math.inf, half_close=False)
 """For the server of this door: uploads take their time, and a client that leaves must be noticed."""
 _MAX_REQUIREMENTS_BYTES = 1 << 20
 

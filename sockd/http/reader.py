@@ -15,7 +15,7 @@ import httptools
 
 from sockd.http.head import Head, Headers
 from sockd.http.limits import ConnectionLimits
-from sockd.http.refusals import BODY_TOO_LARGE, HEAD_TOO_LARGE, MALFORMED, Refusal
+from sockd.http.refusals import BODY_TOO_LARGE, HEAD_TOO_LARGE, MALFORMED, NO_ROOM, Refusal
 
 _log = logging.getLogger("sockd.http")
 
@@ -141,6 +141,10 @@ class RequestReader:
         """For `on_body`: no more of this."""
         raise _Refused(BODY_TOO_LARGE)
 
+    def refuse_pipeline(self) -> None:
+        """For `on_head`: no room for one more request behind others."""
+        raise _Refused(NO_ROOM)
+
     # -- the parser's calls
 
     def on_message_begin(self) -> None:
@@ -154,6 +158,8 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))
+        if len(self._headers) > self.limits.headers:  # each costs several times its bytes
+            raise _Refused(HEAD_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
         parser, limit_bytes = self._parser, self.limits.head_bytes

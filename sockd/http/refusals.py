@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from sockd.errors import BuffersFull
+
 
 class Refusal(NamedTuple):
     """One reason."""
@@ -31,4 +33,5 @@ MALFORMED = refusal(400, "InvalidRequestContentException", "this is not an HTTP/
 HEAD_TOO_LARGE = refusal(431, "RequestHeaderFieldsTooLarge", "the request line and headers are too large")
 BODY_TOO_LARGE = refusal(413, "RequestTooLargeException", "the body goes on and on after it was refused")
 TOO_SLOW = refusal(408, "RequestTimeout", "the request did not arrive in time")
+NO_ROOM = refusal(503, "ServiceUnavailableException", BuffersFull().message)
 TOO_MANY = refusal(503, "ServiceUnavailableException", "too many connections (http.max_connections)")

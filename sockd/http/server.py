@@ -18,16 +18,20 @@ from contextlib import suppress
 from email.utils import formatdate
 from itertools import islice
 
+from sockd.http.buffers import BufferBudget
 from sockd.http.connection import Connection
 from sockd.http.doorstep import Doorstep
 from sockd.http.exchange import Application, Exchange
 from sockd.http.limits import ConnectionLimits
 from sockd.http.listener import Listener
+from sockd.http.peer_waits import PeerWaits
 from sockd.http.transport import READ_BYTES, Transport
 from sockd.http.turns import UNIT_BYTES, Turns
 
 NEW_SHARE, LEAST_NEW = 4, 64
 """Of all connections, those that may have asked for nothing yet; and how many may at least, and in a flood."""
+BUFFER_BYTES = 256 << 20
+"""If no budget is given."""
 ENDED_AT_ONCE = 64
 """Connections whose deadline has passed, in one turn of the loop."""
 
@@ -42,13 +46,16 @@ class HttpServer:
         *,
         limits: ConnectionLimits | None = None,
         keep_alive_s: int = 75,
+        buffers: BufferBudget | None = None,
     ) -> None:
-        """Args: sockets: bound, not listening (`sockd.http.sockets`)."""
+        """Args: sockets: bound, not listening (`sockd.http.sockets`); buffers: of all servers of the worker."""
         self._sockets = list(sockets)
         self.addresses = [sock.getsockname() for sock in sockets]
         self.app = app
         self.limits = limits or ConnectionLimits()
         self.keep_alive_s = keep_alive_s
+        self.buffers = buffers or BufferBudget(BUFFER_BYTES)
+        self.waits = PeerWaits()
         self.date_line = ""
         self.running: set[Exchange] = set()
         """Those that are being answered; a function whose client has gone is among them, its connection is not."""
@@ -84,7 +91,7 @@ class HttpServer:
         self._doorstep = Doorstep(self.turns)
         self._is_open = True
         self._tick()
-        self._listeners = [Listener(sock, self.turns, self._let_in, self._make_room) for sock in self._sockets]
+        self._listeners = [Listener(sock, self.turns, self._let_in, self._free_a_descriptor) for sock in self._sockets]
 
     def _let_in(self, client: socket.socket) -> int:
         connection = Connection(self)
@@ -101,14 +108,15 @@ class HttpServer:
         self._ticking = loop.call_later(1.0 - now % 1.0, self._tick)
         self._flooded = False
         now_s = loop.time()
-        self._give_up(iter([late for late in self._connections if late.deadline_s < now_s]))
+        late = [each for each in self._connections if each.deadline_s < now_s or each.stalled_s < now_s]
+        self._give_up(iter(late))
 
     def _give_up(self, late: Iterator[Connection]) -> None:
         """End those whose deadline has passed, if it still has; some in each turn."""
         loop = asyncio.get_running_loop()
         some = list(islice(late, ENDED_AT_ONCE))
         for connection in some:
-            if connection.deadline_s < loop.time():
+            if min(connection.deadline_s, connection.stalled_s) < loop.time():
                 connection.give_up()
         if some:
             loop.call_soon(self._give_up, late)
@@ -125,7 +133,7 @@ class HttpServer:
             self._flooded = True
             self._thin_out()
         if len(self._connections) >= self.limits.connections:
-            self._make_room()
+            self._make_room_for(connection)
         self._connections.add(connection)
         return len(self._connections) <= self.limits.connections and not self._closing
 
@@ -141,18 +149,54 @@ class HttpServer:
         """It has sent the head of its first request."""
         self._new.pop(connection, None)
 
-    def _make_room(self) -> None:
-        """End the connections that are owed nothing and would be given up first. Some at a time: finding them looks at all."""
+    def _make_room_for(self, newcomer: Connection) -> None:
+        """POLICY: a source whose connections wait for their peers in more places than its share loses the longest idle of
+        these to newcomers of other sources. Its own newcomers take the places of its own idle connections only. So a source
+        may have all places while no other wants them, and clients behind one proxy are one source, in order of arrival."""
+        waits = self.waits
+        waits.find_sources()
+        largest, count = waits.largest()
+        if not count:
+            self._make_room()
+            return
+        share = self.limits.connections // (waits.sources + 1)
+        if waits.count(newcomer.source) > share:
+            self._make_room(newcomer.source)
+        elif not (count > share and self._end_oldest_of(largest)):
+            self._make_room()
+
+    def _free_a_descriptor(self) -> None:
+        self.waits.find_sources()
+        if not self._make_room():
+            self._end_oldest_of(self.waits.largest()[0])
+
+    def _end_oldest_of(self, source: str) -> bool:
+        """End the connection of a source whose peer has done nothing for the longest time; False if none can be spared."""
+        some = islice(self.waits.of(source), ENDED_AT_ONCE)
+        oldest = next((connection for connection in some if connection.waits_for_its_peer), None)
+        if oldest is None:
+            return False
+        self._connections.discard(oldest)
+        oldest.make_way()
+        return True
+
+    def _make_room(self, source: str = "") -> bool:
+        """End the connections, of one source or any, that are owed nothing and would be given up first. Some at a time:
+        finding them looks at all."""
         owed_nothing = [connection for connection in self._connections if connection.owed_nothing]
         count = max(1, self.limits.connections // 64)
-        for connection in heapq.nsmallest(count, owed_nothing, key=lambda each: each.deadline_s):
+        first = heapq.nsmallest(count, owed_nothing, key=lambda each: each.deadline_s)
+        some = [connection for connection in first if not source or connection.source == source]
+        for connection in some:
             self._connections.discard(connection)
             connection.make_way()
+        return bool(some)
 
     def forget(self, connection: Connection) -> None:
         """It is closed."""
         self._connections.discard(connection)
         self._new.pop(connection, None)
+        self.waits.end(connection)
         if not self._connections:
             self._none_left.set()
 

@@ -40,6 +40,9 @@ class Reads(Protocol):
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
 
+    def unsent_changed(self, nbytes: int) -> None:
+        """The peer has not taken all, or some of what it had not: so much memory waits for it, 0 when all is sent."""
+
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over; the last that it hears."""
 
@@ -61,7 +64,8 @@ class Transport:
         self._is_closing = False
         self._is_ended = False
         self._unsent: deque[memoryview] = deque()
-        self._unsent_bytes = 0
+        self._unsent_bytes = self._kept_bytes = 0
+        """What is to be sent, and what the objects take of which it is the rest."""
         self._is_full = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -165,6 +169,7 @@ class Transport:
         if sent < len(data):
             self._put_by(memoryview(data)[sent:])
             self._loop.add_writer(self.fd, self._writable)
+            self._reads.unsent_changed(self._kept_bytes)
             self._tell_if_full()
 
     def writelines(self, parts: tuple[bytes, ...]) -> None:
@@ -178,12 +183,14 @@ class Transport:
             self._send()
             if self._unsent:
                 self._loop.add_writer(self.fd, self._writable)
+                self._reads.unsent_changed(self._kept_bytes)
         self._tell_if_full()
 
     def _put_by(self, rest: memoryview) -> None:
         if rest:
             self._unsent.append(rest)
             self._unsent_bytes += len(rest)
+            self._kept_bytes += _kept(rest)
 
     def _tell_if_full(self) -> None:
         if self._unsent_bytes > HIGH_BYTES and not self._is_full:
@@ -207,9 +214,13 @@ class Transport:
                 unsent.appendleft(first[sent:])
                 return
             sent -= len(first)
+            self._kept_bytes -= _kept(first)
 
     def _writable(self) -> None:
         self._send()
+        if self._is_ended:
+            return
+        self._reads.unsent_changed(self._kept_bytes)
         if self._is_ended:
             return
         if not self._unsent:
@@ -243,6 +254,7 @@ class Transport:
         self._is_closing = self._is_ended = True
         if self._unsent:
             self._unsent.clear()
+            self._unsent_bytes = self._kept_bytes = 0
             self._loop.remove_writer(self.fd)
         self._loop.call_soon(self._lost, error)
 
@@ -252,3 +264,8 @@ class Transport:
         finally:
             self._sock.close()
             del self._reads  # it holds this object
+
+
+def _kept(rest: memoryview) -> int:
+    """The bytes of the object that a view keeps in memory, however little of it is left."""
+    return len(rest.obj)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ import msgspec
 from starlette.requests import Request
 
 from sockd.errors import BadArchive, BadRequest, RequestTooLarge
+from sockd.http.head import length_of
 
 _WRITE_BYTES = 1 << 20
 T = TypeVar("T")
@@ -66,8 +67,9 @@ async def store(request: Request, archive: Any, limit_bytes: int, *, prefix_byte
 
 async def _chunks(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
     """What is declared too large is refused before any of it is read."""
-    if int(request.headers.get("content-length", "0")) > limit_bytes:
-        raise RequestTooLarge(f"the body has {request.headers['content-length']} bytes; the limit is {limit_bytes}")
+    length = length_of(request.headers.get("content-length", "0"))
+    if length > limit_bytes:
+        raise RequestTooLarge(f"the body has {length} bytes; the limit is {limit_bytes}")
     total = 0
     async for chunk in request.stream():
         total += len(chunk)

@@ -29,6 +29,7 @@ from typing import TypeVar
 
 from sockd.config import CodeConfig
 from sockd.errors import BadArchive, StorageFull
+from sockd.kernel import oom_score
 from sockd.lambdas import byte_compiler
 from sockd.lambdas.archive import Tree, extract
 
@@ -204,6 +205,7 @@ def compile_bytecode(directory: Path, *, memory_bytes: int = COMPILE_MEMORY_BYTE
     with compiler:
         try:
             # From here, not between fork and exec: the daemon runs nothing there. The compiler is still starting.
+            oom_score.expose(compiler.pid)
             with suppress(ProcessLookupError):
                 resource.prlimit(compiler.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
             compiler.wait(COMPILE_DEADLINE_S)

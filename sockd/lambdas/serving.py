@@ -117,6 +117,7 @@ class Serving:
         """It may run now."""
         function, request = self._function, self._request
         self._admitted_ns = time.monotonic_ns()
+        request.entered = True
         version = self._version = function.version
         try:
             if request.expected is not None:

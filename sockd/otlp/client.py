@@ -19,6 +19,7 @@ import msgspec
 from sockd.caches.uv import confinement
 from sockd.config import OtlpConfig
 from sockd.errors import BadConfig
+from sockd.kernel import oom_score
 from sockd.lambdas.traces import Trace
 from sockd.otlp.wire import MAX_FRAME_BYTES, Finished, Tally, encode
 
@@ -195,6 +196,7 @@ class SpanExport:
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
+            oom_score.expose(process.pid)
             self._started.set()
             assert process.stdout is not None
             while line := await process.stdout.readline():

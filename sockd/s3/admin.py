@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +21,7 @@ from sockd.s3.faults import BadRule, Faults
 from sockd.s3.request_log import RequestLog
 from sockd.s3.wire import Head
 
+_NUMBER = re.compile("[0-9]{1,9}")
 PREFIX = "/-/"
 MAX_BODY_BYTES = 64 << 10
 
@@ -46,7 +48,7 @@ class Admin:
         match (head.method, name, rest):
             case ("GET", "requests", ""):
                 return _json([asdict(record) for record in self._log.records()])
-            case ("GET", "requests", number) if number.isascii() and number.isdigit():
+            case ("GET", "requests", number) if _NUMBER.fullmatch(number):
                 return _json([asdict(record) for record in self._log.records(at_least=int(number))])
             case ("DELETE", "requests", ""):
                 self._log.clear()
@@ -56,7 +58,7 @@ class Admin:
                 return self._add(body)
             case ("DELETE", "faults", ""):
                 self._faults.clear()
-            case ("DELETE", "faults", number) if number.isascii() and number.isdigit():
+            case ("DELETE", "faults", number) if _NUMBER.fullmatch(number):
                 if not self._faults.remove(int(number)):
                     return _json({"error": "there is no such rule"}, 404)
             case _:

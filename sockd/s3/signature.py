@@ -27,7 +27,7 @@ from sockd.s3.canonical import (
 
 MAX_SKEW_S = 15 * 60
 MAX_EXPIRES_S = 7 * 24 * 3600
-_TIMESTAMP = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z")
+_TIMESTAMP = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})Z")
 _PRESIGNED = (
     "X-Amz-Algorithm",
     "X-Amz-Credential",
@@ -243,7 +243,10 @@ def _seconds(timestamp: str, scope: Scope) -> int:
         raise SignatureRefused(
             "AccessDenied", "AWS authentication requires a valid x-amz-date, of the Credential's day"
         )
-    return calendar.timegm(tuple(int(part) for part in found.groups()))
+    try:
+        return calendar.timegm(tuple(int(part) for part in found.groups()))
+    except ValueError:  # a year 0, a month 13
+        raise SignatureRefused("AccessDenied", "x-amz-date is a date that no calendar has") from None
 
 
 def _payload(headers: Mapping[str, str], *, presigned: bool) -> str:

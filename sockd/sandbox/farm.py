@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sockd.errors import SandboxFailed
-from sockd.kernel import cgroups, mounts, seccomp, syscalls
+from sockd.kernel import cgroups, mounts, oom_score, pidfds, seccomp, syscalls
 from sockd.sandbox import base as bases
 from sockd.sandbox.control import ControlWire, close_all
 from sockd.sandbox.farm_init import RELEASE
@@ -100,6 +100,8 @@ class Farm:
         command = [bases.interpreter(), "-I", "-S", f"/{bases.ZYGOTE}"]
         fds = (control.fileno(), *procs_fds)
         answer = await self._wire.request("exec", fds, deadline_s=START_DEADLINE_S, command=command, filters=filters)
+        for pidfd in answer.fds:
+            oom_score.expose(pidfds.pid(pidfd))  # before it has forked: its Zygotes and sandboxes have it from there
         close_all(answer.fds)
 
     def release(self, tree: int) -> None:

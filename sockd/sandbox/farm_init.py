@@ -78,22 +78,23 @@ def serve(control: socket.socket) -> None:
         if not data:
             return
         message = protocol.decode_control(data)
+        given: tuple[int, ...] = (procfs,) if message["op"] == "ready" else ()
         if message["op"] == "exec":
-            exec_zygote(message, fds, null)
-        given = (procfs,) if message["op"] == "ready" else ()
+            given = (os.pidfd_open(exec_zygote(message, fds, null)),)
+            fds.extend(given)
         linux.send(control, protocol.encode_control({"op": "done", "id": message["id"]}), given)
         for fd in fds:
             os.close(fd)
 
 
-def exec_zygote(message: dict[str, Any], fds: list[int], null: int) -> None:
-    """Spawn a root Zygote with its control socket and cgroups; it closes all else itself."""
+def exec_zygote(message: dict[str, Any], fds: list[int], null: int) -> int:
+    """Spawn a root Zygote with its control socket and cgroups; it closes all else itself. Returns its pid."""
     for fd in fds:
         os.set_inheritable(fd, True)
     control, *procs = fds
     arguments = [*message["command"], str(control), ",".join(map(str, procs)), ",".join(message["filters"])]
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
-    os.posix_spawn(arguments[0], arguments, environment.OF_EXEC | environment.OF_LOADING, file_actions=actions)
+    return os.posix_spawn(arguments[0], arguments, environment.OF_EXEC | environment.OF_LOADING, file_actions=actions)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Real clients are other machines: these take only the processor time that nobody 
 so that no port is left waiting.
 
     python -m tests.faults.flood hold PORT COUNT          says "ready" and holds that many connections until stdin ends
+    python -m tests.faults.flood bodies PORT COUNT 0|1    the same, with unfinished bodies, as nobody; 1: opened again
     python -m tests.faults.flood burst PORT NAME COUNT    prints the answers as JSON
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import select
 import socket
@@ -20,12 +22,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from subprocess import PIPE
 
 from benchmarks.spare_time import spare_time
 from tests.daemon.running import REPO, Answer
 
+NOBODY = 65534
+UNFINISHED = b"POST /run/neighbour HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{"
 _LINGER_0 = struct.pack("ii", 1, 0)
 
 
@@ -105,6 +109,17 @@ def held(port: int, count: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def held_bodies(port: int, count: int, *, again: bool) -> Iterator[None]:
+    """That many connections of another user, each with a whole head and the first byte of its body.
+
+    Args: again: those that are ended are opened anew, as fast as that goes."""
+    with flooding("bodies", port, count, int(again)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield
+
+
 def answers_of_burst(port: int, name: str, count: int) -> list[Answer]:
     """What `burst` got, run in another process."""
     with flooding("burst", port, name, count) as process:
@@ -128,10 +143,34 @@ def flooding(*words: str | int) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+def renew(clients: list[socket.socket], port: int) -> None:
+    """Open anew those that have been ended."""
+    for place, client in enumerate(clients):
+        client.setblocking(False)
+        try:
+            client.recv(4096)
+        except BlockingIOError:
+            continue
+        except ConnectionError:
+            pass
+        client.close()
+        clients[place] = connect(port)
+        with suppress(ConnectionError):
+            clients[place].sendall(UNFINISHED)
+
+
 def main(verb: str, port: str, *rest: str) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if verb == "hold":
+    if verb == "bodies":
+        connect(int(port)).close()  # with it comes all that is imported late, which nobody may not read
+        os.setuid(NOBODY)
+        with connections(int(port), int(rest[0]), UNFINISHED) as clients:
+            print("ready", flush=True)
+            while rest[1] == "1":
+                renew(clients, int(port))
+            sys.stdin.read()
+    elif verb == "hold":
         with connections(int(port), int(rest[0])):
             print("ready", flush=True)
             sys.stdin.read()

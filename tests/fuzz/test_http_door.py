@@ -181,6 +181,7 @@ streams = st.builds(
 @example(chunked(b"2;" + b"x" * 40_000 + b"\r\n{}\r\n0\r\n\r\n"), [])
 @example(chunked(b"0\r\n" + b"a: b\r\n" * 20_000 + b"\r\n"), [])
 @example(PLAIN.replace(b"Content-Length: 2", b"Content-Length: 99999999999999999999"), [])
+@example(PLAIN.replace(b"Content-Length: 2", b"Content-Length: " + b"0" * 5000 + b"2"), [])
 @given(streams | st.binary(max_size=200), st.lists(st.integers(0, 1 << 20), max_size=6))
 def test_any_other_bytes_are_refused_and_nobody_else_notices(door: Door, data: bytes, places: list[int]) -> None:
     before = len(door.worker.invoked)

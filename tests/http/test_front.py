@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sockd.config import HttpConfig
+from sockd.daemon import open_without_key
 from sockd.http.front import Front, FrontExchange
 from sockd.http.host_check import may_come_from
 from sockd.http.server import HttpServer
@@ -288,3 +289,22 @@ async def test_a_new_sandbox_is_asked_for_by_a_header(client: Raw, worker: FakeW
     later = await client.ask(post("/run/echo", b"1", "X-Sockd-Fresh: 1", "X-Amz-Invocation-Type: Event"))
     assert later.status == 400 and "waited for" in later.json["errorMessage"]
     assert not worker.events.accepted
+
+
+@pytest.mark.parametrize("path", ["/run/echo", "/run/echo/x", "/status", "/metrics"])
+async def test_what_needs_no_key_can_be_closed(path: str) -> None:
+    server = HttpServer(
+        Front(FakeWorker(), HttpConfig(run=False, status=False, metrics=False)), bind_tcp("127.0.0.1:0")
+    )
+    await server.start()
+    async with raw(server.port) as client:
+        assert (await client.ask(get(path))).status == (403 if path.startswith("/run") else 404)
+        assert (await client.ask(get("/healthz"))).status == 200
+    await server.aclose(0)
+
+
+def test_a_worker_that_others_reach_says_what_is_open_to_them() -> None:
+    assert open_without_key(HttpConfig()) == ""
+    told = open_without_key(HttpConfig(listen="0.0.0.0:5000", status=False))
+    assert told == "/run (http.run = false closes it), /metrics (http.metrics = false closes it)"
+    assert open_without_key(HttpConfig(listen="0.0.0.0:5000", run=False, status=False, metrics=False)) == ""

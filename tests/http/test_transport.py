@@ -27,6 +27,7 @@ class Hearing:
         self.lost = asyncio.Event()
         self.stays_open = False
         self.breaks = False
+        self.unsent = 0
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.breaks:
@@ -42,6 +43,9 @@ class Hearing:
 
     def resume_writing(self) -> None:
         self.told.append("resume")
+
+    def unsent_changed(self, nbytes: int) -> None:
+        self.unsent = nbytes
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.told.append("lost" if exc is None else type(exc).__name__)

@@ -134,7 +134,7 @@ class Silent:
     """A connection that has asked for nothing."""
 
     owed_nothing = True
-    deadline_s = math.inf
+    deadline_s = stalled_s = math.inf
     ended = False
 
     def make_way(self) -> None:

@@ -1,6 +1,6 @@
 """The door of this API: requests whose path is one of AWS's, from their heads to their answers.
 
-Owns the bodies that are being read (so many bytes of uploads at a time, whoever sends them). An operation runs once for
+Owns the bodies that are being read. An operation runs once for
 all requests with the id that an SDK keeps over its retries (`sockd.http.replays`).
 """
 
@@ -15,13 +15,13 @@ from urllib.parse import parse_qs
 import msgspec
 
 from sockd.config import Config
-from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
+from sockd.errors import BadRequest, RequestTooLarge, SockdError
 from sockd.http.answers import Answer
 from sockd.http.aws.access import Access
 from sockd.http.aws.aliases import AliasOperations
 from sockd.http.aws.archives import CodeTooLarge
 from sockd.http.aws.concurrency import ConcurrencyOperations
-from sockd.http.aws.errors import TooManyUploads, refusal
+from sockd.http.aws.errors import refusal
 from sockd.http.aws.event_config import EventConfigOperations
 from sockd.http.aws.functions import FunctionOperations
 from sockd.http.aws.invoke import InvokeOperations
@@ -36,7 +36,7 @@ from sockd.http.aws.versions import VersionOperations
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.body import Body
 from sockd.http.connection import Connection
-from sockd.http.exchange import Exchange
+from sockd.http.exchange import Exchange, why_cancelled
 from sockd.http.head import Head
 from sockd.http.host_check import CrossSite, ForbiddenHost, host_check, may_come_from
 from sockd.http.replays import Replays
@@ -44,8 +44,6 @@ from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.lambdas.aliases import LATEST
 from sockd.s3.canonical import SignedRequest
 
-UPLOADING_BYTES = 256 << 20
-"""Of all uploads that are being read or deployed: each is in memory until it has been decoded."""
 SETTINGS_BYTES = 256 * 1024
 """Of a body without code; an environment has 4 KB at most."""
 _HASHED_AT_ONCE = 64 * 1024
@@ -101,7 +99,6 @@ class LambdaApi:
             )
         )
         self.replays = Replays(config.http)
-        self.uploading_bytes = 0
 
     def open(self, connection: Connection, head: Head) -> Exchange:
         """As `Application.open`."""
@@ -129,8 +126,7 @@ class LambdaApi:
         elif operation in UPLOADS:
             limit, is_upload = SETTINGS_BYTES + (self._max_zip_bytes + 2) // 3 * 4, True
         admitted = Admitted(operation, segments, SignedRequest(method, path, query, headers), limit, is_upload)
-        # Digits only, and one of them: the parser has refused everything else.
-        if int(headers.get("content-length", "0")) > limit:
+        if head.content_length() > limit:
             raise self.too_large(admitted)
         return admitted
 
@@ -141,11 +137,6 @@ class LambdaApi:
         return RequestTooLarge(
             f"Request must be smaller than {admitted.max_body_bytes} bytes for the {admitted.operation.value} operation"
         )
-
-    def check_uploading(self) -> None:
-        """Raises: TooManyUploads, when others have taken all there is."""
-        if self.uploading_bytes > UPLOADING_BYTES:
-            raise TooManyUploads("Rate Exceeded. Too much is being uploaded at this moment", retry_after_s=5)
 
     async def answer(self, admitted: Admitted, body: bytes | bytearray, exchange: LambdaExchange) -> Answer:
         """Verify a request and run its operation, once for all retries. Never raises.
@@ -166,9 +157,10 @@ class LambdaApi:
             return await self.replays.once(
                 key, body, lambda: self._run(admitted, body, request_id, exchange), strict=False
             )
-        except asyncio.CancelledError:
-            # Only the server cancels, when its drain is over: better an answer than a connection that just closes.
-            return refusal(Draining("the worker stopped before the operation had ended"), request_id_text(request_id))
+        except asyncio.CancelledError as error:
+            # The server cancels when its drain is over: better an answer than a connection that just closes.
+            why = why_cancelled(error, "the worker stopped before the operation had ended")
+            return refusal(why, request_id_text(request_id))
         except Exception as error:
             return refusal(error, request_id_text(request_id))
 
@@ -210,17 +202,16 @@ class LambdaExchange(Exchange):
         self.arrived_ns = time.monotonic_ns()
         self._door = door
         self._body = Body()
-        self._counted = 0
         self._target: Admitted | SockdError
         try:
             self._target = door.admit(head)
+            self.max_body_bytes = self._target.max_body_bytes
         except SockdError as error:
-            self._refuse(error)
+            self.refuse(error)
 
-    def _refuse(self, error: SockdError) -> None:
+    def refuse(self, error: SockdError) -> None:
         self._target = error
         self._body = Body()
-        self._uncount()
         self.ready = self.ignores_body = True
 
     def on_body(self, data: bytes) -> None:
@@ -228,29 +219,14 @@ class LambdaExchange(Exchange):
         assert isinstance(admitted, Admitted)
         self._body.add(data)
         if self._body.size > admitted.max_body_bytes:
-            self._refuse(self._door.too_large(admitted))
-        elif admitted.is_upload:
-            self._counted += len(data)
-            self._door.uploading_bytes += len(data)
-            try:
-                self._door.check_uploading()
-            except TooManyUploads as error:
-                self._refuse(error)
-
-    def on_lost(self) -> None:
-        super().on_lost()
-        if self.task is None:
-            self._uncount()
+            self.refuse(self._door.too_large(admitted))
 
     async def run(self) -> None:
         target = self._target
-        try:
-            if isinstance(target, Admitted):
-                answer = await self._door.answer(target, await self._body.whole(), self)
-            else:
-                answer = refusal(target, request_id_text(new_request_id()))
-        finally:
-            self._uncount()
+        if isinstance(target, Admitted):
+            answer = await self._door.answer(target, await self._body.whole(), self)
+        else:
+            answer = refusal(target, request_id_text(new_request_id()))
         if self.begun:
             return  # it streamed
         if answer.status == 204 and not self.lost:
@@ -259,7 +235,3 @@ class LambdaExchange(Exchange):
             self.connection.finish(self)
         else:
             self.answer(answer)
-
-    def _uncount(self) -> None:
-        self._door.uploading_bytes -= self._counted
-        self._counted = 0

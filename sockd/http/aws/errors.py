@@ -112,10 +112,6 @@ class ResourceConflict(ApiError):
     error_type = "ResourceConflictException"
 
 
-class TooManyUploads(TooManyRequests):
-    """Others are uploading as much as the worker takes at a time."""
-
-
 class PreconditionFailed(ApiError):
     """The function has changed since the caller looked."""
 
@@ -144,7 +140,7 @@ def refusal(error: Exception, request_id: str, function_arn: str = "") -> Answer
     body = {"Type": "User" if status < 500 else "Service", "Message": error.message, "message": error.message}
     fields = f"content-type: application/json\r\nx-amzn-requestid: {request_id}\r\n" + field("x-amzn-errortype", code)
     if isinstance(error, TooManyRequests):
-        body["Reason"] = CALLER_LIMIT if isinstance(error, TooManyUploads | TooManyEvents) else RESERVED_REACHED
+        body["Reason"] = CALLER_LIMIT if isinstance(error, TooManyEvents) else RESERVED_REACHED
         fields += field("retry-after", error.retry_after_s)
     elif status == 503:
         fields += "retry-after: 1\r\n"

@@ -57,6 +57,8 @@ def request_of(call: Call) -> InvokeRequest:
     """What a call of one of the invoke operations asks for. Raises: SockdError."""
     named = function_named(call.segment, call.parameter("Qualifier"))
     request = InvokeRequest(named.name, bytes(call.body) or b"{}", call.request_id, call.arrived_ns)
+    if call.exchange is not None and call.exchange.held is not None:
+        call.exchange.request = request
     request.trigger, request.trace = "other", of_mapping(call.headers)
     if named.qualifier:
         request.qualifier, request.retried_as = named.qualifier, call_id(call.headers)

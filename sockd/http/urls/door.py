@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from sockd.config import Config
-from sockd.errors import BadRequest, Draining, RequestTooLarge, SockdError
+from sockd.errors import BadRequest, RequestTooLarge, SockdError
 from sockd.http.answers import Answer, invocation_fields
 from sockd.http.app_request import app_request
 from sockd.http.aws.access import Access
@@ -21,7 +21,7 @@ from sockd.http.aws.names import arn
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.body import Body
 from sockd.http.connection import Connection
-from sockd.http.exchange import Exchange
+from sockd.http.exchange import Exchange, why_cancelled
 from sockd.http.head import Head
 from sockd.http.host_check import ForbiddenHost, NoServiceWorkers, host_check
 from sockd.http.request_ids import new_request_id, request_id_text
@@ -95,8 +95,7 @@ class UrlDoor:
         admitted = Admitted(url, addressed, SignedRequest(head.method.decode(), path, query, headers))
         if url.auth == "AWS_IAM" and not self.preflight(admitted) and not _says_signed(admitted.signed):
             raise Forbidden()
-        # Digits only, and one of them: the parser has refused everything else.
-        if int(headers.get("content-length", "0")) > self.max_body_bytes:
+        if head.content_length() > self.max_body_bytes:
             raise self.too_large()
         return admitted
 
@@ -123,9 +122,9 @@ class UrlDoor:
         try:
             request = await self._request(admitted, exchange, body, text_id)
             answer = await self._invoke(admitted, request, exchange, body, request_id, sink)
-        except asyncio.CancelledError:
-            # Only the server cancels, when its drain is over: better an answer than a connection that just closes.
-            answer = refusal(Draining("the worker stopped before the function had answered"), text_id)
+        except asyncio.CancelledError as error:
+            # The server cancels when its drain is over: better an answer than a connection that just closes.
+            answer = refusal(why_cancelled(error, "the worker stopped before the function had answered"), text_id)
         except Exception as error:
             answer = refusal(error, text_id).adding(lines(shaped(admitted, [])))
         if isinstance(sink, UrlStream):
@@ -178,6 +177,8 @@ class UrlDoor:
         if len(payload) > self.max_body_bytes + EVENT_BYTES:
             raise self.too_large()
         asked = InvokeRequest(admitted.url.name, payload, request_id, exchange.arrived_ns, exchange.gone, sink=sink)
+        if exchange.held is not None:
+            exchange.request = asked
         asked.qualifier = admitted.url.qualifier
         asked.trace = of_headers(request.headers)
         asked.as_http = lambda: (_as_http(admitted, request, exchange, body), body)
@@ -223,6 +224,7 @@ class UrlExchange(Exchange):
         super().__init__(connection, head)
         self.arrived_ns = time.monotonic_ns()
         self._door = door
+        self.max_body_bytes = door.max_body_bytes
         self._body = Body()
         self._target: Admitted | Exception
         try:
@@ -230,9 +232,9 @@ class UrlExchange(Exchange):
             if door.preflight(self._target):
                 self.ready = self.ignores_body = True
         except Exception as error:
-            self._refuse(error)
+            self.refuse(error)
 
-    def _refuse(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> None:
         self._target = error
         self._body = Body()
         self.ready = self.ignores_body = True
@@ -240,7 +242,7 @@ class UrlExchange(Exchange):
     def on_body(self, data: bytes) -> None:
         self._body.add(data)
         if self._body.size > self._door.max_body_bytes:
-            self._refuse(self._door.too_large())
+            self.refuse(self._door.too_large())
 
     async def run(self) -> None:
         target = self._target

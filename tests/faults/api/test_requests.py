@@ -151,3 +151,36 @@ def test_what_has_one_meaning_is_answered_however_it_comes(house: PrivateWorker,
     seen = answer(house.daemon.port, head + chunks).json
     happened(f"{len(seen)} answers")
     assert seen == [*range(50), "x" * 998]
+
+
+ZEROS = "0" * 5000
+"""With a digit behind them more than `int` takes, and a number to a parser of HTTP."""
+LENGTHS = (f"{ZEROS}2", ZEROS, "9" * 19, str((1 << 64) - 1))
+DATES = ("20241301T000000Z", "00000101T000000Z", "20240230T999999Z", "2024\u0660101T000000Z")
+
+
+@case(
+    "K11",
+    "numbers and dates of a head at their edges: a Content-Length with 5000 zeros, a day of the 13th month",
+    expect="an answer or a typed refusal at every door; no 500, no traceback",
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+def test_numbers_of_any_length_have_a_meaning_or_are_refused(
+    house: PrivateWorker, echo: str, signer: Signer, happened: Happened, method: str
+) -> None:
+    targets = [pattern.format(echo) for pattern in (INVOCATIONS, *OTHERS, "/2015-03-31/functions/{}/code")]
+    seen = set()
+    for target in targets:
+        signed = signer.headers(method, target, b"{}")
+        for length in LENGTHS:
+            request = message(method, target, b"{}", {**signed, "Content-Length": length})
+            seen.update(statuses(house.daemon.port, [request]))
+        today = signed["X-Amz-Date"]
+        for date in DATES:
+            authorization = signed["Authorization"].replace(today[:8], date[:8])
+            request = message(method, target, b"{}", {**signed, "X-Amz-Date": date, "Authorization": authorization})
+            seen.update(statuses(house.daemon.port, [request]))
+    for path in ("/functions/odd", f"/functions/{echo}/invoke", "/packages", "/schedules/odd", "/url/odd"):
+        seen.add(house.daemon.manage(method, path, b"{}", {"Content-Length": f"{ZEROS}2"}).status)
+    happened(f"{method}: {sorted(seen)}")
+    assert seen and all(status < 500 or status == 501 for status in seen)

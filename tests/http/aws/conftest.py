@@ -79,4 +79,4 @@ async def serving(worker: FakeLambda, tmp: Path, keys: dict[str, str]) -> AsyncI
         yield server
     finally:
         await server.aclose(0)
-        assert api.uploading_bytes == 0
+        assert server.buffers.used == 0
