@@ -28,6 +28,7 @@ def status(worker: Worker) -> dict[str, Any]:
         "sandboxes": sandbox_counts(worker),
         "queued": worker.functions.waiting(),
         "zygotes": len(worker.tree.nodes),
+        "learning": worker.nursery.is_learning,
         "packages": len(worker.packages.snapshot()),
         "memory": {"total_bytes": budget.total, "reserved_bytes": budget.used},
         "evictions": worker.handlers.evictions,

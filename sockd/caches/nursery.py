@@ -98,6 +98,11 @@ class Nursery:
         for node in [node for node in self._tree.nodes if key in node.packages]:
             self._tree.remove(node)
 
+    @property
+    def is_learning(self) -> bool:
+        """Whether a Zygote is being made, or is still to be considered."""
+        return self._wake.is_set()
+
     async def aclose(self) -> None:
         """Stop growing and save what was learned."""
         self._task.cancel()
