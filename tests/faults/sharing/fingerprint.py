@@ -38,7 +38,7 @@ def take(answer: str) -> dict[str, object]:
 def names_of(module: types.ModuleType) -> dict[str, str]:
     """A digest of each name's value."""
     values = list(vars(module).items())
-    return {name: _digest(looks(value)) for name, value in values if not isinstance(value, types.ModuleType)}
+    return {name: _digest(looks(value)) for name, value in values if not _is_a(value, types.ModuleType)}
 
 
 def registries() -> dict[str, object]:
@@ -53,11 +53,11 @@ def registries() -> dict[str, object]:
 
 def looks(value: Any, depth: int = DEPTH) -> object:
     """A value as JSON that is the same in each process where the value is equal."""
-    if isinstance(value, CONSTANTS):
+    if _is_a(value, *CONSTANTS):
         return [type(value).__name__, repr(value)[:1000]]
-    if isinstance(value, type):
+    if _is_a(value, type):
         return ["class", value.__module__, value.__qualname__, [base.__qualname__ for base in value.__mro__]]
-    if isinstance(value, types.FunctionType):
+    if _is_a(value, types.FunctionType):
         return ["function", value.__qualname__, hashlib.sha256(value.__code__.co_code).hexdigest()]
     kind = type(value).__qualname__
     if type(value) is dict and depth:
@@ -69,14 +69,19 @@ def looks(value: Any, depth: int = DEPTH) -> object:
     return ["object", type(value).__module__, kind]
 
 
+def _is_a(value: object, *kinds: type) -> bool:
+    """isinstance, without asking the value for its __class__: a lazy object would load what it stands for."""
+    return issubclass(type(value), kinds)
+
+
 def _some(items: Iterable[Any]) -> list[Any]:
     """The first of them."""
     return list(items)[:ITEMS]
 
 
 def _is_of_a_package(module: object) -> bool:
-    file = getattr(module, "__dict__", {}).get("__file__")
-    return isinstance(module, types.ModuleType) and isinstance(file, str) and file.startswith(STORE)
+    file = vars(module).get("__file__") if _is_a(module, types.ModuleType) else None
+    return isinstance(file, str) and file.startswith(STORE)
 
 
 def _evaluated(expression: str) -> str:
