@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 FINGERPRINT = (HERE / "fingerprint.py").read_text()
 HANDLER = """{imports}
 import fingerprint
-def f(event): return fingerprint.take({answer!r})
+def f(event): return fingerprint.take({answer!r}, event.get("also", ()))
 """
 
 

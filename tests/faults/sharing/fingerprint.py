@@ -25,8 +25,12 @@ ITEMS = 200
 """Of one container that are looked at."""
 
 
-def take(answer: str) -> dict[str, object]:
-    """The fingerprint of what is loaded. Args: answer: an expression whose value, or whose error, is part of it."""
+def take(answer: str, also: Iterable[str] = ()) -> dict[str, object]:
+    """The fingerprint of what is loaded.
+
+    Args: answer: an expression whose value, or whose error, is part of it; also: modules to import before."""
+    for name in also:
+        __import__(name)
     loaded = {name: module for name, module in list(sys.modules.items()) if _is_of_a_package(module)}
     return {
         "answer": _evaluated(answer),

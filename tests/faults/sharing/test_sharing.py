@@ -54,9 +54,9 @@ def test_a_difference_is_seen_and_noise_is_not() -> None:
     first = {"answer": "1", "registries": {}, "modules": {"m": {"a": "x", "b": "y", "n": "1"}}}
     again = {"answer": "1", "registries": {}, "modules": {"m": {"a": "x", "b": "y", "n": "2"}}}
     seen = {"answer": "2", "registries": {}, "modules": {"m": {"a": "z", "n": "3", "more": "w"}}}
-    assert list(difference(first, again, first)) == []
-    assert list(difference(first, again, again)) == []
-    assert list(difference(first, again, seen)) == ["answer '2' instead of '1'", "m.a", "m.b", "m.more"]
+    assert list(difference([first, again], first)) == []
+    assert list(difference([first, again], again)) == []
+    assert list(difference([first, again], seen)) == ["answer '2' instead of '1'", "m.a", "m.b", "m.more"]
 
 
 def compare(sides: Sides, happened: Happened) -> None:
