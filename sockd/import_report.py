@@ -17,7 +17,7 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
     seen = nursery.profile.seen_by(version.id)
     means = nursery.profile.seconds_by_key()
     refused = {entry.key: entry.reason for entry in nursery.refused.list()}
-    node = worker.tree.best(version.zygote_keys)
+    node = worker.tree.best(version.view)
     told: dict[str, list[dict[str, Any]]] = {}
     for entry in seen or ():
         told.setdefault(entry.key, []).append({"module": entry.module, "ms": entry.seconds * 1e3})
@@ -35,6 +35,10 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
         "function": name,
         "version": version.number,
         "seen": seen is not None,
-        "zygotes_allowed": version.zygote_keys == version.keys,
+        "zygotes_allowed": version.view.closure == version.keys,
+        "passed_over": [
+            {"packages": sorted(requirement(worker, key) for key in larger.packages), "reason": reason}
+            for larger, reason in worker.tree.passed_over(version.view)
+        ],
         "packages": sorted(packages, key=lambda package: (-package["ms"], package["package"])),
     }

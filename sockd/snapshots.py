@@ -15,6 +15,8 @@ from sockd.http.worker_api import Tree, TreeNode
 from sockd.worker import Worker
 
 VERSION = "0.1.0"
+MOST_REASONS = 5
+"""Why a Zygote was passed over: so many of the reasons are shown in the tree."""
 
 
 def status(worker: Worker) -> dict[str, Any]:
@@ -93,6 +95,7 @@ def tree_snapshot(worker: Worker) -> Tree:
             "spares": len(node.spares),
             "starts": node.hits,
             "saved_s": node.seconds_saved,
+            "passed_over": node.refusals()[:MOST_REASONS],
             "children": [show(child) for child in children.get(node.id, [])],
         }
 

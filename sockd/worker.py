@@ -144,7 +144,7 @@ class Worker:
         tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
         await tree.open()
         await try_sandbox(tree)
-        nursery = Nursery(zygotes, tree, state.path / "learned.json")
+        nursery = Nursery(zygotes, tree, state.path / "learned.json", packages.provided)
         stack.push_async_callback(nursery.aclose)
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)

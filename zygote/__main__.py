@@ -28,8 +28,6 @@ from zygote import (
     storage_rehearsal,
 )
 
-ENVIRONMENT = {"HOME": "/tmp", "LAMBDA_TASK_ROOT": "/var/task", "PWD": "/var/task", "TZ": ":UTC"}
-"""What every function's environment begins with; INIT adds what is the function's own."""
 KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
 
 
@@ -69,8 +67,9 @@ def prepare_interpreter() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     site.setquit()
-    os.environ.pop("LD_BIND_NOW", None)
-    os.environ.update(ENVIRONMENT)
+    for name in ("LD_BIND_NOW", "LD_PRELOAD"):
+        os.environ.pop(name, None)
+    os.environ.update(protocol.ENVIRONMENT)
     time.tzset()
 
 

@@ -1,10 +1,23 @@
 """What zygote/native/*.c offers to Python."""
 
+from collections.abc import Callable
+from typing import Any
+
 def serve(control: int, /) -> int:
     """Answer fork requests until there is something for Python to do; which of fork_server's roles that is. Raises: OSError."""
 
 def message() -> bytes:
     """The control message that `serve` returned for, empty at the end of the wire; or what was sent for this child."""
+
+def message_fd() -> int:
+    """The descriptor that came beside that message, now the caller's; -1: none did."""
+
+def observe(observer: Callable[[str, tuple[Any, ...]], object], /) -> None:
+    """Call `observer` with (event, arguments) of audit events that show an import directories or change its environment, and
+    note the names that C code passes to getenv(3). Raises: RuntimeError where this file was not preloaded."""
+
+def stop_observing() -> tuple[bytes, bool]:
+    """Observe no more; (those names, each with a zero behind it; whether there was room for all)."""
 
 def prepare() -> None:
     """Get ready to fork: before the first `serve`. From now on the kernel reaps children. Raises: OSError."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import sys
 import time
 
 from zygote import _native, fork_hooks, hygiene, protocol, rehearsal
@@ -17,8 +16,9 @@ from zygote import _native, fork_hooks, hygiene, protocol, rehearsal
 CHANNEL_FD = 3
 """A process's one connection to the daemon: the channel of a sandbox, the control socket of a Zygote (native.h)."""
 
-OTHER_BYTES = 1024
-"""Of an answer, without its failures."""
+MOST_WORDS = 50
+"""Of how many modules that fail it is told why: where more do, they fail for the same reason."""
+
 MESSAGE, SANDBOX, SPARE, ZYGOTE = range(4)
 """What `_native.serve` returns: there is a message to answer; or, in a new child, what that is to be."""
 
@@ -52,48 +52,62 @@ def answer(message: dict) -> None:
 
 
 def import_modules(message: dict) -> dict:
-    """`import`: put the packages on sys.path, import the modules, and settle for forking.
+    """`import`: put the packages on sys.path, import the modules, and settle for forking. The answer's memory file says what was
+    done, and what the imports saw."""
+    file = _native.message_fd()
+    try:
+        count = report_imports(file, message["bytes"])
+        settle()
+    finally:
+        os.close(file)
+    return {"op": "imported", "bytes": count}
+
+
+def report_imports(file: int, count: int) -> int:
+    """Do what a memory file asks for and write there what was done; its length. Nothing of it is left for the forks."""
+    _native.grow_apart()
+    report = json.dumps(imported(json.loads(os.pread(file, count, 0))), ensure_ascii=False).encode(errors="replace")
+    if len(report) > protocol.IMPORT_REPORT_MAX_BYTES:
+        raise ValueError(f"the report of its imports has {len(report)} bytes, limit {protocol.IMPORT_REPORT_MAX_BYTES}")
+    return os.pwrite(file, report, 0)
+
+
+def imported(request: dict) -> dict:
+    """The report on an import.
 
     Which modules is what functions said to have imported, and a function may say anything: what the packages do not bring,
     a test suite of the standard library for one, is not imported for all others."""
-    sys.path[:0] = message["paths"]
+    from zygote import package_path
+    from zygote.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
+
     offered = {
-        entry.partition(".")[0] for path in message["paths"] if os.path.isdir(path) for entry in os.listdir(path)
+        entry.partition(".")[0] for path in request["paths"] if os.path.isdir(path) for entry in os.listdir(path)
     }
+    os.environ.update(request["env"])
     started = time.monotonic()
-    failed = {}
+    failed: dict[str, str] = {}
     gc.disable()
-    _native.grow_apart()
-    with fork_hooks.Watch():
-        for name in message["modules"]:
+    with fork_hooks.Watch(), Observer() as observer:
+        package_path.share(request["paths"], request["pth"])
+        for name in request["modules"]:
             try:
                 if name.partition(".")[0] not in offered:
                     raise ModuleNotFoundError(f"{name} is not in these packages")
                 __import__(name)
             except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
-                failed[name] = f"{type(error).__name__}: {error}"[:500]
+                failed[name] = f"{type(error).__name__}: {error}"[:500] if len(failed) < MOST_WORDS else ""
     seconds = time.monotonic() - started
+    return {"seconds": seconds, "threads": hygiene.thread_count(), "failed": failed, "seen": observer.report()}
+
+
+def settle() -> None:
+    """Leave as little as possible for each fork to copy."""
     fork_hooks.rehearse(rehearsal.REPETITIONS)
     hygiene.settle()
     for _ in range(rehearsal.REPETITIONS):
         hygiene.after_fork()
     _native.fill_gaps()
     _native.join_pages()
-    return {"op": "imported", "seconds": seconds, "threads": hygiene.thread_count(), "failed": first_of(failed)}
-
-
-def first_of(failed: dict[str, str]) -> dict[str, str]:
-    """The failures that an answer has room for, from the middle on without their texts. Of the others the daemon learns when
-    it asks for those modules again."""
-    kept, size = {}, OTHER_BYTES
-    for name, error in failed.items():
-        if size > protocol.CONTROL_ANSWER_MAX_BYTES // 2:
-            error = ""
-        size += len(json.dumps((name, error)))
-        if size > protocol.CONTROL_ANSWER_MAX_BYTES:
-            break
-        kept[name] = error
-    return kept
 
 
 OPERATIONS = {"import": import_modules}

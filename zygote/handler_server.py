@@ -122,11 +122,9 @@ def extend_path(function: dict) -> None:
             path.append(each)
     sys.path[:] = path
     if function["pth"]:
-        import site
+        from zygote import package_path
 
-        known = set(sys.path)
-        for directory in function["pth"]:
-            site.addsitedir(directory, known)
+        package_path.run(function["pth"])
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile.tempdir = None  # type: ignore[attr-defined]  # the Zygote's own scratch is not in this root

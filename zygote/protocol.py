@@ -9,9 +9,9 @@ Control wire: daemon <-> Zygote. SOCK_SEQPACKET; one message is one datagram, a 
       │ spawn   {id, first_uid, uid_count} [control, procs… or a pipe]
       ├───────────────────────────────────────►│ clone() a child Zygote, hand it its block of uids
       │◄──────────────── forked {id, pid} [pidfd]
-      │ import  {id, paths, modules}
+      │ import  {id, bytes} [a memory file: {paths, pth, env, modules}]
       ├───────────────────────────────────────►│ import, collect, freeze
-      │◄──────────────── imported {id, seconds, threads, failed}
+      │◄──────────────── imported {id, bytes}     (the memory file: {seconds, threads, failed, seen})
       │◄──────────────── refused {id, error}      (the answer to any of the three that could not be done)
 
 Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header and a body that this file does not interpret.
@@ -51,6 +51,13 @@ CONTROL_MAX_BYTES = 128 * 1024
 CONTROL_MAX_FDS = 16
 CONTROL_ANSWER_MAX_BYTES = 32 * 1024
 """Longest answer of a Zygote: its daemon reads it between two requests of others."""
+IMPORT_MAX_BYTES = 1 << 20
+"""Size of the memory file of an `import`, which neither end can change."""
+IMPORT_REPORT_MAX_BYTES = 256 * 1024
+"""Longest report in it: the daemon reads it between two requests of others."""
+
+ENVIRONMENT = {"HOME": "/tmp", "LAMBDA_TASK_ROOT": "/var/task", "PWD": "/var/task", "TZ": ":UTC"}
+"""What every function's environment begins with, over that of the root Zygote's exec; INIT adds what is the function's own."""
 
 FORK = Struct("<cBBBIIIQ")
 """`fork` and `spawn`, which C reads: b"F", kind, without network, warm, first uid, how many, waits, id; then the scratch path.

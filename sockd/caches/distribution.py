@@ -79,3 +79,13 @@ class Closure(msgspec.Struct, frozen=True):
 
         Raises: msgspec.ValidationError or msgspec.DecodeError when it is anything else."""
         return msgspec.json.decode(data, type=cls)
+
+
+def name_of(key: str) -> str:
+    """The package's name in a key."""
+    return key.rsplit("-", 2)[0]
+
+
+def in_order(keys: Iterable[str]) -> list[str]:
+    """Keys in the order of a closure, which is that of their names: the order on sys.path."""
+    return sorted(keys, key=lambda key: (name_of(key), key))

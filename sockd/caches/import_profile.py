@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-FORMAT = 1
-"""Format of `learned.json`; any other is dropped, as it can be learned again."""
+FORMAT = 2
+"""Format of `learned.json`. Of 1, an older worker's, what functions imported is taken over; what failed and was refused is tried
+again, as its plans were not closed under requirements. Any other is dropped: it can be learned again."""
 
 
 class Seen(NamedTuple):
@@ -273,7 +274,9 @@ def load_learned(path: Path, **bounds: Any) -> tuple[ImportProfile, RefusedPacka
     profile, refused = ImportProfile(**bounds), RefusedPackages()
     try:
         data = json.loads(path.read_text())
-        if data["format"] != FORMAT:
+        if data["format"] == 1:
+            data = {"imports": {**data["imports"], "failed": {}}, "refused": []}
+        elif data["format"] != FORMAT:
             raise ValueError(f"format {data['format']!r}, this daemon writes {FORMAT}")
         profile.update_from_json(data["imports"])
         refused.update_from_json(data["refused"])

@@ -21,6 +21,7 @@ from sockd.caches import package_tree
 from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import SANDBOX_STORE, Closure, Distribution
 from sockd.caches.package_store import Package, PackageStore, delete
+from sockd.caches.provided_names import NOTHING, Provided, provided_by
 from sockd.caches.resolver import Resolver
 from sockd.caches.single_flight import SingleFlight
 from sockd.caches.uv import BASE_PYTHON, Completed, Uv
@@ -116,6 +117,10 @@ class InstallCache:
     def metadata(self, key: str) -> Package:
         """What is in an installed distribution. Raises: KeyError when it is not installed."""
         return self._store[key]
+
+    def provided(self, key: str) -> Provided:
+        """What imports may find in a distribution; nothing, if it is not installed."""
+        return (self._store[key].provided or NOTHING) if key in self._store else NOTHING
 
     def snapshot(self, users: Callable[[str], Sequence[str]] = lambda key: ()) -> list[PackageSnapshot]:
         """What is installed, sorted by key.
@@ -244,6 +249,7 @@ class InstallCache:
             modules=contents.modules,
             pth_files=contents.pth_files,
             has_bin=contents.has_bin,
+            provided=provided_by(tree),
             size_bytes=size_bytes,
             installed_at=time.time(),
         )

@@ -11,29 +11,33 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from sockd.caches import eviction, selection
-from sockd.caches.distribution import SANDBOX_STORE
+from sockd.caches.distribution import SANDBOX_STORE, in_order
 from sockd.caches.import_hits import ImportHits
 from sockd.caches.import_profile import Seen, load_learned, save_learned
+from sockd.caches.provided_names import Provided
 from sockd.caches.rate import RATE_TAU_S, DecayingRate
+from sockd.caches.sharing import Sharing
+from sockd.caches.soundness import ImportView, Preimported
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.config import ZygoteConfig
 from sockd.errors import NoCapacity, SandboxFailed, SockdError
 from sockd.kernel import pidfds
+from sockd.sandbox import environment as environments
 from sockd.sandbox.control import ZygoteGone
-from sockd.sandbox.zygote import Imported, Zygote
+from sockd.sandbox.imported import Imported, ImportRequest
+from sockd.sandbox.zygote import Zygote
 
 BYTES_PER_IMPORT_SECOND = 250 << 20
 """Memory of a package that was not measured yet, from its import time: 200-310 MB a second (numpy, pandas, Django)."""
 TOP_DEMANDS = 128
+TRIES = 3
+"""How often a Zygote is made anew without the modules that failed in the last."""
 POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +45,10 @@ _log = logging.getLogger(__name__)
 class Nursery:
     """Grows a tree. `consider` and `observe` never wait; `aclose` ends what is under way and saves what was learned."""
 
-    def __init__(self, config: ZygoteConfig, tree: ZygoteTree, learned: Path) -> None:
+    def __init__(
+        self, config: ZygoteConfig, tree: ZygoteTree, learned: Path, provided: Callable[[str], Provided]
+    ) -> None:
+        """Args: learned: the file that it is kept in; provided: what an installed distribution offers, by key."""
         self._config = config
         self._tree = tree
         self._learned = learned
@@ -51,29 +58,32 @@ class Nursery:
         self.hits = ImportHits()
         self._limits = selection.TreeLimits(max_nodes=config.max_nodes, max_depth=config.max_depth)
         self._costs: dict[str, selection.PackageCost] | None = None
-        self._waiting: dict[frozenset[str], None] = {}
+        self._provided = provided
+        self._sharing = Sharing(provided, lambda: self.refused.keys)
+        self._waiting: dict[frozenset[str], ImportView] = {}
         self._stale: dict[ZygoteNode, None] = {}
         self._wake = asyncio.Event()
         self._random = random.Random()
         self._task = asyncio.get_running_loop().create_task(self._grow(), name="nursery")
 
-    def consider(self, closure: frozenset[str]) -> None:
+    def consider(self, view: ImportView) -> None:
         """A function with these packages was started: perhaps a better Zygote is worth making."""
+        closure = view.closure
         self._tree.demand.hit(closure, time.monotonic())
         if closure and self._config.enabled and not any(node.packages == closure for node in self._tree.nodes):
-            self._waiting[closure] = None
+            self._waiting[closure] = view
             self._wake.set()
 
     def observe(
-        self, function: str, closure: frozenset[str], node: ZygoteNode, imports: Iterable[tuple[str, str, float]]
+        self, function: str, view: ImportView, node: ZygoteNode, imports: Iterable[tuple[str, str, float]]
     ) -> None:
         """What a function imported, after it was forked from `node`."""
         seen = [Seen(*entry) for entry in imports]
-        self.hits.count(closure, node.packages, len(seen))
-        self.profile.observe(function, closure, seen, inherited=node.packages)
+        self.hits.count(view.closure, node.packages, len(seen))
+        self.profile.observe(function, view.closure, seen, inherited=node.packages)
         self._costs = None
         if seen:
-            self.consider(closure)
+            self.consider(view)
         node.late_seconds += sum(entry.seconds for entry in seen if entry.key in node.packages)
         if self._config.enabled and eviction.worth_refreshing(node.late_seconds, node.import_seconds):
             self._stale[node] = None
@@ -83,6 +93,7 @@ class Nursery:
         """A distribution was removed from the install cache: forget it, and every Zygote that holds it."""
         self.profile.forget(key)
         self.refused.forgive(key)
+        self._sharing.forget()
         self._costs = None
         for node in [node for node in self._tree.nodes if key in node.packages]:
             self._tree.remove(node)
@@ -108,16 +119,18 @@ class Nursery:
             while self._waiting or self._stale:
                 try:
                     if self._waiting:
-                        await self._grow_for(_take_first(self._waiting))
+                        await self._grow_for(self._waiting.pop(next(iter(self._waiting))))
                     else:
-                        await self._refresh(_take_first(self._stale))
+                        node = next(iter(self._stale))
+                        del self._stale[node]
+                        await self._refresh(node)
                 except Exception:
                     _log.exception("a Zygote could not be made")
             self._wake.clear()
 
-    async def _grow_for(self, closure: frozenset[str]) -> None:
-        plan = self._plan(closure)
-        if plan is None or not self.profile.modules_for(plan.packages):
+    async def _grow_for(self, view: ImportView) -> None:
+        plan = self._plan(view.closure)
+        if plan is None or not self.profile.modules_for(plan.packages) or self._sharing.refusal(plan.packages, view):
             return
         parent = next(node for node in self._tree.nodes if node.id == plan.parent_id)
         if not self._make_room(plan):
@@ -155,11 +168,25 @@ class Nursery:
         costs, refused = self._package_costs(), self.refused.keys
         if self._config.policy == "sock":
             return selection.sock_next_node(
-                nodes, closure, costs=costs, refused=refused, depths=depths, limits=self._limits, rng=self._random
+                nodes,
+                closure,
+                costs=costs,
+                refused=refused,
+                depths=depths,
+                limits=self._limits,
+                rng=self._random,
+                sharing=self._sharing,
             )
         demands = self._tree.demand.top(TOP_DEMANDS, time.monotonic())
         return selection.next_node(
-            nodes, closure, demands, costs=costs, refused=refused, depths=depths, limits=self._limits
+            nodes,
+            closure,
+            demands,
+            costs=costs,
+            refused=refused,
+            depths=depths,
+            limits=self._limits,
+            sharing=self._sharing,
         )
 
     def _package_costs(self) -> dict[str, selection.PackageCost]:
@@ -190,26 +217,55 @@ class Nursery:
 
     async def _provision(self, parent: ZygoteNode, plan: selection.NewNode) -> ZygoteNode:
         """Fork, import, try: a node that may serve. Raises: SandboxFailed, NoCapacity, OSError, TimeoutError."""
-        zygote = await self._tree.spawn(parent)
-        try:
-            modules = self.profile.modules_for(plan.packages)
-            imported = await self._import(zygote, plan, modules)
-            self._check(imported, parent, plan.added)
-            self.profile.failed(plan.packages, imported.failed)
-            node = ZygoteNode(zygote, plan.packages, parent, frozenset(modules), seconds_saved=plan.seconds_saved)
-            node.import_seconds = imported.seconds
-            node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
-            node.unique_bytes, node.shared_bytes = await asyncio.to_thread(pidfds.memory, zygote.pidfd)
-            await self._try_canary(node)
-        except BaseException:
+        for _ in range(TRIES):
+            zygote = await self._tree.spawn(parent)
+            try:
+                request = self._request(plan.packages, self.profile.modules_for(plan.packages))
+                imported = await zygote.import_modules(request, deadline_s=self._config.import_deadline_s)
+                self._check(imported, parent, plan.added)
+                if not imported.failed:
+                    return await self._tried(zygote, parent, plan, request, imported)
+            except BaseException:
+                zygote.close()
+                raise
+            # What functions could import fails here, and may have left half of itself: another Zygote, without these.
             zygote.close()
-            raise
+            self.profile.failed(plan.packages, imported.failed)
+        name = min(imported.failed)
+        raise SandboxFailed(f"{len(imported.failed)} modules fail in a Zygote, {name}: {imported.failed[name]}")
+
+    async def _tried(
+        self,
+        zygote: Zygote,
+        parent: ZygoteNode,
+        plan: selection.NewNode,
+        request: ImportRequest,
+        imported: Imported,
+    ) -> ZygoteNode:
+        """The node of a Zygote that has imported all, after its canary. Raises: as `_provision`."""
+        shared = Preimported(
+            plan.packages, {**environments.BASE, **request.env}, parent.shared.seen.followed_by(imported.seen)
+        )
+        modules = frozenset(request.modules)
+        node = ZygoteNode(zygote, plan.packages, parent, modules, shared, seconds_saved=plan.seconds_saved)
+        node.import_seconds = imported.seconds
+        node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
+        node.unique_bytes, node.shared_bytes = await asyncio.to_thread(pidfds.memory, zygote.pidfd)
+        await self._try_canary(node)
+        self._sharing.learn(shared)
         _log.info("%s serves %s: %d modules in %.2f s", node.id, sorted(plan.packages), len(modules), imported.seconds)
         return node
 
-    async def _import(self, zygote: Zygote, plan: selection.NewNode, modules: Sequence[str]) -> Imported:
-        deadline_s = self._config.import_deadline_s
-        return await zygote.import_modules(package_paths(plan.packages), modules, deadline_s=deadline_s)
+    def _request(self, packages: frozenset[str], modules: Sequence[str]) -> ImportRequest:
+        """What a Zygote of these packages is told to import."""
+        keys = in_order(packages)
+        bins = [f"{SANDBOX_STORE}/{key}/bin" for key in keys if self._provided(key).has_bin]
+        return ImportRequest(
+            paths=[f"{SANDBOX_STORE}/{key}" for key in keys],
+            pth=[f"{SANDBOX_STORE}/{key}" for key in keys if self._provided(key).has_pth],
+            env=environments.path_variable(bins),
+            modules=modules,
+        )
 
     def _check(self, imported: Imported, parent: ZygoteNode, added: Iterable[str]) -> None:
         """Raises: SandboxFailed when forks would lack threads, or have nothing of one of the added distributions."""
@@ -242,7 +298,9 @@ class Nursery:
             zygote = await self._tree.spawn(parent)
             for culprit in self._suspects(plan):
                 modules = self.profile.modules_for(frozenset((culprit,)) | parent.packages)
-                self._check(await self._import(zygote, plan, modules), parent, (culprit,))
+                request = self._request(plan.packages, modules)
+                imported = await zygote.import_modules(request, deadline_s=self._config.import_deadline_s)
+                self._check(imported, parent, (culprit,))
                 async with asyncio.timeout(self._config.canary_deadline_s):
                     (await self._tree.fork_spare(zygote)).destroy()
         except NoCapacity as reason:
@@ -274,15 +332,3 @@ class Nursery:
         """The new distributions, those with the shortest imports first: dependencies before what depends on them."""
         costs = self._package_costs()
         return sorted(plan.added, key=lambda key: (costs[key].seconds if key in costs else 0.0, key))
-
-
-def _take_first(queue: dict[T, None]) -> T:
-    """The item that waits longest, taken out."""
-    item = next(iter(queue))
-    del queue[item]
-    return item
-
-
-def package_paths(keys: Iterable[str]) -> list[str]:
-    """Where a Zygote sees these distributions."""
-    return [f"{SANDBOX_STORE}/{key}" for key in sorted(keys)]

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from sockd.caches.package_tree import sync
+from sockd.caches.provided_names import Provided, provided_by
 
 META = ".meta"
 
@@ -37,6 +38,8 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     pth_files: tuple[str, ...]
     """Names of .pth files, which `site` would run; who puts the directory on sys.path must do it instead."""
     has_bin: bool
+    provided: Provided | None = None
+    """What imports may find in it; None only in a file of an older worker, see `PackageStore.recover`."""
     size_bytes: int
     """Lengths of all files, with bytecode."""
     installed_at: float
@@ -114,7 +117,8 @@ class PackageStore:
         try:
             package = msgspec.json.decode(self._file(key).read_bytes(), type=Package)
             if package.key == key and package.python == self._python and (self.root / key).is_dir():
-                return package
+                offers = package.provided or provided_by(self.root / key)  # an older worker did not note it
+                return msgspec.structs.replace(package, provided=offers)
         except msgspec.DecodeError:
             pass  # Cut short by a power failure, or an older format: either way the package is installed anew.
         delete(self.root / META / f"{key}.json")

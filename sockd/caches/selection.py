@@ -14,7 +14,7 @@ per byte wins, and only if it also pays for its own making and for whatever must
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from random import Random
@@ -37,6 +37,29 @@ class NodeView(Protocol):
 
 
 N = TypeVar("N", bound=NodeView)
+
+
+class SharingView(Protocol):
+    """What selection needs to know of which packages may be imported for which functions (`sharing.Sharing`)."""
+
+    def serves(self, packages: frozenset[str], closure: frozenset[str]) -> bool:
+        """Whether a Zygote of these packages may serve functions with this closure."""
+
+    def closed(self, wanted: frozenset[str], ours: frozenset[str], theirs: frozenset[str]) -> frozenset[str]:
+        """Of the wanted packages those that import alike in both closures, with all that they require."""
+
+
+class SharedBySubset:
+    """SOCK's rule alone: what nothing is known of imports alike everywhere."""
+
+    def serves(self, packages: frozenset[str], closure: frozenset[str]) -> bool:
+        return packages <= closure
+
+    def closed(self, wanted: frozenset[str], ours: frozenset[str], theirs: frozenset[str]) -> frozenset[str]:
+        return wanted & ours & theirs
+
+
+BY_SUBSET = SharedBySubset()
 
 
 class PackageCost(NamedTuple):
@@ -88,19 +111,22 @@ class NewNode:
     """Expected private memory."""
 
 
-def best_node(nodes: Iterable[N], closure: frozenset[str], rng: Random) -> N:
+def best_node(
+    nodes: Iterable[N], closure: frozenset[str], rng: Random, serves: Callable[[N], bool] = lambda node: True
+) -> N:
     """POLICY (SOCK 4.3): the node with the most packages among those with none that `closure` lacks.
 
     Args:
         nodes: ready Zygotes, the root (no packages) among them.
         closure: distribution keys that the function asked for.
         rng: breaks ties.
+        serves: whether a node with packages may serve the function (`soundness`).
     Raises: ValueError when no node qualifies, which without a root Zygote is a bug."""
     most, best = -1, []
     for node in nodes:
         packages = node.packages
         count = len(packages)
-        if count >= most and packages <= closure:
+        if count >= most and packages <= closure and (not count or serves(node)):
             if count > most:
                 most, best = count, [node]
             else:
@@ -119,6 +145,7 @@ def next_node(
     refused: Collection[str] = frozenset(),
     depths: Mapping[str, int],
     limits: TreeLimits,
+    sharing: SharingView = BY_SUBSET,
 ) -> NewNode | None:
     """POLICY: the Zygote most worth making when `closure` was served by less than an exact match, or None.
 
@@ -132,14 +159,19 @@ def next_node(
         depths: depth of each node that can be forked now, by id; the root has 0. One that is absent is no parent.
         limits: bounds; making room within `max_nodes` and the memory is `eviction.worth_making`'s and the evictor's
             part.
+        sharing: which packages may be imported for which functions.
     Cost: some 1 ms for 64 nodes and 64 demands, so it belongs off the critical path."""
-    wanted = _cacheable(closure, costs, refused)
-    served = _served(nodes, wanted, demands, costs)
-    saved_now = _saved_now(nodes, closure, costs)[1]
+    wanted = sharing.closed(_cacheable(closure, costs, refused), closure, closure)
+    if not sharing.serves(wanted, closure):  # it was tried: some import sees what was not wanted
+        wanted = sharing.closed(closure - frozenset(refused), closure, closure)
+    served = _served(nodes, wanted, closure, demands, costs, sharing)
+    saved_now = _saved_now(nodes, closure, costs, sharing)[1]
     existing = {node.packages for node in nodes}
     best: NewNode | None = None
     for packages in ({wanted} | {demand.shared for demand in served}) - existing - {frozenset()}:
-        plan = _plan(nodes, packages, saved_now, served, costs, depths, limits)
+        if not sharing.serves(packages, closure):
+            continue
+        plan = _plan(nodes, packages, saved_now, served, costs, depths, limits, sharing)
         if plan and (best is None or _rank(plan) > _rank(best)):
             best = plan
     return best
@@ -154,18 +186,23 @@ def sock_next_node(
     depths: Mapping[str, int],
     limits: TreeLimits,
     rng: Random,
+    sharing: SharingView = BY_SUBSET,
 ) -> NewNode | None:
     """POLICY (SOCK 4.2): a Zygote for exactly what was asked, replicated from the best match, whatever it would save.
 
     Args: as `next_node`; `rng` breaks ties between parents. None when an exact one exists or the bounds forbid it."""
-    packages = _cacheable(closure, costs, refused)
-    if not packages or any(node.packages == packages for node in nodes):
+    packages = sharing.closed(_cacheable(closure, costs, refused), closure, closure)
+    if not packages or any(node.packages == packages for node in nodes) or not sharing.serves(packages, closure):
         return None
-    parents = [node for node in nodes if depths.get(node.id, limits.max_depth) < limits.max_depth]
+    parents = [
+        node
+        for node in nodes
+        if depths.get(node.id, limits.max_depth) < limits.max_depth and sharing.serves(node.packages, packages)
+    ]
     parent = best_node(parents, packages, rng)
     added = packages - parent.packages
     saved = _seconds(added, costs)
-    size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added)
+    size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added if key in costs)
     return NewNode(parent.id, packages, added, saved, 0.0, 0.0, size)
 
 
@@ -184,13 +221,13 @@ def _seconds(keys: Iterable[str], costs: Mapping[str, PackageCost]) -> float:
 
 
 def _saved_now(
-    nodes: Sequence[NodeView], closure: frozenset[str], costs: Mapping[str, PackageCost]
+    nodes: Sequence[NodeView], closure: frozenset[str], costs: Mapping[str, PackageCost], sharing: SharingView
 ) -> tuple[int, float]:
     """Packages and seconds that the present tree saves a start of `closure`; its node is chosen as `best_node`
     would."""
     most: frozenset[str] = frozenset()
     for node in nodes:
-        if len(node.packages) > len(most) and node.packages <= closure:
+        if len(node.packages) > len(most) and node.packages <= closure and sharing.serves(node.packages, closure):
             most = node.packages
     return len(most), _seconds(most, costs)
 
@@ -199,6 +236,7 @@ def _saved_now(
 class _Served:
     """What a demand has in common with the set that a Zygote is wanted for, and what the present tree does for it."""
 
+    closure: frozenset[str]
     shared: frozenset[str]
     rate: float
     packages_now: int
@@ -206,13 +244,21 @@ class _Served:
 
 
 def _served(
-    nodes: Sequence[NodeView], wanted: frozenset[str], demands: Sequence[Demand], costs: Mapping[str, PackageCost]
+    nodes: Sequence[NodeView],
+    wanted: frozenset[str],
+    closure: frozenset[str],
+    demands: Sequence[Demand],
+    costs: Mapping[str, PackageCost],
+    sharing: SharingView,
 ) -> list[_Served]:
     served = []
     for demand in demands:
-        shared = wanted & demand.closure
-        if shared and demand.rate > 0:
-            served.append(_Served(shared, demand.rate, *_saved_now(nodes, demand.closure, costs)))
+        if not wanted & demand.closure or demand.rate <= 0:
+            continue
+        shared = sharing.closed(wanted, closure, demand.closure)
+        if shared:
+            now = _saved_now(nodes, demand.closure, costs, sharing)
+            served.append(_Served(demand.closure, shared, demand.rate, *now))
     return served
 
 
@@ -224,16 +270,25 @@ def _plan(
     costs: Mapping[str, PackageCost],
     depths: Mapping[str, int],
     limits: TreeLimits,
+    sharing: SharingView,
 ) -> NewNode | None:
     """What a Zygote of `packages` would bring; None when it is not worth making."""
     seconds, count = _seconds(packages, costs), len(packages)
     if seconds - saved_now < limits.min_saving_s:
         return None
     # Selection counts packages, not seconds: a demand moves to the new node only if that one has more of them.
-    movers = [demand for demand in served if count > demand.packages_now and packages <= demand.shared]
+    movers = [
+        demand
+        for demand in served
+        if count > demand.packages_now and packages <= demand.shared and sharing.serves(packages, demand.closure)
+    ]
     benefit = sum(demand.rate * (seconds - demand.seconds_now) for demand in movers)
     parents = [
-        node for node in nodes if node.packages <= packages and depths.get(node.id, limits.max_depth) < limits.max_depth
+        node
+        for node in nodes
+        if node.packages <= packages
+        and depths.get(node.id, limits.max_depth) < limits.max_depth
+        and sharing.serves(node.packages, packages)
     ]
     if not parents:
         return None
@@ -241,6 +296,6 @@ def _plan(
     added = packages - parent.packages
     if benefit * limits.horizon_s < _seconds(added, costs):
         return None
-    size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added)
+    size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added if key in costs)
     rate = sum(demand.rate for demand in movers)
     return NewNode(parent.id, packages, added, seconds - saved_now, rate, benefit, size)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from sockd.caches.eviction import NodeStats
 from sockd.caches.rate import RATE_TAU_S, DecayingRate
+from sockd.caches.soundness import ImportView, Preimported, difference
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.zygote import Zygote
 
@@ -26,6 +29,10 @@ class ZygoteNode:
     parent: ZygoteNode | None
     modules: frozenset[str] = frozenset()
     """Modules that it was told to import; its parent had some of them."""
+    shared: Preimported = field(default_factory=Preimported)
+    """What its imports saw: which functions it may serve."""
+    verdicts: MutableMapping[ImportView, str] = field(default_factory=WeakKeyDictionary)
+    """Why it must not serve a function, or "": worked out once for each version."""
     import_seconds: float = 0.0
     """What importing them took."""
     late_seconds: float = 0.0
@@ -52,6 +59,18 @@ class ZygoteNode:
     @property
     def depth(self) -> int:
         return 0 if self.parent is None else self.parent.depth + 1
+
+    def refusal(self, view: ImportView) -> str:
+        """Why it must not serve a function that has this view; empty: it may (`soundness`)."""
+        verdict = self.verdicts.get(view)
+        if verdict is None:
+            verdict = self.verdicts[view] = difference(self.shared, view)
+        return verdict
+
+    def refusals(self) -> list[str]:
+        """The reasons for which it did not serve functions that have all of its packages."""
+        refused = {reason for view, reason in self.verdicts.items() if reason and self.packages <= view.closure}
+        return sorted(refused)
 
     def hit(self, now_s: float) -> None:
         """One sandbox was started from it."""

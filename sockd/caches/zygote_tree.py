@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from sockd.caches.rate import RATE_TAU_S, DemandMeter
 from sockd.caches.selection import best_node
+from sockd.caches.soundness import ImportView
 from sockd.caches.spare_policy import wanted_spares
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.config import ZygoteConfig
@@ -91,19 +92,30 @@ class ZygoteTree:
     def _has_root(self) -> bool:
         return bool(self.nodes) and not self.nodes[0].packages
 
-    def best(self, closure: frozenset[str]) -> ZygoteNode:
-        """The node that serves this closure now. Raises: ZygoteGone."""
+    def best(self, view: ImportView) -> ZygoteNode:
+        """The node that serves a function with this view now. Raises: ZygoteGone."""
         root = self.root  # without it, none qualifies
-        return best_node(self.nodes, closure, self._random) if self._config.enabled else root
+        if not self._config.enabled or not view.closure:
+            return root
+        return best_node(self.nodes, view.closure, self._random, lambda node: not node.refusal(view))
 
-    async def start(self, closure: frozenset[str], program: Program, reservation: Reservation) -> Started:
-        """A sandbox that may become a program with these packages; it owns the reservation, also when this fails.
+    def passed_over(self, view: ImportView) -> list[tuple[ZygoteNode, str]]:
+        """Nodes with more packages of this function than the one that serves it, which must not; and why. The largest first."""
+        if not view.closure or not self._has_root():
+            return []
+        fewest = len(self.best(view).packages)
+        larger = [node for node in self.nodes if len(node.packages) > fewest and node.packages <= view.closure]
+        larger.sort(key=lambda node: -len(node.packages))
+        return [(node, reason) for node in larger if (reason := node.refusal(view))]
+
+    async def start(self, view: ImportView, program: Program, reservation: Reservation) -> Started:
+        """A sandbox that may become a program whose imports have this view; it owns the reservation, also when this fails.
 
         A Zygote that dies under the request is replaced by the next best, once for each of the tree's levels.
         Raises: SandboxFailed, NoCapacity, OSError."""
         for _ in range(self._config.max_depth + 1):
             try:
-                node = await self._living_best(closure)
+                node = await self._living_best(view)
             except BaseException:
                 reservation.close()
                 raise
@@ -118,7 +130,7 @@ class ZygoteTree:
         reservation.close()
         raise failure
 
-    async def _living_best(self, closure: frozenset[str]) -> ZygoteNode:
+    async def _living_best(self, view: ImportView) -> ZygoteNode:
         """The best node, once there is a root: one that died is waited for, and tried again where that failed."""
         for _ in range(REVIVALS):
             if self._has_root() or self._closed:
@@ -126,7 +138,7 @@ class ZygoteTree:
             if self._reviving is None or self._reviving.done():
                 self._reviving = self._spawn_task(self._revive())
             await asyncio.shield(self._reviving)
-        return self.best(closure)
+        return self.best(view)
 
     async def _start_from(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Started:
         if (started := self._spare_of(node, program, reservation)) is not None:
@@ -137,9 +149,9 @@ class ZygoteTree:
 
     # -- spares
 
-    def start_at_once(self, closure: frozenset[str], program: Program, reservation: Reservation) -> Started | None:
+    def start_at_once(self, view: ImportView, program: Program, reservation: Reservation) -> Started | None:
         """As `start`, from a spare of the best node; None: there is none, and the reservation still is the caller's."""
-        return self._spare_of(self.best(closure), program, reservation) if self._has_root() else None
+        return self._spare_of(self.best(view), program, reservation) if self._has_root() else None
 
     def _spare_of(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Started | None:
         if program.limits.network != self._spare_limits.network:

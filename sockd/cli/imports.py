@@ -55,6 +55,8 @@ def words(shown: dict[str, Any]) -> list[str]:
     lines = [f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote"]
     if not shown["seen"]:
         lines.append("no sandbox of this version has told yet what it imports: it is asked at its first cold start")
+    for larger in shown["passed_over"]:
+        lines.append(f"the Zygote of {', '.join(larger['packages'])} is passed over: {larger['reason']}")
     if not shown["zygotes_allowed"]:
         lines.append('with network = "none" it is forked from the bare root Zygote and imports everything itself')
     elif movable := [p["package"] for p in shown["packages"] if p["ms"] and not p["in_zygote"] and not p["refused"]]:

@@ -59,5 +59,7 @@ def _plain(node: Node, indent: str = "") -> Iterator[str]:
     children = node.get("children", ())
     for number, child in enumerate(children, start=1):
         last = number == len(children)
+        below = f"{indent}{'    ' if last else '│   '}"
         yield f"{indent}{'└── ' if last else '├── '}{_label(child)}"
-        yield from _plain(child, f"{indent}{'    ' if last else '│   '}")
+        yield from (f"{below}  passed over: {reason}" for reason in child.get("passed_over", ()))
+        yield from _plain(child, below)

@@ -57,6 +57,8 @@ def words(trace: Trace) -> list[str]:
     ]
     if trace["initscript"] is not None:
         lines.append(f"initscript: {trace['initscript']}" + hidden_words(trace))
+    if trace["passed_over"]:
+        lines.append(f"a Zygote with more of its packages was passed over: {trace['passed_over']}")
     path = " > ".join(f"{step['name']} {ms(step['ns'])}" for step in trace["critical"])
     return [*lines, f"critical path (ms): {path}"]
 

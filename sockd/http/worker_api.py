@@ -34,6 +34,8 @@ class TreeNode(TypedDict):
     """Sandboxes forked from it so far."""
     saved_s: NotRequired[float]
     """Import time that those starts were spared."""
+    passed_over: NotRequired[list[str]]
+    """Why it did not serve functions that have all of its packages, a few reasons."""
     children: NotRequired[list[TreeNode]]
 
 

@@ -126,7 +126,7 @@ class Function:
         """A new sandbox that has imported the handler, for requests to come; without its initscript, which works for one
         request. It owns the reservation, also when this fails. Raises: SockdError, OSError."""
         program = self.version.program
-        started = await self.caches.tree.start(self.version.zygote_keys, program, reservation)
+        started = await self.caches.tree.start(self.version.view, program, reservation)
         try:
             started.sandbox.become(program, init=provisioned_init(program.init))
         except OSError:
@@ -183,7 +183,7 @@ class Function:
         try:
             reservation = await self.allowance.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
             reserved_ns = time.monotonic_ns()
-            started = await self.caches.tree.start(version.zygote_keys, program, reservation)
+            started = await self.caches.tree.start(version.view, program, reservation)
         except BaseException:
             if beside is not None:
                 beside.give_up()
@@ -197,7 +197,9 @@ class Function:
                 become_beside(sandbox, version.program, beside, is_recording=is_recording)
         origin: Origin = "spare" if started.from_spare else "zygote"
         ready_ns = time.monotonic_ns()
-        return Leased(sandbox, origin, started_ns, ready_ns, started.node, reserved_ns, forked_ns, beside)
+        leased = Leased(sandbox, origin, started_ns, ready_ns, started.node, reserved_ns, forked_ns, beside)
+        leased.passed_over = self._passed_over(version)
+        return leased
 
     def start_at_once(self, version: Version) -> Leased | None:
         """As `start`, where that waits for nothing; None: there is no spare, or no memory, or an initscript has to begin first.
@@ -211,7 +213,7 @@ class Function:
         if reservation is None:
             return None
         reserved_ns = time.monotonic_ns()
-        started = self.caches.tree.start_at_once(version.zygote_keys, program, reservation)
+        started = self.caches.tree.start_at_once(version.view, program, reservation)
         if started is None:
             reservation.close()
             return None
@@ -219,7 +221,14 @@ class Function:
         sandbox = started.sandbox
         with destroyed_unless_prepared(sandbox):
             sandbox.become(program)
-        return Leased(sandbox, "spare", started_ns, time.monotonic_ns(), started.node, reserved_ns, taken_ns)
+        leased = Leased(sandbox, "spare", started_ns, time.monotonic_ns(), started.node, reserved_ns, taken_ns)
+        leased.passed_over = self._passed_over(version)
+        return leased
+
+    def _passed_over(self, version: Version) -> str:
+        """Why no Zygote with more of its packages served a start. Asked when the sandbox has all it needs to go on."""
+        larger = self.caches.tree.passed_over(version.view) if version.view.closure else ()
+        return larger[0][1] if larger else ""
 
     def put_back_soon(self, leased: Leased, version: Version) -> None:
         """Have a sandbox put back whose request is over: not in this step, in which its answer goes out, as destroying or
@@ -266,8 +275,8 @@ class Function:
         if leased.node is not None:
             nursery = self.caches.nursery
             if sandbox.imports is not None and sandbox.program is version.program:
-                nursery.observe(version.id, version.zygote_keys, leased.node, sandbox.imports)
-            nursery.consider(version.zygote_keys)
+                nursery.observe(version.id, version.view, leased.node, sandbox.imports)
+            nursery.consider(version.view)
             self.caches.tree.refill(leased.node)
 
 

@@ -39,6 +39,8 @@ class Leased(msgspec.Struct):
     queue_ns: int = 0
     trace: str = ""
     why: str = ""
+    passed_over: str = ""
+    """Why a Zygote with more of its packages could not serve it."""
 
     def invocation(self, exec_ns: int = 0, body: bytes = b"", *, streamed: bool = False) -> Invocation:
         """The invocation as the doors show it, as far as it is known."""

@@ -78,6 +78,7 @@ def describe(trace: Trace, why: str = "") -> dict[str, Any]:
         "critical": critical_path(phases, reads),
         "why": why,
         "zygote": zygote_words(trace.node) if trace.forked_ns else "",
+        "passed_over": trace.passed_over,
         "imported": [msgspec.structs.asdict(each) for each in trace.imported],
         "log": report.log if report is not None else "",
         "cut": report.cut if report is not None else False,

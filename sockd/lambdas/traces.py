@@ -63,6 +63,8 @@ class Trace(msgspec.Struct):
     """What it imported after the fork, of packages."""
     why: str = ""
     """Why it was cold, if whoever called said so."""
+    passed_over: str = ""
+    """Why no Zygote with more of its packages served it."""
 
 
 class Traces:
@@ -128,7 +130,7 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         trace.started_ns, trace.reserved_ns = leased.started_ns, leased.reserved_ns
         trace.forked_ns, trace.ready_ns = leased.forked_ns, leased.ready_ns
         trace.run = leased.beside.run if leased.beside is not None else None
-        trace.why = invocation.why
+        trace.why, trace.passed_over = invocation.why, leased.passed_over
         if leased.node is not None:
             trace.init_started_ns = leased.sandbox.init_started_ns
             trace.imported = imported_packages(leased.sandbox.imports or ())

@@ -14,6 +14,8 @@ import msgspec
 
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
+from sockd.caches.provided_names import provided_by
+from sockd.caches.soundness import NO_PACKAGES, ImportView
 from sockd.call_signature import key_id, source_tag
 from sockd.errors import MethodNotAllowed, OtherCode
 from sockd.invoke_request import InvokeRequest
@@ -23,6 +25,7 @@ from sockd.lambdas.entrypoint import DETECTED_APPS, provided
 from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.initscripts import Initscript
 from sockd.lambdas.registry import FunctionRecord
+from sockd.sandbox import environment as environments
 from sockd.sandbox.exchange import Call
 from sockd.sandbox.program import Limits, Program
 from sockd.telemetry import FunctionInfo
@@ -31,23 +34,26 @@ from zygote import protocol
 EVENT_METHODS = ("GET", "POST")
 """By which a function of events can be called, unless it says otherwise; a web app: by any."""
 ANY_METHOD = "*"
-PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Version:
     """`id` names it; `number` is its published number or $LATEST; `program` is what its sandboxes become; `keys` are its
-    distributions, `zygote_keys` those that a Zygote may import for it."""
+    distributions; `view` is what its imports see, in which are only those that a Zygote may import for it."""
 
     def __init__(
-        self, record: FunctionRecord, config: FunctionConfig, closure: Closure, program: Program, number: str
+        self,
+        record: FunctionRecord,
+        config: FunctionConfig,
+        closure: Closure,
+        program: Program,
+        number: str,
+        view: ImportView = NO_PACKAGES,
     ) -> None:
         self.record = record
         self.config = config
         self.closure = closure
         self.keys = closure.keys
-        # A Zygote holds its sandboxes' channels and has the host's network: code that must not reach the network must
-        # not be forked from one that has run foreign code.
-        self.zygote_keys = closure.keys if config.network == "host" else frozenset()
+        self.view = view
         self.number = number
         self.program = program
         self.initscript = Initscript.of(record.name, record.initscript, config) if record.initscript else None
@@ -76,7 +82,9 @@ class Version:
             log_bytes=config.log_bytes,
             is_app=IS_APP[app_kind(record.handler, config)],
         )
-        return cls(record, config, closure, program, number)
+        return cls(
+            record, config, closure, program, number, import_view(record, config, closure, packages, code, number)
+        )
 
     def call(self, request: InvokeRequest, is_app: bool) -> Call:
         """What a sandbox of this version is asked. Raises: MethodNotAllowed."""
@@ -129,6 +137,23 @@ class Version:
     def close(self) -> None:
         """Let go of the code; sandboxes that run it keep it."""
         self.program.close()
+
+
+def import_view(
+    record: FunctionRecord, config: FunctionConfig, closure: Closure, packages: InstallCache, code: Path, number: str
+) -> ImportView:
+    """What the imports of a version see in its own start; no package, if no Zygote may import any for it.
+
+    A Zygote holds its sandboxes' channels and has the host's network: code that must not reach the network must not be forked
+    from one that has run foreign code."""
+    if config.network != "host" or not closure.keys:
+        return NO_PACKAGES
+    return ImportView(
+        closure.keys,
+        {key: packages.provided(key) for key in closure.keys},
+        provided_by(code),
+        environments.BASE | environment(record, config, packages.bin_paths(closure), number),
+    )
 
 
 def limits_of(config: FunctionConfig) -> Limits:
@@ -196,9 +221,8 @@ def environment(
     record: FunctionRecord, config: FunctionConfig, bin_paths: Sequence[str], number: str
 ) -> dict[str, str]:
     """What AWS sets for a function, and its own variables; what is the same for all is in its Zygote already."""
-    path = {"PATH": ":".join([*bin_paths, PATH])} if bin_paths else {}
     return {
-        **path,
+        **environments.path_variable(bin_paths),
         "_HANDLER": record.handler,
         "AWS_LAMBDA_FUNCTION_NAME": record.name,
         "AWS_LAMBDA_FUNCTION_VERSION": number,

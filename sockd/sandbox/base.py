@@ -53,6 +53,8 @@ DIRECTORIES = ("dev", "etc", "host", "opt/sockd/zygote", "packages", "proc", "ru
 library that functions may ask for."""
 CODE, PACKAGES, TMP, PROC, ZYGOTE = "var/task", "packages", "tmp", "proc", "opt/sockd/zygote"
 STORAGE = "opt/sockd/storage_lib"
+NATIVE = "_native.abi3.so"
+"""The Zygote's C extension, in ZYGOTE."""
 
 
 @dataclass(frozen=True, slots=True)

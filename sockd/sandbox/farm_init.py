@@ -18,21 +18,8 @@ from typing import Any
 
 from sockd.kernel import launching, syscalls
 from sockd.kernel.syscalls import MountFlag
+from sockd.sandbox import environment
 from zygote import linux, protocol
-
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "LANG": "C.UTF-8",
-    "HOME": "/tmp",
-    # One thread a library: a BLAS pool that is alive at a fork is a hang in the child (DECISIONS.md, 1).
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "2",
-    # Bind symbols once here, not lazily in every child: each would copy the pages of the tables (ld.so(8)).
-    "LD_BIND_NOW": "1",
-}
 
 KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
 """What farm init keeps for the root Zygotes that it execs: they write id maps."""
@@ -106,7 +93,7 @@ def exec_zygote(message: dict[str, Any], fds: list[int], null: int) -> None:
     control, *procs = fds
     arguments = [*message["command"], str(control), ",".join(map(str, procs)), ",".join(message["filters"])]
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
-    os.posix_spawn(arguments[0], arguments, ENVIRONMENT, file_actions=actions)
+    os.posix_spawn(arguments[0], arguments, environment.OF_EXEC | environment.OF_LOADING, file_actions=actions)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,13 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from sockd.kernel.cgroups import Cgroup
 from sockd.sandbox.adoption import Adoption
 from sockd.sandbox.cgroup_pool import CgroupPool
-from sockd.sandbox.claims import read_seconds, read_text
 from sockd.sandbox.control import Answer, ControlWire, ZygoteGone, close_all
 from sockd.sandbox.farm import Farm
+from sockd.sandbox.imported import Imported, ImportFile, ImportRequest
 from sockd.sandbox.uids import UidBlock
 
 MAX_SOCKETS = 128
@@ -27,15 +26,6 @@ MAX_TASKS = 128
 """Most processes and threads of a Zygote with packages: its forks leave for cgroups of their own at once."""
 
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """What an import did: seconds it took, threads that run Python after it, and module -> error for those that failed."""
-
-    seconds: float
-    threads: int
-    failed: dict[str, str]
 
 
 class Zygote:
@@ -127,10 +117,15 @@ class Zygote:
         finally:
             adoption.close()
 
-    async def import_modules(self, paths: Sequence[str], modules: Sequence[str], *, deadline_s: float) -> Imported:
-        """Import modules and settle for forking. Raises: ZygoteGone when an import killed it or hung."""
-        answer = await self._request("import", (), deadline_s=deadline_s, paths=list(paths), modules=list(modules))
-        return read_imported(answer)
+    async def import_modules(self, request: ImportRequest, *, deadline_s: float) -> Imported:
+        """Import modules and settle for forking. Raises: ZygoteGone when an import killed it or hung; ZygoteRefused; OSError."""
+        file = ImportFile(request)
+        try:
+            answer = await self._request("import", (file.fd,), deadline_s=deadline_s, bytes=file.request_bytes)
+            close_all(answer.fds)
+            return file.report(answer.message.get("bytes"))
+        finally:
+            file.close()
 
     @property
     def name(self) -> str:
@@ -216,17 +211,6 @@ class Zygote:
         if self._users == 0 and self._parent is not None:
             self._parent.uids.give_back_child(self.uids)
             self._parent._release()
-
-
-def read_imported(answer: Answer) -> Imported:
-    """What an `imported` answer says. Raises: ZygoteGone when it does not add up: the Zygote lies."""
-    close_all(answer.fds)
-    message = answer.message
-    try:
-        failed = {read_text(module): read_text(error) for module, error in message["failed"].items()}
-        return Imported(read_seconds(message["seconds"]), int(message["threads"]), failed)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        raise ZygoteGone("the Zygote's answer is not one to `import`") from None
 
 
 def take_pidfd(fds: list[int]) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.caches.import_profile import ImportProfile, RefusedPackages, Seen, load_learned, save_learned
+from sockd.caches.import_profile import FORMAT, ImportProfile, RefusedPackages, Seen, load_learned, save_learned
 
 PANDAS, NUMPY, FLASK = "pandas-2.2.3-aa", "numpy-1.26.4-bb", "flask-3.1-cc"
 
@@ -196,7 +196,7 @@ def test_a_first_start_has_nothing_to_say(tmp_path: Path) -> None:
         b'{"format": 99}',
         b'{"format": 1, "imports": {"names": ["a"], "functions": [{}], "failed": {}}, "refused": []}',
         b'{"format": 1, "imports": {"names": [1], "functions": [], "failed": {}}, "refused": []}',
-        b'{"format": 1, "imports": {"names": [], "functions": [], "failed": {}}, "refused": [["a"]]}',
+        b'{"format": 2, "imports": {"names": [], "functions": [], "failed": {}}, "refused": [["a"]]}',
         b"[" * 100_000,
     ],
 )
@@ -208,6 +208,19 @@ def test_a_damaged_file_is_an_empty_start_that_says_so(tmp_path: Path, content: 
     assert str(path) in problem
     assert profile.to_json()["functions"] == []
     assert refused.list() == []
+
+
+def test_of_an_older_workers_file_what_functions_imported_is_taken_over_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "learned.json"
+    profile, refused = ImportProfile(), RefusedPackages()
+    profile.observe("f", frozenset({NUMPY}), seen(NUMPY, "numpy", "numpy.bad"))
+    profile.failed(frozenset({NUMPY}), ["numpy.bad"])
+    refused.refuse(FLASK, "its plan was not closed", 17.0)
+    save_learned(path, profile, refused)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 1}))
+    again, refused_again, problem = load_learned(path)
+    assert problem is None and refused_again.list() == []
+    assert again.modules_for([NUMPY]) == ["numpy", "numpy.bad"]
 
 
 def test_a_torn_file_never_starts_half_full(tmp_path: Path) -> None:
@@ -256,4 +269,4 @@ def test_a_forgiven_package_may_be_tried_again() -> None:
 
 def test_the_file_is_json(tmp_path: Path) -> None:
     save_learned(tmp_path / "learned.json", ImportProfile(), RefusedPackages())
-    assert json.loads((tmp_path / "learned.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "learned.json").read_text())["format"] == FORMAT

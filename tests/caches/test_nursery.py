@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from sockd.caches.nursery import Nursery
+from sockd.caches.provided_names import NOTHING
 from sockd.caches.rate import DemandMeter
+from sockd.caches.soundness import ImportView
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.config import ZygoteConfig
 from sockd.errors import NoCapacity, SandboxFailed
 from sockd.sandbox.control import ZygoteGone
-from sockd.sandbox.zygote import Imported
+from sockd.sandbox.imported import Imported, ImportRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -38,11 +40,11 @@ class FakeZygote:
         self.imported: list[str] = []
         self.closed = False
 
-    async def import_modules(self, paths: Sequence[str], modules: Sequence[str], *, deadline_s: float) -> Imported:
-        self.tree.imports.append((sorted(paths), list(modules)))
+    async def import_modules(self, request: ImportRequest, *, deadline_s: float) -> Imported:
+        self.tree.imports.append((sorted(request.paths), list(request.modules)))
         failed: dict[str, str] = {}
         threads = 1
-        for module in modules:
+        for module in request.modules:
             self.imported.append(module)
             harm = self.tree.harms.get(module)
             if isinstance(harm, Exception):
@@ -128,7 +130,7 @@ class Tree:
 
 @asynccontextmanager
 async def nursery_of(tree: Tree, path: Path, **config: Any) -> AsyncIterator[Nursery]:
-    nursery: Any = Nursery(ZygoteConfig(**config), tree, path)  # type: ignore[arg-type]
+    nursery: Any = Nursery(ZygoteConfig(**config), tree, path, lambda key: NOTHING)  # type: ignore[arg-type]
     try:
         yield nursery
     finally:
@@ -144,7 +146,7 @@ async def settled(nursery: Nursery) -> None:
 
 
 async def observed(nursery: Nursery, tree: Tree, *keys: str, function: str = "f") -> None:
-    nursery.observe(function, frozenset(keys), tree.nodes[0], [SEEN[key] for key in keys])
+    nursery.observe(function, ImportView(frozenset(keys)), tree.nodes[0], [SEEN[key] for key in keys])
     await settled(nursery)
 
 
@@ -167,7 +169,7 @@ async def test_a_node_is_made_anew_when_its_users_keep_importing_more_of_its_pac
         old = tree.nodes[1]
         for seconds in (0.009, 0.009):  # a tenth of the 0.1 s that its import took is 0.01
             assert tree.nodes[1] is old
-            nursery.observe("f", frozenset({A}), old, [(A, "a.late", seconds)])
+            nursery.observe("f", ImportView(frozenset({A})), old, [(A, "a.late", seconds)])
             await settled(nursery)
         assert tree.packages() == [set(), {A}]
         assert tree.nodes[1] is not old and tree.nodes[1].modules == {"a", "a.late"}
@@ -180,7 +182,7 @@ async def test_a_node_that_cannot_be_made_anew_stays_and_is_left_alone(tmp_path:
         old = tree.nodes[1]
         tree.harms["a.late"] = 1
         for _ in range(3):
-            nursery.observe("f", frozenset({A}), old, [(A, "a.late", 0.1)])
+            nursery.observe("f", ImportView(frozenset({A})), old, [(A, "a.late", 0.1)])
             await settled(nursery)
         assert tree.nodes[1] is old and not nursery.refused.keys
         assert [modules for _, modules in tree.imports] == [["a"], ["a", "a.late"]]  # tried once
@@ -189,9 +191,9 @@ async def test_a_node_that_cannot_be_made_anew_stays_and_is_left_alone(tmp_path:
 async def test_a_function_without_packages_or_without_imports_makes_no_node(tmp_path: Path) -> None:
     tree = Tree()
     async with nursery_of(tree, tmp_path / "learned.json") as nursery:
-        nursery.consider(frozenset())
-        nursery.consider(frozenset({A}))
-        nursery.observe("f", frozenset({A}), tree.nodes[0], [])
+        nursery.consider(ImportView(frozenset()))
+        nursery.consider(ImportView(frozenset({A})))
+        nursery.observe("f", ImportView(frozenset({A})), tree.nodes[0], [])
         await settled(nursery)
         assert tree.packages() == [set()] and tree.imports == []
 
@@ -318,7 +320,7 @@ async def test_what_was_learned_is_on_the_disk_and_read_by_the_next(tmp_path: Pa
     after = Tree()
     async with nursery_of(after, path) as nursery:
         assert nursery.refused.is_refused(B)
-        nursery.consider(frozenset({A, B}))
+        nursery.consider(ImportView(frozenset({A, B})))
         await settled(nursery)
         assert after.packages() == [set(), {A}] and after.imports[0][1] == ["a"]
     assert os.listdir(tmp_path) == ["learned.json"]

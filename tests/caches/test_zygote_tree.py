@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sockd.caches.soundness import NO_PACKAGES
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.config import ZygoteConfig
@@ -64,7 +65,7 @@ class Tree(ZygoteTree):
 
     async def ask(self) -> Any:
         program: Any = SimpleNamespace(limits=SimpleNamespace(memory_bytes=MB))
-        return await self.start(frozenset(), program, await self.budget.reserve(MB, deadline_s=1.0))
+        return await self.start(NO_PACKAGES, program, await self.budget.reserve(MB, deadline_s=1.0))
 
 
 async def test_a_root_that_ends_as_soon_as_it_is_there_does_not_serve(roots: list[Any]) -> None:

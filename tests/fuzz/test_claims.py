@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from sockd.errors import FunctionFailed, InitFailed, SockdError
 from sockd.http.answers import failure
 from sockd.sandbox.claims import LONGEST_TYPE, read_failure, read_imports
-from sockd.sandbox.control import Answer, ZygoteGone
-from sockd.sandbox.zygote import read_imported
+from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.imported import read_report
 from tests.fuzz.fuzzing import encoded, fuzz, integers, objects, texts, values
 from zygote.protocol import MODULES_MAX, ProtocolError
 
@@ -64,7 +64,10 @@ def test_imports_are_texts_and_a_time_that_can_be_added_up(body: bytes) -> None:
 
 
 imported = objects(
-    seconds=st.floats() | integers(), threads=integers(), failed=st.dictionaries(texts(), texts(), max_size=3)
+    seconds=st.floats() | integers(),
+    threads=integers(),
+    failed=st.dictionaries(texts(), texts(), max_size=3),
+    seen=objects(missed=st.lists(texts(), max_size=3) | values(), every_variable=st.booleans() | values()),
 )
 
 
@@ -75,8 +78,9 @@ imported = objects(
 @given(imported)
 def test_an_answer_to_import_adds_up_or_ends_the_zygote(message: dict[str, Any]) -> None:
     try:
-        found = read_imported(Answer(json.loads(encoded(message)), []))
+        found = read_report(encoded(message))
     except ZygoteGone:
         return
     assert found.seconds >= 0 and math.isfinite(found.seconds)
     msgspec.json.encode(found.failed)  # shown to people as the reason why a package is not cached
+    assert all(type(name) is str for name in found.seen.missed) and type(found.seen.every_variable) is bool

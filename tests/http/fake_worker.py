@@ -86,6 +86,7 @@ TRACE: dict[str, Any] = {
             ("reads", "s3.GetObject data model", 1271, 1301, "region"),
         )
     ],
+    "passed_over": "",
     "critical": [{"name": "setup", "ns": 5 * MS}, {"name": "init", "ns": 345 * MS}, {"name": "exec", "ns": 49 * MS}],
 }
 """What the worker says of one invocation: see `sockd.lambdas.trace_spans`."""
@@ -149,6 +150,7 @@ IMPORTS: dict[str, Any] = {
     "version": "1",
     "seen": True,
     "zygotes_allowed": True,
+    "passed_over": [],
     "packages": [
         {
             "package": "pandas==3.0.0",

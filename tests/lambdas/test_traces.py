@@ -38,6 +38,7 @@ def outcome(*, cold: bool = True, run: Any = None, error: Any = None) -> Any:
         forked_ns=4 * MS if cold else 0,
         ready_ns=5 * MS if cold else 0,
         node=object() if cold else None,
+        passed_over="",
         sandbox=SimpleNamespace(init_started_ns=5 * MS, imports=[("a-1-x", "a", 0.02), ("a-1-x", "a.b", 0.01)]),
         beside=SimpleNamespace(run=run) if run is not None else None,
     )

@@ -14,7 +14,7 @@ import pytest
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.control import MOST_STRAYS, ControlWire, ZygoteGone, ZygoteRefused
 from sockd.sandbox.read_turns import ReadTurns
-from sockd.sandbox.zygote import read_imported, take_pidfd
+from sockd.sandbox.zygote import take_pidfd
 from zygote import linux, protocol
 from zygote.protocol import ProtocolError
 
@@ -262,28 +262,6 @@ async def test_a_fork_is_answered_with_one_descriptor(count: int) -> None:
     fds = [os.open("/dev/null", os.O_RDWR) for _ in range(count)]
     with pytest.raises(ZygoteGone):
         take_pidfd(fds)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"seconds": 1, "threads": 1},
-        {"seconds": "x", "threads": 1, "failed": {}},
-        {"seconds": 1, "threads": None, "failed": {}},
-        {"seconds": 1, "threads": 1, "failed": []},
-        {"seconds": 1, "threads": float("inf"), "failed": {}},
-    ],
-)
-async def test_an_import_is_answered_as_one(peer: Peer, fields: dict[str, object]) -> None:
-    wire = peer.wire()
-    task = await ask(wire)
-    null = os.open("/dev/null", os.O_RDWR)
-    peer.answer(peer.receive()[0]["id"], (null,), **fields)
-    os.close(null)
-    with pytest.raises(ZygoteGone):
-        read_imported(await task)
-    wire.close()
 
 
 class Listener:

@@ -17,6 +17,7 @@ import pytest
 from sockd.errors import NoCapacity, SandboxDied, SandboxFailed
 from sockd.kernel import pidfds, syscalls
 from sockd.sandbox.exchange import Reply
+from sockd.sandbox.imported import ImportRequest
 from sockd.sandbox.program import Program
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.zygote import Zygote
@@ -124,7 +125,8 @@ def test_a_zygote_that_cannot_be_made_leaves_nothing(
     async def spawn_and_import() -> str:
         zygote = await house.root.spawn(limit_bytes=256 * MB, deadline_s=5, on_end=house._note_end)
         try:
-            await zygote.import_modules(["/packages/p"], ["some_package"], deadline_s=5)
+            request = ImportRequest(paths=["/packages/p"], modules=["some_package"])
+            await zygote.import_modules(request, deadline_s=5)
             return "served"
         finally:
             zygote.close()

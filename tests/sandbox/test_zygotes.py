@@ -16,6 +16,7 @@ from sockd.kernel import pidfds
 from sockd.kernel.mounts import owned
 from sockd.kernel.pidfds import wait_exited
 from sockd.sandbox.control import ZygoteGone, ZygoteRefused
+from sockd.sandbox.imported import ImportRequest
 from sockd.sandbox.uids import CHILDREN
 from tests.sandbox.zygotes import HANDLER, pid_of
 from tests.support.fake_clock import until
@@ -125,7 +126,7 @@ def test_a_request_that_cannot_be_understood_is_refused_and_the_zygote_lives(hou
     with pytest.raises(ZygoteRefused, match="KeyError"):
         house.run(zygote._request("nonsense", (), deadline_s=5))
     with pytest.raises(ZygoteRefused, match="limit"):
-        house.run(zygote.import_modules([], ["m" * 1000] * 1000, deadline_s=5))
+        house.run(zygote.import_modules(ImportRequest(paths=[], modules=["m" * 1100] * 1000), deadline_s=5))
     assert zygote.in_flight == 0
     assert house.answer(HANDLER, 1, zygote=zygote) == 1
 

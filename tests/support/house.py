@@ -31,13 +31,14 @@ from sockd.sandbox.assembly import open_assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.farm import Farm
+from sockd.sandbox.imported import Imported, ImportRequest
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits, Program
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.uids import UidBlock
-from sockd.sandbox.zygote import Imported, Zygote
+from sockd.sandbox.zygote import Zygote
 from zygote import protocol
 
 MB = 1 << 20
@@ -145,7 +146,7 @@ class House:
     def import_modules(self, zygote: Zygote, modules: Sequence[str], *, deadline_s: float = 10) -> Imported:
         """Import modules; every distribution of the store is on the path."""
         paths = [f"/packages/{path.name}" for path in sorted(self.packages.iterdir())]
-        return self.run(zygote.import_modules(paths, modules, deadline_s=deadline_s))
+        return self.run(zygote.import_modules(ImportRequest(paths=paths, modules=modules), deadline_s=deadline_s))
 
     def add_package(self, name: str, files: Mapping[str, str]) -> str:
         """Put a distribution into the package store until the end of the test; its path in a sandbox."""

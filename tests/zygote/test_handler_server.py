@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from tests.zygote.handler_process import ECHO, REPOSITORY, Server
-from zygote import fork_server, handler_server, protocol
+from zygote import handler_server, protocol
 from zygote.import_timer import ImportTimer
 from zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
 
@@ -208,13 +208,3 @@ def test_a_report_of_imports_has_no_more_than_its_frame_may(monkeypatch: pytest.
         assert len(body) <= protocol.MODULES_MAX_BYTES and len(told) <= protocol.MODULES_MAX
         assert told == [["key", name, 0.123456789] for name in names[: len(told)]]
         assert len(told) >= min(count, 400)
-
-
-def test_failed_imports_fit_into_an_answer() -> None:
-    few = {"a": "no" * 200, "b": "no"}
-    assert fork_server.first_of(few) == few
-    many = {f"module{number}": "no\0" * 100 for number in range(5000)}
-    first = fork_server.first_of(many)
-    message = {"op": "imported", "id": 1, "seconds": 1.0, "threads": 1, "failed": first}
-    assert 300 < len(first) < 5000
-    assert len(protocol.encode_control(message)) <= protocol.CONTROL_ANSWER_MAX_BYTES

@@ -44,6 +44,7 @@ struct request {
 static char buffer[MESSAGE_MAX_BYTES];
 static const char *message_start = buffer; /* the message, or what is for the child */
 static Py_ssize_t message_length;
+static int message_fd = -1; /* came beside the message, until Python takes it */
 static int *tid_address; /* where glibc keeps this thread's id: without it pthread calls in the child would lie */
 
 /* One datagram, with at most one descriptor beside it. */
@@ -189,6 +190,16 @@ static int child_is(const struct request *request)
     return request->is_spare ? IS_SPARE : IS_SANDBOX;
 }
 
+/* Keep the first of what came beside a message. */
+static void keep_message_fd(const struct fd_list *given)
+{
+    for (int i = 1; i < given->count; i++)
+        close(given->fds[i]);
+    if (message_fd >= 0)
+        close(message_fd);
+    message_fd = given->count ? given->fds[0] : -1;
+}
+
 /* Fork until there is something else to do: the role, or -1 with an exception. */
 static int serve(int control)
 {
@@ -211,7 +222,7 @@ static int serve(int control)
             return -1;
         }
         if (message_length < (Py_ssize_t)sizeof request || buffer[0] != FORK_OP) {
-            close_all(&given);
+            keep_message_fd(&given);
             return MESSAGE;
         }
         memcpy(&request, buffer, sizeof request);
@@ -280,4 +291,14 @@ PyObject *native_message(PyObject *module, PyObject *args)
     (void)module;
     (void)args;
     return PyBytes_FromStringAndSize(message_start, message_length);
+}
+
+PyObject *native_message_fd(PyObject *module, PyObject *args)
+{
+    int fd = message_fd;
+
+    (void)module;
+    (void)args;
+    message_fd = -1;
+    return PyLong_FromLong(fd);
 }

@@ -19,6 +19,9 @@ PyObject *os_error(const char *call)
 static PyMethodDef methods[] = {
     {"serve", native_serve, METH_VARARGS, NULL},
     {"message", native_message, METH_NOARGS, NULL},
+    {"message_fd", native_message_fd, METH_NOARGS, NULL},
+    {"observe", native_observe, METH_VARARGS, NULL},
+    {"stop_observing", native_stop_observing, METH_NOARGS, NULL},
     {"prepare", native_prepare, METH_VARARGS, NULL},
     {"keep_filters", native_keep_filters, METH_VARARGS, NULL},
     {"fill_gaps", native_fill_gaps, METH_NOARGS, NULL},

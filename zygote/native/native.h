@@ -45,6 +45,9 @@ void close_all(const struct fd_list *given);
 /* Functions for Python, gathered by module.c. */
 PyObject *native_serve(PyObject *module, PyObject *args);
 PyObject *native_message(PyObject *module, PyObject *args);
+PyObject *native_message_fd(PyObject *module, PyObject *args);
+PyObject *native_observe(PyObject *module, PyObject *args);
+PyObject *native_stop_observing(PyObject *module, PyObject *args);
 PyObject *native_prepare(PyObject *module, PyObject *args);
 PyObject *native_keep_filters(PyObject *module, PyObject *args);
 PyObject *native_fill_gaps(PyObject *module, PyObject *args);

@@ -62,7 +62,10 @@ def story(trace: Mapping[str, Any]) -> list[str]:
         if modules
         else "It imported nothing of packages: what it needs was there."
     )
-    return [trace["why"], COLD[origin], f"It comes from {zygote}.", imports]
+    passed_over = (
+        f"A Zygote with more of its packages was passed over: {trace['passed_over']}." if trace["passed_over"] else ""
+    )
+    return [trace["why"], COLD[origin], f"It comes from {zygote}.", imports, *filter(None, [passed_over])]
 
 
 def imported(each: Mapping[str, Any]) -> Values:

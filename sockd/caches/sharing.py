@@ -1,0 +1,111 @@
+"""POLICY: which set of packages may be imported for which functions, as far as it is known before the import.
+
+`closed` keeps a plan to what imports together: with each distribution those that it requires, in the lock of every function that
+is to be served. `serves` predicts the rule (`soundness`) from what earlier Zygotes of the very same packages saw; of a set that
+was never imported nothing is known, and it is tried. Owns what is remembered of both, a bounded number.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from sockd.caches.distribution import name_of
+from sockd.caches.provided_names import Provided
+from sockd.caches.soundness import ImportView, Preimported, difference
+
+MAX_KNOWN = 256
+MAX_REMEMBERED = 4096
+
+Keys = frozenset[str]
+T = TypeVar("T")
+
+
+class Sharing:
+    """What one worker knows. Cheap to ask again; `forget` when a distribution is gone or may be imported after all."""
+
+    def __init__(self, provided: Callable[[str], Provided], refused: Callable[[], Keys]) -> None:
+        """Args: provided: what an installed distribution offers, by key; refused: distributions that no Zygote may import."""
+        self._provided = provided
+        self._refused = refused
+        self._known: OrderedDict[Keys, Preimported] = OrderedDict()
+        self._verdicts: dict[tuple[Keys, Keys], bool] = {}
+        self._unfit: dict[tuple[Keys, Keys, Keys], Keys] = {}
+
+    def learn(self, shared: Preimported) -> None:
+        """A Zygote has imported these."""
+        self._known[shared.packages] = shared
+        self._known.move_to_end(shared.packages)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+        self._verdicts.clear()
+
+    def forget(self) -> None:
+        self._known.clear()
+        self._verdicts.clear()
+        self._unfit.clear()
+
+    def serves(self, packages: Keys, closure: Keys) -> bool:
+        """Whether a Zygote of these packages may serve functions with this closure, whatever their code and environment."""
+        shared = self._known.get(packages)
+        if shared is None:
+            return packages <= closure
+        return _remembered(
+            self._verdicts, (packages, closure), lambda: not difference(shared, self._bare(shared, closure))
+        )
+
+    def refusal(self, packages: Keys, view: ImportView) -> str:
+        """Why it may not serve this very function; empty: it may, or it is not known."""
+        shared = self._known.get(packages)
+        return difference(shared, view) if shared is not None else ""
+
+    def closed(self, wanted: Keys, ours: Keys, theirs: Keys) -> Keys:
+        """Of the wanted packages those that import alike in both closures, with all that they require; and those with .pth
+        files, which run before all imports: none at all, if these differ."""
+        before_imports = self._with_pth(ours)
+        unfit = _remembered(self._unfit, (ours, theirs, self._refused()), lambda: self._find_unfit(ours, theirs))
+        if before_imports != self._with_pth(theirs) or before_imports & unfit:
+            return frozenset()
+        kept = set((wanted & ours & theirs) - unfit)
+        if not kept:
+            return frozenset()
+        kept |= before_imports
+        pending, names = list(kept), by_name(ours)
+        while pending:
+            added = self._required(pending.pop(), names) - kept
+            kept |= added
+            pending += added
+        return frozenset(kept)
+
+    def _find_unfit(self, ours: Keys, theirs: Keys) -> Keys:
+        """Distributions that are not in both closures, or refused, or require such a one in either."""
+        every = ours | theirs
+        unfit = set(every - (ours & theirs)) | (every & self._refused())
+        our_names, their_names = by_name(ours), by_name(theirs)
+        requirements = {key: self._required(key, our_names) | self._required(key, their_names) for key in every}
+        while more := {key for key in every - unfit if requirements[key] & unfit}:
+            unfit |= more
+        return frozenset(unfit)
+
+    def _required(self, key: str, names: Mapping[str, str]) -> set[str]:
+        return {names[name] for name in self._provided(key).requires if name in names}
+
+    def _with_pth(self, closure: Keys) -> Keys:
+        return frozenset(key for key in closure if self._provided(key).has_pth)
+
+    def _bare(self, shared: Preimported, closure: Keys) -> ImportView:
+        """A function with these packages, without code, and with an environment as the Zygote's."""
+        return ImportView(closure, {key: self._provided(key) for key in closure}, environment=shared.environment)
+
+
+def by_name(closure: Keys) -> dict[str, str]:
+    return {name_of(key): key for key in closure}
+
+
+def _remembered(memory: dict, key: object, work_out: Callable[[], T]) -> T:  # type: ignore[type-arg]
+    if key not in memory:
+        if len(memory) >= MAX_REMEMBERED:
+            memory.clear()
+        memory[key] = work_out()
+    return memory[key]  # type: ignore[no-any-return]

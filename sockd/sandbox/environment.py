@@ -1,0 +1,34 @@
+"""The environment that every function's begins with, before its own variables: of a root Zygote's exec, and set by the Zygote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sockd.sandbox import base as bases
+from zygote import protocol
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+OF_EXEC = {
+    "PATH": PATH,
+    "LANG": "C.UTF-8",
+    "HOME": "/tmp",
+    # One thread a library: a BLAS pool that is alive at a fork is a hang in the child (DECISIONS.md, 1).
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",
+}
+OF_LOADING = {
+    # Bind symbols once here, not lazily in every child: each would copy the pages of the tables (ld.so(8)).
+    "LD_BIND_NOW": "1",
+    # For its getenv(3), which is observed while packages are imported (zygote/native/observe.c).
+    "LD_PRELOAD": f"/{bases.ZYGOTE}/{bases.NATIVE}",
+}
+"""For the root Zygote's loader, besides: gone before anything is forked."""
+BASE = OF_EXEC | protocol.ENVIRONMENT
+
+
+def path_variable(bin_paths: Sequence[str]) -> dict[str, str]:
+    """PATH, if packages have scripts."""
+    return {"PATH": ":".join([*bin_paths, PATH])} if bin_paths else {}

@@ -1,0 +1,116 @@
+"""Real packages: what a function's modules are in a start of its own, and after the worker has learned its packages from others.
+
+`COMBINATIONS` is the list; a line more is a combination more. Packages come from the index that uv is configured with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.support.cases import Happened, case
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
+
+FINGERPRINT = (Path(__file__).parents[1] / "support" / "module_fingerprint.py").read_text()
+SETTINGS: dict[str, Any] = {"memory_mb": 768, "timeout_s": 60, "init_timeout_s": 60}
+LEARN_DEADLINE_S = 60.0
+OWN_START = {"LC_TEST": "1"}
+"""A variable that is taken to be read by every import: no Zygote with packages serves a function that has it."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What a first function has, from which the worker learns, and what a second has besides."""
+
+    imports: str
+    learned: str
+    besides: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    shared: bool = False
+    """Whether the second is to be served by a Zygote with the first one's packages all the same."""
+
+
+COMBINATIONS = {
+    "requests, PySocks": Combination("requests", "requests", "requests[socks]"),
+    "requests, click": Combination("requests", "requests", "click", shared=True),
+    "fastapi, multipart": Combination("fastapi", "fastapi", "python-multipart orjson"),
+    "pandas, pyarrow": Combination("pandas", "pandas", "pyarrow"),
+    "httpx, brotli": Combination("httpx", "httpx", "brotli"),
+    "beautifulsoup4, lxml": Combination("bs4", "beautifulsoup4", "lxml"),
+    "redis, hiredis": Combination("redis", "redis", "hiredis"),
+    "jinja2, babel": Combination("jinja2", "jinja2", "babel", shared=True),
+    "numpy, threads": Combination("numpy", "numpy", env={"OPENBLAS_NUM_THREADS": "2"}),
+    "numpy, another variable": Combination("numpy", "numpy", env={"MY_SETTING": "2"}, shared=True),
+    "matplotlib, backend": Combination("matplotlib.pyplot", "matplotlib", env={"MPLBACKEND": "svg"}),
+    "openai, version": Combination("openai", "openai", env={"OPENAI_API_VERSION": "2024-06-01"}),
+    "huggingface_hub, offline": Combination(
+        "huggingface_hub.constants", "huggingface_hub", env={"HF_HUB_OFFLINE": "1"}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """One for both kinds of start: another has another hash secret, and so other orders of sets."""
+    daemon = RunningDaemon.start(tmp_path_factory.mktemp("sharing") / "state")
+    try:
+        yield daemon
+        assert daemon.terminate() == 0, daemon.lines
+    finally:
+        daemon.close()
+
+
+@case(
+    "P4",
+    "learn a real package, then deploy it with an optional dependency or a variable that it reads, once from a "
+    "Zygote, if one may serve it, and once from the root Zygote",
+    expect="the modules of both are the same, name by name",
+    default=False,
+)
+@pytest.mark.parametrize("which", COMBINATIONS)
+def test_a_learned_start_is_as_one_of_its_own(worker: RunningDaemon, which: str, happened: Happened) -> None:
+    combination = COMBINATIONS[which]
+    code = f"import {combination.imports}\n{FINGERPRINT}"
+    name = which.split(",")[0].replace("_", "-") + f"-{list(COMBINATIONS).index(which)}"
+    try:
+        learn(worker, f"first-{name}", code, combination.learned)
+        requirements = f"{combination.learned} {combination.besides}".split()
+        for also, more in ((name, {}), (f"{name}-own", OWN_START), (f"{name}-again", OWN_START)):
+            worker.deploy(also, files(code, requirements), env={**combination.env, **more}, **SETTINGS)
+    except DeployFailed as error:
+        if error.type == "Packages.Failed":
+            pytest.skip(f"no package index can be reached: {error.message}")
+        raise
+    answer = worker.run(name)
+    own, learned = worker.call(f"{name}-own"), answer.json
+    noise = differences(own, worker.call(f"{name}-again"))
+    assert {key: value for key, value in differences(own, learned).items() if key not in noise} == {}
+    passed_over = worker.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json["passed_over"]
+    happened(f"{len(own)} names alike; {passed_over or 'shared'}")
+    assert (not passed_over) == combination.shared
+
+
+def differences(own: Mapping[str, str], other: Mapping[str, str]) -> dict[str, list[str | None]]:
+    """Names with what they are in both. What others import of the same packages may be there besides."""
+    return {name: [value, other.get(name)] for name, value in own.items() if value != other.get(name)}
+
+
+def files(code: str, requirements: list[str]) -> dict[str, str]:
+    return {"f.py": code, "requirements.txt": "\n".join(requirements)}
+
+
+def learn(daemon: RunningDaemon, name: str, code: str, requirement: str) -> None:
+    """Have a Zygote of a requirement and all that it requires."""
+    daemon.deploy(name, files(code, [requirement]), **SETTINGS)
+    daemon.call(name)
+    packages = {package["package"] for package in daemon.manage("GET", f"/functions/{name}/imports").json["packages"]}
+    daemon.when(
+        lambda: [node for node in daemon.nodes() if node["packages"] and node["packages"] <= packages],
+        deadline_s=LEARN_DEADLINE_S,
+    )

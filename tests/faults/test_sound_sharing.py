@@ -1,0 +1,272 @@
+"""What a Zygote has imported for one function, and must not serve to another whose imports would have gone another way.
+
+Each package here keeps what it saw while it was imported. A function that has learned packages in common with another, and
+something besides that those packages look for, must answer as in a start of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.faults.packages import SLOW
+from tests.support.cases import Happened, case
+from tests.support.package_index import wheel
+from tests.support.private_worker import PrivateWorker
+
+pytestmark = pytest.mark.root
+
+
+def module(name: str, code: str, **files: str) -> tuple[str, bytes]:
+    """A wheel with one module that is worth a Zygote. Args: files: more modules, with __ for / in their names."""
+    more = {f"{path.replace('__', '/')}.py": text for path, text in files.items()}
+    return wheel(name, "1.0", {f"{name.replace('-', '_')}.py": SLOW + code, **more})
+
+
+def plain(name: str, files: Mapping[str, str]) -> tuple[str, bytes]:
+    return wheel(name, "1.0", files)
+
+
+TRY = "try:\n    import {0}\n    SAW = '{0} is there'\nexcept ImportError:\n    SAW = None\n"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A package, what a second function has besides, and what the package then sees."""
+
+    package: tuple[str, bytes]
+    expected: Any
+    reason: str
+    """A part of why the Zygote is passed over."""
+    besides: tuple[tuple[str, bytes], ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+DIFFERENCES = {
+    "an optional module that is imported": Difference(
+        module("p-try", TRY.format("opt_try")), "opt_try is there", "looked for opt_try", (module("opt-try", ""),)
+    ),
+    "an optional module that is looked for": Difference(
+        module("p-find", "import importlib.util\nSAW = importlib.util.find_spec('opt_find') is not None\n"),
+        True,
+        "looked for opt_find",
+        (module("opt-find", ""),),
+    ),
+    "an optional part of a namespace package": Difference(
+        module("p-part", TRY.format("p_space.opt"), p_space__own="OWN = 1\n"),
+        "p_space.opt is there",
+        "looked for p_space.opt",
+        (plain("opt-part", {"p_space/opt.py": ""}),),
+    ),
+    "the function's own module of that name": Difference(
+        module("p-own", TRY.format("opt_own")), "opt_own is there", "looked for opt_own", files={"opt_own.py": ""}
+    ),
+    "the function's own module in the place of the standard library's": Difference(
+        module("p-shadow", "import colorsys\nSAW = getattr(colorsys, 'OWN', None)\n"),
+        "the function's",
+        "found colorsys",
+        files={"colorsys.py": 'OWN = "the function\'s"\n'},
+    ),
+    "a distribution's version": Difference(
+        module(
+            "p-version",
+            "import importlib.metadata as m\ntry:\n    SAW = m.version('Opt_Version')\n"
+            "except m.PackageNotFoundError:\n    SAW = None\n",
+        ),
+        "1.0",
+        "asked for the distribution opt-version",
+        (module("opt-version", ""),),
+    ),
+    "entry points": Difference(
+        module(
+            "p-plugins",
+            "import importlib.metadata as m\nSAW = [e.name for e in m.entry_points(group='p.plugins')]\n",
+        ),
+        ["plug"],
+        "entry points p.plugins",
+        (
+            plain(
+                "opt-plugin",
+                {"opt_plugin.py": "", "opt_plugin-1.0.dist-info/entry_points.txt": "[p.plugins]\nplug = opt_plugin\n"},
+            ),
+        ),
+    ),
+    "every distribution": Difference(
+        module(
+            "p-every",
+            "import importlib.metadata as m\nSAW = sorted(d.metadata['Name'] for d in m.distributions())\n",
+        ),
+        ["opt-every", "p-every"],
+        "asked for all distributions",
+        (module("opt-every", ""),),
+    ),
+    "plugins by their names": Difference(
+        module(
+            "p-names",
+            "import pkgutil\nSAW = [m.name for m in pkgutil.iter_modules() if m.name.startswith('opt_names')]\n",
+        ),
+        ["opt_names"],
+        "listed the directories",
+        (module("opt-names", ""),),
+    ),
+    "a .pth file": Difference(
+        module("p-pth", "import builtins\nSAW = getattr(builtins, 'of_pth', None)\n"),
+        "hooked",
+        ".pth",
+        (plain("opt-pth", {"opt.pth": "import builtins; builtins.of_pth = 'hooked'\n", "opt_pth.py": ""}),),
+    ),
+    "a variable that Python reads": Difference(
+        module("p-env", "import os\nSAW = os.environ.get('P_ENV')\n"), "set", "variable P_ENV", env={"P_ENV": "set"}
+    ),
+    "a variable that C reads": Difference(
+        module(
+            "p-getenv",
+            "import ctypes\ngetenv = ctypes.CDLL(None).getenv\ngetenv.restype = ctypes.c_char_p\n"
+            "SAW = (getenv(b'P_GETENV') or b'').decode()\n",
+        ),
+        "set",
+        "variable P_GETENV",
+        env={"P_GETENV": "set"},
+    ),
+    "all variables": Difference(
+        module("p-all", "import os\nSAW = sorted(n for n in os.environ if n.startswith('P_ALL'))\n"),
+        ["P_ALL_1"],
+        "variable",
+        env={"P_ALL_1": "x"},
+    ),
+    "a variable that the worker sets": Difference(
+        module("p-worker", "import os\nSAW = os.environ.get('AWS_LAMBDA_FUNCTION_NAME')\n"),
+        "then-p-worker",
+        "variable AWS_LAMBDA_FUNCTION_NAME",
+    ),
+    "the number of threads": Difference(
+        module("p-threads", "import os\nSAW = os.environ['OPENBLAS_NUM_THREADS']\n"),
+        "2",
+        "variable OPENBLAS_NUM_THREADS",
+        env={"OPENBLAS_NUM_THREADS": "2"},
+    ),
+    "the locale": Difference(
+        module("p-locale", "import locale\nSAW = locale.setlocale(locale.LC_ALL, '')\n"),
+        "C",
+        "variable LC_ALL",
+        env={"LC_ALL": "C"},
+    ),
+}
+
+
+@case(
+    "P1",
+    "learn a package for one function, then deploy another with something that the package looks for while it is imported",
+    expect="the second function answers as in a start of its own, and the worker says why the Zygote was passed over",
+)
+@pytest.mark.parametrize("kind", DIFFERENCES)
+def test_what_an_import_would_see_otherwise_is_not_shared(house: PrivateWorker, kind: str, happened: Happened) -> None:
+    difference = DIFFERENCES[kind]
+    name = difference.package[0].split("-")[0].replace("_", "-")
+    learn(house, name, difference.package)
+    code = f"import {name.replace('-', '_')} as p\ndef f(event): return p.SAW\n"
+    besides = [wheel[0].split("-")[0].replace("_", "-") for wheel in difference.besides]
+    house.deploy(
+        f"then-{name}",
+        {**difference.files, "f.py": code},
+        requirements=[name, *besides],
+        wheels=difference.besides,
+        env=dict(difference.env),
+    )
+    answer = house.invoke(f"then-{name}")
+    assert answer.json == difference.expected
+    (passed_over,) = house.json(f"/functions/then-{name}/imports")["passed_over"]
+    happened(passed_over["reason"])
+    assert passed_over["packages"] == [f"{name}==1.0"] and difference.reason in passed_over["reason"]
+    assert house.daemon.node(f"{name}==1.0")["passed_over"] == [passed_over["reason"]]  # type: ignore[index]
+    assert house.json(f"/traces/{answer.headers['x-amzn-requestid']}")["passed_over"] == passed_over["reason"]
+
+
+def learn(house: PrivateWorker, name: str, package: tuple[str, bytes]) -> None:
+    """Have a Zygote of a package, and a function of it alone, served by that Zygote."""
+    code = f"import os, {name.replace('-', '_')} as p\ndef f(event): return p.SAW\n"
+    house.deploy(f"first-{name}", code, requirements=[name], wheels=[package])
+    house.invoke(f"first-{name}")
+    house.daemon.when(lambda: house.daemon.node(f"{name}==1.0"))
+
+
+ALIKE = {
+    "a module that nobody looks for": Difference(
+        module("q-other", TRY.format("opt_other")), None, "", (module("unasked", ""),)
+    ),
+    "a variable that nobody reads": Difference(
+        module("q-env", "import os\nSAW = os.environ.get('Q_ENV')\n"), None, "", env={"Q_UNREAD": "set"}
+    ),
+    "another part of a namespace package": Difference(
+        module("q-part", "import q_space.own\nSAW = q_space.own.OWN\n", q_space__own="OWN = 1\n"),
+        1,
+        "",
+        (plain("opt-q-part", {"q_space/other.py": ""}),),
+    ),
+    "code with modules of its own": Difference(
+        module("q-code", "import colorsys\nSAW = 1\n"), 1, "", files={"helper.py": "", "data/x.txt": ""}
+    ),
+    "the same entry points": Difference(
+        module("q-plugins", "import importlib.metadata as m\nSAW = len(m.entry_points(group='q.plugins'))\n"),
+        0,
+        "",
+        (plain("opt-q", {"opt_q.py": "", "opt_q-1.0.dist-info/entry_points.txt": "[other]\nplug = opt_q\n"}),),
+    ),
+}
+
+
+@case(
+    "P2",
+    "learn a package for one function, then deploy another with packages, code and variables that its imports do not look for",
+    expect="the second function is forked from the Zygote: it has imported nothing itself, and answers rightly",
+)
+@pytest.mark.parametrize("kind", ALIKE)
+def test_what_an_import_would_not_see_does_not_hinder_sharing(house: PrivateWorker, kind: str) -> None:
+    same = ALIKE[kind]
+    name = same.package[0].split("-")[0].replace("_", "-")
+    learn(house, name, same.package)
+    module_name = name.replace("-", "_")
+    code = f"import sys\nthere = '{module_name}' in sys.modules\nimport {module_name} as p\ndef f(event): return [there, p.SAW]\n"
+    besides = [wheel[0].split("-")[0].replace("_", "-") for wheel in same.besides]
+    house.deploy(
+        f"then-{name}",
+        {**same.files, "f.py": code},
+        requirements=[name, *besides],
+        wheels=same.besides,
+        env=dict(same.env),
+    )
+    assert house.call(f"then-{name}") == [True, same.expected]
+    assert house.json(f"/functions/then-{name}/imports")["passed_over"] == []
+
+
+@case(
+    "P3",
+    "deploy two functions with one package in common, which requires another that each of them has in another version",
+    expect="each is right in its first start and in learned ones, and no package is refused: no plan lacks what it requires",
+)
+def test_the_common_part_of_two_locks_lacks_nothing_that_it_requires(house: PrivateWorker) -> None:
+    house.index.add(
+        wheel(
+            "r-lib", "1.0", {"r_lib.py": SLOW + "import r_dep, r_base\nSAW = r_dep.V\n"}, requires=("r-dep", "r-base")
+        )
+    )
+    house.index.add(wheel("r-base", "1.0", {"r_base.py": SLOW}))
+    for version in ("1.0", "2.0"):
+        house.index.add(wheel("r-dep", version, {"r_dep.py": SLOW + f"V = {version}\n"}))
+    code = "import r_lib, r_base\ndef f(event): return r_lib.SAW\n"
+    for round in range(3):
+        for version in ("1.0", "2.0"):
+            name = f"r-{round}-{version[0]}"
+            house.deploy(name, f"# {round}\n{code}", requirements=["r-lib", f"r-dep=={version}"])
+            assert house.call(name) == float(version)
+            if round == 0:
+                house.daemon.when(lambda v=version: house.daemon.node("r-lib==1.0", "r-base==1.0", f"r-dep=={v}"))  # type: ignore[misc]
+    assert house.json("/tree")["refused"] == []
+    with_lib = [node["packages"] for node in house.daemon.nodes() if "r-lib==1.0" in node["packages"]]
+    assert with_lib and all(
+        {"r-base==1.0"} < packages and packages & {"r-dep==1.0", "r-dep==2.0"} for packages in with_lib
+    )

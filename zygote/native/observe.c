@@ -1,0 +1,132 @@
+/* What a Zygote's imports do that Python alone cannot see: the environment that C code reads, and audit events.
+ *
+ * The root Zygote is exec'd with this file preloaded (LD_PRELOAD), so `getenv` below is found before the C library's by every
+ * library that is loaded later. It does what that does, and while it is told to, it notes the name. In a sandbox it costs one
+ * load and one branch a call. zygote/observer.py is the other half.
+ */
+
+#include "native.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define NAMES_BYTES (64 * 1024)
+#define PUBLIC __attribute__((visibility("default")))
+
+/* Documented, not in the limited API, and the same since Python 3.8. */
+typedef int (*audit_hook)(const char *event, PyObject *arguments, void *data);
+PyAPI_FUNC(int) PySys_AddAuditHook(audit_hook hook, void *data);
+
+extern char **environ;
+
+static const char *const EVENTS[] = {"os.listdir", "os.scandir", "os.putenv", "os.unsetenv", NULL};
+
+static atomic_int observing;
+static atomic_flag busy = ATOMIC_FLAG_INIT;
+static char names[NAMES_BYTES]; /* one behind the other, each with its end */
+static size_t names_length;
+static int names_complete;
+static PyObject *observer; /* called with (event, arguments) while it is there */
+static int is_hooked;
+
+static int is_noted(const char *name)
+{
+    for (size_t at = 0; at < names_length; at += strlen(names + at) + 1)
+        if (strcmp(names + at, name) == 0)
+            return 1;
+    return 0;
+}
+
+/* By any thread, with or without the interpreter's lock. */
+static void note(const char *name)
+{
+    size_t size = strlen(name) + 1;
+
+    while (atomic_flag_test_and_set(&busy))
+        continue;
+    if (size > 1 && !is_noted(name)) {
+        if (names_length + size <= sizeof names) {
+            memcpy(names + names_length, name, size);
+            names_length += size;
+        } else {
+            names_complete = 0;
+        }
+    }
+    atomic_flag_clear(&busy);
+}
+
+PUBLIC char *getenv(const char *name)
+{
+    size_t length = strlen(name);
+
+    if (atomic_load_explicit(&observing, memory_order_relaxed))
+        note(name);
+    if (length == 0)
+        return NULL;
+    for (char **entry = environ; entry && *entry; entry++)
+        if (strncmp(*entry, name, length) == 0 && (*entry)[length] == '=')
+            return *entry + length + 1;
+    return NULL;
+}
+
+/* The root Zygote is exec'd by its own uid: its environment is trusted (AT_SECURE is 0), so this is the same. */
+PUBLIC char *secure_getenv(const char *name)
+{
+    return getenv(name);
+}
+
+static int hear(const char *event, PyObject *arguments, void *data)
+{
+    PyObject *result;
+
+    (void)data;
+    if (!observer)
+        return 0;
+    for (const char *const *known = EVENTS; *known; known++)
+        if (strcmp(event, *known) == 0) {
+            result = PyObject_CallFunction(observer, "sO", event, arguments);
+            if (!result) { /* it must not be the package's failure */
+                PyErr_Clear();
+                names_complete = 0;
+            }
+            Py_XDECREF(result);
+        }
+    return 0;
+}
+
+/* -- for Python */
+
+PyObject *native_observe(PyObject *module, PyObject *args)
+{
+    PyObject *callable;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O:observe", &callable))
+        return NULL;
+    if (dlsym(RTLD_DEFAULT, "getenv") != (void *)getenv) {
+        PyErr_SetString(PyExc_RuntimeError, "the C library's getenv is not replaced: LD_PRELOAD was not in effect");
+        return NULL;
+    }
+    if (!is_hooked && PySys_AddAuditHook(hear, NULL) < 0)
+        return NULL;
+    is_hooked = 1;
+    names_length = 0;
+    names_complete = 1;
+    Py_INCREF(callable);
+    observer = callable;
+    atomic_store(&observing, 1);
+    return none();
+}
+
+PyObject *native_stop_observing(PyObject *module, PyObject *args)
+{
+    PyObject *seen = observer;
+
+    (void)module;
+    (void)args;
+    atomic_store(&observing, 0);
+    observer = NULL;
+    Py_XDECREF(seen);
+    return Py_BuildValue("Ni", PyBytes_FromStringAndSize(names, (Py_ssize_t)names_length), names_complete);
+}
