@@ -97,6 +97,8 @@ def imported(request: dict) -> dict:
             except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
                 failed[name] = f"{type(error).__name__}: {error}"[:500] if len(failed) < MOST_WORDS else ""
     seconds = time.monotonic() - started
+    if not observer.complete:
+        raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")
     return {"seconds": seconds, "threads": hygiene.thread_count(), "failed": failed, "seen": observer.report()}
 
 

@@ -25,18 +25,20 @@ before = [*sys.meta_path]
 observer = observing.Observer()
 with observer:
     exec({code!r}, {{"__name__": "package"}})
-assert sys.meta_path == before and type(os.environ) is os._Environ, sys.meta_path
+assert not {intact} or sys.meta_path == before and type(os.environ) is os._Environ, sys.meta_path
 exec({after!r})
 print(json.dumps(observer.report()))
 """
 
 
-def seen(tmp_path: Path, code: str, after: str = "", files: dict[str, str] | None = None) -> dict[str, Any]:
+def seen(
+    tmp_path: Path, code: str, after: str = "", files: dict[str, str] | None = None, *, intact: bool = True
+) -> dict[str, Any]:
     """The report on code that imports what is in the distribution `one`."""
     for name, text in {"one/own.py": "", **(files or {})}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    program = HARNESS.format(repository=str(REPOSITORY), store=f"{tmp_path}/", code=code, after=after)
+    program = HARNESS.format(repository=str(REPOSITORY), store=f"{tmp_path}/", code=code, after=after, intact=intact)
     env = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(_native.__file__), "LD_BIND_NOW": "1"}
     done = subprocess.run([sys.executable, "-S", "-c", program], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -113,6 +115,19 @@ def test_a_finder_that_a_package_puts_behind_is_asked_before_a_name_is_missed(tm
     )
     report = seen(tmp_path, code)
     assert "late" in report["found"] and "late" not in report["missed"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.meta_path = sys.meta_path[1:]",
+        "import sys; del sys.meta_path[-1]",
+        "import os; os.environ = {}",
+    ],
+)
+def test_who_takes_the_observer_away_is_found_out(tmp_path: Path, code: str) -> None:
+    seen(tmp_path, "", "assert observer.complete")
+    seen(tmp_path, code, "assert not observer.complete", intact=False)
 
 
 def test_getenv_is_as_the_c_librarys(tmp_path: Path) -> None:
