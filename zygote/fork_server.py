@@ -11,8 +11,7 @@ import json
 import os
 import time
 
-from zygote import _native, fork_hooks, hygiene, package_path, protocol, rehearsal
-from zygote.observer import Observer
+from zygote import _native, fork_hooks, hygiene, protocol, rehearsal
 
 CHANNEL_FD = 3
 """A process's one connection to the daemon: the channel of a sandbox, the control socket of a Zygote (native.h)."""
@@ -54,24 +53,33 @@ def answer(message: dict) -> None:
 
 def import_modules(message: dict) -> dict:
     """`import`: put the packages on sys.path, import the modules, and settle for forking. The answer's memory file says what was
-    done, and what the imports saw.
-
-    Which modules is what functions said to have imported, and a function may say anything: what the packages do not bring,
-    a test suite of the standard library for one, is not imported for all others."""
+    done, and what the imports saw."""
     file = _native.message_fd()
     try:
-        request = json.loads(os.pread(file, message["bytes"], 0))
-        report = json.dumps(imported(request), ensure_ascii=False).encode(errors="replace")
-        if len(report) > protocol.IMPORT_MAX_BYTES:
-            raise ValueError(f"the report of its imports has {len(report)} bytes, limit {protocol.IMPORT_MAX_BYTES}")
-        os.pwrite(file, report, 0)
+        count = report_imports(file, message["bytes"])
+        settle()
     finally:
         os.close(file)
-    return {"op": "imported", "bytes": len(report)}
+    return {"op": "imported", "bytes": count}
+
+
+def report_imports(file: int, count: int) -> int:
+    """Do what a memory file asks for and write there what was done; its length. Nothing of it is left for the forks."""
+    _native.grow_apart()
+    report = json.dumps(imported(json.loads(os.pread(file, count, 0))), ensure_ascii=False).encode(errors="replace")
+    if len(report) > protocol.IMPORT_REPORT_MAX_BYTES:
+        raise ValueError(f"the report of its imports has {len(report)} bytes, limit {protocol.IMPORT_REPORT_MAX_BYTES}")
+    return os.pwrite(file, report, 0)
 
 
 def imported(request: dict) -> dict:
-    """The report on an import."""
+    """The report on an import.
+
+    Which modules is what functions said to have imported, and a function may say anything: what the packages do not bring,
+    a test suite of the standard library for one, is not imported for all others."""
+    from zygote import package_path
+    from zygote.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
+
     offered = {
         entry.partition(".")[0] for path in request["paths"] if os.path.isdir(path) for entry in os.listdir(path)
     }
@@ -79,9 +87,7 @@ def imported(request: dict) -> dict:
     started = time.monotonic()
     failed: dict[str, str] = {}
     gc.disable()
-    _native.grow_apart()
-    observer = Observer()
-    with fork_hooks.Watch(), observer:
+    with fork_hooks.Watch(), Observer() as observer:
         package_path.share(request["paths"], request["pth"])
         for name in request["modules"]:
             try:
@@ -91,14 +97,19 @@ def imported(request: dict) -> dict:
             except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
                 failed[name] = f"{type(error).__name__}: {error}"[:500] if len(failed) < MOST_WORDS else ""
     seconds = time.monotonic() - started
+    if not observer.complete:
+        raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")
+    return {"seconds": seconds, "threads": hygiene.thread_count(), "failed": failed, "seen": observer.report()}
+
+
+def settle() -> None:
+    """Leave as little as possible for each fork to copy."""
     fork_hooks.rehearse(rehearsal.REPETITIONS)
     hygiene.settle()
     for _ in range(rehearsal.REPETITIONS):
         hygiene.after_fork()
-    seen = observer.report()
     _native.fill_gaps()
     _native.join_pages()
-    return {"seconds": seconds, "threads": hygiene.thread_count(), "failed": failed, "seen": seen}
 
 
 OPERATIONS = {"import": import_modules}

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 STORE = "/packages/"
 """Where the distributions are: sockd.caches.distribution.SANDBOX_STORE."""
 FOLLOWED_ANYWAY = frozenset(
-    {"importlib._bootstrap_external", "_frozen_importlib_external", "importlib.metadata", "importlib_metadata"}
+    {"importlib._bootstrap_external", "_frozen_importlib_external", "importlib.metadata", "importlib_metadata", "site"}
 )
-"""Modules that list directories to look for names, which are noted themselves."""
+"""Modules that list directories to look for names and .pth files, which are noted themselves."""
 DEEPEST = 12
 """Frames between `entry_points` and the finder that it asks, at most."""
 
@@ -39,9 +39,12 @@ class Observer:
         self._variables: set[str] = set()
         self._every_variable = False
         self._first, self._last = First(self), Last(self)
+        self.complete = False
+        """Afterwards: whether no package took what observes out of its place."""
 
     def __enter__(self) -> Observer:
         sys.meta_path[:] = [self._first, *sys.meta_path, self._last]
+        self._environs = os.environ, os.environb
         # Not the class's methods: whatever is cached of a changed class is worked out anew in every child.
         os.environ.__class__ = os.environb.__class__ = self._watched()
         _native.observe(self._heard)
@@ -51,11 +54,14 @@ class Observer:
         names, complete = _native.stop_observing()
         self._variables.update(os.fsdecode(name) for name in names.split(b"\0") if name)
         self._every_variable = self._every_variable or not complete
-        os.environ.__class__ = os.environb.__class__ = os._Environ
+        in_place = [each for each in sys.meta_path if each is self._first or each is self._last]
+        self.complete = len(in_place) == 2 and self._environs[0] is os.environ and self._environs[1] is os.environb
+        for environ in self._environs:
+            environ.__class__ = os._Environ
         sys.meta_path[:] = [each for each in sys.meta_path if each is not self._first and each is not self._last]
 
     def report(self) -> dict:
-        """What was seen, as `sockd.sandbox.import_report` reads it."""
+        """What was seen, as `sockd.sandbox.imported` reads it."""
         namespaces: set[str] = set()
         found: set[str] = set()
         missed: set[str] = set()

@@ -52,7 +52,9 @@ CONTROL_MAX_FDS = 16
 CONTROL_ANSWER_MAX_BYTES = 32 * 1024
 """Longest answer of a Zygote: its daemon reads it between two requests of others."""
 IMPORT_MAX_BYTES = 1 << 20
-"""Size of the memory file of an `import`, which no end can change: reading one takes some ms of everybody's time."""
+"""Size of the memory file of an `import`, which neither end can change."""
+IMPORT_REPORT_MAX_BYTES = 256 * 1024
+"""Longest report in it: the daemon reads it between two requests of others."""
 
 ENVIRONMENT = {"HOME": "/tmp", "LAMBDA_TASK_ROOT": "/var/task", "PWD": "/var/task", "TZ": ":UTC"}
 """What every function's environment begins with, over that of the root Zygote's exec; INIT adds what is the function's own."""

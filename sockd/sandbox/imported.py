@@ -95,7 +95,7 @@ class ImportFile:
 
     def report(self, count: object) -> Imported:
         """What the Zygote wrote, as long as it says. Raises: ZygoteGone when that does not add up: it lies."""
-        if type(count) is not int or not 0 < count <= protocol.IMPORT_MAX_BYTES:
+        if type(count) is not int or not 0 < count <= protocol.IMPORT_REPORT_MAX_BYTES:
             raise ZygoteGone("the Zygote's answer to `import` has no length")
         return read_report(os.pread(self.fd, count, 0))
 

@@ -23,6 +23,7 @@ HARMFUL = {
         "threads",
     ),
     "eats": (IN_ZYGOTE + "x = b'x' * (1 << 30)\n", ""),
+    "hides": (IN_ZYGOTE + "import sys; sys.meta_path = sys.meta_path[1:]\n", "cannot be observed"),
     "closes": (IN_ZYGOTE + "os.closerange(0, 100)\n", ""),
 }
 """Package -> (what its module does, a part of the reason)."""

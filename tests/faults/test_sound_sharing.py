@@ -210,6 +210,18 @@ ALIKE = {
     "code with modules of its own": Difference(
         module("q-code", "import colorsys\nSAW = 1\n"), 1, "", files={"helper.py": "", "data/x.txt": ""}
     ),
+    "a .pth file that both have": Difference(
+        plain(
+            "q-pth",
+            {
+                "q_pth.py": SLOW + "import builtins\nSAW = builtins.runs_of_pth\n",
+                "q.pth": "import builtins; builtins.runs_of_pth = getattr(builtins, 'runs_of_pth', 0) + 1\n",
+            },
+        ),
+        1,
+        "",
+        (module("unasked-pth", ""),),
+    ),
     "the same entry points": Difference(
         module("q-plugins", "import importlib.metadata as m\nSAW = len(m.entry_points(group='q.plugins'))\n"),
         0,

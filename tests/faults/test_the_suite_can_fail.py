@@ -14,6 +14,7 @@ BREAKS = {
     "no-pids-limit": ({"D1"}, {"D2", "D5"}),
     "no-memory-limit": ({"D2", "D3"}, {"D4", "D5"}),
     "no-tmp-limit": ({"D4", "D5"}, {"D2", "D6"}),
+    "shares-by-subset": ({"P1"}, {"P2", "P3"}),
     "no-reseed": ({"E1"}, {"E8"}),
     "no-canary": ({"E6"}, {"E8"}),
     "late-deadlines": ({"F7"}, {"F4", "F6"}),

@@ -13,7 +13,7 @@ import socket
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -24,7 +24,8 @@ from initscripts.engine_wire import SO_SNDBUFFORCE, EngineWire
 from initscripts.report import AppRead, RpcRecord, RunReport
 from initscripts.wire import Done, encode_done
 from sockd.sandbox.channel import Channel
-from sockd.sandbox.control import ControlWire
+from sockd.sandbox.control import ControlWire, ZygoteGone
+from sockd.sandbox.imported import read_report
 from sockd.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.stream import HELD_BYTES, Joined
@@ -239,6 +240,15 @@ def test_an_answer_of_a_zygote_costs_the_loop_little(data: bytes) -> None:
 
     wire = Wire(lambda sock: ControlWire(sock, lambda: None), read)
     assert asyncio.run(wire.cost_of(data)) <= MOST_CALLS
+
+
+@fuzz(20)
+@given(st.builds(failed_imports, st.integers(0, 250_000), st.sampled_from(["", "m", "\ud800" * 10])))
+def test_a_report_of_imports_costs_the_loop_little(data: bytes) -> None:
+    costs = Costs()
+    with costs.counted(), suppress(ZygoteGone):
+        read_report(data)
+    assert costs.calls <= MOST_CALLS
 
 
 rpcs = st.builds(RpcRecord, id=st.integers(0, 9), descriptor=st.just(["s3.GetObject", "b", "k"]), reason=st.text())

@@ -57,7 +57,7 @@ def test_a_report_of_another_shape_ends_the_zygote(file: ImportFile, wrong: dict
         answered(file, {**GOOD, **wrong} if wrong else {})
 
 
-@pytest.mark.parametrize("count", [None, "5", True, 0, -1, protocol.IMPORT_MAX_BYTES + 1, 1.0])
+@pytest.mark.parametrize("count", [None, "5", True, 0, -1, protocol.IMPORT_REPORT_MAX_BYTES + 1, 1.0])
 def test_a_length_that_is_none_ends_the_zygote(file: ImportFile, count: object) -> None:
     with pytest.raises(ZygoteGone):
         file.report(count)

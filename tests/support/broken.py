@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sockd.caches import nursery
+from sockd.caches import nursery, sharing, soundness
 from sockd.http import front, replays
 from sockd.http.aws import access
 from sockd.kernel import cgroup_leaf, cgroups, mounts, pidfds, readiness, seccomp, syscalls
@@ -224,6 +224,21 @@ def no_tmp_limit() -> None:
     """/tmp has neither a size nor a number of files."""
     attach = mounts.attach_tmpfs
     mounts.attach_tmpfs = lambda root_fd, path, *, size_bytes, inodes: attach(root_fd, path, size_bytes=0, inodes=0)
+
+
+# -- group P
+
+
+@breaks("shares-by-subset")
+def shares_by_subset() -> None:
+    """A Zygote serves whoever has its packages: SOCK's rule, and no other."""
+    soundness.CLAUSES = soundness.CLAUSES[:1]
+
+
+@breaks("plans-by-subset")
+def plans_by_subset() -> None:
+    """A plan for a Zygote is whatever two functions have in common."""
+    sharing.Sharing.closed = lambda self, wanted, ours, theirs: wanted & ours & theirs  # type: ignore[method-assign]
 
 
 # -- groups E, F
