@@ -29,6 +29,7 @@ OURS = {
         "invocation",
         "executed",
         "HTTPStatus",
+        "signature",
         "chr",
         "formatdate",
         "kind",

@@ -61,7 +61,7 @@ def test_what_a_package_can_reach_while_it_is_imported(house: House) -> None:
     facts = house.answer("import nosy\ndef handler(event): return nosy.facts\n", zygote=zygote)
     assert facts["marker"] == []
     assert facts["uid"] == 0  # in a user namespace of its own
-    assert facts["fds"] == ["0", "1", "2", "3"]  # streams and the wire
+    assert facts["fds"] == ["0", "1", "2", "3", "4"]  # streams, the wire, and the memory file with what to import
     assert facts["home"] == f"/tmp/{zygote.name}"
     assert facts["pids"] == [facts["me"]]  # hidepid: others' processes are not there
     assert {name: facts[name] for name in ("mount", "unshare", "setns", "ptrace", "bpf", "keyctl")} == dict.fromkeys(

@@ -40,7 +40,7 @@ BROKEN_PATIENCE_S = 5.0
 FDS_FOR_EACH = 5
 """Most descriptors that the daemon holds for a Zygote, a spare or an idle sandbox, cgroup files left out: their pool keeps
 them, and its size is a setting."""
-FDS_AT_EASE = 64
+FDS_AT_EASE = 68
 """And those that are there always or come and go: loops, databases, roots made ahead, connections."""
 _TICK_S = 0.02
 

@@ -58,10 +58,11 @@ def test_a_failure_without_a_type_is_an_offence_and_so_is_a_lost_connection() ->
 
 
 @pytest.mark.parametrize(
-    "left", ["tmp/code-x", "code/" + "0" * 64, "code/half", "packages/some-1.0-abc", "packages/.meta/x.json"]
+    "left",
+    ["tmp/code-x", "code/" + "0" * 64, "code/half", "store/packages/some-1.0-abc", "store/packages/.meta/x.json"],
 )
 def test_what_a_life_leaves_behind_is_found(tmp_path: Path, index: PackageIndex, left: str) -> None:
-    for name in ("tmp", "code", "packages/.meta"):
+    for name in ("tmp", "code", "store/packages/.meta"):
         (tmp_path / name).mkdir(parents=True)
     with sqlite3.connect(tmp_path / "registry.sqlite") as registry:
         registry.execute("CREATE TABLE versions (digest)")

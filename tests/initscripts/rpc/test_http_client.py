@@ -113,7 +113,7 @@ async def test_a_kept_connection_is_no_way_around_a_policy(pool: ConnectionPool,
         url = f"http://localhost:{server.port}"
         await ask(Dialer({}, EndpointPolicy(), pool).connect(url), region, "GET /")
         assert pool.idle_count == 1
-        strict = Dialer({}, EndpointPolicy(["10.0.0.0/8"]), pool).connect(url)
+        strict = Dialer({}, EndpointPolicy(["localhost"], denied_endpoints=["127.0.0.0/8", "::1"]), pool).connect(url)
         async with failing("denied", errno.EACCES):
             await ask(strict, region, "GET /")
 
