@@ -40,8 +40,8 @@ def take(answer: str, also: Iterable[str] = ()) -> dict[str, object]:
 
 
 def names_of(module: types.ModuleType) -> dict[str, str]:
-    """A digest of each name's value."""
-    values = list(vars(module).items())
+    """A digest of each name's value, without those that the interpreter and Cython keep of a module."""
+    values = [(name, value) for name, value in vars(module).items() if not name.startswith("__")]
     return {name: _digest(looks(value)) for name, value in values if not _is_a(value, types.ModuleType)}
 
 
