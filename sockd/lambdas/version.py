@@ -14,7 +14,7 @@ import msgspec
 
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
-from sockd.caches.provided_names import provided_by
+from sockd.caches.provided_names import Provided, provided_by
 from sockd.caches.soundness import NO_PACKAGES, ImportView
 from sockd.call_signature import key_id, source_tag
 from sockd.errors import MethodNotAllowed, OtherCode
@@ -29,7 +29,7 @@ from sockd.sandbox import environment as environments
 from sockd.sandbox.exchange import Call
 from sockd.sandbox.program import Limits, Program
 from sockd.telemetry import FunctionInfo
-from zygote import protocol
+from zygote import protocol, storage_finder
 
 EVENT_METHODS = ("GET", "POST")
 """By which a function of events can be called, unless it says otherwise; a web app: by any."""
@@ -151,9 +151,15 @@ def import_view(
     return ImportView(
         closure.keys,
         {key: packages.provided(key) for key in closure.keys},
-        provided_by(code),
+        with_storage(provided_by(code)) if config.storage == "sockd" else provided_by(code),
         environments.BASE | environment(record, config, packages.bin_paths(closure), number),
     )
+
+
+def with_storage(code: Provided) -> Provided:
+    """What a function's code offers, and the storage library's names, which are found before all others."""
+    names = {*storage_finder.MODULES, *storage_finder.PACKAGES, *storage_finder.ALIASES}
+    return msgspec.structs.replace(code, modules=code.modules | names)
 
 
 def limits_of(config: FunctionConfig) -> Limits:
