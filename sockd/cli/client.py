@@ -28,7 +28,7 @@ state_dir_option = click.option(
     default=DEFAULT_STATE_DIR,
     show_default=True,
     show_envvar=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # others may pass it, mode 0711, and not list it
     help="The worker's directory.",
 )
 
