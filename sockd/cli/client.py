@@ -28,7 +28,7 @@ state_dir_option = click.option(
     default=DEFAULT_STATE_DIR,
     show_default=True,
     show_envvar=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # others may pass it, mode 0711, and not list it
     help="The worker's directory.",
 )
 
@@ -96,7 +96,7 @@ class Management:
         fix = ""
         if status == 404 and len(path) > 1 and path[0] == "functions":
             names = [function["name"] for function in self.get("functions")]
-            close = get_close_matches(path[1], names, n=1)
+            close = [] if path[1] in names else get_close_matches(path[1], names, n=1)
             message += f"; did you mean {close[0]}?" if close else ""
             fix = "sockd ls"
         return Failure(message, why=str(error.get("errorType", "")), fix=fix, exit_code=exit_code_of(status))
@@ -123,7 +123,7 @@ def invoke_at(url: str | None, state_dir: Path, name: str, payload: bytes, heade
     prefix, connection = _public_door(url, state_dir)
     try:
         with closing(connection):
-            return _exchange(connection, "POST", f"{prefix}/run/{quote(name, safe=':$')}", payload, headers)
+            return _exchange(connection, "POST", f"{prefix}/run/{_quoted(name, safe=':$')}", payload, headers)
     except http.client.IncompleteRead as error:
         what = f"the answer broke off after {len(error.partial)} bytes"
         raise Failure(what, why="what streams it failed", fix=f"sockd logs {name}") from None
@@ -167,9 +167,14 @@ def _exchange(
 
 
 def _target(path: tuple[str, ...], query: Query) -> str:
-    target = "/" + "/".join(quote(part, safe="") for part in path)
-    pairs = "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items())
+    target = "/" + "/".join(map(_quoted, path))
+    pairs = "&".join(f"{key}={_quoted(value)}" for key, value in query.items())
     return f"{target}?{pairs}" if pairs else target
+
+
+def _quoted(text: str, safe: str = "") -> str:
+    """A text as it is in a URL; the worker refuses bytes that are no UTF-8."""
+    return quote(text, safe=safe, errors="surrogateescape")
 
 
 def _error(body: bytes) -> dict[str, Any]:

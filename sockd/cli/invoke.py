@@ -133,7 +133,14 @@ def _raise(reply: Reply, name: str) -> None:
             write_result(reply.body + b"\n")
             raise Failure(f"the app answered with status {reply.status}") from None
         raise Failure(f"status {reply.status}, and no error of a worker's", why="is this a worker's address?") from None
-    say("".join(error.get("stackTrace", ())).rstrip() or f"request {error.get('requestId')}")
+    say(_set_off("".join(error.get("stackTrace", ())).rstrip()) or f"request {error.get('requestId')}")
     fixes = {404: "sockd ls", 504: f"sockd deploy --name {name} --timeout S"}
     fix = fixes.get(reply.status, f"sockd logs {name} --request {error.get('requestId')}")
     raise Failure(f"{kind}: {message}", fix=fix, exit_code=exit_code_of(reply.status))
+
+
+def _set_off(stack: str) -> str:
+    """Frames, with every other line indented: a file's name may hold lines that look like this program's own."""
+    return "\n".join(
+        line if not line or line.startswith(("  File ", "    ")) else f"    {line}" for line in stack.split("\n")
+    )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 
 import click
 
 from sockd.cli.output import show_uncaught
+from sockd.printable import one_line
 
 COMMANDS = {
     "up": ("sockd.cli.up", "Run a worker in the foreground."),
@@ -49,6 +52,14 @@ COMMANDS = {
 class Commands(click.Group):
     """A group that imports a command when it is asked for."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _printable_refusals():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        with _printable_refusals():  # of the commands' own arguments, too
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -78,6 +89,16 @@ def cli(ctx: click.Context) -> None:
     """A serverless platform for Python: deploy a function, invoke it over HTTP, cold in milliseconds."""
     if os.environ.get("NO_COLOR"):
         ctx.color = False
+
+
+@contextmanager
+def _printable_refusals() -> Iterator[None]:
+    """click quotes arguments as they are, and a file's name may be one."""
+    try:
+        yield
+    except click.UsageError as error:
+        error.message = one_line(error.message)
+        raise
 
 
 def main() -> None:

@@ -70,6 +70,7 @@ SO_ATTACH_BPF = 50
 SO_ATTACH_REUSEPORT_CBPF = 51
 SO_ATTACH_REUSEPORT_EBPF = 52
 SO_BINDTOIFINDEX = 62
+IP_LOCAL_PORT_RANGE = 51
 TCP_ULP = 31
 UDP_ENCAP = 100
 
@@ -155,7 +156,10 @@ _OPTIONS = Switch(
         # How much of a shared link one takes; kernel TLS and other protocols on top of TCP; IPsec in UDP.
         (IPPROTO_TCP, without(2, TCP_CONGESTION, TCP_ULP)),
         (IPPROTO_UDP, without(2, UDP_ENCAP)),
-        (IPPROTO_IP, RET_ALLOW),
+        (
+            IPPROTO_IP,
+            without(2, IP_LOCAL_PORT_RANGE),
+        ),  # a bind to port 0 that picks the worker's port on another address
         (IPPROTO_IPV6, RET_ALLOW),
         (SOL_NETLINK, RET_ALLOW),
     ),

@@ -11,6 +11,8 @@ from sockd.kernel.bpf_assembler import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, 
 
 WORKER = 1
 """The account in which everything is counted."""
+RESERVED = 8
+"""Open sockets up to which a sandbox is not refused because others have filled the worker's account."""
 FIELDS = 8
 """Of an account; three are free."""
 OPEN, MOST, FUNCTION, PORTS, EXPIRED = range(5)
@@ -37,7 +39,8 @@ Code = list[Instruction | str]
 
 def count(cgroups_fd: int, accounts_fd: int, storage_fd: int, refusal: int) -> Code:
     """At socket(2): refuse if one of the three accounts is full, or else note beside the socket what it is counted in, and
-    add 1 to each. What its own account does not limit is not counted at all.
+    add 1 to each. A full worker refuses only who has `RESERVED` already: others cannot take a sandbox's last sockets.
+    What its own account does not limit is not counted at all.
 
     Args: refusal: the errno; 0: what the kernel says by itself."""
     own = -STORAGE_BYTES
@@ -46,7 +49,14 @@ def count(cgroups_fd: int, accounts_fd: int, storage_fd: int, refusal: int) -> C
     code += [asm.store32(R10, own + _OWN, R1), *_room(accounts_fd, R7, in_ports=False)]
     code += [asm.jump_if_all_ones32(R2, "allow")]
     code += [asm.load32(R1, R7, 4 * FUNCTION), asm.store32(R10, own + _OF_FUNCTION, R1)]
-    code += [*_room(accounts_fd, R8), asm.move(R1, WORKER), *_room(accounts_fd, R9)]
+    code += [
+        *_room(accounts_fd, R8),
+        asm.move(R1, WORKER),
+        *_room(accounts_fd, R9, full="worker is full"),
+        asm.jump("room"),
+    ]
+    code += ["worker is full", asm.load32(R1, R7, 4 * OPEN), asm.move(R2, RESERVED)]
+    code += [asm.jump_if_not_less(R1, R2, "refuse"), "room"]
     code += [asm.copy(R1, R6), asm.call(Helper.GET_SOCKET_COOKIE), asm.store64(R10, own + _COOKIE, R0)]
     code += [asm.move(R1, 0), asm.store64(R10, own + _STATE, R1), asm.map_address(R1, storage_fd), asm.copy(R2, R6)]
     code += [*asm.stack_address(R3, own), asm.move(R4, 1), asm.call(Helper.SK_STORAGE_GET)]
@@ -96,8 +106,8 @@ def _beside(storage_fd: int) -> Code:
     return [*code, asm.jump_if_equal(R0, 0, "done"), asm.copy(R8, R0)]
 
 
-def _room(accounts_fd: int, account: int, *, in_ports: bool = True) -> Code:
-    """Put the account whose index is in R1 into a register, and its limit into R2; go to "refuse" if it is full.
+def _room(accounts_fd: int, account: int, *, in_ports: bool = True, full: str = "refuse") -> Code:
+    """Put the account whose index is in R1 into a register, and its limit into R2; go to `full` if it is full.
 
     Args: in_ports: whether ports that were taken lately count as well."""
     code: Code = [asm.store32(R10, _KEY, R1), *asm.lookup(accounts_fd, _KEY), asm.jump_if_equal(R0, 0, "allow")]
@@ -105,7 +115,7 @@ def _room(accounts_fd: int, account: int, *, in_ports: bool = True) -> Code:
     if in_ports:
         code += [asm.load32(R2, account, 4 * PORTS), asm.load32(R3, account, 4 * EXPIRED)]
         code += [asm.subtract32(R2, R3), asm.add(R1, R2)]
-    return [*code, asm.load32(R2, account, 4 * MOST), asm.jump_if_not_less(R1, R2, "refuse")]
+    return [*code, asm.load32(R2, account, 4 * MOST), asm.jump_if_not_less(R1, R2, full)]
 
 
 def _add(accounts_fd: int, field: int, *, own: bool = False) -> Code:

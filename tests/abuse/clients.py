@@ -119,6 +119,32 @@ def as_nobody(state: Path) -> dict[str, Any]:
     return {**seen, "paths": len(paths)}
 
 
+COMMAND_AS_NOBODY = f"""
+import json, os, sys
+from sockd.cli.main import main
+def run(user):
+    sys.argv = ["sockd", "invoke", sys.argv[2], "-d", json.dumps(user), "--state-dir", sys.argv[1]]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, ended.code
+directory = os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY)
+sys.argv[1:2] = [f"/proc/self/fd/{{directory}}"]
+given = sys.argv[1:]
+run("root")  # imports what the second run needs, out of directories that may be closed to it
+os.setgroups([]); os.setresgid({NOBODY}, {NOBODY}, {NOBODY}); os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+sys.argv[1:] = given
+run("nobody")
+"""
+
+
+def invoke_as_nobody(state: Path, name: str) -> subprocess.CompletedProcess[str]:
+    """`sockd invoke` by root and then by a user without rights, with the user's name as the payload."""
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND_AS_NOBODY, str(state), name], capture_output=True, text=True, check=False
+    )
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

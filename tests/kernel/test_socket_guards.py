@@ -19,6 +19,7 @@ import pytest
 from sockd.kernel.cgroups import Cgroup, CgroupTree, Hierarchies
 from sockd.kernel.port_guard import PortGuard
 from sockd.kernel.socket_counts import PORT_KEPT_S, SocketCounts
+from sockd.kernel.socket_programs import RESERVED
 from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root
@@ -210,6 +211,21 @@ def test_all_cgroups_together_are_limited(tree: CgroupTree, leaf: Leaf, inside: 
     assert tree.sockets.open == MOST
 
 
+def test_others_cannot_take_the_last_sockets_of_a_cgroup(tree: CgroupTree, leaf: Leaf, inside: Start) -> None:
+    """Some fill the worker's account, with sockets and with ports that count for a minute: the next has a few all the same."""
+    greedy = leaf("greedy")
+    greedy.limit_sockets(2 * MOST, tree.sockets.account(2 * MOST).index)
+    hoarder, other = inside(greedy), inside(leaf("other"))
+    assert (hoarder.sockets(MOST), hoarder.sockets(1)) == ("ok", REFUSAL)
+    assert (other.sockets(RESERVED), other.sockets(1)) == ("ok", REFUSAL)
+    other.tell("kept.clear()")
+    hoarder.tell("kept.clear()")
+    hoarder.tell(f"exec({CONNECT!r}, globals())")
+    while hoarder.tell("connect(kept, 'nothing')") == "ok":
+        pass
+    assert (other.sockets(RESERVED), other.sockets(1)) == ("ok", REFUSAL)
+
+
 def test_what_has_no_limit_is_not_counted(tree: CgroupTree, cgroup: Cgroup, leaf: Leaf, inside: Start) -> None:
     """The initscript engine is in a cgroup of ours, too."""
     engine = inside(cgroup)
@@ -291,6 +307,7 @@ def test_connections_that_nobody_accepted_are_counted_and_end_with_their_listene
 
 def test_ports_that_stay_taken_count_for_a_minute(tree: CgroupTree, cgroup: Cgroup, inside: Start) -> None:
     """A connection that was closed leaves its port in TIME_WAIT, without a socket to count."""
+    cgroup.limit_sockets(MOST, tree.sockets.account(MOST).index)
     process = inside(cgroup)
     process.tell(f"exec({CONNECT!r}, globals())")
     said = [process.tell("connect(kept, 'nothing')") for _ in range(MOST)]
@@ -304,6 +321,7 @@ def test_ports_that_stay_taken_count_for_a_minute(tree: CgroupTree, cgroup: Cgro
 
 
 def test_a_listener_that_was_never_bound_has_taken_a_port_too(tree: CgroupTree, cgroup: Cgroup, inside: Start) -> None:
+    cgroup.limit_sockets(MOST, tree.sockets.account(MOST).index)
     process = inside(cgroup)
     listen = "[kept.append(socket.socket()), kept[-1].listen(), kept.pop().close()] and 'ok'"
     said = [process.tell(listen) for _ in range(MOST + 1)]
