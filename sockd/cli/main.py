@@ -97,7 +97,7 @@ def _printable_refusals() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        error.message = one_line(error.message)
+        vars(error)["message"] = one_line(error.message)  # click declares it final
         raise
 
 
