@@ -97,8 +97,7 @@ def _printable_refusals() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        vars(error)["message"] = one_line(error.message)  # click declares it final
-        raise
+        raise click.UsageError(one_line(error.format_message()), error.ctx) from None
 
 
 def main() -> None:
