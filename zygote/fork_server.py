@@ -61,7 +61,7 @@ def import_modules(message: dict) -> dict:
     file = _native.message_fd()
     try:
         request = json.loads(os.pread(file, message["bytes"], 0))
-        report = json.dumps(imported(request), ensure_ascii=False).encode(errors="replace")
+        report = json.dumps(imported(request, file), ensure_ascii=False).encode(errors="replace")
         if len(report) > protocol.IMPORT_MAX_BYTES:
             raise ValueError(f"the report of its imports has {len(report)} bytes, limit {protocol.IMPORT_MAX_BYTES}")
         os.pwrite(file, report, 0)
@@ -70,8 +70,8 @@ def import_modules(message: dict) -> dict:
     return {"op": "imported", "bytes": len(report)}
 
 
-def imported(request: dict) -> dict:
-    """The report on an import."""
+def imported(request: dict, file: int) -> dict:
+    """The report on an import. Args: file: notes which module is being imported, in case that the import ends this process."""
     offered = {
         entry.partition(".")[0] for path in request["paths"] if os.path.isdir(path) for entry in os.listdir(path)
     }
@@ -83,7 +83,8 @@ def imported(request: dict) -> dict:
     observer = Observer()
     with fork_hooks.Watch(), observer:
         package_path.share(request["paths"], request["pth"])
-        for name in request["modules"]:
+        for begun, name in enumerate(request["modules"], 1):
+            os.pwrite(file, protocol.IMPORT_PROGRESS.pack(begun), protocol.IMPORT_MAX_BYTES)
             try:
                 if name.partition(".")[0] not in offered:
                     raise ModuleNotFoundError(f"{name} is not in these packages")

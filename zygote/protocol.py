@@ -52,7 +52,11 @@ CONTROL_MAX_FDS = 16
 CONTROL_ANSWER_MAX_BYTES = 32 * 1024
 """Longest answer of a Zygote: its daemon reads it between two requests of others."""
 IMPORT_MAX_BYTES = 1 << 20
-"""Size of the memory file of an `import`, which no end can change: reading one takes some ms of everybody's time."""
+"""Longest request and report of an `import`, in a memory file whose size no end can change: reading one takes some ms of
+everybody's time."""
+IMPORT_PROGRESS = Struct("<I")
+"""What follows IMPORT_MAX_BYTES in that file: how many of the modules the Zygote has begun to import."""
+IMPORT_FILE_BYTES = IMPORT_MAX_BYTES + IMPORT_PROGRESS.size
 
 ENVIRONMENT = {"HOME": "/tmp", "LAMBDA_TASK_ROOT": "/var/task", "PWD": "/var/task", "TZ": ":UTC"}
 """What every function's environment begins with, over that of the root Zygote's exec; INIT adds what is the function's own."""

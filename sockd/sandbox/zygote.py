@@ -118,12 +118,17 @@ class Zygote:
             adoption.close()
 
     async def import_modules(self, request: ImportRequest, *, deadline_s: float) -> Imported:
-        """Import modules and settle for forking. Raises: ZygoteGone when an import killed it or hung; ZygoteRefused; OSError."""
+        """Import modules and settle for forking.
+
+        Raises: ZygoteGone, with the module, when an import killed it or hung; ZygoteRefused; OSError."""
         file = ImportFile(request)
         try:
             answer = await self._request("import", (file.fd,), deadline_s=deadline_s, bytes=file.request_bytes)
             close_all(answer.fds)
             return file.report(answer.message.get("bytes"))
+        except ZygoteGone as error:
+            error.module = file.last_begun()
+            raise
         finally:
             file.close()
 
