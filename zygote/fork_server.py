@@ -78,6 +78,7 @@ def imported(request: dict, file: int) -> dict:
     os.environ.update(request["env"])
     started = time.monotonic()
     failed: dict[str, str] = {}
+    threaded = ""
     gc.disable()
     _native.grow_apart()
     observer = Observer()
@@ -91,6 +92,8 @@ def imported(request: dict, file: int) -> dict:
                 __import__(name)
             except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
                 failed[name] = f"{type(error).__name__}: {error}"[:500] if len(failed) < MOST_WORDS else ""
+            if not threaded and hygiene.thread_count() > 1:
+                threaded = name
     seconds = time.monotonic() - started
     fork_hooks.rehearse(rehearsal.REPETITIONS)
     hygiene.settle()
@@ -99,7 +102,8 @@ def imported(request: dict, file: int) -> dict:
     seen = observer.report()
     _native.fill_gaps()
     _native.join_pages()
-    return {"seconds": seconds, "threads": hygiene.thread_count(), "failed": failed, "seen": seen}
+    threads = hygiene.thread_count()
+    return {"seconds": seconds, "threads": threads, "threaded": threaded, "failed": failed, "seen": seen}
 
 
 OPERATIONS = {"import": import_modules}

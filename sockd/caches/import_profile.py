@@ -62,7 +62,7 @@ class ImportProfile:
     """The imports of recent functions, and what follows for a Zygote's set of distributions."""
 
     def __init__(
-        self, *, max_modules: int = 2000, share: float = 0.5, max_functions: int = 512, max_alike: int = 8
+        self, *, max_modules: int = 5000, share: float = 0.5, max_functions: int = 512, max_alike: int = 8
     ) -> None:
         """Empty.
 

@@ -67,6 +67,7 @@ class ImportFailed(SandboxFailed):
     """A distribution cannot be imported in a Zygote."""
 
     def __init__(self, message: str, module: str) -> None:
+        """Args: module: empty if it is not known."""
         super().__init__(message)
         self.module = module
 
@@ -364,7 +365,7 @@ class Nursery:
     def _check(self, imported: Imported, parent: ZygoteNode, added: Iterable[str]) -> None:
         """Raises: SandboxFailed when forks would lack threads, or have nothing of one of the added distributions."""
         if imported.threads > 1:
-            raise SandboxFailed("it starts threads when it is imported, and a fork has only one")
+            raise ImportFailed("it starts threads when it is imported, and a fork has only one", imported.threaded)
         known = set(self.profile.modules_for(parent.packages))
         for key in sorted(added):
             own = set(self.profile.modules_for(parent.packages | {key})) - known

@@ -59,6 +59,8 @@ class Imported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failed: dict[str, str]
     """Module -> error, of those that failed."""
     seen: Observed = NOTHING_SEEN
+    threaded: str = ""
+    """The first module after whose import there was more than one thread."""
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
