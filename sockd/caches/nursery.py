@@ -256,7 +256,7 @@ class Nursery:
         self.save()
 
     def _plan(self, closure: frozenset[str]) -> selection.NewNode | None:
-        depths = {node.id: node.depth for node in self._tree.nodes}
+        depths = {node.id: node.depth for node in self._tree.nodes if node.zygote.may_spawn}
         nodes: list[selection.NodeView] = [*self._tree.nodes, *self._under_way]
         costs, refused = self._package_costs(), self.refused.keys
         if self._config.policy == "sock":

@@ -141,6 +141,16 @@ class Zygote:
         return self._wire is not None and not self._wire.closed
 
     @property
+    def may_fork(self) -> bool:
+        """Whether there is a uid for another sandbox."""
+        return self.uids.has_uid
+
+    @property
+    def may_spawn(self) -> bool:
+        """Whether there are uids for another child Zygote."""
+        return self.uids.has_child
+
+    @property
     def in_flight(self) -> int:
         """Forks and imports that it has been asked for and has not answered."""
         return self._wire.in_flight if self._wire else 0

@@ -40,6 +40,7 @@ class FakeZygote:
         self.pidfd = os.pidfd_open(os.getpid())
         self.imported: list[str] = []
         self.closed = False
+        self.may_spawn = self.may_fork = True
 
     async def import_modules(self, request: ImportRequest, *, deadline_s: float) -> Imported:
         self.tree.imports.append((sorted(request.paths), list(request.modules)))
@@ -404,3 +405,16 @@ async def test_a_forgiven_package_is_tried_again(tmp_path: Path) -> None:
         assert nursery.forgive("a") == [] and nursery.forgive("b") == [B]
         await observed(nursery, tree, B, function="g")
         assert tree.packages() == [set(), {B}]
+
+
+@pytest.mark.parametrize("policy", ["measured", "sock"])
+async def test_a_zygote_without_uids_for_children_is_no_parent(tmp_path: Path, policy: str) -> None:
+    tree = Tree()
+    async with nursery_of(tree, tmp_path / "learned.json", policy=policy) as nursery:
+        await observed(nursery, tree, A)
+        tree.zygotes[1].may_spawn = False
+        await observed(nursery, tree, A, B, function="g")
+        assert tree.packages() == [set(), {A}, {A, B}] and tree.nodes[2].depth == 1
+        tree.zygotes[0].may_spawn = False
+        await observed(nursery, tree, B, function="h")
+        assert len(tree.nodes) == 3 and len(tree.zygotes) == 3
