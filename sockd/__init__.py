@@ -5,6 +5,8 @@ For people who write functions, `sockd.function` and its errors are here (`sockd
 
 from __future__ import annotations
 
+__version__ = "0.1.0"
+
 TYPE_CHECKING = False  # typing would be most of what this file costs; type checkers know this name
 if TYPE_CHECKING:
     from typing import Any

@@ -136,8 +136,10 @@ class ZygoteConfig(Slice, frozen=True):
     """Who is evicted: by what was measured, or SOCK's published heuristic."""
     max_depth: int = 4
     """Of the tree, below the root."""
-    max_modules: int = 2000
+    max_modules: int = 5000
     """Most modules that one Zygote imports ahead, and most that one function may report."""
+    learners: int = 2
+    """How many Zygotes are made at a time. With 2 or more, one of them is left for Zygotes that have not failed."""
     import_deadline_s: float = 30.0
     """How long a Zygote may import."""
     canary_deadline_s: float = 2.0

@@ -281,6 +281,9 @@ class Daemon:
         await packages.ensure(closure, progress=progress)
         return sorted(closure.keys)
 
+    def forgive_packages(self, name: str | None) -> list[str]:
+        return self._worker.nursery.forgive(name)
+
     async def remove_package(self, key: str) -> None:
         await self._worker.packages.remove(key, users=self._worker.functions.users)
         self._worker.nursery.forget(key)

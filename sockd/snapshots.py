@@ -9,12 +9,13 @@ import time
 from typing import Any
 
 from initscripts.process import missing
+from sockd import __version__
+from sockd.caches.refusals import Refusal
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.http.metrics import Metrics
 from sockd.http.worker_api import Tree, TreeNode
 from sockd.worker import Worker
 
-VERSION = "0.1.0"
 MOST_REASONS = 5
 """Why a Zygote was passed over: so many of the reasons are shown in the tree."""
 
@@ -23,7 +24,7 @@ def status(worker: Worker) -> dict[str, Any]:
     """For `/status` and `sockd status`."""
     budget = worker.budget
     return {
-        "version": VERSION,
+        "version": __version__,
         "functions": len(worker.functions.all()),
         "sandboxes": sandbox_counts(worker),
         "queued": worker.functions.waiting(),
@@ -102,14 +103,15 @@ def tree_snapshot(worker: Worker) -> Tree:
 
     roots = children.get(None, [])
     refused = [
-        {"package": requirement(worker, entry.key), "reason": entry.reason} for entry in worker.nursery.refused.list()
+        {"package": requirement(worker, entry.key), "reason": entry.reason, **_refusal(entry)}
+        for entry in worker.nursery.refused.list()
     ]
     return {"root": show(roots[0]) if roots else None, "refused": refused}
 
 
 def package_rows(worker: Worker) -> list[dict[str, Any]]:
     """The install cache, a row per distribution."""
-    reasons = {entry.key: entry.reason for entry in worker.nursery.refused.list()}
+    refused = {entry.key: entry for entry in worker.nursery.refused.list()}
     return [
         {
             "key": package.key,
@@ -117,10 +119,15 @@ def package_rows(worker: Worker) -> list[dict[str, Any]]:
             "version": package.version,
             "size_bytes": package.size_bytes,
             "functions": list(package.used_by),
-            **({"reason": reasons[package.key]} if package.key in reasons else {}),
+            **({"reason": entry.reason, **_refusal(entry)} if (entry := refused.get(package.key)) else {}),
         }
         for package in worker.packages.snapshot(worker.functions.users)
     ]
+
+
+def _refusal(entry: Refusal) -> dict[str, Any]:
+    """Where a distribution failed, and in how many seconds it may be tried again."""
+    return {"zygote": entry.node, "tries": entry.tries, "retry_in_s": max(entry.retry_s - time.time(), 0.0)}
 
 
 def requirement(worker: Worker, key: str) -> str:

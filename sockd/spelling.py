@@ -10,3 +10,11 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 10 else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} GB"
+
+
+def span(seconds: float) -> str:
+    """A time to come, in the largest unit that fits."""
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

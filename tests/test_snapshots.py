@@ -7,8 +7,8 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from sockd.caches.import_profile import RefusedPackages
 from sockd.caches.install_cache import PackageSnapshot
+from sockd.caches.refusals import AFTER_DEADLINE_S, Refusals
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.snapshots import package_rows, requirement, tree_snapshot
 
@@ -32,9 +32,9 @@ class Packages:
 
 
 def worker(*nodes: ZygoteNode) -> Any:
-    refused = RefusedPackages()
-    refused.refuse(B, "it hangs", 1.0)
-    refused.refuse(GONE, "it was there", 2.0)
+    refused = Refusals()
+    refused.refuse(B, "it hangs", module="b.core", node="a, b", by_deadline=True)
+    refused.refuse(GONE, "it was there")
     return SimpleNamespace(
         tree=SimpleNamespace(nodes=list(nodes)),
         nursery=SimpleNamespace(refused=refused),
@@ -70,13 +70,13 @@ def test_a_tree_whose_root_is_being_restarted_is_shown_without_it() -> None:
 
 def test_refused_packages_have_their_reasons_in_both_lists() -> None:
     state = worker(node(0, set(), None))
-    assert tree_snapshot(state)["refused"] == [
-        {"package": "b==2.0", "reason": "it hangs"},
-        {"package": GONE, "reason": "it was there"},
-    ]
+    refused, gone = tree_snapshot(state)["refused"]
+    assert (refused["package"], refused["reason"], refused["zygote"]) == ("b==2.0", "b.core: it hangs", "a, b")
+    assert refused["tries"] == 1 and 0 < refused["retry_in_s"] <= AFTER_DEADLINE_S
+    assert (gone["package"], gone["reason"]) == (GONE, "it was there")
     first, second = package_rows(state)
     assert first["functions"] == ["f"] and "reason" not in first
-    assert second["functions"] == [] and second["reason"] == "it hangs"
+    assert second["functions"] == [] and second["reason"] == "b.core: it hangs"
 
 
 def test_a_package_that_left_the_store_is_shown_by_its_key() -> None:

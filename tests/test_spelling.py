@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from sockd.spelling import size
+from sockd.spelling import size, span
 
 
 def test_sizes() -> None:
     assert [size(n) for n in (0, 1023, 2048, 5 << 20, 3 << 30)] == ["0 B", "1023 B", "2.0 KB", "5.0 MB", "3.0 GB"]
+
+
+def test_spans() -> None:
+    assert [span(s) for s in (0.4, 119, 300, 7200, 86400 * 3)] == ["0 s", "119 s", "5 minutes", "2 hours", "3 days"]

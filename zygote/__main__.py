@@ -1,9 +1,10 @@
 """The root Zygote: exec'd once by farm init, bare interpreter and standard library; every other interpreter is its child.
 
-    python -I -S /opt/sockd/zygote <control fd> <cgroup procs fds, comma-separated> <filters as hex, comma-separated>
+    python -s -S /opt/sockd/zygote <control fd> <cgroup procs fds, comma-separated> <filters as hex, comma-separated>
 
 It keeps two capabilities, CAP_SETUID and CAP_SETGID, to write its children's id maps, and runs no code but ours and the
-standard library's. `-S` keeps the interpreter's own site-packages out of every function.
+standard library's. `-S` keeps the interpreter's own site-packages out of every function. The daemon sets all variables of the
+exec, so there is none of Python's to ignore.
 """
 
 from __future__ import annotations

@@ -66,14 +66,15 @@ def import_modules(message: dict) -> dict:
 def report_imports(file: int, count: int) -> int:
     """Do what a memory file asks for and write there what was done; its length. Nothing of it is left for the forks."""
     _native.grow_apart()
-    report = json.dumps(imported(json.loads(os.pread(file, count, 0))), ensure_ascii=False).encode(errors="replace")
+    done = imported(json.loads(os.pread(file, count, 0)), file)
+    report = json.dumps(done, ensure_ascii=False).encode(errors="replace")
     if len(report) > protocol.IMPORT_REPORT_MAX_BYTES:
         raise ValueError(f"the report of its imports has {len(report)} bytes, limit {protocol.IMPORT_REPORT_MAX_BYTES}")
     return os.pwrite(file, report, 0)
 
 
-def imported(request: dict) -> dict:
-    """The report on an import.
+def imported(request: dict, file: int) -> dict:
+    """The report on an import. Args: file: notes which module is being imported, in case that the import ends this process.
 
     Which modules is what functions said to have imported, and a function may say anything: what the packages do not bring,
     a test suite of the standard library for one, is not imported for all others."""
@@ -86,20 +87,25 @@ def imported(request: dict) -> dict:
     os.environ.update(request["env"])
     started = time.monotonic()
     failed: dict[str, str] = {}
+    threaded = ""
     gc.disable()
     with fork_hooks.Watch(), Observer() as observer:
         package_path.share(request["paths"], request["pth"])
-        for name in request["modules"]:
+        for begun, name in enumerate(request["modules"], 1):
+            os.pwrite(file, protocol.IMPORT_PROGRESS.pack(begun), protocol.IMPORT_MAX_BYTES)
             try:
                 if name.partition(".")[0] not in offered:
                     raise ModuleNotFoundError(f"{name} is not in these packages")
                 __import__(name)
             except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
                 failed[name] = f"{type(error).__name__}: {error}"[:500] if len(failed) < MOST_WORDS else ""
+            if not threaded and hygiene.thread_count() > 1:
+                threaded = name
     seconds = time.monotonic() - started
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")
-    return {"seconds": seconds, "threads": hygiene.thread_count(), "failed": failed, "seen": observer.report()}
+    threads, seen = hygiene.thread_count(), observer.report()
+    return {"seconds": seconds, "threads": threads, "threaded": threaded, "failed": failed, "seen": seen}
 
 
 def settle() -> None:

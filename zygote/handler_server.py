@@ -235,5 +235,5 @@ def imported(seconds: dict[str, float]) -> list[tuple[str, str, float]]:
         except Exception:  # it is gone, or a package put something of its own in its place
             continue
         if isinstance(origin, str) and origin.startswith("/packages/"):
-            found.append((origin.split("/", 3)[2], name, spent))
+            found.append((origin.split("/", 3)[2], name, round(spent, 6)))
     return found[:MODULES_MAX]

@@ -52,9 +52,12 @@ CONTROL_MAX_FDS = 16
 CONTROL_ANSWER_MAX_BYTES = 32 * 1024
 """Longest answer of a Zygote: its daemon reads it between two requests of others."""
 IMPORT_MAX_BYTES = 1 << 20
-"""Size of the memory file of an `import`, which neither end can change."""
+"""Longest request of an `import`, in a memory file whose size neither end can change."""
 IMPORT_REPORT_MAX_BYTES = 256 * 1024
 """Longest report in it: the daemon reads it between two requests of others."""
+IMPORT_PROGRESS = Struct("<I")
+"""What follows IMPORT_MAX_BYTES in that file: how many of the modules the Zygote has begun to import."""
+IMPORT_FILE_BYTES = IMPORT_MAX_BYTES + IMPORT_PROGRESS.size
 
 ENVIRONMENT = {"HOME": "/tmp", "LAMBDA_TASK_ROOT": "/var/task", "PWD": "/var/task", "TZ": ":UTC"}
 """What every function's environment begins with, over that of the root Zygote's exec; INIT adds what is the function's own."""
@@ -85,9 +88,9 @@ HEAD_MAX_BYTES = 64 * 1024
 HEAD_MAX_HEADERS = 256
 FAILED_MAX_BYTES = 64 * 1024
 """Longest error, as JSON: the runtime cuts text and stack to fit."""
-MODULES_MAX_BYTES = 128 * 1024
-MODULES_MAX = 2000
-"""Most modules in it; what one Zygote imports at most by default."""
+MODULES_MAX_BYTES = 256 * 1024
+MODULES_MAX = 5000
+"""Most modules in it; what one Zygote imports at most by default. litellm: 2 400 modules, 190 KB."""
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
 _CONTROLS = bytes([*range(9), *range(10, 32), 127])
 

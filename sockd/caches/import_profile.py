@@ -1,7 +1,7 @@
 """What functions were really seen importing, by distribution: the source of what a Zygote pre-imports. Pure but for
 load/save.
 
-Owns the observations and the record of refused packages, both published to `state/learned.json`. Knows nothing of
+Owns the observations; publishes them and the record of refused packages (`refusals`) to `state/learned.json`. Knows nothing of
 Zygotes, processes or paths.
 
 What a Zygote may import: only modules of distributions in its set, and of those only modules that a function whose
@@ -19,16 +19,21 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-FORMAT = 2
-"""Format of `learned.json`. Of 1, an older worker's, what functions imported is taken over; what failed and was refused is tried
-again, as its plans were not closed under requirements. Any other is dropped: it can be learned again."""
+from sockd import __version__
+from sockd.caches.refusals import Refusals
+
+FORMAT = 3
+"""Format of `learned.json`. Of 1 and 2, older workers', and of another version of the worker or of Python, what functions
+imported is taken over; what failed and was refused is tried again. Any other format is dropped: it can be learned again."""
+WORKER = f"{__version__} {sys.version}"
 
 
 class Seen(NamedTuple):
@@ -57,7 +62,7 @@ class ImportProfile:
     """The imports of recent functions, and what follows for a Zygote's set of distributions."""
 
     def __init__(
-        self, *, max_modules: int = 2000, share: float = 0.5, max_functions: int = 512, max_alike: int = 8
+        self, *, max_modules: int = 5000, share: float = 0.5, max_functions: int = 512, max_alike: int = 8
     ) -> None:
         """Empty.
 
@@ -96,6 +101,10 @@ class ImportProfile:
         """Notes modules that could not be imported in a Zygote of `keys`; sets without more than these skip them."""
         for module in modules:
             self._failed[module] = self._failed.get(module, frozenset()) | keys
+
+    def forgive(self, key: str) -> None:
+        """Lets the modules that failed in Zygotes with a distribution be tried again."""
+        self._failed = {module: keys for module, keys in self._failed.items() if key not in keys}
 
     def modules_for(self, keys: Iterable[str]) -> list[str]:
         """The modules that a Zygote of these distributions imports, parents first, in the order functions imported
@@ -198,57 +207,9 @@ class ImportProfile:
             self._observations.popitem(last=False)
 
 
-@dataclass(frozen=True, slots=True)
-class NotCacheable:
-    """A distribution that no Zygote imports any more, and why."""
-
-    key: str
-    reason: str
-    time_s: float
-    """Unix time."""
-
-
-class RefusedPackages:
-    """The record of distributions that are not cacheable; their users import them in the handler."""
-
-    def __init__(self) -> None:
-        """Empty."""
-        self._refused: dict[str, NotCacheable] = {}
-
-    def refuse(self, key: str, reason: str, time_s: float) -> None:
-        """Records a distribution; the first reason stands."""
-        self._refused.setdefault(key, NotCacheable(key, reason, time_s))
-
-    def is_refused(self, key: str) -> bool:
-        """True when no Zygote should import this distribution."""
-        return key in self._refused
-
-    def forgive(self, key: str) -> None:
-        """Lets a distribution be tried again; nothing happens when it was not refused."""
-        self._refused.pop(key, None)
-
-    @property
-    def keys(self) -> frozenset[str]:
-        """Every refused distribution, for `next_node`."""
-        return frozenset(self._refused)
-
-    def list(self) -> list[NotCacheable]:
-        """Every refusal, the oldest first."""
-        return sorted(self._refused.values(), key=lambda refusal: (refusal.time_s, refusal.key))
-
-    def to_json(self) -> Sequence[Sequence[Any]]:
-        """Everything recorded, as plain data."""
-        return [[refusal.key, refusal.reason, refusal.time_s] for refusal in self.list()]
-
-    def update_from_json(self, data: Sequence[Sequence[Any]]) -> None:
-        """Adds what `to_json` gave. Raises: ValueError or TypeError when it is not that."""
-        for key, reason, time_s in data:
-            self.refuse(_text(key), _text(reason), float(time_s))
-
-
-def save_learned(path: Path, profile: ImportProfile, refused: RefusedPackages) -> None:
+def save_learned(path: Path, profile: ImportProfile, refused: Refusals) -> None:
     """Publishes both by rename: a reader, or the next daemon, sees the old file or the new one. Raises: OSError."""
-    data = {"format": FORMAT, "imports": profile.to_json(), "refused": refused.to_json()}
+    data = {"format": FORMAT, "worker": WORKER, "imports": profile.to_json(), "refused": refused.to_json()}
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(draft, "x", opener=_for_us_alone) as file:
@@ -265,26 +226,26 @@ def _for_us_alone(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def load_learned(path: Path, **bounds: Any) -> tuple[ImportProfile, RefusedPackages, str | None]:
+def load_learned(path: Path, **bounds: Any) -> tuple[ImportProfile, Refusals, str | None]:
     """What an earlier daemon learned, and, when that could not be read, why both start empty (for the log).
 
     Args:
         path: `state/learned.json`; missing is not an error.
         bounds: as for `ImportProfile`."""
-    profile, refused = ImportProfile(**bounds), RefusedPackages()
+    profile, refused = ImportProfile(**bounds), Refusals()
     try:
         data = json.loads(path.read_text())
-        if data["format"] == 1:
-            data = {"imports": {**data["imports"], "failed": {}}, "refused": []}
-        elif data["format"] != FORMAT:
+        if data["format"] not in (1, 2, FORMAT):
             raise ValueError(f"format {data['format']!r}, this daemon writes {FORMAT}")
+        if data["format"] != FORMAT or data.get("worker") != WORKER:
+            data = {"imports": {**data["imports"], "failed": {}}, "refused": []}
         profile.update_from_json(data["imports"])
         refused.update_from_json(data["refused"])
     except FileNotFoundError:
         return profile, refused, None
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         problem = f"{path}: starting without what was learned: {type(error).__name__}: {error}"
-        return ImportProfile(**bounds), RefusedPackages(), problem
+        return ImportProfile(**bounds), Refusals(), problem
     return profile, refused, None
 
 

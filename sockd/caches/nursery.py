@@ -1,8 +1,9 @@
 """Where new Zygotes come from: decided by policy, made off the critical path, tried before they serve.
 
-Owns the one background task that grows the tree, and the record of what was learned. A package that starts threads,
-crashes, exits or hangs in a Zygote takes nobody with it: the Zygote is thrown away, the package that did it is found by
-importing one distribution at a time, and recorded; from then on its users import it themselves.
+Owns the background tasks that grow the tree (`zygote.learners`), and the record of what was learned. A package that starts
+threads, crashes, exits or hangs in a Zygote takes nobody with it: the Zygote is thrown away, the package that did it is found by
+importing one distribution at a time, and recorded; until the refusal ends its users import it themselves. One learner always is
+left for Zygotes that have not failed: no search for a harmful package delays them.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import asyncio
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from sockd.caches import eviction, selection
-from sockd.caches.distribution import SANDBOX_STORE, in_order
+from sockd.caches.distribution import SANDBOX_STORE, in_order, name_of
 from sockd.caches.import_hits import ImportHits
 from sockd.caches.import_profile import Seen, load_learned, save_learned
 from sockd.caches.provided_names import Provided
@@ -28,18 +31,45 @@ from sockd.config import ZygoteConfig
 from sockd.errors import NoCapacity, SandboxFailed, SockdError
 from sockd.kernel import pidfds
 from sockd.sandbox import environment as environments
-from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.control import ZygoteGone, ZygoteLate
 from sockd.sandbox.imported import Imported, ImportRequest
 from sockd.sandbox.zygote import Zygote
 
 BYTES_PER_IMPORT_SECOND = 250 << 20
 """Memory of a package that was not measured yet, from its import time: 200-310 MB a second (numpy, pandas, Django)."""
 TOP_DEMANDS = 128
+MAX_WAITING = 1024
+"""Most closures that wait for a Zygote; a further one is considered again at its function's next start."""
 TRIES = 3
 """How often a Zygote is made anew without the modules that failed in the last."""
 POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
 
 _log = logging.getLogger(__name__)
+
+
+class UnderWay(NamedTuple):
+    """A Zygote that a learner is making, as the policies see it: no parent yet, and not made twice."""
+
+    id: str
+    packages: frozenset[str]
+    parent: ZygoteNode
+    bytes: int
+
+
+class Failed(NamedTuple):
+    """A plan whose Zygote failed; the search for the harmful package is to come. It is under way until then."""
+
+    plan: selection.NewNode
+    entry: UnderWay
+
+
+class ImportFailed(SandboxFailed):
+    """A distribution cannot be imported in a Zygote."""
+
+    def __init__(self, message: str, module: str) -> None:
+        """Args: module: empty if it is not known."""
+        super().__init__(message)
+        self.module = module
 
 
 class Nursery:
@@ -61,16 +91,22 @@ class Nursery:
         self._provided = provided
         self._sharing = Sharing(provided, lambda: self.refused.keys)
         self._waiting: dict[frozenset[str], ImportView] = {}
+        self._failed: deque[Failed] = deque()
+        self._searching = 0
+        self._under_way: list[UnderWay] = []
         self._stale: dict[ZygoteNode, None] = {}
         self._wake = asyncio.Event()
         self._random = random.Random()
-        self._task = asyncio.get_running_loop().create_task(self._grow(), name="nursery")
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._grow(), name="nursery") for _ in range(config.learners)]
 
     def consider(self, view: ImportView) -> None:
         """A function with these packages was started: perhaps a better Zygote is worth making."""
         closure = view.closure
         self._tree.demand.hit(closure, time.monotonic())
-        if closure and self._config.enabled and not any(node.packages == closure for node in self._tree.nodes):
+        if not closure or not self._config.enabled or any(node.packages == closure for node in self._tree.nodes):
+            return
+        if closure in self._waiting or len(self._waiting) < MAX_WAITING:
             self._waiting[closure] = view
             self._wake.set()
 
@@ -89,6 +125,16 @@ class Nursery:
             self._stale[node] = None
             self._wake.set()
 
+    def forgive(self, name: str | None) -> list[str]:
+        """Forget the failures of all versions of a distribution, or of all distributions; the keys that were refused."""
+        forgiven = [key for key in self.refused.keys if name is None or name in (key, name_of(key))]
+        for key in forgiven:
+            self.refused.forgive(key)
+            self.profile.forgive(key)
+        self._sharing.forget()
+        self.save()
+        return sorted(forgiven)
+
     def forget(self, key: str) -> None:
         """A distribution was removed from the install cache: forget it, and every Zygote that holds it."""
         self.profile.forget(key)
@@ -105,8 +151,9 @@ class Nursery:
 
     async def aclose(self) -> None:
         """Stop growing and save what was learned."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
         self.save()
 
     def save(self) -> None:
@@ -116,22 +163,28 @@ class Nursery:
         except OSError as error:
             _log.warning("what was learned cannot be saved: %s", error.strerror)
 
-    # -- the one task
+    # -- the learners
 
     async def _grow(self) -> None:
         while True:
             await self._wake.wait()
-            while self._waiting or self._stale:
+            while self._waiting or self._stale or self._may_search():
                 try:
                     if self._waiting:
                         await self._grow_for(self._waiting.pop(next(iter(self._waiting))))
-                    else:
+                    elif self._stale:
                         node = next(iter(self._stale))
                         del self._stale[node]
                         await self._refresh(node)
+                    else:
+                        await self._search(self._failed.popleft())
                 except Exception:
                     _log.exception("a Zygote could not be made")
             self._wake.clear()
+
+    def _may_search(self) -> bool:
+        """Whether a plan failed, and a learner is left for the others."""
+        return bool(self._failed) and self._searching < max(self._config.learners - 1, 1)
 
     async def _grow_for(self, view: ImportView) -> None:
         plan = self._plan(view.closure)
@@ -140,13 +193,42 @@ class Nursery:
         parent = next(node for node in self._tree.nodes if node.id == plan.parent_id)
         if not self._make_room(plan):
             return
+        entry = self._begin(parent, plan)
         try:
-            self._tree.add(await self._provision(parent, plan))
+            await self._make(parent, plan)
         except NoCapacity as error:
             _log.warning("a Zygote for %s cannot be made: %s", sorted(plan.packages), error)
         except (SandboxFailed, OSError, TimeoutError) as error:
-            await self._blame(parent, plan, error)
+            _log.warning("a Zygote for %s failed: %s; looking for the package", sorted(plan.packages), said(error))
+            self._failed.append(Failed(plan, entry))
+            return
+        finally:
+            if not self._failed or self._failed[-1].entry is not entry:
+                self._under_way.remove(entry)
         self.save()
+
+    def _begin(self, parent: ZygoteNode, plan: selection.NewNode) -> UnderWay:
+        """Until the entry is removed, no other learner makes this Zygote, evicts its parent or takes its memory."""
+        entry = UnderWay(f"under way: {id(plan)}", plan.packages, parent, plan.bytes)
+        self._under_way.append(entry)
+        return entry
+
+    async def _make(self, parent: ZygoteNode, plan: selection.NewNode) -> None:
+        """A node of the tree. Raises: as `_provision`."""
+        self._tree.add(await self._provision(parent, plan))
+        for key in plan.added:
+            self.refused.forgive(key)  # a later failure is a first one again
+
+    async def _search(self, failed: Failed) -> None:
+        """Find the distribution that failed, unless the parent is gone or a search has found one already."""
+        self._searching += 1
+        try:
+            if failed.entry.parent in self._tree.nodes and not failed.plan.added & self.refused.keys:
+                await self._blame(failed.entry.parent, failed.plan)
+        finally:
+            self._under_way.remove(failed.entry)
+            self._searching -= 1
+            self.save()
 
     async def _refresh(self, node: ZygoteNode) -> None:
         """Make a node anew with what its users were seen importing since; the old one serves until then, or stays."""
@@ -160,16 +242,27 @@ class Nursery:
         plan = selection.NewNode(
             parent.id, node.packages, added, node.seconds_saved, rate, benefit=0.0, bytes=node.unique_bytes
         )
+        entry = self._begin(node, plan)  # the node itself must not be evicted meanwhile
         try:
-            self._tree.replace(node, await self._provision(parent, plan))
+            new = await self._provision(parent, plan)
+            if node in self._tree.nodes:
+                self._tree.replace(node, new)
+            else:
+                self._tree.add(new)
         except (SockdError, OSError, TimeoutError) as error:
-            _log.warning("%s stays as it is, without %s: %s", node.id, ", ".join(sorted(missing)), error or "timeout")
-            self.profile.failed(node.packages, missing)
+            _log.warning("%s stays as it is, without %s: %s", node.id, ", ".join(sorted(missing)), said(error))
+            if passed_deadline(error) or isinstance(error, NoCapacity):
+                # A busy host may be the cause: tried again when users have spent on it what the deadline allows.
+                node.late_seconds = -self._config.import_deadline_s
+            else:
+                self.profile.failed(node.packages, missing)
+        finally:
+            self._under_way.remove(entry)
         self.save()
 
     def _plan(self, closure: frozenset[str]) -> selection.NewNode | None:
-        nodes = self._tree.nodes
-        depths = {node.id: node.depth for node in nodes}
+        depths = {node.id: node.depth for node in self._tree.nodes if node.zygote.may_spawn}
+        nodes: list[selection.NodeView] = [*self._tree.nodes, *self._under_way]
         costs, refused = self._package_costs(), self.refused.keys
         if self._config.policy == "sock":
             return selection.sock_next_node(
@@ -209,10 +302,12 @@ class Nursery:
         nodes = {node.id: node for node in self._tree.nodes}
         stats = [node.stats(now_s) for node in nodes.values()]
         free = (self._config.memory_mb << 20) - sum(node.unique_bytes for node in nodes.values())
+        free -= sum(entry.bytes for entry in self._under_way)
         if self._config.policy == "measured" and not eviction.worth_making(plan, stats, free, self._limits):
             return False
         need = eviction.room_needed(plan, len(stats), free, self._limits)
-        others = [node for node in stats if node.id != plan.parent_id]
+        parents = {plan.parent_id, *(entry.parent.id for entry in self._under_way)}
+        others = [node for node in stats if node.id not in parents]
         victims = [nodes[victim] for victim in POLICIES[self._config.policy](others, need, now_s)]
         if sum(victim.unique_bytes for victim in victims) < need:
             return False
@@ -275,12 +370,13 @@ class Nursery:
     def _check(self, imported: Imported, parent: ZygoteNode, added: Iterable[str]) -> None:
         """Raises: SandboxFailed when forks would lack threads, or have nothing of one of the added distributions."""
         if imported.threads > 1:
-            raise SandboxFailed("it starts threads when it is imported, and a fork has only one")
+            raise ImportFailed("it starts threads when it is imported, and a fork has only one", imported.threaded)
         known = set(self.profile.modules_for(parent.packages))
         for key in sorted(added):
             own = set(self.profile.modules_for(parent.packages | {key})) - known
             if own and own <= imported.failed.keys():
-                raise SandboxFailed(f"it cannot be imported in a Zygote: {imported.failed[min(own)]}")
+                module = min(own)
+                raise ImportFailed(f"it cannot be imported in a Zygote: {imported.failed[module]}", module)
 
     async def _try_canary(self, node: ZygoteNode) -> None:
         """One fork must get through confinement and warm-up in time; it becomes the node's first spare."""
@@ -294,9 +390,8 @@ class Nursery:
         else:
             canary.destroy()
 
-    async def _blame(self, parent: ZygoteNode, plan: selection.NewNode, error: Exception) -> None:
+    async def _blame(self, parent: ZygoteNode, plan: selection.NewNode) -> None:
         """Find the distribution that a Zygote cannot hold, by importing one after the other, each with its canary."""
-        _log.warning("a Zygote for %s failed: %s; looking for the package", sorted(plan.packages), error or "timeout")
         zygote: Zygote | None = None
         culprit = ""
         try:
@@ -312,7 +407,7 @@ class Nursery:
             _log.warning("no memory to find it: %s", reason)
         except (SockdError, OSError, TimeoutError) as reason:
             if culprit:
-                self._refuse(culprit, str(reason) or "a fork of it did not answer in time")
+                self._refuse(plan, culprit, said(reason), reason)
         else:
             await self._try_again(parent, plan)
         finally:
@@ -320,20 +415,34 @@ class Nursery:
                 zygote.close()
 
     async def _try_again(self, parent: ZygoteNode, plan: selection.NewNode) -> None:
-        """Alone each is harmless. If they are together, too, it was our failure and not theirs: a refusal is for good."""
+        """Alone each is harmless. If they are together, too, it was our failure and not theirs."""
         try:
-            self._tree.add(await self._provision(parent, plan))
+            await self._make(parent, plan)
         except NoCapacity as reason:
             _log.warning("no memory to try again: %s", reason)
         except (SandboxFailed, OSError, TimeoutError) as reason:
             for key in plan.added:
-                self._refuse(key, f"only together with others: {reason or 'it did not answer in time'}")
+                self._refuse(plan, key, f"only together with others: {said(reason)}", reason)
 
-    def _refuse(self, key: str, reason: str) -> None:
-        _log.warning("%s is not cacheable: %s", key, reason)
-        self.refused.refuse(key, reason, time.time())
+    def _refuse(self, plan: selection.NewNode, key: str, cause: str, error: Exception) -> None:
+        node = ", ".join(sorted(map(name_of, plan.packages)))
+        refusal = self.refused.refuse(
+            key, cause, module=getattr(error, "module", ""), node=node, by_deadline=passed_deadline(error)
+        )
+        minutes = (refusal.retry_s - refusal.time_s) / 60
+        _log.warning("%s is not imported ahead for %.0f minutes: %s (Zygote of %s)", key, minutes, refusal.reason, node)
 
     def _suspects(self, plan: selection.NewNode) -> list[str]:
         """The new distributions, those with the shortest imports first: dependencies before what depends on them."""
         costs = self._package_costs()
         return sorted(plan.added, key=lambda key: (costs[key].seconds if key in costs else 0.0, key))
+
+
+def passed_deadline(error: Exception) -> bool:
+    """Whether time ran out, which a busy host may cause."""
+    return isinstance(error, TimeoutError | ZygoteLate)
+
+
+def said(error: Exception) -> str:
+    """An error in words."""
+    return str(error) or "a fork of it did not answer in time"

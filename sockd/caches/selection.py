@@ -199,6 +199,8 @@ def sock_next_node(
         for node in nodes
         if depths.get(node.id, limits.max_depth) < limits.max_depth and sharing.serves(node.packages, packages)
     ]
+    if not parents:
+        return None
     parent = best_node(parents, packages, rng)
     added = packages - parent.packages
     saved = _seconds(added, costs)

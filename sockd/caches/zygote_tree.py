@@ -97,7 +97,9 @@ class ZygoteTree:
         root = self.root  # without it, none qualifies
         if not self._config.enabled or not view.closure:
             return root
-        return best_node(self.nodes, view.closure, self._random, lambda node: not node.refusal(view))
+        return best_node(
+            self.nodes, view.closure, self._random, lambda node: node.zygote.may_fork and not node.refusal(view)
+        )
 
     def passed_over(self, view: ImportView) -> list[tuple[ZygoteNode, str]]:
         """Nodes with more packages of this function than the one that serves it, which must not; and why. The largest first."""
@@ -165,7 +167,7 @@ class ZygoteTree:
 
     def refill(self, node: ZygoteNode) -> None:
         """Make as many spares as the node's recent rate asks for, in the background; never waits."""
-        if self._closed or node not in self.nodes:
+        if self._closed or node not in self.nodes or not node.zygote.may_fork:
             return
         missing = self._wanted(node) - len(node.spares) - node.spares_coming
         if missing > 0 and not node.spares_coming:

@@ -41,7 +41,7 @@ COMMANDS = {
     "imports": ("sockd.cli.imports", "Show what a function imports, and what that costs."),
     "trace": ("sockd.cli.trace", "Show where the time of an invocation went."),
     "initscript": ("sockd.cli.initscript", "Build, check, try and record initscripts."),
-    "packages": ("sockd.cli.packages", "List, add and remove installed packages."),
+    "packages": ("sockd.cli.packages", "List, add and remove installed packages; try refused ones again."),
     "sebs": ("sockd.cli.sebs", "Run SeBS, the serverless benchmark suite."),
     "bench": ("sockd.cli.bench", "Run a benchmark."),
     "selftest": ("sockd.cli.selftest", "Attack and break a private worker, and tell what came of it."),

@@ -10,12 +10,13 @@ import click
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.inputs import TEXT_BYTES, read_file
 from sockd.cli.output import USAGE, Failure, echo_lines, json_option, print_json, print_table, progress, say
+from sockd.cli.tree import refusal
 from sockd.spelling import size
 
 
 @click.group()
 def packages() -> None:
-    """List, add and remove installed packages."""
+    """List, add and remove installed packages; try those again that Zygotes could not import."""
 
 
 @packages.command()
@@ -33,7 +34,7 @@ def ls(state_dir: Path, as_json: bool) -> None:
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    return str(row["key"]), size(row["size_bytes"]), ", ".join(row.get("functions", ())), row.get("reason", "")
+    return str(row["key"]), size(row["size_bytes"]), ", ".join(row.get("functions", ())), refusal(row)
 
 
 @packages.command()
@@ -72,3 +73,18 @@ def rm(key: str, state_dir: Path, as_json: bool) -> None:
         print_json(removed)
     else:
         say(f"removed {key}")
+
+
+@packages.command()
+@click.argument("name", required=False)
+@state_dir_option
+@json_option
+def forgive(name: str | None, state_dir: Path, as_json: bool) -> None:
+    """Have Zygotes import a package again at the next start that needs it; without NAME all packages that are refused."""
+    forgiven = Management(state_dir).call("POST", "packages", "forgive", body=(name or "").encode())["forgiven"]
+    if as_json:
+        print_json(forgiven)
+    elif forgiven:
+        echo_lines(f"forgiven: {key}" for key in forgiven)
+    else:
+        say(f"{name} is not refused" if name else "no package is refused")

@@ -12,7 +12,7 @@ import click
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.output import echo_lines, json_option, print_json
 from sockd.cli.terminal import watch
-from sockd.spelling import size
+from sockd.spelling import size, span
 
 Node = dict[str, Any]
 
@@ -37,8 +37,17 @@ def tree(live: bool, state_dir: Path, as_json: bool) -> None:
 def lines(shown: dict[str, Any]) -> list[str]:
     """The tree as text."""
     root = shown["root"]
-    refused = [f"refused: {refused['package']}: {refused['reason']}" for refused in shown["refused"]]
+    refused = [f"refused: {row['package']}: {refusal(row)}" for row in shown["refused"]]
     return [*(_plain(root) if root is not None else ["no Zygote is running"]), *refused]
+
+
+def refusal(row: dict[str, Any]) -> str:
+    """Why no Zygote imports a package for now, and until when; empty if that is not so."""
+    if "reason" not in row:
+        return ""
+    where = f" (in a Zygote of {row['zygote']})" if row.get("zygote") else ""
+    again = f"; tried again in {span(row['retry_in_s'])}" if "retry_in_s" in row else ""
+    return f"{row['reason']}{where}{again}"
 
 
 def _label(node: Node) -> str:

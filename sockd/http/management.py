@@ -2,7 +2,7 @@
 
     GET    /functions                      GET    /status  /tree  /packages
     PUT    /functions/{name}     zip       POST   /packages        requirements text
-    GET    /functions/{name}               DELETE /packages/{key}
+    GET    /functions/{name}               DELETE /packages/{key}  POST /packages/forgive  a name, or nothing: all
     DELETE /functions/{name}
     POST   /functions/{name}/invoke       POST   /functions/{name}/record
     PUT    /functions/{name}/initscript   a WebAssembly module
@@ -53,6 +53,7 @@ INITSCRIPT_HEADER: Final = "x-sockd-initscript-bytes"
 """How many bytes of the body, before the zip, are a WebAssembly module."""
 LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, stall_s=math.inf, half_close=False)
 """For the server of this door: uploads take their time, and a client that leaves must be noticed."""
+_MAX_NAME_BYTES = 300
 _MAX_REQUIREMENTS_BYTES = 1 << 20
 
 
@@ -76,6 +77,7 @@ class Management:
             ("GET", "/tree", self._tree),
             ("GET", "/packages", self._packages),
             ("POST", "/packages", self._add_packages),
+            ("POST", "/packages/forgive", self._forgive_packages),
             ("DELETE", "/packages/{key}", self._remove_package),
         ]
         every = [*typed_routes(handlers), *management_logs.routes(worker), *management_live.routes(worker), *routes]
@@ -164,6 +166,10 @@ class Management:
             return await self._worker.add_packages(requirements, progress)
 
         return Work(add, contextlib.ExitStack())
+
+    async def _forgive_packages(self, request: Request) -> Response:
+        name = (await read_body(request, _MAX_NAME_BYTES)).decode(errors="replace").strip()
+        return respond(json_answer({"forgiven": self._worker.forgive_packages(name or None)}))
 
     async def _remove_package(self, request: Request) -> Response:
         key = request.path_params["key"]

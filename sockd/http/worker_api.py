@@ -43,8 +43,8 @@ class Tree(TypedDict):
     """The Zygote tree, and the packages that no Zygote may import."""
 
     root: TreeNode | None
-    refused: list[dict[str, str]]
-    """`{"package": "name==version", "reason": ...}`"""
+    refused: list[dict[str, Any]]
+    """`{"package": "name==version", "reason": ..., "zygote": packages of the Zygote that failed, "tries", "retry_in_s"}`"""
 
 
 class VersionsApi(Protocol):
@@ -160,10 +160,14 @@ class WorkerApi(Protocol):
         """The Zygote tree as it is now."""
 
     def packages(self) -> list[dict[str, Any]]:
-        """The install cache: `key`, `name`, `version`, `size_bytes`, `functions` that use it; `reason` if refused."""
+        """The install cache: `key`, `name`, `version`, `size_bytes`, `functions` that use it; `reason`, `zygote`, `tries` and
+        `retry_in_s` if no Zygote imports it for now."""
 
     async def add_packages(self, requirements: str, progress: Progress) -> list[str]:
         """Resolve and install; returns the keys of the closure. Raises: PackagesFailed."""
+
+    def forgive_packages(self, name: str | None) -> list[str]:
+        """Let Zygotes import a package again at once, by its name or key, or all; the keys that were refused."""
 
     async def remove_package(self, key: str) -> None:
         """Delete one distribution. Raises: SockdError: 404 if there is none, 400 if it is in use."""

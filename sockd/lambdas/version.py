@@ -152,7 +152,7 @@ def import_view(
         closure.keys,
         {key: packages.provided(key) for key in closure.keys},
         with_storage(provided_by(code)) if config.storage == "sockd" else provided_by(code),
-        environments.BASE | environment(record, config, packages.bin_paths(closure), number),
+        environments.BASE | environment(record, config, closure, packages, number),
     )
 
 
@@ -195,7 +195,7 @@ def init_message(
         "provided": provided(code, config.runtime),
         "paths": packages.paths(closure),
         "pth": packages.pth_paths(closure),
-        "env": environment(record, config, packages.bin_paths(closure), number),
+        "env": environment(record, config, closure, packages, number),
         "memory_mb": config.memory_mb,
         "open_files": config.open_files,
         "storage": config.storage,
@@ -224,11 +224,12 @@ def entry_file(code: Path, handler: str) -> str:
 
 
 def environment(
-    record: FunctionRecord, config: FunctionConfig, bin_paths: Sequence[str], number: str
+    record: FunctionRecord, config: FunctionConfig, closure: Closure, packages: InstallCache, number: str
 ) -> dict[str, str]:
     """What AWS sets for a function, and its own variables; what is the same for all is in its Zygote already."""
+    own = config.environment
     return {
-        **environments.path_variable(bin_paths),
+        **environments.path_variable(packages.bin_paths(closure)),
         "_HANDLER": record.handler,
         "AWS_LAMBDA_FUNCTION_NAME": record.name,
         "AWS_LAMBDA_FUNCTION_VERSION": number,
@@ -236,5 +237,6 @@ def environment(
         "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{record.name}",
         "AWS_LAMBDA_LOG_STREAM_NAME": number,
         "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
-        **config.environment,
+        **own,
+        **environments.python_path(own.get("PYTHONPATH", ""), SANDBOX_PATH, packages.paths(closure)),
     }

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import math
 
+import msgspec
+
 from sockd.errors import FunctionFailed, InvalidEvent, ResponseTooLarge, SandboxFailed, SockdError
 from zygote import protocol
 
 LONGEST_TYPE = 200
 """Characters of an error's type, as the handler server cuts it: it is remembered for every invocation."""
+_imports = msgspec.json.Decoder(list[tuple[str, str, float]])
 LONGEST_S = 3600.0
 """More than any import may take."""
 
@@ -38,11 +41,11 @@ def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
 def read_imports(body: bytes) -> list[tuple[str, str, float]]:
     """MODULES' body, checked: it comes from user code. Raises: ProtocolError."""
     try:
-        told = json.loads(body)
+        told = _imports.decode(body)
         if len(told) > protocol.MODULES_MAX:
             raise protocol.ProtocolError(f"MODULES of {len(told)} modules, limit {protocol.MODULES_MAX}")
-        return [(read_text(key), read_text(module), read_seconds(spent)) for key, module, spent in told]
-    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        return [(key, module, read_seconds(spent)) for key, module, spent in told]
+    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors are ValueErrors
         raise protocol.ProtocolError(f"MODULES is not a list of triples: {error}") from None
 
 

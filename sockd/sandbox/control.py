@@ -29,6 +29,13 @@ more sends them for the daemon's time."""
 class ZygoteGone(SandboxFailed):
     """The Zygote died, or broke the protocol and was given up, before it answered."""
 
+    module = ""
+    """Of an `import`: the module that was being imported."""
+
+
+class ZygoteLate(ZygoteGone):
+    """The Zygote did not answer within the deadline and was given up."""
+
 
 class ZygoteRefused(SandboxFailed):
     """The Zygote could not do what it was asked; it lives."""
@@ -51,6 +58,7 @@ class ControlWire:
         self._on_end = on_end
         self._pending: dict[int, asyncio.Future[Answer]] = {}
         self._next_id = 1
+        self._is_late = False
         self._strays = 0
         self._unsent: list[tuple[bytes, Sequence[int]]] = []
         sock.setblocking(False)
@@ -80,7 +88,7 @@ class ControlWire:
         self._push(data, fds)
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._pending[number] = future
-        timer = self._loop.call_later(deadline_s, self._end)
+        timer = self._loop.call_later(deadline_s, self._give_up)
         try:
             return await future
         except SandboxFailed:
@@ -117,7 +125,12 @@ class ControlWire:
         self._unsent.clear()
         for future in self._pending.values():
             if not future.done():
-                future.set_exception(ZygoteGone("the Zygote died or did not answer in time"))
+                late = self._is_late
+                future.set_exception(ZygoteLate("no answer in time") if late else ZygoteGone("the Zygote died"))
+
+    def _give_up(self) -> None:
+        self._is_late = True
+        self._end()
 
     def _end(self) -> None:
         if not self.closed:

@@ -97,7 +97,8 @@ class Farm:
     async def exec_zygote(self, control: socket.socket, procs_fds: Sequence[int]) -> None:
         """Exec a root Zygote that serves on `control` in the given cgroups. The caller keeps its fds."""
         filters = [program().hex() for program in (seccomp.root_filter, seccomp.sandbox_filter, seccomp.zygote_filter)]
-        command = [bases.interpreter(), "-I", "-S", f"/{bases.ZYGOTE}"]
+        # Not -I: multiprocessing and loky start their processes with this interpreter's options, and -I ignores PYTHONPATH.
+        command = [bases.interpreter(), "-s", "-S", f"/{bases.ZYGOTE}"]
         fds = (control.fileno(), *procs_fds)
         answer = await self._wire.request("exec", fds, deadline_s=START_DEADLINE_S, command=command, filters=filters)
         for pidfd in answer.fds:

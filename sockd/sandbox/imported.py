@@ -59,6 +59,8 @@ class Imported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failed: dict[str, str]
     """Module -> error, of those that failed."""
     seen: Observed = NOTHING_SEEN
+    threaded: str = ""
+    """The first module after whose import there was more than one thread."""
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,9 +86,10 @@ class ImportFile:
                 f"the list of modules to import has {len(data)} bytes, limit {protocol.IMPORT_MAX_BYTES}"
             )
         self.request_bytes = len(data)
+        self._modules = request.modules
         self.fd = os.memfd_create("import", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.truncate(self.fd, protocol.IMPORT_MAX_BYTES)
+            os.truncate(self.fd, protocol.IMPORT_FILE_BYTES)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
             os.pwrite(self.fd, data, 0)
         except BaseException:
@@ -98,6 +101,12 @@ class ImportFile:
         if type(count) is not int or not 0 < count <= protocol.IMPORT_REPORT_MAX_BYTES:
             raise ZygoteGone("the Zygote's answer to `import` has no length")
         return read_report(os.pread(self.fd, count, 0))
+
+    def last_begun(self) -> str:
+        """The module that the Zygote says to have begun last; empty: none."""
+        data = os.pread(self.fd, protocol.IMPORT_PROGRESS.size, protocol.IMPORT_MAX_BYTES)
+        begun = int(protocol.IMPORT_PROGRESS.unpack(data)[0])
+        return self._modules[begun - 1] if 0 < begun <= len(self._modules) else ""
 
     def close(self) -> None:
         os.close(self.fd)

@@ -11,6 +11,8 @@ from sockd.errors import NoCapacity
 
 CHILDREN = 64
 """Most child Zygotes of one Zygote at a time."""
+LEAST = 64
+"""Uids of the smallest block."""
 
 
 class UidBlock:
@@ -30,6 +32,17 @@ class UidBlock:
     def of_host(cls, base_uid: int, count: int) -> UidBlock:
         """The root Zygote's, who lives in the initial user namespace."""
         return cls(base_uid, base_uid, count, zero=base_uid)
+
+    @property
+    def has_uid(self) -> bool:
+        """Whether `take_uid` has one."""
+        return bool(self._free_uids) or self._next_uid < self.count // 2
+
+    @property
+    def has_child(self) -> bool:
+        """Whether `take_child` has a block."""
+        enough = self.count // 2 // CHILDREN >= LEAST
+        return enough and (bool(self._free_children) or self._next_child < CHILDREN)
 
     def take_uid(self) -> int:
         """A uid for one sandbox, in the Zygote's numbering. Raises: NoCapacity when all are in use."""
@@ -51,7 +64,7 @@ class UidBlock:
     def take_child(self) -> UidBlock:
         """A block for one child Zygote. Raises: NoCapacity when the block cannot be divided again."""
         size = self.count // 2 // CHILDREN
-        if size < 64:
+        if size < LEAST:
             raise NoCapacity("the Zygote tree is too deep for its block of uids")
         if self._free_children:
             index = self._free_children.pop()

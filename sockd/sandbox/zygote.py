@@ -118,12 +118,17 @@ class Zygote:
             adoption.close()
 
     async def import_modules(self, request: ImportRequest, *, deadline_s: float) -> Imported:
-        """Import modules and settle for forking. Raises: ZygoteGone when an import killed it or hung; ZygoteRefused; OSError."""
+        """Import modules and settle for forking.
+
+        Raises: ZygoteGone, with the module, when an import killed it or hung; ZygoteRefused; OSError."""
         file = ImportFile(request)
         try:
             answer = await self._request("import", (file.fd,), deadline_s=deadline_s, bytes=file.request_bytes)
             close_all(answer.fds)
             return file.report(answer.message.get("bytes"))
+        except ZygoteGone as error:
+            error.module = file.last_begun()
+            raise
         finally:
             file.close()
 
@@ -134,6 +139,16 @@ class Zygote:
     @property
     def alive(self) -> bool:
         return self._wire is not None and not self._wire.closed
+
+    @property
+    def may_fork(self) -> bool:
+        """Whether there is a uid for another sandbox."""
+        return self.uids.has_uid
+
+    @property
+    def may_spawn(self) -> bool:
+        """Whether there are uids for another child Zygote."""
+        return self.uids.has_child
 
     @property
     def in_flight(self) -> int:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.caches.import_profile import FORMAT, ImportProfile, RefusedPackages, Seen, load_learned, save_learned
+from sockd.caches.import_profile import FORMAT, WORKER, ImportProfile, Seen, load_learned, save_learned
+from sockd.caches.refusals import Refusals
 
 PANDAS, NUMPY, FLASK = "pandas-2.2.3-aa", "numpy-1.26.4-bb", "flask-3.1-cc"
 
@@ -166,12 +167,12 @@ def test_parents_come_first_and_nothing_unseen_is_listed(
 
 
 def test_what_was_learned_survives_a_restart(tmp_path: Path) -> None:
-    profile, refused = ImportProfile(), RefusedPackages()
+    profile, refused = ImportProfile(), Refusals()
     profile.observe(
         "f", frozenset({PANDAS, NUMPY}), seen(PANDAS, "pandas", "pandas.core"), inherited=frozenset({NUMPY})
     )
     profile.failed(frozenset({NUMPY}), ["numpy.bad"])
-    refused.refuse(FLASK, "canary: no answer in 2 s", 17.0)
+    refused.refuse(FLASK, "canary: no answer in 2 s", module="flask", node="flask", by_deadline=True)
     save_learned(tmp_path / "learned.json", profile, refused)
     again, refused_again, problem = load_learned(tmp_path / "learned.json")
     assert problem is None
@@ -196,7 +197,8 @@ def test_a_first_start_has_nothing_to_say(tmp_path: Path) -> None:
         b'{"format": 99}',
         b'{"format": 1, "imports": {"names": ["a"], "functions": [{}], "failed": {}}, "refused": []}',
         b'{"format": 1, "imports": {"names": [1], "functions": [], "failed": {}}, "refused": []}',
-        b'{"format": 2, "imports": {"names": [], "functions": [], "failed": {}}, "refused": [["a"]]}',
+        b'{"format": 3, "worker": %b, "imports": {"names": [], "functions": [], "failed": {}}, "refused": [["a"]]}'
+        % json.dumps(WORKER).encode(),
         b"[" * 100_000,
     ],
 )
@@ -210,14 +212,17 @@ def test_a_damaged_file_is_an_empty_start_that_says_so(tmp_path: Path, content: 
     assert refused.list() == []
 
 
-def test_of_an_older_workers_file_what_functions_imported_is_taken_over_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", [{"format": 1}, {"format": 2, "worker": None}, {"worker": "0.0.1 3.11.0"}])
+def test_of_an_older_workers_file_what_functions_imported_is_taken_over_and_nothing_else(
+    tmp_path: Path, older: dict[str, object]
+) -> None:
     path = tmp_path / "learned.json"
-    profile, refused = ImportProfile(), RefusedPackages()
+    profile, refused = ImportProfile(), Refusals()
     profile.observe("f", frozenset({NUMPY}), seen(NUMPY, "numpy", "numpy.bad"))
     profile.failed(frozenset({NUMPY}), ["numpy.bad"])
-    refused.refuse(FLASK, "its plan was not closed", 17.0)
+    refused.refuse(FLASK, "its plan was not closed")
     save_learned(path, profile, refused)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 1}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **older}))
     again, refused_again, problem = load_learned(path)
     assert problem is None and refused_again.list() == []
     assert again.modules_for([NUMPY]) == ["numpy", "numpy.bad"]
@@ -225,7 +230,7 @@ def test_of_an_older_workers_file_what_functions_imported_is_taken_over_and_noth
 
 def test_a_torn_file_never_starts_half_full(tmp_path: Path) -> None:
     path = tmp_path / "learned.json"
-    profile, refused = ImportProfile(), RefusedPackages()
+    profile, refused = ImportProfile(), Refusals()
     profile.observe("f", frozenset({NUMPY}), seen(NUMPY, "numpy"))
     save_learned(path, profile, refused)
     whole = path.read_bytes()
@@ -238,35 +243,16 @@ def test_a_torn_file_never_starts_half_full(tmp_path: Path) -> None:
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "learned.json"
-    save_learned(path, ImportProfile(), RefusedPackages())
+    save_learned(path, ImportProfile(), Refusals())
     before = path.read_bytes()
-    refused = RefusedPackages()
-    refused.refuse("key", "reason", 1.0)
-    refused._refused["key"] = refused.list()[0].__class__("key", object(), 1.0)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
+    refused = Refusals()
+    refused._failed["key"] = object()  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
         save_learned(path, ImportProfile(), refused)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["learned.json"]
 
 
-def test_refusals_are_listed_oldest_first_and_the_first_reason_stands() -> None:
-    refused = RefusedPackages()
-    refused.refuse("b", "crashed", 2.0)
-    refused.refuse("a", "hung", 1.0)
-    refused.refuse("b", "again", 3.0)
-    assert [(each.key, each.reason) for each in refused.list()] == [("a", "hung"), ("b", "crashed")]
-    assert refused.is_refused("b")
-    assert refused.keys == frozenset("ab")
-
-
-def test_a_forgiven_package_may_be_tried_again() -> None:
-    refused = RefusedPackages()
-    refused.refuse("a", "hung", 1.0)
-    refused.forgive("a")
-    refused.forgive("never refused")
-    assert not refused.is_refused("a")
-
-
 def test_the_file_is_json(tmp_path: Path) -> None:
-    save_learned(tmp_path / "learned.json", ImportProfile(), RefusedPackages())
+    save_learned(tmp_path / "learned.json", ImportProfile(), Refusals())
     assert json.loads((tmp_path / "learned.json").read_text())["format"] == FORMAT

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from sockd.caches.distribution import name_of
 from sockd.caches.nursery import Nursery
 from sockd.caches.provided_names import NOTHING
 from sockd.caches.rate import DemandMeter
@@ -21,7 +22,7 @@ from sockd.caches.soundness import ImportView
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.config import ZygoteConfig
 from sockd.errors import NoCapacity, SandboxFailed
-from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.control import ZygoteGone, ZygoteLate
 from sockd.sandbox.imported import Imported, ImportRequest
 
 pytestmark = pytest.mark.anyio
@@ -39,6 +40,7 @@ class FakeZygote:
         self.pidfd = os.pidfd_open(os.getpid())
         self.imported: list[str] = []
         self.closed = False
+        self.may_spawn = self.may_fork = True
 
     async def import_modules(self, request: ImportRequest, *, deadline_s: float) -> Imported:
         self.tree.imports.append((sorted(request.paths), list(request.modules)))
@@ -139,9 +141,9 @@ async def nursery_of(tree: Tree, path: Path, **config: Any) -> AsyncIterator[Nur
 
 
 async def settled(nursery: Nursery) -> None:
-    """Until the nursery has nothing more to do: its one task waits for the next closure."""
+    """Until the nursery has nothing more to do: its learners wait for the next closure."""
     async with asyncio.timeout(5):
-        while nursery._waiting or nursery._stale or nursery._wake.is_set():
+        while nursery._waiting or nursery._stale or nursery._under_way or nursery._wake.is_set():
             await asyncio.sleep(0)
 
 
@@ -210,7 +212,7 @@ async def test_switched_off_it_only_remembers(tmp_path: Path) -> None:
     ("harm", "reason"),
     [
         (ZygoteGone("the Zygote died"), "the Zygote died"),
-        ("ValueError: not here", "it cannot be imported in a Zygote: ValueError: not here"),
+        ("ValueError: not here", "b: it cannot be imported in a Zygote: ValueError: not here"),
         (1, "it starts threads when it is imported, and a fork has only one"),
     ],
 )
@@ -331,8 +333,88 @@ async def test_a_forgotten_package_takes_its_nodes_along_and_may_be_tried_again(
     async with nursery_of(tree, tmp_path / "learned.json") as nursery:
         await observed(nursery, tree, A)
         await observed(nursery, tree, A, B, function="g")
-        nursery.refused.refuse(B, "once", 0.0)
+        nursery.refused.refuse(B, "once")
         nursery.forget(A)
         nursery.forget(B)
         assert tree.packages() == [set()]
         assert nursery.profile.modules_for([A]) == [] and not nursery.refused.is_refused(B)
+
+
+async def test_a_hanging_import_delays_no_other_zygote(tmp_path: Path) -> None:
+    """Three distributions hang, one after the other; meanwhile and afterwards others are learned."""
+    tree, hanging = HangingTree(), [f"h{number}-1-aaaaaaaaaaaa" for number in range(3)]
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        for key in hanging:
+            nursery.observe(key, ImportView(frozenset({key})), tree.nodes[0], [(key, name_of(key), 0.5)])
+        async with asyncio.timeout(5):
+            for _ in range(2):  # both learners try one; what fails by its deadline is searched for by one of them only
+                await tree.hangs.acquire()
+            tree.pass_deadline()
+            while len(nursery._failed) + nursery._searching < 2:
+                await asyncio.sleep(0)
+            nursery.observe("f", ImportView(frozenset({A})), tree.nodes[0], [SEEN[A]])
+            tree.pass_deadline()
+            while {A} not in tree.packages():
+                tree.pass_deadline()
+                await asyncio.sleep(0)
+            assert nursery._searching <= 1
+            while len(nursery.refused.list()) < 3:
+                tree.pass_deadline()
+                await asyncio.sleep(0)
+        assert {entry.by_deadline for entry in nursery.refused.list()} == {True}
+        assert {entry.key for entry in nursery.refused.list()} == set(hanging)
+
+
+class HangingTree(Tree):
+    """One in which modules with an h hang until the test lets their deadline pass."""
+
+    def __init__(self) -> None:
+        self.hangs = asyncio.Semaphore(0)
+        self._waiters: list[asyncio.Event] = []
+        super().__init__()
+
+    def pass_deadline(self) -> None:
+        for waiter in self._waiters:
+            waiter.set()
+        self._waiters.clear()
+
+    def _zygote(self) -> Any:
+        tree = self
+
+        class Hanging(FakeZygote):
+            async def import_modules(self, request: ImportRequest, *, deadline_s: float) -> Imported:
+                if any(module.startswith("h") for module in request.modules):
+                    waiter = asyncio.Event()
+                    tree._waiters.append(waiter)
+                    tree.hangs.release()
+                    await waiter.wait()
+                    raise ZygoteLate("no answer in time")
+                return await super().import_modules(request, deadline_s=deadline_s)
+
+        self.zygotes.append(Hanging(self, len(self.zygotes)))
+        return self.zygotes[-1]
+
+
+async def test_a_forgiven_package_is_tried_again(tmp_path: Path) -> None:
+    tree = Tree()
+    tree.harms["b"] = ZygoteGone("the Zygote died")
+    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+        await observed(nursery, tree, B)
+        assert [(entry.key, entry.node) for entry in nursery.refused.list()] == [(B, "b")]
+        tree.harms.clear()
+        assert nursery.forgive("a") == [] and nursery.forgive("b") == [B]
+        await observed(nursery, tree, B, function="g")
+        assert tree.packages() == [set(), {B}]
+
+
+@pytest.mark.parametrize("policy", ["measured", "sock"])
+async def test_a_zygote_without_uids_for_children_is_no_parent(tmp_path: Path, policy: str) -> None:
+    tree = Tree()
+    async with nursery_of(tree, tmp_path / "learned.json", policy=policy) as nursery:
+        await observed(nursery, tree, A)
+        tree.zygotes[1].may_spawn = False
+        await observed(nursery, tree, A, B, function="g")
+        assert tree.packages() == [set(), {A}, {A, B}] and tree.nodes[2].depth == 1
+        tree.zygotes[0].may_spawn = False
+        await observed(nursery, tree, B, function="h")
+        assert len(tree.nodes) == 3 and len(tree.zygotes) == 3

@@ -257,6 +257,9 @@ def test_packages_are_listed_added_and_removed(run: Run, tmp_path: Path) -> None
     assert run("packages", "add").returncode == 2
     assert run("packages", "rm", "numpy-2.3.0-abc").returncode == 0
     assert run("packages", "rm", "other").returncode == 1
+    assert run("packages", "forgive", "numpy").stdout == "forgiven: numpy-2.3.0-abc\n"
+    assert json.loads(run("packages", "forgive", "--json").stdout) == ["numpy-2.3.0-abc"]
+    assert "other is not refused" in run("packages", "forgive", "other").stderr
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.packages import IN_ZYGOTE, deploy, package, refusals
+from tests.faults.packages import IN_ZYGOTE, SLOW, deploy, package, refusals
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
 from tests.support.threads import at_once
@@ -116,3 +116,32 @@ def test_a_zygote_that_grows_is_ended_and_its_children_live(house: PrivateWorker
     )
     assert (born.json, after.json, later.json) == (1, 2, 3)
     assert after.headers["x-sockd-sandbox"] == born.headers["x-sockd-sandbox"]
+
+
+@case(
+    "P7",
+    "a package that hangs in a Zygote, another that kills it, a harmless one behind them",
+    expect="the harmless one is learned; refusals name module, Zygote, cause and time; a forgiven package is learned",
+)
+@pytest.mark.timeout(60)
+def test_refusals_end_and_delay_nobody(house: PrivateWorker, happened: Happened) -> None:
+    wait = IN_ZYGOTE + "import threading; threading.Event().wait()\n"
+    for name, code in (("slow-one", wait), ("slow-two", wait), ("dies", IN_ZYGOTE + "os._exit(3)\n")):
+        module = name.replace("-", "_")
+        top = package(name, "", **{f"{module}_inner": SLOW + code})
+        deploy(house, f"p7-{name}", name, f"import {module}, {module}_inner\ndef f(event): return 1", top)
+        assert house.call(f"p7-{name}") == 1
+    deploy(house, "p7-good", "harmless", "import harmless\ndef f(event): return 1", package("harmless"))
+    assert house.call("p7-good") == 1
+    house.daemon.when(lambda: house.daemon.node("harmless==1.0"), deadline_s=house.patience_s)
+    house.daemon.when(lambda: {"slow-one==1.0", "slow-two==1.0", "dies==1.0"} <= refusals(house).keys())
+    rows = {entry["package"]: entry for entry in house.json("/tree")["refused"]}
+    happened("; ".join(f"{name}: {row['reason']}, {row['retry_in_s']:.0f} s" for name, row in rows.items()))
+    for name in ("slow-one", "slow-two", "dies"):
+        row = rows[f"{name}==1.0"]
+        assert row["reason"].startswith(f"{name.replace('-', '_')}_inner: ") and row["zygote"] == name
+    assert rows["slow-one==1.0"]["retry_in_s"] <= 300 < rows["dies==1.0"]["retry_in_s"] <= 86_400
+    shown = {row["name"]: row for row in house.json("/packages")}
+    assert shown["dies"]["reason"] == rows["dies==1.0"]["reason"]
+    assert "forgiven: dies-1.0" in house.cli("packages", "forgive", "dies").stdout
+    assert "dies==1.0" not in refusals(house)

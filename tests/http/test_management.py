@@ -215,6 +215,12 @@ async def test_status_tree_and_packages_are_served(client: Raw) -> None:
     assert (await client.ask(get("/packages/numpy-2.3.0-abc", method="DELETE"))).status == 200
 
 
+async def test_packages_are_forgiven_by_name_or_all(client: Raw) -> None:
+    assert (await client.ask(post("/packages/forgive", b"numpy"))).json == {"forgiven": ["numpy-2.3.0-abc"]}
+    assert (await client.ask(post("/packages/forgive", b""))).json == {"forgiven": ["numpy-2.3.0-abc"]}
+    assert (await client.ask(post("/packages/forgive", b"other"))).json == {"forgiven": []}
+
+
 async def test_packages_are_added_with_progress_and_the_resolvers_words(client: Raw) -> None:
     assert lines(await client.ask(post("/packages", b"numpy"))) == [
         {"progress": "resolving"},

@@ -114,3 +114,24 @@ def test_a_tree_has_at_least_four_levels_of_a_thousand_uids() -> None:
         assert block.count >= 1 << 16
     block = block.take_child()
     assert block.count >= 1 << 9
+
+
+def test_a_block_says_beforehand_what_it_has_left() -> None:
+    block = UidBlock.of_host(BASE, 1 << 30)
+    depth = 0
+    while block.has_child:
+        block, depth = block.take_child(), depth + 1
+    assert depth == 3
+    with pytest.raises(NoCapacity):
+        block.take_child()
+    while block.has_uid:
+        uid = block.take_uid()
+    with pytest.raises(NoCapacity):
+        block.take_uid()
+    block.give_back_uid(uid)
+    assert block.has_uid
+    wide = UidBlock.of_host(BASE, 1 << 30)
+    children = [wide.take_child() for _ in range(CHILDREN)]
+    assert not wide.has_child
+    wide.give_back_child(children[0])
+    assert wide.has_child

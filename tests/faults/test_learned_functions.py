@@ -1,0 +1,78 @@
+"""What functions with packages do in first and in learned starts alike: start interpreters, import very much."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.packages import SLOW, deploy, package
+from tests.support.cases import Happened, case
+from tests.support.package_index import wheel
+from tests.support.private_worker import PrivateWorker
+
+pytestmark = pytest.mark.root
+
+CHILDREN = """
+import multiprocessing, os, subprocess, sys
+import has_children
+
+def work(number):
+    import has_children
+    return has_children.__file__, number * number
+
+def f(event):
+    code = "import has_children, f; print(has_children.__file__)"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/tmp")
+    answer = [child.stdout.strip() or child.stderr]
+    for method in ("spawn", "forkserver", "fork"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            answer.append(pool.map(work, [3])[0])
+    options = [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", "import has_children"]
+    return answer, subprocess.run(options).returncode, os.environ["PYTHONPATH"], sys.path
+"""
+BIG_MODULES = 3000
+
+
+@case(
+    "P8",
+    "a function starts interpreters: sys.executable, multiprocessing's three ways, with its own options",
+    expect="each finds the function's packages and code, in a first and a learned start; sys.path is as it was",
+)
+@pytest.mark.timeout(60)
+def test_interpreters_that_a_function_starts_find_its_packages(house: PrivateWorker, happened: Happened) -> None:
+    settings = {"reuse_sandbox": False, "memory_mb": 256, "timeout_s": 20, "env": {"PYTHONPATH": "/own"}}
+    deploy(house, "children", "has-children", CHILDREN, package("has-children"), **settings)
+    first = house.call("children")
+    house.daemon.when(lambda: house.daemon.node("has-children==1.0"), deadline_s=house.patience_s)
+    learned = house.call("children")
+    happened(f"first: {first}; learned: {learned}")
+    answers, status, variable, path = first
+    where = answers[0]
+    assert where.startswith("/packages/has-children-1.0-") and where.endswith("/has_children.py")
+    assert answers[1:] == [[where, 9]] * 3 and status == 0
+    directory = where.rpartition("/")[0]
+    assert variable == f"/own:/var/task:{directory}" and path[:2] == ["/var/task", directory] and "/own" not in path
+    assert learned == first
+
+
+@case(
+    "P8",
+    f"a package of {BIG_MODULES} modules that tries {BIG_MODULES} others which are not there",
+    expect="a learned start has nothing left to import",
+)
+@pytest.mark.timeout(90)
+def test_a_package_of_thousands_of_modules_is_learned(house: PrivateWorker, happened: Happened) -> None:
+    body = SLOW + (
+        f"import importlib\nfor _number in range({BIG_MODULES}):\n"
+        "    importlib.import_module(f'{__name__}.provider_of_something_{_number}')\n"
+        "    try: importlib.import_module(f'optional_dependency_{_number}')\n"
+        "    except ImportError: pass\n"
+    )
+    files: dict[str, str | bytes] = {f"huge/provider_of_something_{number}.py": "" for number in range(BIG_MODULES)}
+    code = "import sys\nbefore = len(sys.modules)\nimport huge\nhere = len(sys.modules) - before\ndef f(event): return here"
+    settings = {"reuse_sandbox": False, "memory_mb": 256, "timeout_s": 60, "init_timeout_s": 60}
+    deploy(house, "huge", "huge", code, wheel("huge", "1.0", {**files, "huge/__init__.py": body}), **settings)
+    first = house.call("huge")
+    house.daemon.when(lambda: house.daemon.node("huge==1.0"), deadline_s=30)
+    learned = house.call("huge")
+    happened(f"imported by the first start: {first} modules, by the learned one: {learned}")
+    assert first > BIG_MODULES and learned == 0
