@@ -124,6 +124,8 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Its closure, as `name==version`, sorted."""
     storage: str = "own"
     """Whose storage library it imports."""
+    zygote: str = "packages"
+    """What may be imported ahead for it: packages, stdlib or none."""
     initscript: str = ""
     """Digest of its initscript's module; empty: it has none."""
     source: str = ""

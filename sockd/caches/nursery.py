@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sockd.caches import eviction, selection
+from sockd.caches import eviction, selection, standard_library
 from sockd.caches.distribution import SANDBOX_STORE, in_order, name_of
 from sockd.caches.import_hits import ImportHits
 from sockd.caches.import_profile import Seen, load_learned, save_learned
@@ -40,6 +40,7 @@ BYTES_PER_IMPORT_SECOND = 250 << 20
 TOP_DEMANDS = 128
 MAX_WAITING = 1024
 """Most closures that wait for a Zygote; a further one is considered again at its function's next start."""
+STANDARD_LIBRARY_BYTES = 12 << 20
 TRIES = 3
 """How often a Zygote is made anew without the modules that failed in the last."""
 POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
@@ -90,6 +91,7 @@ class Nursery:
         self._costs: dict[str, selection.PackageCost] | None = None
         self._provided = provided
         self._sharing = Sharing(provided, lambda: self.refused.keys)
+        self._wants_standard_library = False
         self._waiting: dict[frozenset[str], ImportView] = {}
         self._failed: deque[Failed] = deque()
         self._searching = 0
@@ -104,6 +106,9 @@ class Nursery:
         """A function with these packages was started: perhaps a better Zygote is worth making."""
         closure = view.closure
         self._tree.demand.hit(closure, time.monotonic())
+        if view.uses_standard_library and self._config.enabled and self._lacks_standard_library():
+            self._wants_standard_library = True
+            self._wake.set()
         if not closure or not self._config.enabled or any(node.packages == closure for node in self._tree.nodes):
             return
         if closure in self._waiting or len(self._waiting) < MAX_WAITING:
@@ -168,9 +173,12 @@ class Nursery:
     async def _grow(self) -> None:
         while True:
             await self._wake.wait()
-            while self._waiting or self._stale or self._may_search():
+            while self._wants_standard_library or self._waiting or self._stale or self._may_search():
                 try:
-                    if self._waiting:
+                    if self._wants_standard_library:
+                        self._wants_standard_library = False
+                        await self._make_standard_library()
+                    elif self._waiting:
                         await self._grow_for(self._waiting.pop(next(iter(self._waiting))))
                     elif self._stale:
                         node = next(iter(self._stale))
@@ -181,6 +189,35 @@ class Nursery:
                 except Exception:
                     _log.exception("a Zygote could not be made")
             self._wake.clear()
+
+    def _lacks_standard_library(self) -> bool:
+        key = standard_library.KEY
+        return (
+            self._tree.standard_library is None
+            and key not in self.refused.keys
+            and not any(key in entry.packages for entry in self._under_way)
+        )
+
+    async def _make_standard_library(self) -> None:
+        """The Zygote of functions that import the standard library and no package that a Zygote has."""
+        packages = frozenset((standard_library.KEY,))
+        plan = selection.NewNode(self._tree.root.id, packages, packages, 0.0, 0.0, 0.0, STANDARD_LIBRARY_BYTES)
+        if not self._make_room(plan, is_worth_it=True):
+            return
+        entry = self._begin(self._tree.root, plan)
+        request = ImportRequest(paths=[], modules=standard_library.MODULES, standard_library=True)
+        zygote: Zygote | None = None
+        try:
+            zygote = await self._tree.spawn(entry.parent)
+            imported = await zygote.import_modules(request, deadline_s=self._config.import_deadline_s)
+            self._check(imported, entry.parent, ())
+            self._tree.add(await self._tried(zygote, entry.parent, plan, request, imported))
+        except (SockdError, OSError, TimeoutError) as error:
+            if zygote is not None:
+                zygote.close()
+            self._refuse(plan, standard_library.KEY, said(error), error)
+        finally:
+            self._under_way.remove(entry)
 
     def _may_search(self) -> bool:
         """Whether a plan failed, and a learner is left for the others."""
@@ -296,18 +333,22 @@ class Nursery:
             }
         return self._costs
 
-    def _make_room(self, plan: selection.NewNode) -> bool:
-        """Evict for a planned node; False when it is not worth that."""
+    def _make_room(self, plan: selection.NewNode, *, is_worth_it: bool = False) -> bool:
+        """Evict for a planned node; False when it is not worth that, or there is none to evict."""
         now_s = time.monotonic()
         nodes = {node.id: node for node in self._tree.nodes}
         stats = [node.stats(now_s) for node in nodes.values()]
         free = (self._config.memory_mb << 20) - sum(node.unique_bytes for node in nodes.values())
         free -= sum(entry.bytes for entry in self._under_way)
-        if self._config.policy == "measured" and not eviction.worth_making(plan, stats, free, self._limits):
+        if (
+            self._config.policy == "measured"
+            and not is_worth_it
+            and not eviction.worth_making(plan, stats, free, self._limits)
+        ):
             return False
         need = eviction.room_needed(plan, len(stats), free, self._limits)
         parents = {plan.parent_id, *(entry.parent.id for entry in self._under_way)}
-        others = [node for node in stats if node.id not in parents]
+        others = [node for node in stats if node.id not in parents and standard_library.KEY not in node.packages]
         victims = [nodes[victim] for victim in POLICIES[self._config.policy](others, need, now_s)]
         if sum(victim.unique_bytes for victim in victims) < need:
             return False
@@ -343,16 +384,17 @@ class Nursery:
         imported: Imported,
     ) -> ZygoteNode:
         """The node of a Zygote that has imported all, after its canary. Raises: as `_provision`."""
-        shared = Preimported(
-            plan.packages, {**environments.BASE, **request.env}, parent.shared.seen.followed_by(imported.seen)
-        )
+        seen = parent.shared.seen.followed_by(imported.seen)
+        distributions = plan.packages - {standard_library.KEY}
+        shared = Preimported(distributions, {**environments.BASE, **request.env}, seen)
         modules = frozenset(request.modules)
         node = ZygoteNode(zygote, plan.packages, parent, modules, shared, seconds_saved=plan.seconds_saved)
         node.import_seconds = imported.seconds
         node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
         node.unique_bytes, node.shared_bytes = await asyncio.to_thread(pidfds.memory, zygote.pidfd)
         await self._try_canary(node)
-        self._sharing.learn(shared)
+        if shared.packages:
+            self._sharing.learn(shared)
         _log.info("%s serves %s: %d modules in %.2f s", node.id, sorted(plan.packages), len(modules), imported.seconds)
         return node
 

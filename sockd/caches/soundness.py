@@ -45,6 +45,8 @@ class ImportView:
     """What the function's own code offers, which is first on sys.path."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """All that its process has."""
+    uses_standard_library: bool = False
+    """Whether its handler imports modules of `standard_library.MODULES`."""
 
     def besides(self, packages: frozenset[str]) -> Iterator[tuple[str, Provided]]:
         """(name for people, what it offers) of all that a Zygote with these packages did not have."""
@@ -58,8 +60,8 @@ NO_PACKAGES = ImportView(frozenset())
 
 def difference(shared: Preimported, view: ImportView) -> str:
     """Why a Zygote must not serve a function: the first observation that would be another one. Empty: it may."""
-    if not shared.packages:
-        return ""
+    if not shared.packages and shared.seen is NOTHING_SEEN:
+        return ""  # the root
     return next(filter(None, (clause(shared, view) for clause in CLAUSES)), "")
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sockd.caches import standard_library
 from sockd.caches.rate import RATE_TAU_S, DemandMeter
 from sockd.caches.selection import best_node
 from sockd.caches.soundness import ImportView
@@ -94,20 +95,34 @@ class ZygoteTree:
 
     def best(self, view: ImportView) -> ZygoteNode:
         """The node that serves a function with this view now. Raises: ZygoteGone."""
-        root = self.root  # without it, none qualifies
-        if not self._config.enabled or not view.closure:
-            return root
-        return best_node(
-            self.nodes, view.closure, self._random, lambda node: node.zygote.may_fork and not node.refusal(view)
-        )
+        best = self.root  # without it, none qualifies
+        if not self._config.enabled:
+            return best
+        if view.closure:
+            best = best_node(
+                self.nodes, view.closure, self._random, lambda node: node.zygote.may_fork and not node.refusal(view)
+            )
+        if not best.packages and view.uses_standard_library:
+            standard = self.standard_library
+            if standard is not None and standard.zygote.may_fork and not standard.refusal(view):
+                return standard
+        return best
+
+    @property
+    def standard_library(self) -> ZygoteNode | None:
+        """The node that has imported the standard library's modules and no package."""
+        return next((node for node in self.nodes if standard_library.KEY in node.packages), None)
 
     def passed_over(self, view: ImportView) -> list[tuple[ZygoteNode, str]]:
         """Nodes with more packages of this function than the one that serves it, which must not; and why. The largest first."""
-        if not view.closure or not self._has_root():
+        if not (view.closure or view.uses_standard_library) or not self._has_root():
             return []
-        fewest = len(self.best(view).packages)
+        best, standard = self.best(view), self.standard_library
+        fewest = len(best.packages & view.closure)
         larger = [node for node in self.nodes if len(node.packages) > fewest and node.packages <= view.closure]
         larger.sort(key=lambda node: -len(node.packages))
+        if view.uses_standard_library and not best.packages and standard is not None:
+            larger.append(standard)
         return [(node, reason) for node in larger if (reason := node.refusal(view))]
 
     async def start(self, view: ImportView, program: Program, reservation: Reservation) -> Started:

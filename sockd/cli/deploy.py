@@ -27,6 +27,7 @@ T = TypeVar("T")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Longest time of one request.")
 @click.option("--concurrency", type=int, help="Most requests at once.")
 @click.option("--network", type=click.Choice(["host", "none"]), help="What the function can reach.")
+@click.option("--zygote", type=click.Choice(["packages", "stdlib", "none"]), help="What may be imported ahead for it.")
 @click.option("--storage", type=click.Choice(["own", "sockd"]), help="Whose storage library it imports.")
 @click.option(
     "--initscript",

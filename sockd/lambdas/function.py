@@ -227,7 +227,7 @@ class Function:
 
     def _passed_over(self, version: Version) -> str:
         """Why no Zygote with more of its packages served a start. Asked when the sandbox has all it needs to go on."""
-        larger = self.caches.tree.passed_over(version.view) if version.view.closure else ()
+        larger = self.caches.tree.passed_over(version.view)
         return larger[0][1] if larger else ""
 
     def put_back_soon(self, leased: Leased, version: Version) -> None:

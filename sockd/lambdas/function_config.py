@@ -144,6 +144,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     storage: Literal["own", "sockd"] = "own"
     """Whose `storage` and `nosql` modules the function imports: its package's own, or the library of ours that takes
     what an initscript has fetched."""
+    zygote: Literal["packages", "stdlib", "none"] = "packages"
+    """What may be imported ahead for it: its packages and modules of the standard library, the latter alone, or nothing."""
     initscript: InitscriptConfig | None = None
     """The initscript's, if the function has one."""
     secrets: dict[str, str] = msgspec.field(default_factory=dict)

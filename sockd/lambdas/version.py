@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from sockd.caches import standard_library
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.caches.provided_names import Provided, provided_by
@@ -126,6 +127,7 @@ class Version:
             network=config.network,
             packages=[f"{each.name}=={each.version}" for each in self.closure.distributions],
             storage=config.storage,
+            zygote=config.zygote,
             initscript=record.initscript,
             source=config.source,
             call_key_id=key_id(config.call_key) if config.call_key else "",
@@ -142,17 +144,22 @@ class Version:
 def import_view(
     record: FunctionRecord, config: FunctionConfig, closure: Closure, packages: InstallCache, code: Path, number: str
 ) -> ImportView:
-    """What the imports of a version see in its own start; no package, if no Zygote may import any for it.
+    """What the imports of a version see in its own start; of its packages none, if no Zygote may import any for it.
 
     A Zygote holds its sandboxes' channels and has the host's network: code that must not reach the network must not be forked
     from one that has run foreign code."""
-    if config.network != "host" or not closure.keys:
+    if config.network != "host" or config.zygote == "none":
+        return NO_PACKAGES
+    file = entry_file(code, record.handler)
+    uses_standard_library = bool(file) and standard_library.is_imported_by(code / file)
+    if not closure.keys and not uses_standard_library:
         return NO_PACKAGES
     return ImportView(
-        closure.keys,
+        closure.keys if config.zygote == "packages" else frozenset(),
         {key: packages.provided(key) for key in closure.keys},
         with_storage(provided_by(code)) if config.storage == "sockd" else provided_by(code),
         environments.BASE | environment(record, config, closure, packages, number),
+        uses_standard_library,
     )
 
 

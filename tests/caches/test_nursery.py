@@ -90,6 +90,7 @@ class Tree:
         """Modules with which a Zygote ends when it has forked one."""
         self.spares: list[FakeSpare] = []
         self.spawn_harm: Exception | None = None
+        self.standard_library: Any = None
         self.zygotes: list[FakeZygote] = []
         self.nodes.append(ZygoteNode(self._zygote(), frozenset(), None))
 

@@ -76,3 +76,40 @@ def test_a_package_of_thousands_of_modules_is_learned(house: PrivateWorker, happ
     learned = house.call("huge")
     happened(f"imported by the first start: {first} modules, by the learned one: {learned}")
     assert first > BIG_MODULES and learned == 0
+
+
+STANDARD = """
+import sys
+before = len(sys.modules)
+import asyncio, csv, decimal, email.message, hashlib, http.client, logging, sqlite3, ssl, uuid, zoneinfo
+import urllib.request, xml.etree.ElementTree
+here = len(sys.modules) - before
+def f(event):
+    return here, asyncio.run(asyncio.sleep(0, str(decimal.Decimal(1)))), ssl.RAND_bytes(8).hex()
+"""
+
+
+@case(
+    "P8",
+    "functions that import the standard library alone: with a variable that ssl reads, a module of that name, zygote=none",
+    expect="a learned start imports nothing and has random numbers of its own; the others import for themselves",
+)
+@pytest.mark.timeout(60)
+def test_the_standard_library_is_imported_ahead(house: PrivateWorker, happened: Happened) -> None:
+    settings = {"reuse_sandbox": False, "memory_mb": 128}
+    house.deploy("standard", STANDARD, **settings)
+    house.call("standard")
+    node = house.daemon.when(lambda: house.daemon.node("standard-library"), deadline_s=house.patience_s)
+    assert node["children"] == []
+    learned, again = house.call("standard"), house.call("standard")
+    assert learned[:2] == again[:2] == [0, "1"] and learned[2] != again[2]
+    house.deploy("variable", STANDARD, env={"OPENSSL_CONF": "/var/task/none.cnf"}, **settings)
+    house.deploy("shadow", {"f.py": STANDARD, "uuid.py": "mine = 1"}, **settings)
+    house.deploy("without", STANDARD, zygote="none", **settings)
+    house.deploy("only", STANDARD, zygote="stdlib", **settings)
+    counts = {name: house.call(name)[0] for name in ("variable", "shadow", "without", "only")}
+    happened(f"modules that a start imported itself: learned 0, {counts}")
+    assert all(counts[name] > 50 for name in ("variable", "shadow", "without")) and counts["only"] == 0
+    assert house.cli("ls", "--json").returncode == 0
+    kinds = {each["name"]: each["zygote"] for each in house.json("/functions")}
+    assert (kinds["without"], kinds["only"], kinds["standard"]) == ("none", "stdlib", "packages")
