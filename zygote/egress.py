@@ -43,24 +43,25 @@ began_ns = 0
 """When the initscript's replies began to age (CLOCK_MONOTONIC); 0: nothing is observed."""
 _noted = ""
 _inherited: frozenset[str] = frozenset()
-_processes: frozenset[str] = frozenset()
+_processes: frozenset[str] | None = None
 _python_sockets: list[Any] = []
 _threads = _thread._local()
 
 
 def watch() -> None:
     """Observe this process from now on, to its end. Call it before the function's code runs, once."""
+    global _processes
     begin()
+    _processes = frozenset(_running())
     sys.addaudithook(_observe)
 
 
 def begin() -> None:
-    """Count from here, without a hook: what is there now was there before."""
-    global began_ns, _inherited, _noted, _processes
+    """Count from here, without a hook and without other processes: those beside the root Zygote are not its own."""
+    global began_ns, _inherited, _noted
     began_ns = monotonic_ns()
     _noted = ""
     _inherited = frozenset(name for _, name in _open_sockets())
-    _processes = frozenset(_running())
 
 
 def forget() -> None:
@@ -112,8 +113,8 @@ def _look() -> None:
     for fd, name in _open_sockets():
         if fd not in known and name not in _inherited:
             note(f"{name}, which C code opened")
-    for name in _running():
-        if name not in _processes:
+    if _processes is not None:
+        for name in frozenset(_running()) - _processes:
             note(f"process {name}")
     for name in SPAWNERS:
         if name in sys.modules:
