@@ -19,6 +19,7 @@ from sockd.errors import SandboxFailed, SockdError
 from sockd.http.metrics import Metrics
 from sockd.http.request_ids import request_id_text
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.failure_log import appended, failure_log
 from sockd.lambdas.function import Function
 from sockd.lambdas.leased import Outcome
 from sockd.lambdas.log_store import LogStore
@@ -28,6 +29,7 @@ from sockd.lambdas.serving import Serving
 from sockd.lambdas.trace_context import amzn_of, traceparent_of
 from sockd.lambdas.traces import Traces, trace_of_refused
 from sockd.otlp.client import SpanExport
+from sockd.sandbox.exchange import Reply
 from sockd.telemetry import Ending, Invocation, LogRecord, SpanContext, TraceContext
 
 _log = logging.getLogger(__name__)
@@ -41,7 +43,7 @@ class Observations:
         memory."""
         self.metrics = Metrics()
         self.logs = LogBook(max_bytes=config.logs.memory_mb * MB)
-        self.traces = Traces(config.traces.keep)
+        self.traces = Traces(config.traces)
         self.recent = Recent()
         self._export = export
         self._store = store
@@ -82,6 +84,8 @@ class Observations:
             raise
         except OSError as error:
             raise self._refused(request, span, error) from error
+        if outcome.reply.error is not None:
+            log_failure(request, outcome.reply, outcome.reply.error)
         told = told_of(outcome)
         record = self._note(request, outcome, span, measured=measured)
         if record is not None and self._store is not None:
@@ -100,6 +104,8 @@ class Observations:
         if isinstance(outcome, BaseException):
             done(self._refused(request, span, outcome))
             return
+        if outcome.reply.error is not None:
+            log_failure(request, outcome.reply, outcome.reply.error)
         told = told_of(outcome)
         if self._store is None or not outcome.reply.has_log:
             # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
@@ -189,6 +195,11 @@ class Observations:
         failed = SandboxFailed(f"a sandbox could not be made: {error.strerror}")
         failed.__cause__ = error
         return failed
+
+
+def log_failure(request: InvokeRequest, reply: Reply, error: SockdError) -> None:
+    """Add the error of a request to what it printed."""
+    reply.log = appended(reply.log, failure_log(error, request_id_text(request.id), time.time()))
 
 
 def told_of(outcome: Outcome) -> Invocation | SockdError:
