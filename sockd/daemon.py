@@ -324,7 +324,7 @@ async def serve(config: Config) -> int:
         state = StateDir.open(Path(config.state_dir))
         stack.callback(state.close)
         worker = await Worker.build(config, state, stack, lambda: stop(1))
-        observations = Observations.open(config, state.path / "logs")
+        observations = Observations.open(config, state.path / "logs", worker.live_output)
         stack.push_async_callback(observations.aclose)
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)

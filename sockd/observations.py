@@ -30,6 +30,7 @@ from sockd.lambdas.trace_context import amzn_of, traceparent_of
 from sockd.lambdas.traces import Traces, trace_of_refused
 from sockd.otlp.client import SpanExport
 from sockd.sandbox.exchange import Reply
+from sockd.sandbox.live_output import LiveOutput
 from sockd.telemetry import Ending, Invocation, LogRecord, SpanContext, TraceContext
 
 _log = logging.getLogger(__name__)
@@ -38,11 +39,17 @@ _log = logging.getLogger(__name__)
 class Observations:
     """`account` is on the way of every request."""
 
-    def __init__(self, config: Config, export: SpanExport | None = None, store: LogStore | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        export: SpanExport | None = None,
+        store: LogStore | None = None,
+        live: LiveOutput | None = None,
+    ) -> None:
         """Args: export: where spans go; without, a caller's trace context is only passed on. store: where logs go besides
-        memory."""
+        memory. live: gives what running requests print."""
         self.metrics = Metrics()
-        self.logs = LogBook(max_bytes=config.logs.memory_mb * MB)
+        self.logs = LogBook(max_bytes=config.logs.memory_mb * MB, live=live)
         self.traces = Traces(config.traces)
         self.recent = Recent()
         self._export = export
@@ -54,10 +61,11 @@ class Observations:
             self.metrics.counter("lost_logs", "Records that could not be written to [logs].", lambda: store.lost)
 
     @classmethod
-    def open(cls, config: Config, directory: Path) -> Observations:
+    def open(cls, config: Config, directory: Path, live: LiveOutput) -> Observations:
         """With what the configuration asks for. Args: directory: for logs. Raises: BadConfig, OSError."""
         export = SpanExport.of(config.otlp)
-        return cls(config, export, LogStore(directory, config.logs.keep_mb * MB) if config.logs.keep_mb else None)
+        store = LogStore(directory, config.logs.keep_mb * MB) if config.logs.keep_mb else None
+        return cls(config, export, store, live)
 
     async def aclose(self) -> None:
         """Have everything that is noted where it belongs."""

@@ -149,7 +149,7 @@ class Sandbox:
             raise SandboxFailed("the sandbox's process died while it was confined") from None
         if program is not None:
             self._root.mount_code(program)
-        self._output.start(self._parts.turns)
+        self._output.start(self._parts.turns, self._parts.live, self._show_output)
         self._channel = Channel(
             self._sock,
             limits=protocol.sandbox_limits(self._parts.max_answer_bytes),
@@ -207,10 +207,12 @@ class Sandbox:
         open_sink: Callable[[], Taker] | None = None,
         *,
         compose: Callable[[bool], Call] | None = None,
+        request_id: bytes = b"",
     ) -> None:
         """One request to the function; the first one also waits for its init.
 
         Args:
+            request_id: under which its output is followed.
             done: told of the answer as soon as it has come, or in `error` of FunctionFailed, InitFailed, TimedOut,
                 OutOfMemory or SandboxDied. Unless the handler itself answered, the sandbox is destroyed then.
             open_sink: called when the answer begins to come piece by piece; without one such an answer is joined.
@@ -222,7 +224,7 @@ class Sandbox:
         if not is_starting:
             self.state = advance(self.state, Step.BEGIN)
         self._asked += 1
-        exchange = self._exchange = Exchange(self._asked, done, open_sink)
+        exchange = self._exchange = Exchange(self._asked, done, request_id, open_sink)
         assert self._channel is not None
         self._channel.await_result(self._asked)
         self._parts.hrtick.note(is_start=is_starting)
@@ -527,6 +529,15 @@ class Sandbox:
         else:
             self.destroy()
         exchange.done(reply)
+
+    def _show_output(self, kept: bytearray) -> None:
+        """Some function is followed: pass on what this one's request has printed, if it is that. What comes when the outcome
+        is certain goes with the outcome."""
+        exchange, program = self._exchange, self.program
+        if exchange is not None and program is not None and exchange.request_id and not exchange.is_over:
+            show = self._parts.live.shows.get(program.name)
+            if show is not None:
+                show(exchange.request_id, kept)
 
     def _is_priming(self) -> bool:
         """A spare that somebody waits for."""
