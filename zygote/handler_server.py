@@ -70,6 +70,7 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
     try:
         _native.limit_open_files(function["open_files"])
         set_environment(function["env"])
+        _native.set_title(f"sockd: {function['name']}", function["name"])
         if link is not None:
             initscript_link.offer(link)
             egress.watch()
