@@ -45,7 +45,7 @@ def logs(
         **({"since": f"{time_of(since):.6f}"} if since else {}),
         **({"raw": "1"} if raw else {}),
     }
-    show = _show_raw if raw else _show_line_by_line if follow else _show
+    show = _show_raw if raw else show_line_by_line if follow else _show
     if follow:
         with suppress(KeyboardInterrupt):  # the way to say that one has seen enough
             for record in management.lines("GET", "functions", name, "logs", query={**query, "follow": "1"}):
@@ -69,7 +69,7 @@ def _show(record: dict[str, Any]) -> None:
         echo(f"--- {record['dropped_bytes']} bytes more were dropped (log_bytes)", dim=True)
 
 
-def _show_line_by_line(record: dict[str, Any]) -> None:
+def show_line_by_line(record: dict[str, Any]) -> None:
     """As they come: lines of requests that run at the same time stand among each other, so each has its time and its request."""
     clock = time.strftime("%H:%M:%S", time.localtime(record["time_s"]))
     begin = f"{clock}.{int(record['time_s'] * 1000) % 1000:03} {record['request_id'][:8]} "

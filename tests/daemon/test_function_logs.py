@@ -195,3 +195,30 @@ def test_logs_are_bounded_by_number_and_gone_with_the_function(daemon: RunningDa
     assert daemon.manage("GET", "/functions/short/logs").status == 404
     daemon.deploy("short", "def f(event): print(event)")
     assert daemon.logs("short") == []
+
+
+@pytest.mark.parametrize(
+    ("configure", "layout"),
+    [
+        ("", r"\[WARNING\]\t{time}\t{id}\thello\n\[ERROR\]\t{time}\t{id}\tworse\n"),
+        (
+            "logging.basicConfig(level=logging.INFO)",
+            r"\[INFO\]\t{time}\t{id}\tfine\n\[WARNING\]\t{time}\t{id}\thello\n\[ERROR\]\t{time}\t{id}\tworse\n",
+        ),
+        ("logging.basicConfig(format='mine %(message)s')", "mine hello\nmine worse\n"),
+    ],
+    ids=["default", "level", "own format"],
+)
+def test_the_logging_module_writes_aws_s_layout_unless_the_function_chose_one(
+    daemon: RunningDaemon, configure: str, layout: str
+) -> None:
+    code = (
+        f"import logging\n{configure}\n"
+        "def f(event):\n logging.info('fine')\n logging.warning('hello')\n logging.getLogger('x').error('worse')\n"
+    )
+    daemon.deploy("logs", code)
+    for _ in range(2):
+        answer = daemon.run("logs")
+        pattern = layout.replace("{time}", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+        log = daemon.log_of("logs", answer)
+        assert re.fullmatch(pattern.replace("{id}", answer.headers["x-amzn-requestid"]), log), log
