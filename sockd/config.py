@@ -214,6 +214,10 @@ class TraceConfig(Slice, frozen=True):
 
     keep: int = 1000
     """How many; 0 remembers none."""
+    keep_each: int = 250
+    """Failures, cold starts and slow invocations that are remembered besides: so many of each."""
+    slow_ms: int = 1000
+    """From how long on an invocation is a slow one."""
 
 
 class LogConfig(Slice, frozen=True):
@@ -221,7 +225,7 @@ class LogConfig(Slice, frozen=True):
 
     memory_mb: int = 64
     """Of all functions together, in memory; of one function, 1000 records and 1 MB."""
-    keep_mb: int = 0
+    keep_mb: int = 64
     """On disk, in the state directory, over restarts; 0 keeps none there."""
 
 

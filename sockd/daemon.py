@@ -58,6 +58,7 @@ from sockd.lambdas.function_urls import NoSuchUrl
 from sockd.lambdas.leased import Outcome
 from sockd.lambdas.recent import Lately
 from sockd.lambdas.trace_spans import describe, summary
+from sockd.lambdas.traces import TraceKind
 from sockd.live import live
 from sockd.notify import notify
 from sockd.observations import Observations
@@ -288,8 +289,8 @@ class Daemon:
         await self._worker.packages.remove(key, users=self._worker.functions.users)
         self._worker.nursery.forget(key)
 
-    def traces(self, limit: int, function: str | None = None, *, cold: bool = False) -> list[dict[str, Any]]:
-        return [summary(trace) for trace in self._noted.traces.last(limit, function, cold=cold)]
+    def traces(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
+        return [summary(trace) for trace in self._noted.traces.last(limit, function, kind)]
 
     async def trace(self, request_id: str) -> dict[str, Any]:
         trace = self._noted.traces.get(request_id)
@@ -326,7 +327,7 @@ async def serve(config: Config) -> int:
         state = StateDir.open(Path(config.state_dir))
         stack.callback(state.close)
         worker = await Worker.build(config, state, stack, lambda: stop(1))
-        observations = Observations.open(config, state.path / "logs")
+        observations = Observations.open(config, state.path / "logs", worker.live_output)
         stack.push_async_callback(observations.aclose)
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)

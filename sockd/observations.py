@@ -19,6 +19,7 @@ from sockd.errors import SandboxFailed, SockdError
 from sockd.http.metrics import Metrics
 from sockd.http.request_ids import request_id_text
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.failure_log import appended, failure_log
 from sockd.lambdas.function import Function
 from sockd.lambdas.leased import Outcome
 from sockd.lambdas.log_store import LogStore
@@ -28,6 +29,8 @@ from sockd.lambdas.serving import Serving
 from sockd.lambdas.trace_context import amzn_of, traceparent_of
 from sockd.lambdas.traces import Traces, trace_of_refused
 from sockd.otlp.client import SpanExport
+from sockd.sandbox.exchange import Reply
+from sockd.sandbox.live_output import LiveOutput
 from sockd.telemetry import Ending, Invocation, LogRecord, SpanContext, TraceContext
 
 _log = logging.getLogger(__name__)
@@ -36,12 +39,18 @@ _log = logging.getLogger(__name__)
 class Observations:
     """`account` is on the way of every request."""
 
-    def __init__(self, config: Config, export: SpanExport | None = None, store: LogStore | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        export: SpanExport | None = None,
+        store: LogStore | None = None,
+        live: LiveOutput | None = None,
+    ) -> None:
         """Args: export: where spans go; without, a caller's trace context is only passed on. store: where logs go besides
-        memory."""
+        memory. live: gives what running requests print."""
         self.metrics = Metrics()
-        self.logs = LogBook(max_bytes=config.logs.memory_mb * MB)
-        self.traces = Traces(config.traces.keep)
+        self.logs = LogBook(max_bytes=config.logs.memory_mb * MB, live=live)
+        self.traces = Traces(config.traces)
         self.recent = Recent()
         self._export = export
         self._store = store
@@ -52,10 +61,11 @@ class Observations:
             self.metrics.counter("lost_logs", "Records that could not be written to [logs].", lambda: store.lost)
 
     @classmethod
-    def open(cls, config: Config, directory: Path) -> Observations:
+    def open(cls, config: Config, directory: Path, live: LiveOutput) -> Observations:
         """With what the configuration asks for. Args: directory: for logs. Raises: BadConfig, OSError."""
         export = SpanExport.of(config.otlp)
-        return cls(config, export, LogStore(directory, config.logs.keep_mb * MB) if config.logs.keep_mb else None)
+        store = LogStore(directory, config.logs.keep_mb * MB) if config.logs.keep_mb else None
+        return cls(config, export, store, live)
 
     async def aclose(self) -> None:
         """Have everything that is noted where it belongs."""
@@ -82,6 +92,8 @@ class Observations:
             raise
         except OSError as error:
             raise self._refused(request, span, error) from error
+        if outcome.reply.error is not None:
+            log_failure(request, outcome.reply, outcome.reply.error)
         told = told_of(outcome)
         record = self._note(request, outcome, span, measured=measured)
         if record is not None and self._store is not None:
@@ -100,6 +112,8 @@ class Observations:
         if isinstance(outcome, BaseException):
             done(self._refused(request, span, outcome))
             return
+        if outcome.reply.error is not None:
+            log_failure(request, outcome.reply, outcome.reply.error)
         told = told_of(outcome)
         if self._store is None or not outcome.reply.has_log:
             # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
@@ -189,6 +203,11 @@ class Observations:
         failed = SandboxFailed(f"a sandbox could not be made: {error.strerror}")
         failed.__cause__ = error
         return failed
+
+
+def log_failure(request: InvokeRequest, reply: Reply, error: SockdError) -> None:
+    """Add the error of a request to what it printed."""
+    reply.log = appended(reply.log, failure_log(error, request_id_text(request.id), time.time()))
 
 
 def told_of(outcome: Outcome) -> Invocation | SockdError:

@@ -106,6 +106,8 @@ class LogRecord:
     function: str = ""
     version: str = ""
     """The one that ran, as `Invocation.version`."""
+    ended: bool = True
+    """False: the request runs on, and these are whole lines of it that a follower has not had yet."""
 
 
 class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ from sockd.sandbox.ends import Ends
 from sockd.sandbox.farm import Farm, farm_path
 from sockd.sandbox.hrtick import PERIOD_NS, HrTick, tick_s
 from sockd.sandbox.idle_poll import IdlePoll
+from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits
@@ -99,6 +100,7 @@ class Worker:
     urls: FunctionUrls
     ports: PortGuard
     sockets: SocketCounts
+    live_output: LiveOutput
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -161,7 +163,7 @@ class Worker:
         stack.callback(urls.close)
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
-            *(functions, versions, scripts, urls, groups.ports, groups.sockets),
+            *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)

@@ -51,6 +51,7 @@ def main(control_fd: str, procs_fds: str, filters: str) -> None:
     own, *of_children = (bytes.fromhex(text) for text in filters.split(","))
     _native.keep_filters(*of_children)
     _native.prepare()
+    _native.set_title("sockd: root Zygote", "sockd-zygote")
     _native.fill_gaps()
     linux.install_filter(own)
     run()
@@ -90,6 +91,7 @@ def run() -> None:
         role = fork_server.serve()
         if role == fork_server.SPARE:
             rehearsal.rehearse()
+            _native.set_title("sockd: spare", "sockd-spare")
             os.write(fork_server.CHANNEL_FD, protocol.encode_frame(protocol.PRIMED, 0))
         status = handler_server.run(fork_server.CHANNEL_FD, is_spare=role == fork_server.SPARE) if role else 0
     finally:

@@ -84,6 +84,7 @@ def imported(request: dict, file: int) -> dict:
     offered = {
         entry.partition(".")[0] for path in request["paths"] if os.path.isdir(path) for entry in os.listdir(path)
     }
+    _native.set_title(title(request["paths"]), "sockd-zygote")
     os.environ.update(request["env"])
     started = time.monotonic()
     failed: dict[str, str] = {}
@@ -116,6 +117,12 @@ def settle() -> None:
         hygiene.after_fork()
     _native.fill_gaps()
     _native.join_pages()
+
+
+def title(paths: list[str]) -> str:
+    """What ps shows of a Zygote: the names of its packages. A path is /packages/name-version-digest."""
+    names = sorted({path.split("/")[2].rsplit("-", 2)[0] for path in paths if path.startswith("/packages/")})
+    return f"sockd: Zygote of {', '.join(names)}"
 
 
 OPERATIONS = {"import": import_modules}

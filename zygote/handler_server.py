@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+current_request = bytes(16)
+"""The id of the request that is answered, or of the last one: for lines that the function logs."""
+
+
 def run(channel: int, *, is_spare: bool = False) -> int:
     """Be a sandbox to its end; the exit status. Args: is_spare: its code comes after INIT."""
     try:
@@ -70,6 +74,7 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
     try:
         _native.limit_open_files(function["open_files"])
         set_environment(function["env"])
+        _native.set_title(f"sockd: {function['name']}", function["name"])
         if link is not None:
             initscript_link.offer(link)
             egress.watch()
@@ -85,6 +90,10 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
 
             debugging.attach(function["debug"])
         handler = entry.open_handler(function)
+        if "logging" in sys.modules:
+            from zygote import log_layout
+
+            log_layout.apply()
     except (SystemExit, protocol.ProtocolError):
         raise
     except BaseException as error:  # KeyboardInterrupt, too: only exiting is no failure
@@ -160,11 +169,13 @@ def answer(
     """One request: call the handler, flush what it printed; RESULT or FAILED, its body, and when it ended.
 
     An answer that comes piece by piece has gone out by then."""
+    global current_request
     kind = RESULT
+    current_request = body[:16]
     try:
         deadline = started + int.from_bytes(body[16:24], "little")  # protocol.INVOCATION
         if body[24:28] == NO_DETAILS:
-            result = handler.call(body[28:], body[:16], deadline)
+            result = handler.call(body[28:], current_request, deadline)
             if type(result) is not bytes:
                 result = pour(result, channel, number)
         else:

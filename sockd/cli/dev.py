@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import threading
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ import click
 
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.deploy import default_name, readable, result
+from sockd.cli.logs import show_line_by_line
 from sockd.cli.output import Failure, echo, json_option, print_json, say
 
 SETTLE_MS = 5
@@ -32,7 +34,8 @@ MAX_SOURCE_BYTES = 4 << 20
 def dev(directory: Path, name: str | None, state_dir: Path, as_json: bool) -> None:
     """Deploy DIRECTORY again each time that something in it is saved, until Ctrl-C.
 
-    What does not compile is told and not deployed. Packages are resolved when requirements.txt changes, and only then."""
+    What the function prints is shown, line by line. What does not compile is told and not deployed.
+    Packages are resolved when requirements.txt changes, and only then."""
     try:
         import watchfiles
     except ImportError:
@@ -40,6 +43,7 @@ def dev(directory: Path, name: str | None, state_dir: Path, as_json: bool) -> No
     project = Project(directory, name or default_name(directory), Management(state_dir), as_json)
     with contextlib.suppress(KeyboardInterrupt):
         project.deploy()
+        project.show_output()
         changes = watchfiles.watch(directory, step=SETTLE_MS, debounce=100, rust_timeout=IDLE_MS, yield_on_timeout=True)
         for number, change in enumerate(changes):
             # When it yields for the first time, be it a time-out, it watches. What was saved between the deploy and then
@@ -110,6 +114,17 @@ class Project:
             _print({"watching": str(self._directory), "url": url})
         else:
             say(f"watching {self._directory} for {url}; Ctrl-C ends it")
+
+    def show_output(self) -> None:
+        """Print what the function prints, from now on, beside what is told of deploys."""
+        if not self._as_json:
+            threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        with contextlib.suppress(Failure, OSError):  # the worker has ended, or the function was removed
+            query = {"limit": "0", "follow": "1"}
+            for record in self.management.lines("GET", "functions", self.name, "logs", query=query):
+                show_line_by_line(record)
 
     def _deploy(self, archive: bytes) -> dict[str, Any]:
         headers = {"x-sockd-overrides": json.dumps({"keep_packages": True})}

@@ -34,7 +34,7 @@ def logs(
     state_dir: Path,
     as_json: bool,
 ) -> None:
-    """Show what a function has printed, request by request.
+    """Show what a function has printed, request by request; with -f line by line, while requests run.
 
     Control characters are escaped; --raw leaves them where no terminal is. With --json: a list, or with -f a line for
     each record."""
@@ -45,7 +45,7 @@ def logs(
         **({"since": f"{time_of(since):.6f}"} if since else {}),
         **({"raw": "1"} if raw else {}),
     }
-    show = _show_raw if raw else _show
+    show = _show_raw if raw else show_line_by_line if follow else _show
     if follow:
         with suppress(KeyboardInterrupt):  # the way to say that one has seen enough
             for record in management.lines("GET", "functions", name, "logs", query={**query, "follow": "1"}):
@@ -67,6 +67,17 @@ def _show(record: dict[str, Any]) -> None:
     echo(text, nl=not text.endswith("\n"))
     if record["dropped_bytes"]:
         echo(f"--- {record['dropped_bytes']} bytes more were dropped (log_bytes)", dim=True)
+
+
+def show_line_by_line(record: dict[str, Any]) -> None:
+    """As they come: lines of requests that run at the same time stand among each other, so each has its time and its request."""
+    clock = time.strftime("%H:%M:%S", time.localtime(record["time_s"]))
+    begin = f"{clock}.{int(record['time_s'] * 1000) % 1000:03} {record['request_id'][:8]} "
+    for line in record["text"].splitlines():
+        echo(begin, dim=True, nl=False)
+        echo(line, fg="red" if line.startswith("[ERROR]") else None)
+    if record["dropped_bytes"]:
+        echo(f"{begin}{record['dropped_bytes']} bytes more were dropped (log_bytes)", dim=True)
 
 
 def _show_raw(record: dict[str, Any]) -> None:

@@ -32,7 +32,9 @@ PLAIN_WIDTH = 120
 @click.option("--chrome", "chrome_file", type=click.Path(dir_okay=False, path_type=Path), help="Write a Chrome trace.")
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list.")
 @click.option("--slowest", is_flag=True, help="List the slowest of those that are remembered, not the newest.")
-@click.option("--cold", is_flag=True, help="List cold ones only.")
+@click.option("--cold", "kind", flag_value="cold", help="List cold ones only.")
+@click.option("--failed", "kind", flag_value="failed", help="List failures only.")
+@click.option("--slow", "kind", flag_value="slow", help="List only those that took [traces] slow_ms or longer.")
 @click.option("--function", metavar="NAME", default="", help="List those of one function only.")
 @state_dir_option
 @json_option
@@ -41,7 +43,7 @@ def trace(
     chrome_file: Path | None,
     limit: int,
     slowest: bool,
-    cold: bool,
+    kind: str | None,
     function: str,
     state_dir: Path,
     as_json: bool,
@@ -53,7 +55,7 @@ def trace(
     management = Management(state_dir)
     if request_id is None and chrome_file is None:
         order = "slowest" if slowest else "newest"
-        query = {"limit": str(limit), "order": order, "cold": str(int(cold)), "function": function}
+        query = {"limit": str(limit), "order": order, "kind": kind or "any", "function": function}
         show_list(management.get("traces", query=query), as_json)
         return
     if request_id in (None, "last"):
@@ -77,6 +79,17 @@ def show(trace: dict[str, Any]) -> None:
         echo_lines(row.text for row in draw(trace, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns))
     echo()
     echo_lines(words(trace))
+    if trace.get("error"):
+        echo()
+        echo_lines(error_lines(trace))
+
+
+def error_lines(trace: dict[str, Any]) -> list[str]:
+    """What it failed with, as its log has it."""
+    lines = f"[ERROR] {trace['outcome']}: {trace['error']}".splitlines()
+    if not trace["stack"]:
+        return lines
+    return [*lines, "Traceback (most recent call last):", *"".join(trace["stack"]).splitlines()]
 
 
 def show_list(traces: list[dict[str, Any]], as_json: bool) -> None:

@@ -2,15 +2,15 @@
 
     GET /live?limit=                              what `sockd top` shows
     GET /functions/{name}/imports                 what `sockd imports` shows
-    GET /traces?limit=&order=&cold=&function=     GET /traces/{request id}
+    GET /traces?limit=&order=&kind=&function=     GET /traces/{request id}
 
-`order` is `newest` or `slowest`; `cold=1` leaves out what a warm sandbox served.
+`order` is `newest` or `slowest`; `kind` is `any`, `cold`, `failed` or `slow`, each of which is remembered by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,8 +20,10 @@ from sockd.errors import BadRequest
 from sockd.http.answers import json_answer
 from sockd.http.typed_routes import MAX_LIMIT, function_name, limit, respond, typed_routes
 from sockd.http.worker_api import WorkerApi
+from sockd.lambdas.traces import TraceKind
 
 MAX_ROWS = 500
+KINDS: dict[str, TraceKind] = {kind: kind for kind in get_args(TraceKind)}
 ORDERS: dict[str, Callable[[dict[str, Any]], int] | None] = {
     "newest": None,
     "slowest": lambda trace: trace["arrived_ns"] - trace["answered_ns"],
@@ -39,15 +41,10 @@ def routes(worker: WorkerApi) -> list[Route]:
         most, order = limit(query.get("limit", "20")), query.get("order", "newest")
         if order not in ORDERS:
             raise BadRequest(f"order must be one of {', '.join(ORDERS)}")
-        key, function, is_cold = ORDERS[order], query.get("function", ""), query.get("cold", "0") == "1"
-        if key is None and not function and not is_cold:
-            return respond(json_answer(worker.traces(most)))
-        chosen = [
-            trace
-            for trace in worker.traces(MAX_LIMIT)
-            if (not function or trace["function"] == function)
-            and (not is_cold or trace["origin"] in ("spare", "zygote"))
-        ]
+        key, kind = ORDERS[order], KINDS.get(query.get("kind", "any"))
+        if kind is None:
+            raise BadRequest(f"kind must be one of {', '.join(KINDS)}")
+        chosen = worker.traces(MAX_LIMIT if key is not None else most, query.get("function") or None, kind)
         if key is not None:
             chosen.sort(key=key)
         return respond(json_answer(chosen[:most]))

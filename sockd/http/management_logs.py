@@ -2,7 +2,8 @@
 
     GET /functions/{name}/logs?limit=&request_id=&since=&follow=1&raw=1
 
-Without `follow` a list, with it a line of JSON per record, as they come. `since` is Unix time; `raw` adds the bytes as they
+Without `follow` a list, with it lines of JSON, as they come: for whole lines that a request prints while it runs (`ended` is
+false), and at its end for the rest. `since` is Unix time; `raw` adds the bytes as they
 were, in base64, as `text` is UTF-8 whatever was printed.
 """
 
@@ -60,6 +61,7 @@ class Wanted:
             "version": record.version,
             "text": record.text.decode("utf-8", "backslashreplace"),
             "dropped_bytes": record.dropped_bytes,
+            "ended": record.ended,
         }
         return {**shown, "raw": base64.b64encode(record.text).decode()} if self.is_raw else shown
 
@@ -91,10 +93,13 @@ async def _follow(worker: WorkerApi, wanted: Wanted) -> AsyncGenerator[bytes]:
         for record in told:
             yield _encode(wanted.fields(record)) + b"\n"
         known = {(record.request_id, record.time_s) for record in told}  # what came while we looked is in both
+        ended_s = {record.request_id: record.time_s for record in told}
         while True:
             record = await step
             step = asyncio.ensure_future(anext(coming))
             is_new = (record.request_id, record.time_s) not in known
+            if not record.ended:
+                is_new = record.time_s > ended_s.get(record.request_id, 0.0)
             if is_new and record.request_id.startswith(wanted.request_id):
                 yield _encode(wanted.fields(record)) + b"\n"
     except StopAsyncIteration:

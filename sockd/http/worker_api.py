@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.traces import TraceKind
 from sockd.lambdas.versions import Versions
 from sockd.telemetry import Ending, FunctionInfo, Invocation, LogRecord, TraceContext
 
@@ -172,8 +173,8 @@ class WorkerApi(Protocol):
     async def remove_package(self, key: str) -> None:
         """Delete one distribution. Raises: SockdError: 404 if there is none, 400 if it is in use."""
 
-    def traces(self, limit: int, function: str | None = None, *, cold: bool = False) -> list[dict[str, Any]]:
-        """The last invocations, or those of one function, or the cold ones, newest first, without their spans."""
+    def traces(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
+        """The last invocations, or those of one function, or of one kind, newest first, without their spans."""
 
     async def trace(self, request_id: str) -> dict[str, Any]:
         """One invocation with its spans, by its id or a beginning of it; an initscript's report is waited for, shortly.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from typing import ClassVar
 
+from sockd.errors import FunctionFailed, SockdError
 from sockd.lambdas.event import Event
 from sockd.lambdas.event_bodies import BodyTable
 
@@ -30,7 +31,10 @@ COLUMNS = """
 NAMES = ", ".join(Event.__struct_fields__)
 MOVED = NAMES.removeprefix("seq, ")
 """All of them that a row takes along into another table."""
+STACK_FOLLOWS = "\nTraceback (most recent call last):\n"
+"""Between an error's message and its frames, which are one text in the table."""
 _MAX_ERROR_CHARS = 2000
+_MAX_STACK_CHARS = 4000
 
 
 class DeadLetter(Event):
@@ -134,6 +138,15 @@ END;
 _DEAD_NAMES = ", ".join(DeadLetter.__struct_fields__)
 
 
+def words_of(error: SockdError) -> str:
+    """An error as it is kept: its message, and its innermost frames."""
+    message = error.message[:_MAX_ERROR_CHARS]
+    stack = "".join(error.stack_trace) if isinstance(error, FunctionFailed) else ""
+    return f"{message}{STACK_FOLLOWS}{stack[-_MAX_STACK_CHARS:]}" if stack else message
+
+
 def _text(words: str) -> str:
     """A handler's words, as UTF-8 can hold them: lone surrogates are in no database."""
-    return words[:_MAX_ERROR_CHARS].encode("utf-8", "backslashreplace").decode()
+    return (
+        words[: _MAX_ERROR_CHARS + len(STACK_FOLLOWS) + _MAX_STACK_CHARS].encode("utf-8", "backslashreplace").decode()
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 from sockd.errors import SockdError
 from sockd.lambdas.clock import Clock
-from sockd.lambdas.dead_letter_table import DeadLetter
+from sockd.lambdas.dead_letter_table import STACK_FOLLOWS, DeadLetter
 from sockd.lambdas.event import Event
 from sockd.lambdas.event_endings import Endings
 from sockd.lambdas.event_records import embedded
@@ -115,13 +115,15 @@ def described(event: Event) -> dict[str, Any]:
 
 
 def _described(letter: DeadLetter) -> dict[str, Any]:
+    message, _, stack = letter.error.partition(STACK_FOLLOWS)
     return {
         **described(letter),
         "state": "dead",
         "died_at": letter.died_at,
         "reason": letter.reason,
         "error_type": letter.error_type,
-        "error": letter.error,
+        "error": message,
+        "stack": stack.splitlines(),
     }
 
 

@@ -17,6 +17,7 @@ from sockd.caches.blocking import in_thread
 from sockd.config import EventsConfig
 from sockd.errors import BadRequest, RequestTooLarge, SockdError, StorageFull
 from sockd.lambdas.clock import Clock, pause
+from sockd.lambdas.dead_letter_table import words_of
 from sockd.lambdas.destinations import Directories, DirectoryDestination, FunctionDestination, parse_destination
 from sockd.lambdas.event import Event
 from sockd.lambdas.event_policy import FUNCTION_ERRORS, SUCCESS
@@ -149,7 +150,7 @@ class Endings:
     async def _bury(self, event: Event, reason: str, error: SockdError | None) -> None:
         """Make a dead letter of an event."""
         now, config = self._clock.now(), self._config
-        error_type, words = (error.error_type, error.message) if error is not None else ("", "")
+        error_type, words = (error.error_type, words_of(error)) if error is not None else ("", "")
 
         def bury(store: EventStore) -> tuple[int, tuple[int, int]]:
             store.bury(event, now, reason, error_type, words)

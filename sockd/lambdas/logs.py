@@ -7,15 +7,22 @@ which the function that has been silent longest pays first. Knows nothing of how
 from __future__ import annotations
 
 import asyncio
+import time
+import uuid
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import islice, takewhile
 
+from sockd.sandbox.live_output import LiveOutput
 from sockd.telemetry import LogRecord
 
 RECORD_BYTES = 256
 """What a record costs beside its text."""
+MAX_RUNNING = 10_000
+"""Requests of which a follower knows what it has had; requests that nobody waits for any more leave no record."""
 
 
 class Ring:
@@ -53,9 +60,11 @@ class LogBook:
         *,
         max_bytes: int = 64 << 20,
         follower_records: int = 1000,
+        live: LiveOutput | None = None,
     ) -> None:
         """
         Args:
+            live: gives followers what requests print while they run; without it they have each record at its end.
             max_records_per_function, max_bytes_per_function: of one function's ring.
             max_bytes: of all rings together.
             follower_records: what a follower may be behind before it loses the oldest."""
@@ -66,6 +75,7 @@ class LogBook:
         self._rings: OrderedDict[str, Ring] = OrderedDict()
         """By name; who wrote last stands last."""
         self.bytes = 0
+        self._live = live or LiveOutput()
 
     def append(self, name: str, record: LogRecord) -> None:
         """Keeps a record and gives it to the followers of its function."""
@@ -122,18 +132,29 @@ class LogBook:
         follower = Follower(self._follower_records)
         ring = self._ring(name)
         ring.followers.add(follower)
+        self._live.shows[name] = partial(self._show, name, ring)
         try:
             yield follower
         finally:
             ring.followers.discard(follower)
+            if not ring.followers and self._rings.get(name) in (ring, None):
+                self._live.shows.pop(name, None)
             if not ring.records and not ring.followers and self._rings.get(name) is ring:
                 del self._rings[name]
+
+    @staticmethod
+    def _show(name: str, ring: Ring, request_id: bytes, kept: bytearray) -> None:
+        """A request of a followed function has printed something and runs on."""
+        text_id, now_s = str(uuid.UUID(bytes=request_id)), time.time()
+        for follower in ring.followers:
+            follower.push_part(name, text_id, kept, now_s)
 
     def forget(self, name: str) -> None:
         """Drops everything a function printed and ends its followers."""
         ring = self._rings.pop(name, None)
         if ring is not None:
             self.bytes -= ring.bytes
+            self._live.shows.pop(name, None)
             for follower in ring.followers:
                 follower.end()
 
@@ -141,16 +162,33 @@ class LogBook:
 class Follower:
     """An async iterator over the records of one function. Read too slowly, it loses the oldest and counts them."""
 
-    __slots__ = ("_ended", "_records", "_wake", "dropped")
+    __slots__ = ("_ended", "_records", "_shown", "_wake", "dropped")
 
     def __init__(self, max_records: int) -> None:
         self._records: deque[LogRecord] = deque(maxlen=max_records)
+        self._shown: OrderedDict[str, int] = OrderedDict()
+        """Bytes of the output of requests that run which were pushed in parts."""
         self._wake = asyncio.Event()
         self._ended = False
         self.dropped = 0
         """Records lost so far."""
 
     def push(self, record: LogRecord) -> None:
+        """A request has ended: what it printed, but for the parts that were pushed."""
+        shown = self._shown.pop(record.request_id, 0)
+        self._push(replace(record, text=record.text[shown:]) if shown else record)
+
+    def push_part(self, name: str, request_id: str, kept: bytearray, now_s: float) -> None:
+        """A request runs on: the whole lines of what is kept of its output that were not pushed yet."""
+        start, end = self._shown.get(request_id, 0), kept.rfind(b"\n") + 1
+        if end <= start:
+            return
+        self._shown[request_id] = end
+        if len(self._shown) > MAX_RUNNING:
+            self._shown.popitem(last=False)
+        self._push(LogRecord(request_id, now_s, bytes(kept[start:end]), 0, name, ended=False))
+
+    def _push(self, record: LogRecord) -> None:
         self.dropped += len(self._records) == self._records.maxlen
         self._records.append(record)
         self._wake.set()

@@ -187,7 +187,7 @@ class Serving:
         call = self._call
         compose = partial(version.call, request) if call is None else None
         try:
-            leased.sandbox.ask(call, self._replied, self._open_sink, compose=compose)
+            leased.sandbox.ask(call, self._replied, self._open_sink, compose=compose, request_id=request.id)
         except Exception as error:
             self._abandon()
             self._loop.call_soon(self._done, error)

@@ -76,6 +76,8 @@ def describe(trace: Trace, why: str = "") -> dict[str, Any]:
         "fetched_ns": length(union(within(fetched, (trace.arrived_ns, trace.answered_ns)))),
         "hidden_ns": hidden_ns(trace, fetched, [(read.start_ns, read.end_ns) for read in reads]),
         "critical": critical_path(phases, reads),
+        "error": trace.message,
+        "stack": list(trace.stack),
         "why": why,
         "zygote": zygote_words(trace.node) if trace.forked_ns else "",
         "passed_over": trace.passed_over,

@@ -1,6 +1,7 @@
 """Traces: what is remembered of the last invocations, bounded by number.
 
-Owns the ring. For a request it costs one object of numbers that were taken anyhow; no answer and no event is kept. What
+Owns the rings: one of the newest, and one each of failures, cold starts and slow requests, so that many successes do not push out
+the one failure. For a request it costs one object of numbers that were taken anyhow; no answer and no event is kept. What
 people see of a trace is made when they ask (`trace_spans`). An initscript's report, which comes after the answer, is
 found in its run; only the newest few hundred are kept.
 """
@@ -9,12 +10,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from itertools import islice
+from typing import Literal
 
 import msgspec
 
 from initscripts.daemon_run import Run
-from sockd.errors import SockdError
+from sockd.config import TraceConfig
+from sockd.errors import FunctionFailed, SockdError
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.cold_starts import Imported, imported_packages, why_cold
 from sockd.lambdas.leased import Outcome
@@ -22,6 +26,13 @@ from sockd.telemetry import Invocation, SpanContext, Times
 
 MAX_REPORTS = 256
 """Each has up to 128 KB."""
+ERROR_CHARS = 2000
+STACK_CHARS = 6000
+"""Of the message and of the frames of one error."""
+
+
+TraceKind = Literal["any", "cold", "failed", "slow"]
+"""Which of them somebody asks for."""
 
 
 class NoSuchTrace(SockdError):
@@ -65,13 +76,21 @@ class Trace(msgspec.Struct):
     """Why it was cold, if whoever called said so."""
     passed_over: str = ""
     """Why no Zygote with more of its packages served it."""
+    message: str = ""
+    stack: tuple[str, ...] = ()
+    """Of its error: the innermost frames, the innermost last."""
 
 
 class Traces:
-    """The last `keep` invocations."""
+    """The last invocations, and besides the last failures, cold starts and slow ones."""
 
-    def __init__(self, keep: int) -> None:
+    def __init__(self, config: TraceConfig) -> None:
+        keep = config.keep
         self._ring: deque[Trace] = deque(maxlen=keep)
+        self._failed: deque[Trace] = deque(maxlen=config.keep_each if keep else 0)
+        self._cold: deque[Trace] = deque(maxlen=config.keep_each if keep else 0)
+        self._slow: deque[Trace] = deque(maxlen=config.keep_each if keep else 0)
+        self._slow_ns = config.slow_ms * 1_000_000
         self._with_runs: deque[Trace] = deque()
 
     def add(self, request: InvokeRequest, outcome: Outcome, span: SpanContext | None = None) -> Trace | None:
@@ -80,6 +99,8 @@ class Traces:
             return None
         trace = trace_of(request, outcome, span)
         self._ring.append(trace)
+        if trace.error_type or trace.forked_ns or trace.answered_ns - trace.arrived_ns >= self._slow_ns:
+            self._keep(trace)
         if trace.run is not None:
             self._with_runs.append(trace)
             if len(self._with_runs) > MAX_REPORTS:
@@ -89,21 +110,43 @@ class Traces:
     def get(self, request_id: str) -> Trace:
         """By the text of its request id, or a beginning of it that no other has. Raises: NoSuchTrace."""
         wanted = request_id.replace("-", "").lower()
-        found = [trace for trace in self._ring if trace.request_id.hex().startswith(wanted)] if wanted else []
+        remembered = self._remembered() if wanted else []
+        found = [trace for trace in remembered if trace.request_id.hex().startswith(wanted)]
         ids = {trace.request_id for trace in found}
         if len(ids) != 1:
             known = f"{len(ids)} invocations begin so" if found else f"the last {len(self._ring)} are remembered"
             raise NoSuchTrace(f"no invocation {request_id[:80]!r}: {known}")
         return found[-1]  # the last attempt, of an event that was tried again
 
-    def last(self, limit: int, function: str | None = None, *, cold: bool = False) -> list[Trace]:
-        """The newest, newest first. Args: function: only those of this one; cold: only cold ones."""
-        newest_first = (trace for trace in reversed(self._ring) if function in (None, trace.function))
-        return list(islice((trace for trace in newest_first if trace.forked_ns or not cold), limit))
+    def last(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[Trace]:
+        """The newest, newest first. Args: function: only those of this one."""
+        rings: dict[TraceKind, Iterable[Trace]] = {"cold": self._cold, "failed": self._failed, "slow": self._slow}
+        every = self._ring if function is None and limit <= len(self._ring) else None
+        chosen = rings[kind] if kind in rings else every or self._remembered()
+        newest_first = reversed(list(chosen))
+        return list(islice((trace for trace in newest_first if function in (None, trace.function)), limit))
 
     def why(self, trace: Trace) -> str:
         """Why it was cold, as a sentence; empty: it was not."""
-        return why_cold(trace, self._ring) if trace.forked_ns else ""
+        if not trace.forked_ns:
+            return ""
+        if self._ring and trace.answered_ns < self._ring[0].arrived_ns:
+            return why_cold(trace, ()) if trace.why else "The requests before it are no longer remembered."
+        return why_cold(trace, self._ring)
+
+    def _keep(self, trace: Trace) -> None:
+        """Remember one for longer than the others."""
+        if trace.error_type:
+            self._failed.append(trace)
+        if trace.forked_ns:
+            self._cold.append(trace)
+        if trace.answered_ns - trace.arrived_ns >= self._slow_ns:
+            self._slow.append(trace)
+
+    def _remembered(self) -> list[Trace]:
+        """All of them once, in the order in which they were answered."""
+        every = {id(trace): trace for ring in (self._failed, self._cold, self._slow, self._ring) for trace in ring}
+        return sorted(every.values(), key=lambda trace: trace.answered_ns)
 
 
 def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None = None) -> Trace:
@@ -126,6 +169,8 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         span,
         leased.deploy,
     )
+    if reply.error is not None:
+        trace.message, trace.stack = reply.error.message[:ERROR_CHARS], innermost(reply.error)
     if leased.started_ns:  # else it was warm, as nearly all
         trace.started_ns, trace.reserved_ns = leased.started_ns, leased.reserved_ns
         trace.forked_ns, trace.ready_ns = leased.forked_ns, leased.ready_ns
@@ -135,6 +180,18 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
             trace.init_started_ns = leased.sandbox.init_started_ns
             trace.imported = imported_packages(leased.sandbox.imports or ())
     return trace
+
+
+def innermost(error: SockdError) -> tuple[str, ...]:
+    """As many of an error's frames as are remembered."""
+    frames: list[str] = []
+    left = STACK_CHARS
+    for frame in reversed(error.stack_trace if isinstance(error, FunctionFailed) else []):
+        left -= len(frame)
+        if left < 0:
+            break
+        frames.append(frame)
+    return tuple(reversed(frames))
 
 
 def trace_of_refused(request: InvokeRequest, error_type: str, span: SpanContext) -> Trace:

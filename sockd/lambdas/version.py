@@ -82,6 +82,7 @@ class Version:
             timeout_s=config.timeout_s,
             log_bytes=config.log_bytes,
             is_app=IS_APP[app_kind(record.handler, config)],
+            name=record.name,
         )
         return cls(
             record, config, closure, program, number, import_view(record, config, closure, packages, code, number)

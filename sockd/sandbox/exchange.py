@@ -58,6 +58,7 @@ class Exchange(msgspec.Struct, eq=False):
     number: int
     done: Callable[[Reply], None]
     """Told what came back, once."""
+    request_id: bytes = b""
     open_sink: Callable[[], Taker] | None = None
     """Called when the answer begins to come piece by piece."""
     compose: Callable[[bool], Call] | None = None

@@ -11,8 +11,10 @@ import asyncio
 import fcntl
 import os
 import termios
+from collections.abc import Callable
 from contextlib import ExitStack
 
+from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.read_turns import READ_BYTES, ReadTurns, Series
 
 PIPE_BYTES = 256 * 1024
@@ -32,6 +34,8 @@ class Output:
         self._kept = bytearray()
         self._dropped = 0
         self._turns: ReadTurns
+        self._live: LiveOutput
+        self._show: Callable[[bytearray], None]
         self._series = Series()
         self._is_over = False
         """Every writer is gone."""
@@ -49,9 +53,9 @@ class Output:
             undo.pop_all()
         return cls(read_fd, limit_bytes), write_fd
 
-    def start(self, turns: ReadTurns) -> None:
-        """Drain it from now on."""
-        self._turns = turns
+    def start(self, turns: ReadTurns, live: LiveOutput, show: Callable[[bytearray], None]) -> None:
+        """Drain it from now on. Args: show: called after a read with all that is kept, if any function is followed."""
+        self._turns, self._live, self._show = turns, live, show
         self._loop.add_reader(self._fd, self._readable)
 
     def take(self) -> tuple[bytes, int]:
@@ -115,4 +119,6 @@ class Output:
         room = max(0, self.limit_bytes - len(self._kept))
         self._kept += data[:room]
         self._dropped += max(0, len(data) - room)
+        if self._live.shows:
+            self._show(self._kept)
         return len(data)

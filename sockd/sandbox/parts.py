@@ -9,6 +9,7 @@ from sockd.sandbox.assembly import Assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.ends import Ends
 from sockd.sandbox.hrtick import HrTick
+from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd.sandbox.read_turns import ReadTurns
 from sockd.sandbox.vigil import Vigil
@@ -32,3 +33,4 @@ class Parts:
     hrtick: HrTick = field(default_factory=HrTick)
     vigil: Vigil = field(default_factory=Vigil)
     turns: ReadTurns = field(default_factory=ReadTurns)
+    live: LiveOutput = field(default_factory=LiveOutput)

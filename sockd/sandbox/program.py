@@ -44,6 +44,7 @@ class Program:
         timeout_s: float,
         log_bytes: int,
         is_app: bool | None = False,
+        name: str = "",
     ) -> None:
         """Args: is_app: whether the handler is a web app; None: its first sandbox will tell."""
         self.code = code
@@ -54,6 +55,8 @@ class Program:
         self.timeout_s = timeout_s
         self.log_bytes = log_bytes
         self.is_app = is_app
+        self.name = name
+        """Of its function; empty where nobody follows what it prints."""
         self.socket_account = NO_FUNCTION
         """In which the sockets of all sandboxes of its function are counted; its function sets it."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -148,7 +149,7 @@ class Sandbox:
             raise SandboxFailed("the sandbox's process died while it was confined") from None
         if program is not None:
             self._root.mount_code(program)
-        self._output.start(self._parts.turns)
+        self._output.start(self._parts.turns, self._parts.live, self._show_output)
         self._channel = Channel(
             self._sock,
             limits=protocol.sandbox_limits(self._parts.max_answer_bytes),
@@ -206,10 +207,12 @@ class Sandbox:
         open_sink: Callable[[], Taker] | None = None,
         *,
         compose: Callable[[bool], Call] | None = None,
+        request_id: bytes = b"",
     ) -> None:
         """One request to the function; the first one also waits for its init.
 
         Args:
+            request_id: under which its output is followed.
             done: told of the answer as soon as it has come, or in `error` of FunctionFailed, InitFailed, TimedOut,
                 OutOfMemory or SandboxDied. Unless the handler itself answered, the sandbox is destroyed then.
             open_sink: called when the answer begins to come piece by piece; without one such an answer is joined.
@@ -221,7 +224,7 @@ class Sandbox:
         if not is_starting:
             self.state = advance(self.state, Step.BEGIN)
         self._asked += 1
-        exchange = self._exchange = Exchange(self._asked, done, open_sink)
+        exchange = self._exchange = Exchange(self._asked, done, request_id, open_sink)
         assert self._channel is not None
         self._channel.await_result(self._asked)
         self._parts.hrtick.note(is_start=is_starting)
@@ -398,13 +401,15 @@ class Sandbox:
         self._finish(None, bytes(body[protocol.TIMES.size :]), self._last_ns, started)
 
     def _on_failed(self, number: int, body: bytes) -> None:
-        unpack_times(body)
+        started, ended = unpack_times(body)
+        took_ns = max(0, ended - started)
         body = body[protocol.TIMES.size :]
         if self.state is State.STARTING and (self._exchange is not None or self._is_priming()):
+            self.init_started_ns, self.init_ns = started, took_ns
             self._finish(read_failure(body, InitFailed))
         else:
             self._awaiting(protocol.FAILED, number)
-            self._finish(read_failure(body, FunctionFailed), is_answer=True)
+            self._finish(read_failure(body, FunctionFailed), b"", took_ns, started, is_answer=True)
 
     def _on_modules(self, number: int, body: bytes) -> None:
         if self.imports is not None:
@@ -453,13 +458,22 @@ class Sandbox:
             self._explaining = self._loop.create_task(self._explain_end(error))
 
     async def _explain_end(self, error: Exception | None) -> None:
+        spent_ns = self._spent_ns()
         if error is not None:
-            self._finish(SandboxDied(f"the sandbox broke its protocol: {error}"))
+            self._finish(SandboxDied(f"the sandbox broke its protocol: {error}"), b"", spent_ns)
         elif not self.dead:
             await pidfds.wait_exited(self._pidfd, EXIT_GRACE_S)
             if not self.dead:
-                self._finish(self._cause_of_death())
+                self._finish(self._cause_of_death(), b"", spent_ns)
         self.destroy()
+
+    def _spent_ns(self) -> int:
+        """How long the handler has been running, as the deadline knows it; 0 before it runs. (No clock is read when a request
+        begins, because nearly all report their own times.)"""
+        left_s = self._deadline.left_s()
+        if self.program is None or self.state is State.STARTING or math.isinf(left_s):
+            return 0
+        return max(0, int((self.program.timeout_s - left_s) * 1e9))
 
     def _cause_of_death(self) -> SockdError:
         if self.cgroup.oom_kills() > 0:
@@ -475,7 +489,8 @@ class Sandbox:
         if self.state is State.STARTING:
             phase, limit, timeout_s = "Init", "init_timeout_s", program.init_timeout_s
         self.cgroup.kill_nowait()
-        self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds", limit))
+        exec_ns = 0 if self.state is State.STARTING else int(timeout_s * 1e9)
+        self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds", limit), b"", exec_ns)
 
     def _finish(
         self,
@@ -514,6 +529,15 @@ class Sandbox:
         else:
             self.destroy()
         exchange.done(reply)
+
+    def _show_output(self, kept: bytearray) -> None:
+        """Some function is followed: pass on what this one's request has printed, if it is that. What comes when the outcome
+        is certain goes with the outcome."""
+        exchange, program = self._exchange, self.program
+        if exchange is not None and program is not None and exchange.request_id and not exchange.is_over:
+            show = self._parts.live.shows.get(program.name)
+            if show is not None:
+                show(exchange.request_id, kept)
 
     def _is_priming(self) -> bool:
         """A spare that somebody waits for."""

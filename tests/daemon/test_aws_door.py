@@ -158,7 +158,11 @@ def test_a_function_that_fails_is_an_answer(
         assert re.fullmatch(message, answer["Payload"]["errorMessage"])
         if what == "wait":
             return
-    assert b"working on" in base64.b64decode(answer["LogResult"])
+    log = base64.b64decode(answer["LogResult"]).decode()
+    assert "working on" in log and f"[ERROR] {error_type}: " in log, log
+    if what == "raise":
+        assert "[ERROR] KeyError: 'no such thing'\nTraceback (most recent call last):\n" in log
+        assert "Duration: 0.00 ms" not in log
 
 
 def test_errors_come_as_the_exceptions_that_boto3_has_for_them(client: Any, function: str) -> None:

@@ -225,7 +225,10 @@ def test_an_error_is_retried_and_then_a_dead_letter(daemon: RunningDaemon) -> No
     letter = daemon.manage("GET", f"/events/{event_id}").json
     assert (letter["reason"], letter["attempts"], letter["error_type"]) == ("RetriesExhausted", 3, "ValueError")
     assert (letter["payload"], letter["source"]) == ({"a": 1}, "run")
+    assert (letter["error"], letter["stack"][-1]) == ("no good", "    raise ValueError('no good')")
     assert len(daemon.logs("bad", event_id)) == 3
+    for record in daemon.logs("bad", event_id):
+        assert record["text"].startswith("trying\n[ERROR] ValueError: no good\nTraceback (most recent call last):\n")
     assert daemon.manage("GET", f"/traces/{event_id}").json["outcome"] == "ValueError"
     assert [each["id"] for each in daemon.manage("GET", "/events?state=dead&function=bad").json] == [event_id]
     daemon.deploy("bad", "def f(event):\n    return 1\n")

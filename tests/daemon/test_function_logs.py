@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -27,24 +28,94 @@ def test_stdout_and_stderr_are_kept_by_request(daemon: RunningDaemon) -> None:
     assert len(times) == 2 and times == sorted(times)
 
 
-def test_what_is_printed_before_an_error_is_kept_too(daemon: RunningDaemon) -> None:
-    for name, end, status, timeout_s in (
-        ("raising", "raise ValueError(1)", 500, 15),
-        ("exiting", "import os; sys.stdout.flush(); os._exit(1)", 502, 15),
-        ("leaving", "sys.exit(1)", 502, 15),
-        ("endless", "while True: pass", 504, 1.5),
-    ):
-        code = f"import sys\nprint('init')\ndef f(event):\n print('last words')\n {end}"
-        daemon.deploy(name, code, timeout_s=timeout_s)
-        answer = daemon.run(name)
-        assert answer.status == status
-        assert daemon.log_of(name, answer) == "init\nlast words\n", name
+TRACEBACK = (
+    "[ERROR] KeyError: 'missing'\n"
+    "Traceback (most recent call last):\n"
+    '  File "/var/task/f.py", line {line}, in f\n'
+    "    {source}\n"
+)
 
 
-def test_a_failed_import_s_output_is_kept(daemon: RunningDaemon) -> None:
+@pytest.mark.parametrize(
+    ("end", "status", "timeout_s", "written"),
+    [
+        ("raise KeyError('missing')", 500, 15, re.escape(TRACEBACK.format(line=5, source="raise KeyError('missing')"))),
+        (
+            "sys.stdout.close(); sys.stderr = None; os.close(1); os.close(2); raise KeyError('missing')",
+            500,
+            15,
+            r"\[ERROR\] KeyError: 'missing'\nTraceback \(most recent call last\):\n(  .*\n)+",
+        ),
+        ("sys.stdout.flush(); os._exit(3)", 502, 15, r"\[ERROR\] Runtime.ExitError: .*exit status 3\n"),
+        ("sys.exit(1)", 502, 15, r"\[ERROR\] Runtime.ExitError: .*exit status 1\n"),
+        (
+            "while True: pass",
+            504,
+            1.5,
+            r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z {id} Task timed out after 1.50 seconds\n",
+        ),
+        ("b = bytearray(1 << 30)", 502, 15, r"\[ERROR\] Sandbox.OutOfMemory: out of memory.*\n"),
+    ],
+    ids=["raises", "raises without streams", "exits", "leaves", "is too slow", "is too large"],
+)
+def test_a_failure_is_in_the_log_behind_what_was_printed(
+    daemon: RunningDaemon, end: str, status: int, timeout_s: float, written: str
+) -> None:
+    code = f"import os, sys\nprint('init')\ndef f(event):\n print('last words')\n {end}"
+    daemon.deploy("failing", code, timeout_s=timeout_s)
+    answer = daemon.run("failing")
+    assert answer.status == status
+    log = daemon.log_of("failing", answer)
+    pattern = written.replace("{id}", answer.headers["x-amzn-requestid"])
+    assert re.fullmatch(f"init\nlast words\n{pattern}", log), log
+
+
+def test_a_failed_import_is_in_the_log_behind_what_was_printed(daemon: RunningDaemon) -> None:
     daemon.deploy("early", "print('so far')\nraise ImportError('no')")
     answer = daemon.run("early")
-    assert answer.status == 500 and daemon.log_of("early", answer) == "so far\n"
+    assert answer.status == 500
+    log = daemon.log_of("early", answer)
+    assert log.startswith("so far\n[ERROR] ImportError: no\nTraceback (most recent call last):\n"), log
+    assert 'File "/var/task/f.py", line 2' in log
+
+
+def test_a_traceback_begins_a_line_of_its_own(daemon: RunningDaemon) -> None:
+    daemon.deploy("unended", "def f(event):\n print('no end of line', end='')\n raise KeyError('missing')")
+    assert daemon.log_of("unended", daemon.run("unended")) == "no end of line\n" + TRACEBACK.format(
+        line=3, source="raise KeyError('missing')"
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def app(environ, start_response):\n raise KeyError('missing')\n",
+        "async def app(scope, receive, send):\n raise KeyError('missing')\n",
+    ],
+    ids=["wsgi", "asgi"],
+)
+def test_an_exception_of_a_web_app_is_in_the_log(daemon: RunningDaemon, code: str) -> None:
+    daemon.deploy("app", {"f.py": code, "sockd.toml": 'handler = "f:app"\n'})
+    answer = daemon.run("app")
+    assert answer.status == 500
+    log = daemon.log_of("app", answer)
+    assert "[ERROR] KeyError: 'missing'\nTraceback (most recent call last):\n" in log and "in app" in log, log
+
+
+def test_a_refused_event_is_no_failure_of_the_function(daemon: RunningDaemon) -> None:
+    daemon.deploy("calm", "def f(event): return event")
+    daemon.call("calm")
+    assert daemon.request("POST", "/run/calm", b"{no json").status == 400
+    assert daemon.logs("calm") == []
+
+
+def test_the_times_of_a_failed_request_are_its_own(daemon: RunningDaemon) -> None:
+    daemon.deploy("slow", "import time\ndef f(event):\n time.sleep(0.3)\n raise KeyError('missing')")
+    assert daemon.run("slow").timing["exec"] >= 300
+    daemon.deploy("slow", "import os, time\ndef f(event):\n time.sleep(0.3)\n os._exit(1)")
+    assert daemon.run("slow").timing["exec"] >= 300
+    daemon.deploy("slow", "import time\ndef f(event): time.sleep(60)", timeout_s=0.5)
+    assert daemon.run("slow").timing["exec"] == 500
 
 
 @pytest.mark.parametrize("kilobytes", [100, 250])
@@ -124,3 +195,30 @@ def test_logs_are_bounded_by_number_and_gone_with_the_function(daemon: RunningDa
     assert daemon.manage("GET", "/functions/short/logs").status == 404
     daemon.deploy("short", "def f(event): print(event)")
     assert daemon.logs("short") == []
+
+
+@pytest.mark.parametrize(
+    ("configure", "layout"),
+    [
+        ("", r"\[WARNING\]\t{time}\t{id}\thello\n\[ERROR\]\t{time}\t{id}\tworse\n"),
+        (
+            "logging.basicConfig(level=logging.INFO)",
+            r"\[INFO\]\t{time}\t{id}\tfine\n\[WARNING\]\t{time}\t{id}\thello\n\[ERROR\]\t{time}\t{id}\tworse\n",
+        ),
+        ("logging.basicConfig(format='mine %(message)s')", "mine hello\nmine worse\n"),
+    ],
+    ids=["default", "level", "own format"],
+)
+def test_the_logging_module_writes_aws_s_layout_unless_the_function_chose_one(
+    daemon: RunningDaemon, configure: str, layout: str
+) -> None:
+    code = (
+        f"import logging\n{configure}\n"
+        "def f(event):\n logging.info('fine')\n logging.warning('hello')\n logging.getLogger('x').error('worse')\n"
+    )
+    daemon.deploy("logs", code)
+    for _ in range(2):
+        answer = daemon.run("logs")
+        pattern = layout.replace("{time}", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+        log = daemon.log_of("logs", answer)
+        assert re.fullmatch(pattern.replace("{id}", answer.headers["x-amzn-requestid"]), log), log

@@ -121,7 +121,7 @@ def test_what_happens_now_is_told_by_function(daemon: RunningDaemon) -> None:
     slowest = daemon.manage("GET", "/traces?order=slowest&limit=2&function=lively").json
     took = [trace["answered_ns"] - trace["arrived_ns"] for trace in slowest]
     assert len(took) == 2 and took == sorted(took, reverse=True)
-    assert [trace["function"] for trace in daemon.manage("GET", "/traces?cold=1&function=lively").json] == ["lively"]
+    assert [trace["function"] for trace in daemon.manage("GET", "/traces?kind=cold&function=lively").json] == ["lively"]
     assert daemon.manage("GET", "/traces?order=x").status == 400
     daemon.remove("lively")
     assert "lively" not in daemon.manage("GET", "/live").body.decode()

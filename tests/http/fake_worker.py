@@ -17,6 +17,7 @@ import msgspec
 from sockd import errors
 from sockd.http.worker_api import Progress, Tree, TreeNode, WorkerApi
 from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.traces import TraceKind
 from sockd.telemetry import ASKED_FOR, Ending, FunctionInfo, Invocation, LogRecord, Times
 from tests.http.fake_events import FakeEvents
 
@@ -65,6 +66,8 @@ TRACE: dict[str, Any] = {
     "node": "",
     "outcome": "ok",
     "initscript": "exit",
+    "error": "",
+    "stack": [],
     "log": "",
     "cut": False,
     "arrived_ns": 1000 * MS,
@@ -369,7 +372,7 @@ class FakeWorker:
         if key != "numpy-2.3.0-abc":
             raise errors.BadRequest(f"{key} is not installed")
 
-    def traces(self, limit: int, function: str | None = None, *, cold: bool = False) -> list[dict[str, Any]]:
+    def traces(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
         return [{key: value for key, value in TRACE.items() if key not in ("spans", "critical")}][:limit]
 
     async def trace(self, request_id: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 
 from initscripts.daemon_run import Ending
 from initscripts.report import AppRead, MessageRecord, RpcRecord, RunReport
+from sockd.config import TraceConfig
 from sockd.errors import FunctionFailed
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas import traces as traces_module
@@ -64,7 +65,7 @@ def test_nothing_of_the_answer_is_kept() -> None:
 
 
 def test_the_newest_are_kept_and_found_by_the_beginning_of_their_ids() -> None:
-    traces = Traces(2)
+    traces = Traces(TraceConfig(keep=2, keep_each=0))
     for number in range(3):
         traces.add(InvokeRequest(f"f{number}", b"", bytes([number]) * 16, 0), outcome())
     assert [trace.function for trace in traces.last(9)] == ["f2", "f1"]
@@ -75,15 +76,39 @@ def test_the_newest_are_kept_and_found_by_the_beginning_of_their_ids() -> None:
             traces.get(unknown)
 
 
+def test_many_successes_do_not_push_out_a_failure_a_cold_start_or_a_slow_request() -> None:
+    traces = Traces(TraceConfig(keep=10, keep_each=2, slow_ms=1000))
+    error = FunctionFailed("KeyError", "'missing'", [f"frame {number}\n" for number in range(3000)])
+    slow = outcome(cold=False)
+    slow.answered_ns = 1000 * MS
+    for number, ending in enumerate((outcome(), slow, outcome(cold=False, error=error))):
+        traces.add(InvokeRequest("f", b"", bytes([0xF0 + number]) * 16, 0), ending)
+    for number in range(1000):
+        ending = outcome(cold=False)
+        ending.answered_ns += number * 1000 * MS
+        traces.add(InvokeRequest("g", b"", number.to_bytes(15) + b"g", number * 1000 * MS), ending)
+    assert [[each.request_id[0] for each in traces.last(9, kind=kind)] for kind in ("cold", "slow", "failed")] == [
+        [0xF0],
+        [0xF1],
+        [0xF2],
+    ]
+    assert len(traces.last(9999)) == 13 and len(traces.last(9999, "f")) == 3
+    failed = traces.get("f2f2")
+    told = describe(failed)
+    assert (failed.error_type, told["error"]) == ("KeyError", "'missing'")
+    assert told["stack"][-1] == "frame 2999\n" and sum(map(len, told["stack"])) <= traces_module.STACK_CHARS
+    assert traces.why(traces.get("f0f0")) == "The requests before it are no longer remembered."
+
+
 def test_none_is_kept_where_none_is_wanted() -> None:
-    traces = Traces(0)
+    traces = Traces(TraceConfig(keep=0))
     traces.add(InvokeRequest("f", b"", bytes(16), 0), outcome(run=run_of(None)))
     assert traces.last(9) == []
 
 
 def test_reports_are_bounded_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces_module, "MAX_REPORTS", 2)
-    traces = Traces(10)
+    traces = Traces(TraceConfig(keep=10))
     for number in range(3):
         traces.add(InvokeRequest("f", b"", bytes([number]) * 16, 0), outcome(run=run_of(report())))
     assert [trace.run is None for trace in traces.last(9)] == [False, False, True]
@@ -187,11 +212,11 @@ def test_a_trace_says_what_was_imported_after_the_fork() -> None:
 
 
 def test_traces_of_one_function_are_found_among_others() -> None:
-    traces = Traces(9)
+    traces = Traces(TraceConfig(keep=9))
     for number, name in enumerate("fgfg"):
         traces.add(InvokeRequest(name, b"", bytes([number]) * 16, 0), outcome())
     assert [trace.request_id[0] for trace in traces.last(9, "f")] == [2, 0]
     assert len(traces.last(1, "g")) == 1
     traces.add(InvokeRequest("f", b"", bytes([9]) * 16, 0), outcome(cold=False))
     assert [trace.request_id[0] for trace in traces.last(9, "f")] == [9, 2, 0]
-    assert [trace.request_id[0] for trace in traces.last(9, "f", cold=True)] == [2, 0]
+    assert [trace.request_id[0] for trace in traces.last(9, "f", "cold")] == [2, 0]

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.output import PIPE_BYTES, Output
 from sockd.sandbox.read_turns import ReadTurns
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_take_gives_all_that_is_in_the_pipe() -> None:
     output, fd = Output.open(1 << 20)
-    output.start(ReadTurns())
+    output.start(ReadTurns(), LiveOutput(), print)
     os.write(fd, b"x" * PIPE_BYTES)
     assert output.take() == (b"x" * PIPE_BYTES, 0)
     assert output.take() == (b"", 0)
@@ -25,7 +26,7 @@ async def test_a_take_gives_all_that_is_in_the_pipe() -> None:
 
 async def test_what_is_over_the_limit_is_counted_and_dropped() -> None:
     output, fd = Output.open(10)
-    output.start(ReadTurns())
+    output.start(ReadTurns(), LiveOutput(), print)
     for _ in range(5):
         os.write(fd, b"123456")
         await asyncio.sleep(0)
@@ -38,7 +39,7 @@ async def test_what_is_over_the_limit_is_counted_and_dropped() -> None:
 
 async def test_a_writer_never_waits() -> None:
     output, fd = Output.open(100)
-    output.start(ReadTurns())
+    output.start(ReadTurns(), LiveOutput(), print)
 
     def flood() -> None:
         for _ in range(100):
@@ -54,7 +55,7 @@ async def test_a_writer_never_waits() -> None:
 
 async def test_a_take_ends_though_somebody_goes_on_writing() -> None:
     output, fd = Output.open(1 << 30)
-    output.start(ReadTurns())
+    output.start(ReadTurns(), LiveOutput(), print)
     os.set_blocking(fd, False)
 
     def write_ahead() -> None:
@@ -80,7 +81,7 @@ async def test_a_take_ends_though_somebody_goes_on_writing() -> None:
 
 async def test_the_end_of_all_writers_and_closing_twice_are_fine() -> None:
     output, fd = Output.open(100)
-    output.start(ReadTurns())
+    output.start(ReadTurns(), LiveOutput(), print)
     os.write(fd, b"last")
     os.close(fd)
     for _ in range(5):

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from sockd.sandbox.channel import Channel
+from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.output import Output
 from sockd.sandbox.read_turns import FRAMES_PER_TURN, LONGEST_SERIES, READ_BYTES, ReadTurns
 from zygote import protocol
@@ -191,7 +192,7 @@ async def test_of_an_answer_to_nobody_nothing_is_kept(room: Room) -> None:
 
 async def test_a_flood_of_short_lines_is_kept_whole_and_read_seldom() -> None:
     output, fd = Output.open(1 << 20)
-    output.start(ReadTurns())
+    output.start(ReadTurns(), LiveOutput(), print)
     reads = 0
     read = output._read
 

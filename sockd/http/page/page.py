@@ -217,7 +217,15 @@ class Page:
 
 def index_parts(worker: PageWorker) -> list[Part]:
     """The live parts of `/`."""
-    parts = (views.glance, views.functions, views.tree, views.caches, views.invocations, views.cold_starts)
+    parts = (
+        views.glance,
+        views.functions,
+        views.tree,
+        views.caches,
+        views.invocations,
+        views.failures,
+        views.cold_starts,
+    )
     return [Part(view.__name__, partial(view, worker)) for view in parts]
 
 
@@ -226,6 +234,7 @@ def function_parts(worker: PageWorker, name: str) -> list[Part]:
     return [
         Part("lately", partial(function_views.lately, worker, name)),
         Part("invocations", partial(views.invocations, worker, name)),
+        Part("failures", partial(views.failures, worker, name)),
         Part("cold_starts", partial(views.cold_starts, worker, name)),
         Part("log", partial(function_views.log, worker, name)),
     ]

@@ -40,12 +40,21 @@ def trace_page(trace: Mapping[str, Any]) -> Values:
         "total": words.ms(total),
         "clock": words.clock(at_s),
         "stamp": words.stamp(at_s),
+        "error": error(trace),
         "story": story(trace),
         "imported": [imported(each) for each in trace["imported"]],
         "initscript": initscript(trace),
         **waterfall(trace),
         **critical(trace, total),
     }
+
+
+def error(trace: Mapping[str, Any]) -> str:
+    """What it failed with, and where; empty: it did not fail."""
+    if trace["outcome"] == "ok":
+        return ""
+    stack = "".join(trace["stack"])
+    return words.printable(f"{trace['outcome']}: {trace['error']}\n" + (f"\n{stack}" if stack else ""))
 
 
 def story(trace: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ Values = dict[str, Any]
 MAX_FUNCTIONS = 100
 MAX_INVOCATIONS = 20
 MAX_COLD = 12
+MAX_FAILED = 12
 MAX_NAMES = 4
 """Packages of a Zygote that are told by name; the others are in its title."""
 SPARK_HEIGHT, SPARK_STEP = 20, 5
@@ -198,7 +199,13 @@ def invocations(worker: PageWorker, function: str | None = None) -> Values:
 
 def cold_starts(worker: PageWorker, function: str | None = None) -> Values:
     """The last that were cold, newest first."""
-    rows = [invocation_row(trace) for trace in worker.traces(MAX_COLD, function, cold=True)]
+    rows = [invocation_row(trace) for trace in worker.traces(MAX_COLD, function, "cold")]
+    return {"rows": rows, "function": function}
+
+
+def failures(worker: PageWorker, function: str | None = None) -> Values:
+    """The last that failed, newest first."""
+    rows = [invocation_row(trace) for trace in worker.traces(MAX_FAILED, function, "failed")]
     return {"rows": rows, "function": function}
 
 

@@ -11,6 +11,7 @@ from sockd import errors
 from sockd.http.page.worker import PageWorker
 from sockd.http.worker_api import Tree, TreeNode
 from sockd.lambdas.recent import NOTHING, SLOTS, Lately
+from sockd.lambdas.traces import TraceKind
 from sockd.telemetry import FunctionInfo, LogRecord
 from tests.http.fake_worker import LIVE, TRACE, FakeWorker, info
 
@@ -76,7 +77,7 @@ class FakePageWorker(FakeWorker):
         root = TreeNode(packages=[], unique_memory_bytes=6 << 20, children=[child])
         return Tree(root=root, refused=[{"package": "grpcio==1.0", "reason": self.text}])
 
-    def traces(self, limit: int, function: str | None = None, *, cold: bool = False) -> list[dict[str, Any]]:
+    def traces(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
         return [{**TOLD, "function": name, "outcome": self.text} for name in sorted(self.names)][:limit]
 
     async def trace(self, request_id: str) -> dict[str, Any]:
@@ -88,6 +89,8 @@ class FakePageWorker(FakeWorker):
         imported = [{"package": self.text, "modules": 1, "ns": 1}]
         changed = {
             "outcome": self.text,
+            "error": self.text,
+            "stack": [self.text],
             "spans": spans,
             "critical": critical,
             "function": function,

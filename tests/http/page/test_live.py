@@ -62,14 +62,22 @@ async def test_who_comes_back_gets_everything(port: int) -> None:
     async with raw(port) as client:
         await opened(client, "/events?token=t&seen=")
         await events(client)
-        assert names(await events(client)) == ["glance", "functions", "tree", "caches", "invocations", "cold_starts"]
+        assert names(await events(client)) == [
+            "glance",
+            "functions",
+            "tree",
+            "caches",
+            "invocations",
+            "failures",
+            "cold_starts",
+        ]
 
 
 async def test_a_functions_page_has_its_own_parts_and_ends_with_the_function(port: int, worker: FakePageWorker) -> None:
     async with raw(port) as client:
         await opened(client, "/events?token=t&function=echo")
         await events(client)
-        assert names(await events(client)) == ["lately", "invocations", "cold_starts", "log"]
+        assert names(await events(client)) == ["lately", "invocations", "failures", "cold_starts", "log"]
         worker.names.discard("echo")
         assert "gone" in await events(client)
         assert await client._reader.readline() == b"0\r\n"

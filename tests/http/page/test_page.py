@@ -231,6 +231,7 @@ def rendered(text: str) -> dict[str, str]:
         "parts/functions.html": views.functions(worker),
         "parts/tree.html": views.tree(worker),
         "parts/invocations.html": views.invocations(worker),
+        "parts/failures.html": views.failures(worker),
         "parts/cold_starts.html": views.cold_starts(worker, "echo"),
         "parts/log.html": function_views.log(worker, "echo"),
     }
