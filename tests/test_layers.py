@@ -28,9 +28,11 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 FOR_THOSE_THAT_NEED_THEM = {
-    f"zygote.{name}" for name in ("apps", "asgi", "details", "observer", "outlet", "package_path", "pieces", "wsgi")
+    f"zygote.{name}"
+    for name in ("apps", "asgi", "decimals", "details", "observer", "outlet", "package_path", "pieces", "wsgi")
 }
-"""Imported in the sandbox of a function that is a web app, streams, or is told more than its event; in Zygotes with packages."""
+"""Imported in the sandbox of a function that is a web app, streams, answers with a Decimal, or is told more than its event; in
+Zygotes with packages."""
 MODULES_LIMIT = 85
 """A bare interpreter has 23. Counted, not timed: what this costs is `sockd bench cold_start`'s affair."""
 

@@ -15,9 +15,9 @@ from sockd.caches.install_cache import InstallCache
 from sockd.config import FunctionDefaults
 from sockd.errors import BadArchive, NameTaken, NoSuchFunction, SecretsLocked
 from sockd.lambdas import ol_yaml
-from sockd.lambdas.code_store import REQUIREMENTS_BYTES, CodeStore, CodeVersion, read_text
-from sockd.lambdas.entrypoint import entry_point
-from sockd.lambdas.function_config import FunctionConfig
+from sockd.lambdas.code_store import CodeStore, CodeVersion
+from sockd.lambdas.entrypoint import entry_point, provided
+from sockd.lambdas.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.lambdas.registry import Registry
 
 FORCE = "force"
@@ -63,7 +63,9 @@ class Deployments:
         if not overrides.get(FORCE):
             self.check_source(name, config)
         handler = entry_point(code.path, config.handler, config.runtime)
-        requirements = await in_thread(code.requirements)
+        if EXEC_WRAPPER in config.environment and not provided(code.path, config.runtime):
+            progress(f'{EXEC_WRAPPER} is not run: a handler is forked; runtime = "provided" with awslambdaric runs it')
+        requirements = await in_thread(_missing_requirements, code, progress)
         kept = self._closure_kept(name, requirements) if overrides.get(KEEP_PACKAGES) else None
         return Deployable(config, handler, await self._install(name, requirements, kept, progress))
 
@@ -92,7 +94,8 @@ class Deployments:
         """The packages of the current version, if it asked for the same."""
         with contextlib.suppress(NoSuchFunction, BadArchive):
             record = self._registry.get(name)
-            if read_text(self._code.path(record.digest), "requirements.txt", REQUIREMENTS_BYTES) == requirements:
+            path = self._code.path(record.digest)
+            if CodeVersion(record.digest, path, record.code_bytes, 0).missing_requirements() == requirements:
                 return Closure.from_json(record.closure)
         return None
 
@@ -114,6 +117,14 @@ def _source_words(source: str, is_unrecorded: bool = False) -> str:
     if is_unrecorded:
         return "a file of decorated functions, by an older sockd"
     return source or "a directory or zip"
+
+
+def _missing_requirements(code: CodeVersion, progress: Progress) -> str | None:
+    """What of requirements.txt has to be installed. Blocks. Raises: BadArchive."""
+    missing = code.missing_requirements()
+    if missing != code.requirements():
+        progress("packages of requirements.txt that are in the code are used as they are")
+    return missing
 
 
 def _read_settings(
