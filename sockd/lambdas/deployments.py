@@ -18,8 +18,11 @@ from sockd.lambdas import ol_yaml
 from sockd.lambdas.code_store import CodeStore, CodeVersion
 from sockd.lambdas.entrypoint import entry_point, provided
 from sockd.lambdas.function_config import EXEC_WRAPPER, FunctionConfig
+from sockd.lambdas.handler_check import check_handler
 from sockd.lambdas.registry import Registry
 
+CHECK_HANDLER = "check_handler"
+"""Of a deploy: true refuses a handler that does not compile or is not there; AWS's API takes any, as AWS does."""
 FORCE = "force"
 """Of a deploy: true replaces a function that was deployed from another source."""
 DECORATED_HANDLER = "sockd:handler"
@@ -55,7 +58,7 @@ class Deployments:
 
         Args: overrides: keys of sockd.toml that win over it, and KEEP_PACKAGES.
         Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
-        settings = {key: value for key, value in overrides.items() if key not in (KEEP_PACKAGES, FORCE)}
+        settings = {key: value for key, value in overrides.items() if key not in (CHECK_HANDLER, KEEP_PACKAGES, FORCE)}
         beneath = await _ol_settings(code, progress)
         # A stranger's texts, parsed in Python: not on the loop.
         config = await in_thread(_read_settings, code, self._defaults, settings, beneath)
@@ -66,6 +69,8 @@ class Deployments:
         if EXEC_WRAPPER in config.environment and not provided(code.path, config.runtime):
             progress(f'{EXEC_WRAPPER} is not run: a handler is forked; runtime = "provided" with awslambdaric runs it')
         requirements = await in_thread(_missing_requirements, code, progress)
+        if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
+            await in_thread(check_handler, code.path, handler, has_packages=requirements is not None)
         kept = self._closure_kept(name, requirements) if overrides.get(KEEP_PACKAGES) else None
         return Deployable(config, handler, await self._install(name, requirements, kept, progress))
 
