@@ -16,7 +16,7 @@ from sockd.config import FunctionDefaults
 from sockd.errors import BadArchive, NameTaken, NoSuchFunction, SecretsLocked
 from sockd.lambdas import ol_yaml
 from sockd.lambdas.code_store import CodeStore, CodeVersion
-from sockd.lambdas.entrypoint import entry_point, provided
+from sockd.lambdas.entrypoint import OPENLAMBDA, detected, entry_point, provided
 from sockd.lambdas.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.lambdas.handler_check import check_handler
 from sockd.lambdas.registry import Registry
@@ -27,6 +27,8 @@ FORCE = "force"
 """Of a deploy: true replaces a function that was deployed from another source."""
 DECORATED_HANDLER = "sockd:handler"
 """Of every decorated function. A sockd that recorded no sources deployed those that have this handler and no source."""
+LONG_TIMEOUT_S = 30.0
+"""Of f.py, of code with an ol.yaml, and of decorated functions, unless they say otherwise."""
 KEEP_PACKAGES = "keep_packages"
 """Of a deploy: true has the versions stay that an unchanged requirements.txt was resolved to before."""
 
@@ -59,7 +61,7 @@ class Deployments:
         Args: overrides: keys of sockd.toml that win over it, and KEEP_PACKAGES.
         Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
         settings = {key: value for key, value in overrides.items() if key not in (CHECK_HANDLER, KEEP_PACKAGES, FORCE)}
-        beneath = await _ol_settings(code, progress)
+        beneath = self._timeout(code, overrides) | await _ol_settings(code, progress)
         # A stranger's texts, parsed in Python: not on the loop.
         config = await in_thread(_read_settings, code, self._defaults, settings, beneath)
         config = config.with_secrets(self._secrets(name))
@@ -88,6 +90,14 @@ class Deployments:
     def users(self, key: str) -> list[str]:
         """The functions that are being deployed with a distribution in their closure."""
         return [name for name, closure in self._under_way if key in closure.keys]
+
+    def _timeout(self, code: CodeVersion, overrides: dict[str, Any]) -> dict[str, Any]:
+        """OpenLambda's functions and decorated ones were written without AWS's 3 s in mind. A worker's own default wins."""
+        is_changed = self._defaults.timeout_s != FunctionDefaults().timeout_s
+        if is_changed or "aws" in overrides:
+            return {}
+        is_long = "deployer" in overrides or (code.path / ol_yaml.FILE).is_file() or detected(code.path) == OPENLAMBDA
+        return {"timeout_s": LONG_TIMEOUT_S} if is_long else {}
 
     def _secrets(self, name: str) -> dict[str, str]:
         """What is kept over a deploy."""

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,3 +50,22 @@ def test_the_fix_of_a_timeout_changes_the_setting_and_not_the_code(daemon: Runni
     assert "256 MB" in sockd(daemon, "config", "long", cwd=tmp_path).stdout
     assert sockd(daemon, "config", "long", "--timeout", "-1", cwd=tmp_path).returncode == 1
     assert sockd(daemon, "config", "nobody", cwd=tmp_path).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("files", "settings", "timeout_s"),
+    [
+        ({"f.py": "def f(event): pass"}, {}, 30.0),
+        ({"f.py": "def f(event): pass"}, {"timeout_s": 2}, 2.0),
+        ({"f.py": "def f(event): pass", "sockd.toml": "timeout_s = 7"}, {}, 7.0),
+        ({"f.py": "def f(event): pass", "ol.yaml": "limits:\n  runtime_sec: 9\n"}, {}, 9.0),
+        ({"main.py": "def handler(event): pass", "ol.yaml": ""}, {}, 30.0),
+        ({"main.py": "def handler(event): pass"}, {}, 3.0),
+        ({"lambda_function.py": "def lambda_handler(event, context): pass"}, {}, 3.0),
+        ({"f.py": "def f(event): pass"}, {"aws": {}}, 3.0),
+    ],
+)
+def test_the_default_timeout_is_that_of_the_convention(
+    daemon: RunningDaemon, files: dict[str, str], settings: dict[str, Any], timeout_s: float
+) -> None:
+    assert daemon.deploy("timed", files, **settings)["timeout_s"] == timeout_s
