@@ -31,6 +31,7 @@ from sockd.http import (
     management_env,
     management_events,
     management_schedules,
+    management_settings,
     management_urls,
     management_versions,
 )
@@ -406,6 +407,7 @@ async def _open_doors(
     more = [
         *management_debug.routes(daemon, config.http.max_payload_bytes),
         *management_env.routes(daemon.environments),
+        *management_settings.routes(daemon),
         *management_versions.routes(daemon),
         *management_urls.routes(daemon, config),
         *management_events.routes(daemon.events),

@@ -119,7 +119,7 @@ class NameTaken(SockdError):
     def __init__(self, name: str, current: str, given: str) -> None:
         super().__init__(
             f"the function {name!r} was deployed from {current}, and this deploy is from {given}: choose another name "
-            "(@sockd.function(name=...), sockd deploy --name), or replace the function: sockd deploy --force"
+            "(@sockd.function(name=...), sockd deploy --name), or deploy with --force, which replaces the function that is there"
         )
 
 

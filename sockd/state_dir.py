@@ -2,6 +2,7 @@
 
 registry.sqlite   events.sqlite   destinations/   secret.key   code/   store/   initscripts/   logs/   learned.json   kept
 store/packages/   store/uv-cache/
+worker.log        what a detached worker logs, and the one before
 lock              the pid of the daemon that has it, held by flock(2): gone with its process, however that ends
 tmp/   base/   roots/   engine/   sockd.sock   run.sock              worthless after a daemon: emptied at start
 

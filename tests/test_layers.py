@@ -27,10 +27,10 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
-NEEDED = ("apps", "asgi", "details", "log_layout", "observer", "outlet", "package_path", "pieces", "wsgi")
+NEEDED = ("apps", "asgi", "decimals", "details", "log_layout", "observer", "outlet", "package_path", "pieces", "wsgi")
 FOR_THOSE_THAT_NEED_THEM = {f"zygote.{name}" for name in NEEDED}
-"""Imported in the sandbox of a function that is a web app, streams, logs with `logging`, or is told more than its event; in
-Zygotes with packages."""
+"""Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, or is told
+more than its event; in Zygotes with packages."""
 MODULES_LIMIT = 85
 """A bare interpreter has 23. Counted, not timed: what this costs is `sockd bench cold_start`'s affair."""
 

@@ -166,6 +166,12 @@ def encode_answer(answer: object) -> bytes:
         return text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         markers.clear()  # it was left in the middle of a container
+        if type(error) is TypeError and "decimal" in sys.modules:
+            from zygote import decimals
+
+            with_decimals = decimals.encode(answer)
+            if with_decimals is not None:
+                return with_decimals
         raise MarshalError(f"Unable to marshal response: {error}") from None
 
 

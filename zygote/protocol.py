@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import json
 import marshal
+import sys
 from struct import Struct
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -59,7 +60,17 @@ IMPORT_PROGRESS = Struct("<I")
 """What follows IMPORT_MAX_BYTES in that file: how many of the modules the Zygote has begun to import."""
 IMPORT_FILE_BYTES = IMPORT_MAX_BYTES + IMPORT_PROGRESS.size
 
-ENVIRONMENT = {"HOME": "/tmp", "LAMBDA_TASK_ROOT": "/var/task", "PWD": "/var/task", "TZ": ":UTC"}
+REGION = "us-east-1"
+"""What functions are told, unless their own variables say otherwise: what S3 servers outside of AWS expect in signatures."""
+ENVIRONMENT = {
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_EXECUTION_ENV": f"AWS_Lambda_python{sys.version_info[0]}.{sys.version_info[1]}",
+    "AWS_REGION": REGION,
+    "HOME": "/tmp",
+    "LAMBDA_TASK_ROOT": "/var/task",
+    "PWD": "/var/task",
+    "TZ": ":UTC",
+}
 """What every function's environment begins with, over that of the root Zygote's exec; INIT adds what is the function's own."""
 
 FORK = Struct("<cBBBIIIQ")

@@ -35,6 +35,13 @@ TABLE = "/proc/self/net/tcp"
 MAX_BODY_BYTES = 64 << 20
 """Over any limit of answers, which the daemon's settings say; this only keeps a length from being taken at its word."""
 
+OF_ENVIRONMENT = """
+import os, runpy, sys
+sys.argv[1:] = [os.environ["_HANDLER"]]
+runpy.run_module("awslambdaric", run_name="__main__", alter_sys=True)
+"""
+"""AWS's client with the handler that the environment names when it runs."""
+
 READY, ANSWER, ERROR, EXIT = range(4)
 
 
@@ -58,7 +65,8 @@ class Program(entry.Handler):
         listener = socket.create_server((LOOPBACK, 0), backlog=16)
         self.port: int = listener.getsockname()[1]
         link, fds = initscript_link.inherited()
-        program = subprocess.Popen(command(function), env={**self._environment(function), **link}, pass_fds=fds)
+        environment = {**self._environment(function), **link}
+        program = subprocess.Popen(command(function, environment), env=environment, pass_fds=fds)
         threading.Thread(target=self._wait_for, args=(program,), daemon=True).start()
         # Imported while the program starts: it takes longer than all of this.
         threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
@@ -95,8 +103,11 @@ class Program(entry.Handler):
 
     def _environment(self, function: dict) -> dict[str, str]:
         paths = [function["code"], *function["paths"]]
+        environment = dict(os.environ)
+        if function["provided"] == "bootstrap":
+            environment.pop("AWS_EXECUTION_ENV", None)  # as on AWS, where it names a runtime of AWS's
         return {
-            **os.environ,
+            **environment,
             "AWS_LAMBDA_RUNTIME_API": f"{LOOPBACK}:{self.port}",
             "PYTHONPATH": ":".join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
@@ -137,11 +148,16 @@ class Program(entry.Handler):
         return 202
 
 
-def command(function: dict) -> list[str]:
-    """What is run: the code's own bootstrap, or AWS's client with the handler."""
+def command(function: dict, environment: dict[str, str]) -> list[str]:
+    """What is run: the code's own bootstrap, or AWS's client with the handler, started by a wrapper if the function names one.
+
+    A bootstrap looks for a wrapper itself, as on AWS. A wrapper may change _HANDLER before it runs its arguments."""
     if function["provided"] == "bootstrap":
         return [function["code"] + "/bootstrap"]
-    return [sys.executable, "-m", "awslambdaric", function["handler"]]
+    wrapper = environment.get("AWS_LAMBDA_EXEC_WRAPPER")
+    if wrapper:
+        return [wrapper, sys.executable, "-c", OF_ENVIRONMENT]
+    return [sys.executable, "-m", "awslambdaric", environment["_HANDLER"]]
 
 
 def told(body: bytes) -> tuple[str, str, list[str]]:

@@ -7,11 +7,12 @@ and URLs would have the daemon, which is root, read its own host for someone els
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from sockd.errors import ResolveFailed
 
@@ -71,6 +72,25 @@ def parse(text: str) -> Requirements:
         if allowed:
             digests.append((requirement.name, allowed))
     return Requirements(tuple(lines), tuple(digests))
+
+
+def without(text: str, brought: Mapping[str, Version]) -> str:
+    """The text of a requirements.txt, without what is there already and what is not for this machine.
+
+    Args: brought: versions that are there, by normalised name. The text is unchanged if they satisfy none of its lines."""
+    kept, is_any_there = [], False
+    for _, line in _logical_lines(text):
+        try:
+            requirement, _ = _parse_line(line)
+            version = brought.get(requirement.name)
+            is_there = version is not None and requirement.specifier.contains(version, prereleases=True)
+            is_elsewhere = requirement.marker is not None and not requirement.marker.evaluate()
+        except ValueError:  # who resolves it says what is wrong with it
+            is_there = is_elsewhere = False
+        is_any_there |= is_there
+        if not is_there and not is_elsewhere:
+            kept.append(line)
+    return "".join(f"{line}\n" for line in kept) if is_any_there else text
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,19 +18,47 @@ import click
 
 from sockd.cli.output import UNREACHABLE, USAGE, Failure, exit_code_of
 from sockd.remote.connections import DEFAULT_STATE_DIR, EXAMPLE_URL, UnixConnection
+from sockd.remote.starting import Patience
 
 Query = Mapping[str, str]
 NO_QUERY: Query = {}
 
-state_dir_option = click.option(
-    "--state-dir",
-    envvar="SOCKD_STATE_DIR",
-    default=DEFAULT_STATE_DIR,
-    show_default=True,
-    show_envvar=True,
-    type=click.Path(path_type=Path, readable=False),  # others may pass it, mode 0711, and not list it
-    help="The worker's directory.",
-)
+_PATIENCE = "sockd.patience"
+_ABSENT_S = 0.5
+"""How long a worker is waited for by default that has no lock yet: one that was started just before."""
+
+
+def _be_patient(ctx: click.Context, parameter: click.Parameter, seconds: float | None) -> None:
+    if seconds is not None:
+        ctx.meta[_PATIENCE] = Patience(seconds, seconds)
+
+
+def _patience() -> Patience:
+    ctx = click.get_current_context(silent=True)
+    patience: Patience = (ctx.meta if ctx else {}).get(_PATIENCE, Patience(absent_s=_ABSENT_S))
+    return patience
+
+
+def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--state-dir, a parameter of the command, and --wait, which connections heed."""
+    wait = click.option(
+        "--wait",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        expose_value=False,
+        callback=_be_patient,
+        help="How long to wait for a worker to listen.  [default: 10 for one that is starting]",
+    )
+    state_dir = click.option(
+        "--state-dir",
+        envvar="SOCKD_STATE_DIR",
+        default=DEFAULT_STATE_DIR,
+        show_default=True,
+        show_envvar=True,
+        type=click.Path(path_type=Path, readable=False),  # others may pass it, mode 0711, and not list it
+        help="The worker's directory.",
+    )
+    return state_dir(wait(command))
 
 
 class Reply(NamedTuple):
@@ -105,7 +133,7 @@ class Management:
     def _reached(self) -> Iterator[http.client.HTTPConnection]:
         fix = _up(self._socket.parent)
         try:
-            with closing(UnixConnection(self._socket)) as connection:
+            with closing(UnixConnection(self._socket, patience=_patience())) as connection:
                 yield connection
         except PermissionError:
             why = f"{self._socket} is root's alone"
@@ -136,7 +164,7 @@ def invoke_at(url: str | None, state_dir: Path, name: str, payload: bytes, heade
 def _public_door(url: str | None, state_dir: Path) -> tuple[str, http.client.HTTPConnection]:
     """What comes before the path of a request, and a connection. Raises: Failure."""
     if url is None:
-        return "", UnixConnection(state_dir / "run.sock")
+        return "", UnixConnection(state_dir / "run.sock", patience=_patience())
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

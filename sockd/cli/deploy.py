@@ -51,11 +51,12 @@ def deploy(
 ) -> None:
     """Publish a directory or zip as a function.
 
-    SOURCE holds the code and, if need be, requirements.txt and sockd.toml; options win over sockd.toml. A running
-    function switches to the new version without losing a request. A SOURCE that ends in .wasm is an initscript: the
-    function --name gets it, its code and settings stay. One that ends in .py is imported, here, and each function in it
-    that @sockd.function decorates is deployed, with the settings that it says. A function that was deployed from another
-    such file, or as a directory where this is a file, stays as it is without --force."""
+    SOURCE holds the code and, if need be, requirements.txt and sockd.toml; options win over sockd.toml. A handler that
+    does not compile or is not there is refused. A running function switches to the new version without losing a request.
+    A SOURCE that ends in .wasm is an initscript: the function --name gets it, its code and settings stay. One that ends
+    in .py is imported, here, and each function in it that @sockd.function decorates is deployed, with the settings that
+    it says. A function that was deployed from another such file, or as a directory where this is a file, stays as it is
+    without --force."""
     if source.suffix == ".py" and source.is_file():
         from sockd.cli.deploy_app import deploy_app
 
@@ -66,14 +67,13 @@ def deploy(
         _deploy_initscript(source, name, Management(state_dir), as_json)
         return
     name = name or default_name(source)
-    overrides = {key: value for key, value in options.items() if value is not None}
+    overrides = {"check_handler": True, **{key: value for key, value in options.items() if value is not None}}
     if env:
         overrides["env"] = dict(_pair(item) for item in env)
     if force:
         overrides["force"] = True
     management = Management(state_dir)
-    # ASCII: a header carries no other letters. An absent header is an empty set of overrides.
-    headers = {"x-sockd-overrides": json.dumps(overrides)} if overrides else {}
+    headers = {"x-sockd-overrides": json.dumps(overrides)}  # ASCII: a header carries no other letters
     wasm = _module(initscript, management) if initscript is not None else b""
     if wasm:
         headers["x-sockd-initscript-bytes"] = str(len(wasm))

@@ -134,7 +134,8 @@ def _raise(reply: Reply, name: str) -> None:
             raise Failure(f"the app answered with status {reply.status}") from None
         raise Failure(f"status {reply.status}, and no error of a worker's", why="is this a worker's address?") from None
     say(_set_off("".join(error.get("stackTrace", ())).rstrip()) or f"request {error.get('requestId')}")
-    fixes = {404: "sockd ls", 504: f"sockd deploy --name {name} --timeout S"}
+    option = "--init-timeout" if "(init_timeout_s)" in message else "--timeout"
+    fixes = {404: "sockd ls", 504: f"sockd config {name} {option} S"}
     fix = fixes.get(reply.status, f"sockd logs {name} --request {error.get('requestId')}")
     raise Failure(f"{kind}: {message}", fix=fix, exit_code=exit_code_of(reply.status))
 

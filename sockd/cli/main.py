@@ -32,6 +32,7 @@ COMMANDS = {
     "alias": ("sockd.cli.versions", "Lead a name to a version, or to two by their shares."),
     "provision": ("sockd.cli.versions", "Keep sandboxes of a version initialized."),
     "rollback": ("sockd.cli.versions", "Deploy again what a function was before."),
+    "config": ("sockd.cli.config", "Show or change settings of a function, not its code."),
     "env": ("sockd.cli.env", "Show or change the environment of a function."),
     "secret": ("sockd.cli.env", "Give functions secrets."),
     "logs": ("sockd.cli.logs", "Show what a function has printed."),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from sockd.cli.detaching import detached
 from sockd.cli.output import USAGE, Failure
 
 
@@ -23,13 +24,15 @@ from sockd.cli.output import USAGE, Failure
     help="Where everything is kept. [default: /var/lib/sockd]",
 )
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file.")
-def up(listen: str | None, state_dir: Path | None, config: Path | None) -> None:
+@click.option("--detach", is_flag=True, help="Return when it serves; it logs to worker.log in its state directory.")
+@click.option("--log-file", hidden=True, type=click.Path(dir_okay=False, path_type=Path))
+def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: bool, log_file: Path | None) -> None:
     """Run a worker in the foreground, until SIGTERM or Ctrl-C.
 
     Prints where it listens once it does."""
     from sockd.config import Config
     from sockd.errors import BadConfig, SockdError
-    from sockd.log_format import log_to_stderr
+    from sockd.log_format import log_to_file, log_to_stderr
 
     overrides = {"listen": listen, "state_dir": str(state_dir) if state_dir else None}
     try:
@@ -41,7 +44,13 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None) -> None:
         raise Failure("sockd runs on x86_64", why=why, fix="sockd doctor")
     if os.geteuid() != 0:
         raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix="sudo sockd up")
-    log_to_stderr()
+    if detach:
+        detached(settings.state_dir, listen, config)
+        return
+    if log_file is None:
+        log_to_stderr()
+    else:
+        log_to_file(log_file)
     try:
         status = _serve(settings)
     except SockdError as error:

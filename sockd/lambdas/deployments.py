@@ -15,15 +15,20 @@ from sockd.caches.install_cache import InstallCache
 from sockd.config import FunctionDefaults
 from sockd.errors import BadArchive, NameTaken, NoSuchFunction, SecretsLocked
 from sockd.lambdas import ol_yaml
-from sockd.lambdas.code_store import REQUIREMENTS_BYTES, CodeStore, CodeVersion, read_text
-from sockd.lambdas.entrypoint import entry_point
-from sockd.lambdas.function_config import FunctionConfig
+from sockd.lambdas.code_store import CodeStore, CodeVersion
+from sockd.lambdas.entrypoint import OPENLAMBDA, detected, entry_point, provided
+from sockd.lambdas.function_config import EXEC_WRAPPER, FunctionConfig
+from sockd.lambdas.handler_check import check_handler
 from sockd.lambdas.registry import Registry
 
+CHECK_HANDLER = "check_handler"
+"""Of a deploy: true refuses a handler that does not compile or is not there; AWS's API takes any, as AWS does."""
 FORCE = "force"
 """Of a deploy: true replaces a function that was deployed from another source."""
 DECORATED_HANDLER = "sockd:handler"
 """Of every decorated function. A sockd that recorded no sources deployed those that have this handler and no source."""
+LONG_TIMEOUT_S = 30.0
+"""Of f.py, of code with an ol.yaml, and of decorated functions, unless they say otherwise."""
 KEEP_PACKAGES = "keep_packages"
 """Of a deploy: true has the versions stay that an unchanged requirements.txt was resolved to before."""
 
@@ -55,15 +60,19 @@ class Deployments:
 
         Args: overrides: keys of sockd.toml that win over it, and KEEP_PACKAGES.
         Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
-        settings = {key: value for key, value in overrides.items() if key not in (KEEP_PACKAGES, FORCE)}
-        beneath = await _ol_settings(code, progress)
+        settings = {key: value for key, value in overrides.items() if key not in (CHECK_HANDLER, KEEP_PACKAGES, FORCE)}
+        beneath = self._timeout(code, overrides) | await _ol_settings(code, progress)
         # A stranger's texts, parsed in Python: not on the loop.
         config = await in_thread(_read_settings, code, self._defaults, settings, beneath)
         config = config.with_secrets(self._secrets(name))
         if not overrides.get(FORCE):
             self.check_source(name, config)
         handler = entry_point(code.path, config.handler, config.runtime)
-        requirements = await in_thread(code.requirements)
+        if EXEC_WRAPPER in config.environment and not provided(code.path, config.runtime):
+            progress(f'{EXEC_WRAPPER} is not run: a handler is forked; runtime = "provided" with awslambdaric runs it')
+        requirements = await in_thread(_missing_requirements, code, progress)
+        if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
+            await in_thread(check_handler, code.path, handler, has_packages=requirements is not None)
         kept = self._closure_kept(name, requirements) if overrides.get(KEEP_PACKAGES) else None
         return Deployable(config, handler, await self._install(name, requirements, kept, progress))
 
@@ -82,6 +91,14 @@ class Deployments:
         """The functions that are being deployed with a distribution in their closure."""
         return [name for name, closure in self._under_way if key in closure.keys]
 
+    def _timeout(self, code: CodeVersion, overrides: dict[str, Any]) -> dict[str, Any]:
+        """OpenLambda's functions and decorated ones were written without AWS's 3 s in mind. A worker's own default wins."""
+        is_changed = self._defaults.timeout_s != FunctionDefaults().timeout_s
+        if is_changed or "aws" in overrides:
+            return {}
+        is_long = "deployer" in overrides or (code.path / ol_yaml.FILE).is_file() or detected(code.path) == OPENLAMBDA
+        return {"timeout_s": LONG_TIMEOUT_S} if is_long else {}
+
     def _secrets(self, name: str) -> dict[str, str]:
         """What is kept over a deploy."""
         with contextlib.suppress(NoSuchFunction, SecretsLocked):
@@ -92,7 +109,8 @@ class Deployments:
         """The packages of the current version, if it asked for the same."""
         with contextlib.suppress(NoSuchFunction, BadArchive):
             record = self._registry.get(name)
-            if read_text(self._code.path(record.digest), "requirements.txt", REQUIREMENTS_BYTES) == requirements:
+            path = self._code.path(record.digest)
+            if CodeVersion(record.digest, path, record.code_bytes, 0).missing_requirements() == requirements:
                 return Closure.from_json(record.closure)
         return None
 
@@ -114,6 +132,14 @@ def _source_words(source: str, is_unrecorded: bool = False) -> str:
     if is_unrecorded:
         return "a file of decorated functions, by an older sockd"
     return source or "a directory or zip"
+
+
+def _missing_requirements(code: CodeVersion, progress: Progress) -> str | None:
+    """What of requirements.txt has to be installed. Blocks. Raises: BadArchive."""
+    missing = code.missing_requirements()
+    if missing != code.requirements():
+        progress("packages of requirements.txt that are in the code are used as they are")
+    return missing
 
 
 def _read_settings(

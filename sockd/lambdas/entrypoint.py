@@ -16,12 +16,13 @@ from sockd.errors import BadFunctionConfig
 HANDLER_CHARS = 128
 """AWS's limit of the handler's name."""
 
+OPENLAMBDA = "f:f"
 CONVENTIONS = (
     ("lambda_function.py", "lambda_function:lambda_handler"),  # AWS Lambda's console and its templates
     ("handler.py", "handler:handler"),
     ("main.py", "main:handler"),
     ("function/function.py", "function.function:handler"),  # SeBS: a package, for its `from . import storage`
-    ("f.py", "f:f"),  # OpenLambda; its f may be missing and its app be there
+    ("f.py", OPENLAMBDA),  # OpenLambda; its f may be missing and its app be there
     ("app.py", "app:app"),  # Flask's, Django's and uvicorn's examples
 )
 """What is looked for, in order: the first file that exists decides."""
@@ -80,10 +81,14 @@ def parse_handler(handler: str) -> str:
     return f"{match['module'].replace('/', '.')}:{match['attr']}"
 
 
+def detected(code: Path) -> str:
+    """The entry point that a convention finds; empty: none does."""
+    return next((found for file, found in CONVENTIONS if _is_file(code / file)), "")
+
+
 def _detect(code: Path) -> str:
-    for file, found in CONVENTIONS:
-        if _is_file(code / file):
-            return found
+    if found := detected(code):
+        return found
     looked_for = ", ".join(f"{file} ({found.rpartition(':')[2]})" for file, found in CONVENTIONS)
     raise BadFunctionConfig(
         f'no handler found; looked for {looked_for}. Name yours in sockd.toml: handler = "module:function"'

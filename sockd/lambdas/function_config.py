@@ -64,7 +64,9 @@ RESERVED_ENV = frozenset(
     {"_HANDLER", "_X_AMZN_TRACE_ID", "AWS_EXECUTION_ENV", "LAMBDA_TASK_ROOT", "LAMBDA_RUNTIME_DIR"}
 )
 RESERVED_ENV_PREFIX = "AWS_LAMBDA_"
-"""Set by us. AWS reserves its credentials and region too; here nobody else would set them, so the function may."""
+"""Set by us. AWS reserves its credentials and region too; here the function may set them."""
+EXEC_WRAPPER = "AWS_LAMBDA_EXEC_WRAPPER"
+"""The one of that prefix that is the function's own to set: a program that starts the runtime (`zygote.runtime_api`)."""
 
 
 class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -308,7 +310,7 @@ def check_env(env: dict[str, str]) -> None:
         shown = f"env name {name[:80]!r}"
         if not ENV_NAME.fullmatch(name):
             raise BadFunctionConfig(f"{shown}: must be letters, digits and '_', and not start with a digit")
-        if name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX):
+        if name in RESERVED_ENV or (name.startswith(RESERVED_ENV_PREFIX) and name != EXEC_WRAPPER):
             raise BadFunctionConfig(f"{shown} is reserved: it is set for every function")
         if "\0" in value or not _is_unicode(value):
             raise BadFunctionConfig(f"{shown}: its value holds a zero byte or half of a surrogate pair")

@@ -238,7 +238,8 @@ def environment(
     own = config.environment
     return {
         **environments.path_variable(packages.bin_paths(closure)),
-        "_HANDLER": record.handler,
+        **environments.region_variables(own),
+        "_HANDLER": record.handler.replace(":", "."),
         "AWS_LAMBDA_FUNCTION_NAME": record.name,
         "AWS_LAMBDA_FUNCTION_VERSION": number,
         "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(config.memory_mb),

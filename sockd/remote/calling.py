@@ -69,6 +69,16 @@ def call(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return unpickled(answer["pickle"], dict(target.renamed))
 
 
+def started(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """As `call`, which is made once more when its sandbox did not start in time: the function was not called."""
+    try:
+        return call(target, args, kwargs)
+    except RemoteError as error:
+        if not error.is_late_start:
+            raise
+    return call(target, args, kwargs)
+
+
 def _is_verified(target: Target, reply: Reply, nonce: str) -> bool:
     """Whether the worker has proved that this is its answer to this very call."""
     if is_authenticated(target.url):

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from sockd.remote.errors import NoWorker
+from sockd.remote.starting import PATIENCE, Patience, Waiting
 
 DEFAULT_STATE_DIR = "/var/lib/sockd"
 EXAMPLE_URL = "http://127.0.0.1:5000"
@@ -48,13 +49,23 @@ class NotRoot(ConnectionError):
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket that a process of root's listens on."""
+    """HTTP over a Unix socket that a process of root's listens on; one of a worker that is starting is waited for."""
 
-    def __init__(self, path: Path, timeout: float | None = None) -> None:
+    def __init__(self, path: Path, timeout: float | None = None, patience: Patience = PATIENCE) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
+        self._patience = patience
 
     def connect(self) -> None:
+        waiting = Waiting(self._path.parent, self._patience)
+        while True:
+            try:
+                return self._connect()
+            except (FileNotFoundError, ConnectionRefusedError):
+                if not waiting.pause():
+                    raise
+
+    def _connect(self) -> None:
         directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -19,6 +19,11 @@ class RemoteError(Exception):
         self.traceback = "".join(stack)
         """The frames there, as Python prints them; empty if there were none."""
 
+    @property
+    def is_late_start(self) -> bool:
+        """Whether the sandbox was not ready in time: the function was not called."""
+        return self.type == "Sandbox.Timedout" and self.message.endswith("(init_timeout_s)")
+
     def __str__(self) -> str:
         told = f"{self.type}: {self.message}"
         if self.traceback:

@@ -85,10 +85,11 @@ class RemoteFunction(Generic[P, R]):
             concurrency: most calls at a time; the worker queues what is over the function's own.
             return_exceptions: an error stands in the place of its result, instead of ending everything.
             progress: whether to show a bar; None: if somebody looks at a terminal.
+        A call whose sandbox does not start in time is made once more: many starts at once make each other slow.
         Raises: the first error, after the calls that were under way have ended; no new one is begun."""
         target = self._ready()
         return mapping.run(
-            lambda each: calling.call(target, (each,), {}),
+            lambda each: calling.started(target, (each,), {}),
             inputs,
             concurrency=concurrency,
             return_exceptions=return_exceptions,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sockd.sandbox import base as bases
 from zygote import protocol
@@ -40,3 +40,9 @@ def python_path(own: str, code: str, paths: Sequence[str]) -> dict[str, str]:
 
     Args: own: the function's own value, which comes first."""
     return {"PYTHONPATH": ":".join([*filter(None, [own]), code, *paths])} if paths else {}
+
+
+def region_variables(own: Mapping[str, str]) -> dict[str, str]:
+    """The region of a function that sets one of its two names: SDKs differ in which they read."""
+    region = own.get("AWS_REGION") or own.get("AWS_DEFAULT_REGION")
+    return {"AWS_REGION": region, "AWS_DEFAULT_REGION": region} if region else {}

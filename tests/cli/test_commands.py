@@ -101,7 +101,7 @@ def test_a_deploy_prints_where_the_function_is_and_how_to_call_it(run: Run, serv
     assert "reading the archive" in done.stderr
     names, overrides = served.worker.deployed["hello"]
     assert names == ["f.py"]
-    assert overrides == {"memory_mb": 256, "env": {"A": "b=ü"}, "timeout_s": 1.5}
+    assert overrides == {"check_handler": True, "memory_mb": 256, "env": {"A": "b=ü"}, "timeout_s": 1.5}
 
 
 def test_a_zip_is_deployed_as_it_is(run: Run, served: Served, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_zip_is_deployed_as_it_is(run: Run, served: Served, tmp_path: Path) ->
     (tmp_path / "zipped.zip").write_bytes(buffer.getvalue())
     done = run("deploy", str(tmp_path / "zipped.zip"), "--json")
     assert json.loads(done.stdout)["url"] == f"{served.worker.url}/run/zipped"
-    assert served.worker.deployed["zipped"] == (["lambda_function.py"], {})
+    assert served.worker.deployed["zipped"] == (["lambda_function.py"], {"check_handler": True})
 
 
 def test_an_initscript_is_deployed_with_the_code_or_alone(
@@ -122,7 +122,7 @@ def test_an_initscript_is_deployed_with_the_code_or_alone(
     done = run("deploy", str(function_dir), "--initscript", str(wasm), "--storage", "sockd")
     assert done.returncode == 0, done.stderr
     assert served.worker.initscripts["hello"] == b"\0asm"
-    assert served.worker.deployed["hello"][1] == {"storage": "sockd"}
+    assert served.worker.deployed["hello"][1] == {"check_handler": True, "storage": "sockd"}
     alone = run("deploy", str(wasm), "--name", "echo")
     assert alone.stdout == "echo: version 1, initscript cdcdcdcdcdcd\n"
     nameless = run("deploy", str(wasm))

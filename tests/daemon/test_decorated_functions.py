@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -186,3 +189,32 @@ def test_another_worker_than_ours_is_called_and_not_deployed_to(daemon: RunningD
     daemon.deploy("far", "def f(event): return 7", force=True)
     foreign = run(daemon, "far.py", cwd=project, SOCKD_STATE_DIR=str(project), SOCKD_URL=daemon.url)
     assert "OtherCode: " in foreign.stderr and "nothing was run" in foreign.stderr
+
+
+def test_a_map_makes_a_call_again_whose_start_was_too_late(daemon: RunningDaemon, project: Path) -> None:
+    """The first start of the function waits for a word that does not come; the second hears it."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as held:
+        (project / "late.py").write_text(
+            f"import socket, sockd\nif __name__ != '__main__':\n"
+            f"    socket.create_connection(('127.0.0.1', {server.getsockname()[1]})).recv(1)\n"
+            "@sockd.function(init_timeout_s=2)\ndef late(x): return x\n"
+            "if __name__ == '__main__': print(late.map([7]))\n"
+        )
+
+        def answer() -> None:
+            held.enter_context(server.accept()[0])
+            held.enter_context(server.accept()[0]).send(b"x")
+
+        answering = threading.Thread(target=answer, daemon=True)
+        answering.start()
+        done = run(daemon, "late.py", cwd=project)
+        assert (done.stdout.strip(), done.returncode) == ("[7]", 0), done.stderr
+        answering.join(5)
+
+
+def test_a_decorated_function_has_30_seconds_unless_it_says_otherwise(daemon: RunningDaemon, project: Path) -> None:
+    (project / "times.py").write_text(
+        "import sockd\n@sockd.function\ndef usual(): pass\n@sockd.function(timeout_s=4)\ndef own(): pass\n"
+    )
+    done = run(daemon, "-m", "sockd", "deploy", "times.py", "--json", cwd=project)
+    assert [each["timeout_s"] for each in json.loads(done.stdout)] == [30.0, 4.0]

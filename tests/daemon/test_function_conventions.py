@@ -104,7 +104,7 @@ def test_the_environment_is_aws_s_and_the_function_s_own_and_nothing_of_the_host
     daemon.deploy("env", "import os\ndef f(event): return dict(os.environ)", env={"GREETING": "hellö", "EMPTY": ""})
     env = daemon.call("env")
     assert env["GREETING"] == "hellö" and env["EMPTY"] == ""
-    assert env["AWS_LAMBDA_FUNCTION_NAME"] == "env" and env["_HANDLER"] == "f:f"
+    assert env["AWS_LAMBDA_FUNCTION_NAME"] == "env" and env["_HANDLER"] == "f.f"
     assert env["LAMBDA_TASK_ROOT"] == "/var/task" and env["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] == "128"
     assert env["PATH"].startswith("/usr/local/bin") and env["HOME"] == "/tmp"
     assert not {"SUDO_USER", "PYTHONPATH", "PWD_OLD", "PYTEST_CURRENT_TEST"} & set(env)

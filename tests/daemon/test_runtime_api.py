@@ -83,10 +83,11 @@ def config() -> str:
     return "[sandbox]\npause_after_s = 60\n"
 
 
-def archive(bootstrap: str = BOOTSTRAP, **files: str) -> bytes:
+def archive(bootstrap: str = BOOTSTRAP, program: str = "bootstrap", **files: str) -> bytes:
+    """Args: program: the name of the file that is executable."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as made:
-        entry = zipfile.ZipInfo("bootstrap")
+        entry = zipfile.ZipInfo(program)
         entry.external_attr = (stat.S_IFREG | 0o755) << 16
         made.writestr(entry, bootstrap)
         for name, text in files.items():

@@ -3,7 +3,7 @@
     $ command          a line of its own; a here-document belongs to it
     output             what follows must come, in this order; … stands for any text, a line of … for any lines.
                        A command without is asked for nothing but success, as all are
-    $ server &         is started, waited for until it has said its first line, and ended after the page
+    $ server &         is started, waited for until it has said its first line, and ended after the page; so is a detached worker
 
 Owns the shell, the servers and their directory. Ports that a page names are replaced by free ones.
 """
@@ -14,6 +14,7 @@ import contextlib
 import os
 import random
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
+
+from sockd.remote.starting import is_locked
 
 DEADLINE_S = 60
 _FENCE = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
@@ -91,6 +94,21 @@ class Reader:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+        with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            pid = int((self._directory / "state" / "lock").read_text())
+            if is_locked(self._directory / "state"):  # by the worker that was detached
+                pidfd = os.pidfd_open(pid)
+                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+                select.select([pidfd], [], [], DEADLINE_S)
+                os.close(pidfd)
+
+    def paste(self, block: str) -> list[str]:
+        """Type lines at once. Raises: Differs."""
+        lines = "\n".join(self._translated(line) for line in block.splitlines())
+        status, shown = self._type(f"set -e\n{lines}")
+        if status:
+            raise Differs("\n".join([*shown, f"--- status {status}"]))
+        return shown
 
     def follow(self, page: str) -> None:
         """Type every example. Raises: Differs, AssertionError."""

@@ -10,7 +10,8 @@ import pytest
 from tests.docs.console import Example, Reader, examples, matches
 
 REPO = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", *sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs/tutorials").glob("*.md"))]
+PAGES = sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs/tutorials").glob("*.md"))
+README = REPO / "README.md"
 PORTS = (5000, 9000)
 
 
@@ -48,3 +49,14 @@ def test_every_link_leads_somewhere() -> None:
 def test_a_tutorial_does_what_it_says(page: str, tmp_path: Path) -> None:
     with Reader(tmp_path, PORTS) as reader:
         reader.follow((REPO / page).read_text())
+
+
+@pytest.mark.root
+@pytest.mark.timeout(180)
+def test_the_quick_start_can_be_pasted_as_one_block(tmp_path: Path) -> None:
+    block = next(
+        block for block in re.findall(r"^```sh\n(.*?)^```$", README.read_text(), re.M | re.S) if "sockd deploy" in block
+    )
+    with Reader(tmp_path, PORTS) as reader:
+        shown = reader.paste(block)
+    assert any('{"hello":"world"}' in line for line in shown), shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.faults.packages import SLOW, deploy, package
@@ -96,7 +98,7 @@ def f(event):
 )
 @pytest.mark.timeout(60)
 def test_the_standard_library_is_imported_ahead(house: PrivateWorker, happened: Happened) -> None:
-    settings = {"reuse_sandbox": False, "memory_mb": 128}
+    settings: dict[str, Any] = {"reuse_sandbox": False, "memory_mb": 128}
     house.deploy("standard", STANDARD, **settings)
     house.call("standard")
     node = house.daemon.when(lambda: house.daemon.node("standard-library"), deadline_s=house.patience_s)

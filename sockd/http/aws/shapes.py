@@ -24,7 +24,9 @@ from sockd.lambdas.function_config import AwsAttributes
 ROLE = "arn:aws:iam::000000000000:role/sockd"
 """Of functions that were given none: clients cannot do without."""
 MAX_TAGS = 50
-_RUNTIME = re.compile(r"python3\.[0-9]{1,2}")
+_RUNTIME = re.compile(r"python3\.[0-9]{1,2}|provided(\.al2|\.al2023)?")
+_PROVIDED = "provided"
+_NEWEST_PROVIDED = "provided.al2023"
 _OWN_RUNTIME = "python" + ".".join(platform.python_version_tuple()[:2])
 _TEXT_CHARS = {"description": 256, "role": 2048, "runtime": 64}
 NO_ARCHIVE = msgspec.Raw()
@@ -67,7 +69,7 @@ class Settings(Shape):
         if self.runtime is not None and not _RUNTIME.fullmatch(self.runtime):
             raise InvalidParameterValue(
                 f"Value {self.runtime[:64]} at 'runtime' failed to satisfy constraint: Member must satisfy enum value set: "
-                f"[python3.N]; functions here run on the worker's own, {_OWN_RUNTIME}"
+                f"[python3.N, provided, provided.al2, provided.al2023]; Python here is the worker's own, {_OWN_RUNTIME}"
             )
         for key, most in _TEXT_CHARS.items():
             if len(getattr(self, key) or "") > most:
@@ -98,6 +100,7 @@ class Settings(Shape):
         Args: old: what was said of the function before; attributes: of AwsAttributes, to be set besides."""
         given = {
             "handler": self.handler,
+            "runtime": self._own_runtime(old),
             "timeout_s": self.timeout,
             "memory_mb": self.memory_size,
             "env": self.environment.variables if self.environment else None,
@@ -108,6 +111,12 @@ class Settings(Shape):
                 attributes[key] = getattr(self, key)
         aws = msgspec.to_builtins(msgspec.structs.replace(old, **attributes))
         return {**{key: value for key, value in given.items() if value is not None}, "aws": aws}
+
+    def _own_runtime(self, old: AwsAttributes) -> str | None:
+        """`runtime` of sockd.toml; None: as it is, so that code may say for itself that it is a program."""
+        if self.runtime is not None and self.runtime.startswith(_PROVIDED):
+            return _PROVIDED
+        return "python" if self.runtime is not None and old.runtime.startswith(_PROVIDED) else None
 
 
 class Code(Shape):
@@ -222,6 +231,7 @@ def kept(details: Details, aws: AwsAttributes) -> dict[str, Any]:
     config = details.config
     settings = {
         "handler": config.handler,
+        "runtime": config.runtime,
         "timeout_s": config.timeout_s,
         "memory_mb": config.memory_mb,
         "env": config.env,
@@ -262,7 +272,7 @@ def configuration(details: Details, qualifier: str | None = None) -> dict[str, A
     answer: dict[str, Any] = {
         "FunctionName": record.name,
         "FunctionArn": arn(record.name, qualifier),
-        "Runtime": aws.runtime or _OWN_RUNTIME,
+        "Runtime": aws.runtime or (_NEWEST_PROVIDED if config.runtime == _PROVIDED else _OWN_RUNTIME),
         "Role": aws.role or ROLE,
         "Handler": config.handler or record.handler.replace(":", "."),
         "CodeSize": aws.zip_bytes or record.code_bytes,

@@ -1,0 +1,89 @@
+"""`sockd up --detach`: the same worker in a session of its own; this command returns when it serves, or tells why it does not.
+
+The worker tells as it tells systemd, by sd_notify(3). Owns the socket for that, and the worker until it serves.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import sockd
+from sockd.cli.client import Management
+from sockd.cli.output import Failure, echo, say
+
+LOG = "worker.log"
+DEADLINE_S = 120.0
+_READY = b"READY=1"
+
+
+def detached(state_dir: str, listen: str | None, config: Path | None) -> None:
+    """Start a worker and print where it listens. Raises: Failure with what it said."""
+    directory = Path(state_dir).absolute()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o711)
+    log = directory / LOG
+    with (
+        tempfile.TemporaryDirectory(prefix="sockd-up-") as private,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as ready,
+        open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output,
+    ):
+        ready.bind(f"{private}/ready")
+        said_before = output.tell()
+        worker = _start(directory, listen, config, log, f"{private}/ready", output.fileno())
+        if not _serves(worker, ready):
+            why = _said(log, said_before)
+            fix = "" if "fix:" in why else f"less {log}"
+            raise Failure("the worker did not start", why=why, fix=fix)
+    url = Management(directory).get("status")["url"]
+    echo(f"sockd is listening on {url} with pid {worker.pid} and logs to {log}")
+    say(f"stop it with: kill {worker.pid}")
+
+
+def _start(
+    directory: Path, listen: str | None, config: Path | None, log: Path, notify: str, output: int
+) -> subprocess.Popen[bytes]:
+    arguments = ["--state-dir", str(directory), "--log-file", str(log)]
+    arguments += ["--listen", listen] if listen else []
+    arguments += ["--config", str(config.absolute())] if config else []
+    checkout = Path(sockd.__file__).resolve().parents[1]
+    paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        # -P: the working directory's modules are not the worker's.
+        [sys.executable, "-P", "-m", "sockd", "up", *arguments],
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NOTIFY_SOCKET": notify},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
+def _serves(worker: subprocess.Popen[bytes], ready: socket.socket) -> bool:
+    """Wait until the worker serves or has ended. A worker that takes too long, or whose caller gives up, is ended."""
+    pidfd = os.pidfd_open(worker.pid)
+    try:
+        found, _, _ = select.select([ready.fileno(), pidfd], [], [], DEADLINE_S)
+        if ready.fileno() in found and ready.recv(64).startswith(_READY):
+            return True
+    except BaseException:
+        worker.terminate()
+        raise
+    finally:
+        os.close(pidfd)
+    worker.terminate()
+    worker.wait()
+    return False
+
+
+def _said(log: Path, since: int) -> str:
+    """What it wrote after `since`: its last lines, if they are many."""
+    with open(log, "rb") as file:
+        file.seek(since)
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return "\n".join(lines[-20:]) or f"it said nothing within {DEADLINE_S:g} s"
