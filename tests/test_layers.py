@@ -28,7 +28,8 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 FOR_THOSE_THAT_NEED_THEM = {
-    f"zygote.{name}" for name in ("apps", "asgi", "details", "observer", "outlet", "package_path", "pieces", "wsgi")
+    *(f"zygote.{name}" for name in ("apps", "asgi", "details", "outlet", "pieces", "wsgi")),
+    *(f"zygote.{name}" for name in ("kept", "observer", "package_path", "randomness", "surroundings")),
 }
 """Imported in the sandbox of a function that is a web app, streams, or is told more than its event; in Zygotes with packages."""
 MODULES_LIMIT = 85
