@@ -27,8 +27,9 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
-NEEDED = ("apps", "asgi", "decimals", "details", "log_layout", "observer", "outlet", "package_path", "pieces", "wsgi")
-FOR_THOSE_THAT_NEED_THEM = {f"zygote.{name}" for name in NEEDED}
+NEEDED = ("apps", "asgi", "decimals", "details", "log_layout", "outlet", "pieces", "wsgi")
+NEEDED_BY_ZYGOTES = ("kept", "observer", "package_path", "randomness", "surroundings")
+FOR_THOSE_THAT_NEED_THEM = {f"zygote.{name}" for name in (*NEEDED, *NEEDED_BY_ZYGOTES)}
 """Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, or is told
 more than its event; in Zygotes with packages."""
 MODULES_LIMIT = 85

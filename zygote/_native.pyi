@@ -9,8 +9,23 @@ def serve(control: int, /) -> int:
 def message() -> bytes:
     """The control message that `serve` returned for, empty at the end of the wire; or what was sent for this child."""
 
-def message_fd() -> int:
-    """The descriptor that came beside that message, now the caller's; -1: none did."""
+def message_fds() -> list[int]:
+    """The descriptors that came beside that message, now the caller's; at numbers that imports do not see."""
+
+def settle_atfork() -> bool:
+    """Forget handlers of libraries that are not loaded any more; whether there was room for all (pthread_atfork(3))."""
+
+def keep_file(fd: int, flags: int, closes_on_exec: bool, in_tmp: bool, offset: int, path: bytes, /) -> None:
+    """Have each child open this file again, as `fd`. Raises: OSError(EMFILE): those are too many."""
+
+def keep_mapping(address: int, size: int, /) -> None:
+    """Have each child's copy of this memory, which is mapped MAP_SHARED, be its own. Raises: OSError(ENOMEM)."""
+
+def forget_kept() -> None:
+    """Nothing is kept any more."""
+
+def reopen_in_tmp() -> None:
+    """Open the files among those kept that are in /tmp. Raises: OSError."""
 
 def observe(observer: Callable[[str, tuple[Any, ...]], object], /) -> None:
     """Call `observer` with (event, arguments) of audit events that show an import directories or change its environment, and
@@ -21,6 +36,9 @@ def stop_observing() -> tuple[bytes, bool]:
 
 def prepare() -> None:
     """Get ready to fork: before the first `serve`. From now on the kernel reaps children. Raises: OSError."""
+
+def move_up(fd: int, /) -> int:
+    """The same at a number that imports do not see; `fd` is closed. Raises: OSError."""
 
 def keep_filters(sandbox: bytes, zygote: bytes, /) -> None:
     """The seccomp programs that children add to this process's, by their kind."""

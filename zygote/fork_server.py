@@ -28,18 +28,15 @@ def serve() -> int:
     at the top of the stack, not five frames deep."""
     zygote = ZYGOTE  # looked up before the fork
     while True:
-        fork_hooks.is_zygote = True
         role = _native.serve(CHANNEL_FD)
-        fork_hooks.is_zygote = False
-        if role and role != zygote:
+        if role == zygote:
+            continue
+        if role:
             return role
         data = _native.message()
-        if role:
-            os.environ["HOME"] = os.environ["TMPDIR"] = data.decode()
-        elif data:
-            answer(protocol.decode_control(data))
-        else:
+        if not data:
             return role
+        answer(protocol.decode_control(data))
 
 
 def answer(message: dict) -> None:
@@ -54,10 +51,13 @@ def answer(message: dict) -> None:
 def import_modules(message: dict) -> dict:
     """`import`: put the packages on sys.path, import the modules, and settle for forking. The answer's memory file says what was
     done, and what the imports saw."""
-    file = _native.message_fd()
+    from zygote.surroundings import Surroundings
+
+    file, tree = _native.message_fds()
     try:
-        count = report_imports(file, message["bytes"])
-        settle()
+        with Surroundings(tree):
+            count = report_imports(file, message["bytes"])
+            settle()
     finally:
         os.close(file)
     return {"op": "imported", "bytes": count}
@@ -78,9 +78,10 @@ def imported(request: dict, file: int) -> dict:
 
     Which modules is what functions said to have imported, and a function may say anything: what the packages do not bring,
     a test suite of the standard library for one, is not imported for all others."""
-    from zygote import package_path
+    from zygote import kept, package_path, randomness
     from zygote.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
 
+    kept.restore_tmp()
     offered = {
         entry.partition(".")[0] for path in request["paths"] if os.path.isdir(path) for entry in os.listdir(path)
     }
@@ -90,7 +91,8 @@ def imported(request: dict, file: int) -> dict:
     failed: dict[str, str] = {}
     threaded = ""
     gc.disable()
-    with fork_hooks.Watch(), Observer() as observer:
+    left = kept.Kept()
+    with fork_hooks.Watch(), randomness.Watch(), Observer() as observer:
         package_path.share(request["paths"], request["pth"])
         for begun, name in enumerate(request["modules"], 1):
             os.pwrite(file, protocol.IMPORT_PROGRESS.pack(begun), protocol.IMPORT_MAX_BYTES)
@@ -102,11 +104,23 @@ def imported(request: dict, file: int) -> dict:
                 failed[name] = f"{type(error).__name__}: {error}"[:500] if len(failed) < MOST_WORDS else ""
             if not threaded and hygiene.thread_count() > 1:
                 threaded = name
+            left.note(name)
     seconds = time.monotonic() - started
+    complaints = left.find()
+    if not _native.settle_atfork():
+        complaints.append("imports register more handlers with pthread_atfork(3) than can be run")
+    hygiene.with_code[:] = [kept.restore_tmp] if kept.in_tmp else []
+    hygiene.in_child.extend(randomness.keep_by_hand())
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")
-    threads, seen = hygiene.thread_count(), observer.report()
-    return {"seconds": seconds, "threads": threads, "threaded": threaded, "failed": failed, "seen": seen}
+    return {
+        "seconds": seconds,
+        "threads": hygiene.thread_count(),
+        "threaded": threaded,
+        "failed": failed,
+        "seen": observer.report(),
+        "left": [complaint[:500] for complaint in complaints[:MOST_WORDS]],
+    }
 
 
 def settle() -> None:

@@ -111,11 +111,8 @@ def await_code(channel: int) -> None:
 
 
 def set_environment(env: dict[bytes, bytes]) -> None:
-    """The function's variables over those of every function; its Zygote's own scratch directory is not among them."""
+    """The function's variables over those of every function."""
     known: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # update() would copy some 40 pages
-    if b"TMPDIR" in known:
-        del os.environ["TMPDIR"]
-        os.environ["HOME"] = "/tmp"
     known.update(env)
     _native.set_environment(env)
     if b"TZ" in env:
@@ -123,7 +120,8 @@ def set_environment(env: dict[bytes, bytes]) -> None:
 
 
 def extend_path(function: dict) -> None:
-    """sys.path as the function sees it: its code, its packages, the standard library; then the packages' .pth files."""
+    """sys.path as the function sees it: its code, its packages, the standard library; then the packages' .pth files. And what
+    the imports of its Zygote have left in /tmp."""
     code = function["code"]
     path = [code, *function["paths"]]
     for each in sys.path:
@@ -134,9 +132,8 @@ def extend_path(function: dict) -> None:
         from zygote import package_path
 
         package_path.run(function["pth"])
-    tempfile = sys.modules.get("tempfile")
-    if tempfile is not None:
-        tempfile.tempdir = None  # type: ignore[attr-defined]  # the Zygote's own scratch is not in this root
+    for restore in hygiene.with_code:
+        restore()
 
 
 def answer_requests(

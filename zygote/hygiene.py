@@ -1,7 +1,8 @@
 """What must differ between forks of one Zygote, and what must be still before a fork.
 
-Same in all forks unless mended here: numpy's and torch's global generators. `random`, `uuid`, `secrets`, `ssl` and
-`tempfile` mend themselves (research: fork safety, measured). The hash secret and the memory layout stay shared: that is
+Same in all forks unless mended here: numpy's and torch's global generators, those that packages made (`zygote.randomness`),
+and the number that `threading` knows the main thread by. `random`'s own, `uuid`, `secrets`, `ssl` and `tempfile` mend
+themselves (research: fork safety, measured). The hash secret and the memory layout stay shared: that is
 the price of a Zygote, named in SECURITY.
 """
 
@@ -37,26 +38,56 @@ def fill(words: memoryview) -> None:
     words[:] = os.urandom(len(words))
 
 
-SEEDERS: dict[str, Callable[[Any], Callable[[], object]]] = {
-    "numpy.random": numpy_seeder,
-    "torch": lambda module: module.seed,
+def numpy_by_hand(module: Any) -> bool:
+    from zygote import randomness
+
+    shared = getattr(getattr(module, "mtrand", None), "_rand", None)
+    return shared is not None and not randomness.was_drawn(shared._bit_generator)
+
+
+def torch_by_hand(module: Any) -> bool:
+    from zygote import randomness
+
+    return hasattr(module, "initial_seed") and module.initial_seed() < randomness.DRAWN_BY_TORCH
+
+
+SEEDERS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Callable[[], object]]]] = {
+    "numpy.random": (numpy_by_hand, numpy_seeder),
+    "torch": (torch_by_hand, lambda module: module.seed),
 }
-_to_reseed: list[Callable[[], object]] = []
+"""Modules with a generator of their own: whether a package has seeded it by hand, and what gives its seeder."""
+_seen: set[str] = set()
+"""Modules of SEEDERS that were there when this Zygote, or one that it was forked from, settled."""
+in_child: list[Callable[[], object]] = []
+"""What `after_fork` does."""
+with_code: list[Callable[[], object]] = []
+"""What a sandbox does as soon as it has its code (`kept.restore_tmp`)."""
 
 
 def settle() -> None:
-    """Before forking: collect once and move every object out of the collector's sight.
+    """Before forking: find what `after_fork` has to do, collect once, and move every object out of the collector's sight.
 
     A child's first full collection then dirties 2-4 MB of shared pages instead of 50 (measured with pandas and django)."""
-    _to_reseed[:] = [seeder(sys.modules[name]) for name, seeder in SEEDERS.items() if name in sys.modules]
+    for name, (by_hand, seeder) in SEEDERS.items():
+        if name in sys.modules and name not in _seen:
+            _seen.add(name)
+            if not by_hand(sys.modules[name]):
+                in_child.append(seeder(sys.modules[name]))
+    if "random" in sys.modules or "torch" in sys.modules:  # numpy imports the former
+        from zygote import randomness
+
+        in_child.extend(randomness.find())
+    if "threading" in sys.modules and "threading" not in _seen:
+        _seen.add("threading")
+        in_child.append(sys.modules["threading"].main_thread()._set_native_id)
     gc.collect()
     gc.freeze()
 
 
 def after_fork() -> None:
     """In the child, before user code: own randomness. (native/fork.c has switched the collector on again.)"""
-    for reseed in _to_reseed:
-        reseed()
+    for mend in in_child:
+        mend()
 
 
 def thread_count() -> int:

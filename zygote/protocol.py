@@ -9,9 +9,9 @@ Control wire: daemon <-> Zygote. SOCK_SEQPACKET; one message is one datagram, a 
       │ spawn   {id, first_uid, uid_count} [control, procs… or a pipe]
       ├───────────────────────────────────────►│ clone() a child Zygote, hand it its block of uids
       │◄──────────────── forked {id, pid} [pidfd]
-      │ import  {id, bytes} [a memory file: {paths, pth, env, modules}]
+      │ import  {id, bytes} [a memory file: {paths, pth, env, modules}; a root]
       ├───────────────────────────────────────►│ import, collect, freeze
-      │◄──────────────── imported {id, bytes}     (the memory file: {seconds, threads, failed, seen})
+      │◄──────────────── imported {id, bytes}     (the memory file: {seconds, threads, failed, seen, left})
       │◄──────────────── refused {id, error}      (the answer to any of the three that could not be done)
 
 Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header and a body that this file does not interpret.
@@ -74,7 +74,7 @@ ENVIRONMENT = {
 """What every function's environment begins with, over that of the root Zygote's exec; INIT adds what is the function's own."""
 
 FORK = Struct("<cBBBIIIQ")
-"""`fork` and `spawn`, which C reads: b"F", kind, without network, warm, first uid, how many, waits, id; then the scratch path.
+"""`fork` and `spawn`, which C reads: b"F", kind, without network, warm, first uid, how many, waits, id.
 One that waits is given a pipe instead of its cgroups' files: it goes on when the daemon has moved it (sandbox/adoption.py)."""
 FORK_SANDBOX, FORK_ZYGOTE = range(2)
 HEADER = Struct("<IBBHQ")
@@ -133,7 +133,6 @@ def encode_control(message: dict) -> bytes:
     elif op == "spawn":
         uids = message["first_uid"], message["uid_count"]
         data = FORK.pack(b"F", FORK_ZYGOTE, False, False, *uids, message["waits"], message["id"])
-        data += message["scratch"].encode()
     else:
         data = json.dumps(message, separators=(",", ":")).encode()
     if len(data) > CONTROL_MAX_BYTES:

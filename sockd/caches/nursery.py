@@ -209,7 +209,7 @@ class Nursery:
         zygote: Zygote | None = None
         try:
             zygote = await self._tree.spawn(entry.parent)
-            imported = await zygote.import_modules(request, deadline_s=self._config.import_deadline_s)
+            imported = await self._tree.import_modules(zygote, request, deadline_s=self._config.import_deadline_s)
             self._check(imported, entry.parent, ())
             self._tree.add(await self._tried(zygote, entry.parent, plan, request, imported))
         except (SockdError, OSError, TimeoutError) as error:
@@ -362,7 +362,7 @@ class Nursery:
             zygote = await self._tree.spawn(parent)
             try:
                 request = self._request(plan.packages, self.profile.modules_for(plan.packages))
-                imported = await zygote.import_modules(request, deadline_s=self._config.import_deadline_s)
+                imported = await self._tree.import_modules(zygote, request, deadline_s=self._config.import_deadline_s)
                 self._check(imported, parent, plan.added)
                 if not imported.failed:
                     return await self._tried(zygote, parent, plan, request, imported)
@@ -413,6 +413,10 @@ class Nursery:
         """Raises: SandboxFailed when forks would lack threads, or have nothing of one of the added distributions."""
         if imported.threads > 1:
             raise ImportFailed("it starts threads when it is imported, and a fork has only one", imported.threaded)
+        if imported.left:
+            module = imported.left[0].partition(" leaves ")[0]
+            module = module if " " not in module else ""  # it is not known which of them it was
+            raise ImportFailed(f"a fork cannot have it of its own: {imported.left[0]}", module)
         known = set(self.profile.modules_for(parent.packages))
         for key in sorted(added):
             own = set(self.profile.modules_for(parent.packages | {key})) - known
@@ -441,7 +445,7 @@ class Nursery:
             for culprit in self._suspects(plan):
                 modules = self.profile.modules_for(frozenset((culprit,)) | parent.packages)
                 request = self._request(plan.packages, modules)
-                imported = await zygote.import_modules(request, deadline_s=self._config.import_deadline_s)
+                imported = await self._tree.import_modules(zygote, request, deadline_s=self._config.import_deadline_s)
                 self._check(imported, parent, (culprit,))
                 async with asyncio.timeout(self._config.canary_deadline_s):
                     (await self._tree.fork_spare(zygote)).destroy()

@@ -27,6 +27,7 @@ from sockd.errors import NoCapacity, SandboxFailed, SockdError
 from sockd.kernel import pidfds
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.farm import Farm
+from sockd.sandbox.imported import Imported, ImportRequest
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits, Program
@@ -257,6 +258,14 @@ class ZygoteTree:
         limit_bytes = self._config.memory_mb << 20
         deadline_s = self._parts.spawn_deadline_s
         return await parent.zygote.spawn(limit_bytes=limit_bytes, deadline_s=deadline_s, on_end=self.zygote_ended)
+
+    async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:
+        """Have a new Zygote import, in a root like those of its sandboxes. Raises: as `Zygote.import_modules`."""
+        root = self._parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd)
+        try:
+            return await zygote.import_modules(request, root.fd, deadline_s=deadline_s)
+        finally:
+            self._parts.release(root.give_up())
 
     def remove(self, node: ZygoteNode) -> None:
         """Evict a node: its sandboxes and child Zygotes live on; the children hang below its parent from now on."""

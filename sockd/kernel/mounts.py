@@ -75,10 +75,15 @@ def attach_tmpfs(root_fd: int, path: str, *, size_bytes: int, inodes: int) -> No
         syscalls.move_mount(mount, root_fd, path)
 
 
-def attach_procfs(root_fd: int, path: str, pid_namespace_fd: int) -> None:
-    """The procfs of a pid namespace, made from outside of it, at `path` of a detached tree (`pidns=`: Linux 6.18)."""
+def attach_procfs(root_fd: int, path: str, pid_namespace_fd: int, *, only_own: bool = False) -> None:
+    """The procfs of a pid namespace, made from outside of it, at `path` of a detached tree (`pidns=`: Linux 6.18).
+
+    Args: only_own: each process sees only those that it may trace (hidepid, proc(5))."""
     attributes = MountAttr.NOSUID | MountAttr.NODEV | MountAttr.NOEXEC
-    mount = syscalls.new_filesystem("proc", {"pidns": pid_namespace_fd}, attributes)
+    options: dict[str, str | int] = {"pidns": pid_namespace_fd}
+    if only_own:
+        options["hidepid"] = "invisible"
+    mount = syscalls.new_filesystem("proc", options, attributes)
     with owned(mount):
         syscalls.move_mount(mount, root_fd, path)
 

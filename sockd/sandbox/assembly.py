@@ -48,6 +48,11 @@ class Assembly(Protocol):
             program: what will run in it; None: not known (a spare), or nothing at all (a canary).
         Raises: OSError naming the call; then nothing stays behind."""
 
+    def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
+        """A root for the imports of a Zygote, the caller's: as a sandbox's, without code; in /proc it finds itself alone.
+
+        Raises: OSError naming the call."""
+
     def close(self) -> None:
         """Let go of everything but the roots that were made."""
 
@@ -68,6 +73,16 @@ class Late:
         if self._usual is not None and limits.same_tmp(self._usual):
             return self._ahead.take()
         return LateRoot.create(self._base, limits)
+
+    def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
+        root = self.create(limits, None)
+        try:
+            with mounts.owned(pidfds.pid_namespace(pidfd)) as namespace:
+                mounts.attach_procfs(root.fd, bases.PROC, namespace, only_own=True)
+        except BaseException:
+            root.close()
+            raise
+        return root
 
     def close(self) -> None:
         self._ahead.close()
@@ -124,6 +139,9 @@ class Early:
         finally:
             mounts.umount_tree(self._stage)
         return EarlyRoot(fd, program)
+
+    def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
+        return self.create(limits, None)
 
     def close(self) -> None:
         mounts.umount_tree(self._path)

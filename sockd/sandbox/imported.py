@@ -58,6 +58,8 @@ class Imported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """That run Python after it."""
     failed: dict[str, str]
     """Module -> error, of those that failed."""
+    left: tuple[str, ...] = ()
+    """What was left behind that no fork can have of its own, in words (`zygote.kept`)."""
     seen: Observed = NOTHING_SEEN
     threaded: str = ""
     """The first module after whose import there was more than one thread."""

@@ -2,13 +2,15 @@
 
 A block belongs to one Zygote. Its first half are the uids of its own sandboxes, one each; its second half is cut into
 equal blocks for child Zygotes. Numbers are as that Zygote sees them, because a uid_map is written in terms of the parent
-namespace (user_namespaces(7)): from 0 in a user namespace of its own, but the host's for the root Zygote.
+namespace (user_namespaces(7)): from SANDBOX_UID in a user namespace of its own, but the host's for the root Zygote.
 """
 
 from __future__ import annotations
 
 from sockd.errors import NoCapacity
 
+SANDBOX_UID = 1000
+"""Of each handler, and of each Zygote with packages, inside its user namespace (zygote/native/native.h)."""
 CHILDREN = 64
 """Most child Zygotes of one Zygote at a time."""
 LEAST = 64
@@ -23,7 +25,7 @@ class UidBlock:
         self.absolute = absolute
         self.count = count
         self._zero = zero
-        self._next_uid = 1  # uid 0 of the block is the Zygote itself
+        self._next_uid = 1  # the first of the block is the Zygote itself
         self._free_uids: list[int] = []
         self._next_child = 0
         self._free_children: list[int] = []
@@ -74,7 +76,7 @@ class UidBlock:
         else:
             raise NoCapacity("every block for child Zygotes is in use")
         offset = self.count // 2 + index * size
-        return UidBlock(self._zero + offset, self.absolute + offset, size, zero=0)
+        return UidBlock(self._zero + offset, self.absolute + offset, size, zero=SANDBOX_UID)
 
     def give_back_child(self, block: UidBlock) -> None:
         """The child Zygote and all its sandboxes are gone."""

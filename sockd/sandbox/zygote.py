@@ -1,7 +1,7 @@
 """The daemon's handle of one Zygote: a running interpreter that forks sandboxes and child Zygotes on request.
 
-Owns the wire, the pidfd, the cgroup, the scratch directory and the block of uids. Sandboxes outlive their Zygote, so its
-block goes back to the parent only when the last of them has returned its uid, and nobody can reach the scratch directory.
+Owns the wire, the pidfd, the cgroup and the block of uids. Sandboxes outlive their Zygote, so its block goes back to the
+parent only when the last of them has returned its uid.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ _numbers = itertools.count()
 class Zygote:
     """One Zygote. `close` ends it; its sandboxes live on."""
 
-    def __init__(self, farm: Farm, cgroups: CgroupPool, uids: UidBlock, on_end: Callable[[Zygote], None]) -> None:
+    def __init__(self, cgroups: CgroupPool, uids: UidBlock, on_end: Callable[[Zygote], None]) -> None:
         self.id = next(_numbers)
         self.uids = uids
         self.pidfd = -1
-        self._farm = farm
         self._cgroups = cgroups
         self._on_end = on_end
         self._parent: Zygote | None = None
@@ -49,19 +48,18 @@ class Zygote:
         cls, farm: Farm, cgroups: CgroupPool, uids: UidBlock, on_end: Callable[[Zygote], None]
     ) -> Zygote:
         """A root Zygote: bare interpreter, standard library, exec'd by farm init."""
-        zygote = cls(farm, cgroups, uids, on_end)
+        zygote = cls(cgroups, uids, on_end)
         with zygote._opening(None, None) as control:
             await farm.exec_zygote(control, zygote._procs())
         return zygote
 
     async def spawn(self, *, limit_bytes: int, deadline_s: float, on_end: Callable[[Zygote], None]) -> Zygote:
         """A child Zygote in a user namespace of its own. Raises: NoCapacity, ZygoteGone, ZygoteRefused, OSError."""
-        child = Zygote(self._farm, self._cgroups, self.uids.take_child(), on_end)
+        child = Zygote(self._cgroups, self.uids.take_child(), on_end)
         child._parent = self
         self._users += 1
         with child._opening(limit_bytes, MAX_TASKS) as control:
             uids = child.uids
-            scratch = self._farm.make_scratch(child.name, uids.absolute)
             child.pidfd = await self._make_child(
                 "spawn",
                 (control.fileno(),),
@@ -69,7 +67,6 @@ class Zygote:
                 deadline_s=deadline_s,
                 first_uid=uids.first,
                 uid_count=uids.count,
-                scratch=scratch,
             )
         return child
 
@@ -117,13 +114,14 @@ class Zygote:
         finally:
             adoption.close()
 
-    async def import_modules(self, request: ImportRequest, *, deadline_s: float) -> Imported:
+    async def import_modules(self, request: ImportRequest, tree: int, *, deadline_s: float) -> Imported:
         """Import modules and settle for forking.
 
+        Args: tree: a root of a Zygote (`Assembly.create_for_imports`), the caller's; the imports see it as their own.
         Raises: ZygoteGone, with the module, when an import killed it or hung; ZygoteRefused; OSError."""
         file = ImportFile(request)
         try:
-            answer = await self._request("import", (file.fd,), deadline_s=deadline_s, bytes=file.request_bytes)
+            answer = await self._request("import", (file.fd, tree), deadline_s=deadline_s, bytes=file.request_bytes)
             close_all(answer.fds)
             return file.report(answer.message.get("bytes"))
         except ZygoteGone as error:
@@ -218,8 +216,7 @@ class Zygote:
         return self.cgroup.procs_fds
 
     def _after_last_process(self) -> None:
-        if self._farm.remove_scratch(self.name):  # or its block stays taken: another's uid 0 could read what is there
-            self._release()
+        self._release()
 
     def _release(self) -> None:
         self._users -= 1

@@ -103,6 +103,9 @@ class Tree:
             raise self.spawn_harm
         return self._zygote()
 
+    async def import_modules(self, zygote: FakeZygote, request: ImportRequest, *, deadline_s: float) -> Imported:
+        return await zygote.import_modules(request, deadline_s=deadline_s)
+
     async def fork_spare(self, zygote: FakeZygote) -> Any:
         for module in zygote.imported:
             if module in self.canary_harms:

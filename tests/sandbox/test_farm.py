@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import select
 import signal
 import struct
@@ -14,7 +13,6 @@ from contextlib import contextmanager
 import pytest
 
 from sockd.kernel import mounts, syscalls
-from sockd.sandbox.farm import remove_tree
 from sockd.sandbox.farm_init import RELEASE
 from tests.support.house import House
 
@@ -105,26 +103,3 @@ def test_when_it_has_fallen_behind_all_trees_are_freed_nevertheless(house: House
 
 
 DEPTH = 3000
-
-
-def test_a_deep_tree_is_deleted_with_a_few_descriptors() -> None:
-    """Its paths are longer than PATH_MAX, its levels more than a recursion or a process's descriptors could follow."""
-    top = os.open(".", os.O_RDONLY, dir_fd=(tmpfs := syscalls.new_filesystem("tmpfs", {}, mounts.PRIVATE_TMP)))
-    os.close(tmpfs)
-    last = os.dup(top)
-    for _ in range(DEPTH):
-        os.mkdir("d", dir_fd=last)
-        os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=last))
-        os.symlink("/", "l", dir_fd=last)
-        below = os.open("d", os.O_RDONLY, dir_fd=last)
-        os.close(last)
-        last = below
-    os.close(last)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, before[1]))
-    try:
-        remove_tree(os.dup(top), "d")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert sorted(os.listdir(top)) == ["f", "l"]
-    os.close(top)

@@ -126,7 +126,11 @@ def test_a_zygote_that_cannot_be_made_leaves_nothing(
         zygote = await house.root.spawn(limit_bytes=256 * MB, deadline_s=5, on_end=house._note_end)
         try:
             request = ImportRequest(paths=["/packages/p"], modules=["some_package"])
-            await zygote.import_modules(request, deadline_s=5)
+            root = house.assembly.create_for_imports(house.limits(), zygote.pidfd)
+            try:
+                await zygote.import_modules(request, root.fd, deadline_s=5)
+            finally:
+                root.close()
             return "served"
         finally:
             zygote.close()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from sockd.errors import NoCapacity
-from sockd.sandbox.uids import CHILDREN, UidBlock
+from sockd.sandbox.uids import CHILDREN, SANDBOX_UID, UidBlock
 
 BASE = 0x10000000
 
@@ -36,7 +36,7 @@ class Tree(RuleBasedStateMachine):
 
     def zero(self, block: UidBlock) -> int:
         """What must be added to a uid as the block's Zygote sees it, to be the host's."""
-        return 0 if self.parents[block] is None else block.absolute
+        return 0 if self.parents[block] is None else block.absolute - SANDBOX_UID
 
     @rule(target=blocks, parent=blocks)
     def spawn(self, parent: UidBlock) -> UidBlock:

@@ -146,7 +146,12 @@ class House:
     def import_modules(self, zygote: Zygote, modules: Sequence[str], *, deadline_s: float = 10) -> Imported:
         """Import modules; every distribution of the store is on the path."""
         paths = [f"/packages/{path.name}" for path in sorted(self.packages.iterdir())]
-        return self.run(zygote.import_modules(ImportRequest(paths=paths, modules=modules), deadline_s=deadline_s))
+        root = self.assembly.create_for_imports(self.limits(), zygote.pidfd)
+        try:
+            request = ImportRequest(paths=paths, modules=modules)
+            return self.run(zygote.import_modules(request, root.fd, deadline_s=deadline_s))
+        finally:
+            root.close()
 
     def add_package(self, name: str, files: Mapping[str, str]) -> str:
         """Put a distribution into the package store until the end of the test; its path in a sandbox."""

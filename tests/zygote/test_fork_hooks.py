@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from zygote import fork_hooks
-
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -84,19 +82,3 @@ fork_hooks.rehearse(2)
 print(json.dumps(done))
 """
     assert told(failing) == ["last", "last"]
-
-
-def test_what_is_for_threads_is_not_done_in_a_zygotes_child_but_in_every_other() -> None:
-    assert "logging" in fork_hooks.FOR_THREADS
-    steps = """
-source = "import os\\nos.register_at_fork(before=lambda: done.append('b'), after_in_child=lambda: done.append('c'))"
-with fork_hooks.Watch():
-    exec(source, {"__name__": "logging", "done": done})
-fork_hooks.rehearse(3)
-before = done[:]
-fork_hooks.is_zygote = True
-own = forked()
-fork_hooks.is_zygote = False
-print(json.dumps([before, own, forked()]))
-"""
-    assert told(steps) == [[], [], ["b", "c"]]

@@ -29,14 +29,19 @@ FORBIDDEN = {
 @contextmanager
 def settled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process as a Zygote with stand-ins for packages, which it forgets."""
+    forget()
     hygiene.settle()
     try:
         yield
     finally:
         gc.unfreeze()
         monkeypatch.undo()
-        hygiene.settle()
-        gc.unfreeze()
+        forget()
+
+
+def forget() -> None:
+    hygiene._seen.clear()
+    hygiene.in_child.clear()
 
 
 @pytest.mark.parametrize("name", sorted(hygiene.SEEDERS))

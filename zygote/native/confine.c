@@ -118,9 +118,10 @@ int confine_sandbox(const struct fd_list *given, int waits, int maps_ready)
 {
     const struct sigaction by_default = {.sa_handler = SIG_DFL};
     int root = given->fds[0], channel = given->fds[1], output = given->fds[2];
-    int moved = waits ? given->fds[3] : -1;
+    int moved = waits ? out_of_the_way(given->fds[3]) : -1;
 
     report_fd = channel;
+    must(waits && moved < 0 ? -1 : 0, "fcntl(F_DUPFD_CLOEXEC)");
     if (!waits)
         join_cgroups(given, 3);
     must(sigaction(SIGCHLD, &by_default, NULL), "sigaction");
@@ -134,25 +135,38 @@ int confine_sandbox(const struct fd_list *given, int waits, int maps_ready)
     must(lock_securebits(), "prctl(PR_SET_SECUREBITS)");
     must(set_capabilities(0), "capset");
     filter_calls(SANDBOX);
+    must(take_over_kept(), "taking over what imports left open");
     return moved;
 }
 
-/* Everything between clone(2) and the first import: root of a user namespace over its block of uids, fds 0-3 and no more;
- * returned is what `confine_sandbox` returns. Its children are reaped as its parent's are: by the kernel.
+/* The same descriptor at a number that imports do not see. -1 with errno. */
+int move_up(int fd)
+{
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, OWN_FDS_FROM);
+
+    close(fd);
+    return copy;
+}
+
+/* Everything between clone(2) and the first import: all capabilities in a user namespace over its block of uids, whose first
+ * has the number of every handler's; fds 0-3 and what imports left open before. Returned is what `confine_sandbox` returns.
+ * Its children are reaped as its parent's are: by the kernel.
  *
  * given: control, then procs or a pipe. */
 int confine_zygote(const struct fd_list *given, int waits, int maps_ready)
 {
-    int control = given->fds[0], moved = waits ? given->fds[1] : -1;
+    int control = given->fds[0], moved = waits ? out_of_the_way(given->fds[1]) : -1;
 
     report_fd = control;
+    must(waits && moved < 0 ? -1 : 0, "fcntl(F_DUPFD_CLOEXEC)");
     if (!waits)
         join_cgroups(given, 1);
     must(setsid(), "setsid");
     await_byte(maps_ready, "waiting for the id maps");
-    set_ids(0);
+    set_ids(SANDBOX_UID);
     keep_only(control, 0, moved); /* it writes to its own /dev/null */
     filter_calls(ZYGOTE);
+    must(take_over_kept(), "taking over what imports left open");
     return moved;
 }
 
@@ -179,6 +193,17 @@ static int keep_filter(int kind, PyObject *program)
     memcpy(instructions[kind], PyBytes_AsString(program), length);
     filters[kind].len = (unsigned short)(length / sizeof(struct sock_filter));
     return 0;
+}
+
+PyObject *native_move_up(PyObject *module, PyObject *args)
+{
+    int fd;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "i:move_up", &fd))
+        return NULL;
+    fd = move_up(fd);
+    return fd < 0 ? os_error("fcntl(F_DUPFD_CLOEXEC)") : PyLong_FromLong(fd);
 }
 
 PyObject *native_keep_filters(PyObject *module, PyObject *args)

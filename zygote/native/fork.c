@@ -5,8 +5,8 @@
  * only is done in C: nothing of it touches the interpreter's memory.
  *
  * os.fork() would need unshare(CLONE_NEWPID) and a setns() back, which a Zygote without capabilities over the farm's pid
- * namespace may not do (pid_namespaces(7)). A raw clone skips glibc's pthread_atfork handlers; a Zygote is therefore
- * single-threaded or judged by its canary (DESIGN 4, Forking). clone(2), not clone3: seccomp can read its flags.
+ * namespace may not do (pid_namespaces(7)). A raw clone skips glibc's pthread_atfork handlers, which atfork.c runs, and leaves
+ * its locks as they are; a Zygote is therefore single-threaded or judged by its canary (DESIGN 4, Forking). clone(2), not clone3: seccomp can read its flags.
  */
 
 #include "native.h"
@@ -44,7 +44,7 @@ struct request {
 static char buffer[MESSAGE_MAX_BYTES];
 static const char *message_start = buffer; /* the message, or what is for the child */
 static Py_ssize_t message_length;
-static int message_fd = -1; /* came beside the message, until Python takes it */
+static struct fd_list message_fds; /* came beside the message, until Python takes them */
 static int *tid_address; /* where glibc keeps this thread's id: without it pthread calls in the child would lie */
 
 /* One datagram, with at most one descriptor beside it. */
@@ -102,8 +102,7 @@ static int write_id_maps(pid_t pid, const struct request *request)
 {
     char line[64];
 
-    snprintf(line, sizeof line, "%u %u %u", request->kind == SANDBOX ? SANDBOX_UID : 0U, (unsigned)request->first_uid,
-             (unsigned)request->uid_count);
+    snprintf(line, sizeof line, "%u %u %u", SANDBOX_UID, (unsigned)request->first_uid, (unsigned)request->uid_count);
     return write_map(pid, "uid_map", line) < 0 ? -1 : write_map(pid, "gid_map", line);
 }
 
@@ -124,6 +123,7 @@ static void be_child(const struct request *request, const struct fd_list *given,
     int waits = request->waits != 0, is_sandbox = request->kind == SANDBOX;
     int moved = is_sandbox ? confine_sandbox(given, waits, maps_ready) : confine_zygote(given, waits, maps_ready);
 
+    after_fork_in_child();
     PyOS_AfterFork_Child();
     if (is_sandbox)
         PyGC_Enable(); /* off in a Zygote, whose objects are frozen */
@@ -169,12 +169,14 @@ static int fork_child(int control, const struct request *request, const struct f
         return refuse(control, request->id, "fork");
     if (pipe2(maps, O_CLOEXEC) < 0)
         return refuse(control, request->id, "pipe2");
+    before_fork();
     pid = clone_child(request, &pidfd);
     if (pid == 0) {
         close(maps[1]); /* or the end of a Zygote that dies would not be seen */
         be_child(request, given, maps[0]);
         return 1;
     }
+    after_fork_in_parent();
     result = pid < 0 ? refuse(control, request->id, "clone") : be_parent(control, request, pid, pidfd, maps[1]);
     close(maps[0]);
     close(maps[1]);
@@ -190,14 +192,13 @@ static int child_is(const struct request *request)
     return request->is_spare ? IS_SPARE : IS_SANDBOX;
 }
 
-/* Keep the first of what came beside a message. */
-static void keep_message_fd(const struct fd_list *given)
+/* Keep what came beside a message, at numbers that imports do not see. */
+static void keep_message_fds(const struct fd_list *given)
 {
-    for (int i = 1; i < given->count; i++)
-        close(given->fds[i]);
-    if (message_fd >= 0)
-        close(message_fd);
-    message_fd = given->count ? given->fds[0] : -1;
+    close_all(&message_fds);
+    message_fds = *given;
+    for (int i = 0; i < given->count; i++)
+        message_fds.fds[i] = move_up(given->fds[i]);
 }
 
 /* Fork until there is something else to do: the role, or -1 with an exception. */
@@ -222,7 +223,7 @@ static int serve(int control)
             return -1;
         }
         if (message_length < (Py_ssize_t)sizeof request || buffer[0] != FORK_OP) {
-            keep_message_fd(&given);
+            keep_message_fds(&given);
             return MESSAGE;
         }
         memcpy(&request, buffer, sizeof request);
@@ -293,12 +294,14 @@ PyObject *native_message(PyObject *module, PyObject *args)
     return PyBytes_FromStringAndSize(message_start, message_length);
 }
 
-PyObject *native_message_fd(PyObject *module, PyObject *args)
+PyObject *native_message_fds(PyObject *module, PyObject *args)
 {
-    int fd = message_fd;
+    PyObject *fds = PyList_New(message_fds.count);
 
     (void)module;
     (void)args;
-    message_fd = -1;
-    return PyLong_FromLong(fd);
+    for (int i = 0; fds && i < message_fds.count; i++)
+        PyList_SetItem(fds, i, PyLong_FromLong(message_fds.fds[i]));
+    message_fds.count = 0;
+    return fds;
 }

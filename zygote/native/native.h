@@ -16,7 +16,8 @@
 #include <sys/socket.h>
 
 #define CHANNEL_FD 3     /* fork_server.CHANNEL_FD */
-#define SANDBOX_UID 1000 /* of every handler inside its user namespace; outside, each has its own */
+#define SANDBOX_UID 1000 /* of each handler and each Zygote inside its user namespace; outside, each has its own */
+#define OWN_FDS_FROM 48  /* of a Zygote: imports get the numbers below, as in a sandbox */
 #define MAX_FDS 16       /* protocol.CONTROL_MAX_FDS */
 
 /* A child's kind, as in protocol.FORK. */
@@ -32,6 +33,16 @@ struct fd_list {
 int confine_sandbox(const struct fd_list *given, int waits, int maps_ready);
 int confine_zygote(const struct fd_list *given, int waits, int maps_ready);
 void await_move(int moved);
+int move_up(int fd); /* -1 with errno */
+
+/* atfork.c */
+void before_fork(void);
+void after_fork_in_parent(void);
+void after_fork_in_child(void);
+
+/* kept.c; -1 with errno */
+int take_over_kept(void);
+int out_of_the_way(int fd);
 
 /* privileges.c; -1 with errno */
 int drop_bounding_set(unsigned long long keep);
@@ -45,10 +56,16 @@ void close_all(const struct fd_list *given);
 /* Functions for Python, gathered by module.c. */
 PyObject *native_serve(PyObject *module, PyObject *args);
 PyObject *native_message(PyObject *module, PyObject *args);
-PyObject *native_message_fd(PyObject *module, PyObject *args);
+PyObject *native_message_fds(PyObject *module, PyObject *args);
+PyObject *native_settle_atfork(PyObject *module, PyObject *args);
+PyObject *native_keep_file(PyObject *module, PyObject *args);
+PyObject *native_keep_mapping(PyObject *module, PyObject *args);
+PyObject *native_forget_kept(PyObject *module, PyObject *args);
+PyObject *native_reopen_in_tmp(PyObject *module, PyObject *args);
 PyObject *native_observe(PyObject *module, PyObject *args);
 PyObject *native_stop_observing(PyObject *module, PyObject *args);
 PyObject *native_prepare(PyObject *module, PyObject *args);
+PyObject *native_move_up(PyObject *module, PyObject *args);
 PyObject *native_keep_filters(PyObject *module, PyObject *args);
 PyObject *native_fill_gaps(PyObject *module, PyObject *args);
 PyObject *native_share_code(PyObject *module, PyObject *args);

@@ -1,0 +1,233 @@
+"""What a package saw, or left behind, when a Zygote imported it must be right in each function that is forked from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.faults.packages import SLOW
+from tests.support.cases import Happened, case
+from tests.support.package_index import wheel
+from tests.support.private_worker import PrivateWorker
+
+pytestmark = pytest.mark.root
+
+
+def answers(house: PrivateWorker, name: str, package: str, code: str) -> tuple[Any, list[Any]]:
+    """What a function says of a package in a start of its own, and in two from a Zygote that has imported the package."""
+    requirement, module = name, name.replace("-", "_")
+    handler = f"import {module}\n{code}"
+    wheels = [wheel(name, "1.0", {f"{module}.py": SLOW + package})]
+    house.deploy(f"{name}-first", handler, requirements=[requirement], wheels=wheels)
+    own = house.call(f"{name}-first")
+    house.daemon.when(lambda: house.daemon.node(f"{requirement}==1.0"))
+    learned = []
+    for number in range(2):
+        house.deploy(f"{name}-{number}", handler, requirements=[requirement])
+        learned.append(house.call(f"{name}-{number}"))
+    return own, learned
+
+
+SURROUNDINGS = """
+import getpass, os, pathlib, platform, sys, tempfile
+SAW = [str(pathlib.Path.home()), tempfile.gettempdir(), os.getcwd(), getpass.getuser(), os.getuid(), os.getgid(),
+       platform.node(), os.environ.get("PATH"), os.environ.get("TMPDIR"), sys.argv[0], os.listdir("/tmp"),
+       os.path.realpath("/tmp")]
+"""
+
+
+@case(
+    "P30",
+    "import a package that keeps HOME, the directory for temporary files, the working directory, uid, host name, PATH",
+    expect="from a Zygote it has kept the same as in a start of the function's own",
+)
+def test_what_a_package_keeps_of_its_surroundings_is_the_sandboxs(house: PrivateWorker, happened: Happened) -> None:
+    own, learned = answers(house, "p-around", SURROUNDINGS, "def f(event): return p_around.SAW\n")
+    happened(f"own: {own}")
+    assert learned == [own, own]
+
+
+@case(
+    "P31",
+    "import a package that makes a semaphore and keeps it, as joblib and tqdm do",
+    expect="it works in a Zygote as in a sandbox, and no two sandboxes share it",
+)
+def test_semaphores_are_made_in_a_zygote_and_are_each_sandboxs_own(house: PrivateWorker) -> None:
+    package = (
+        "import multiprocessing as m\ntry:\n    LOCK = m.get_context('fork').Lock()\nexcept OSError:\n    LOCK = None\n"
+    )
+    own, learned = answers(
+        house, "p-lock", package, "def f(event): return p_lock.LOCK and p_lock.LOCK.acquire(False)\n"
+    )
+    assert own is True and learned == [True, True]
+
+
+@case(
+    "P32",
+    "import a package that leaves files open and writes to /tmp",
+    expect="each sandbox has the files open at their numbers, with offsets of its own, and the files in /tmp",
+)
+def test_files_of_imports_are_there_in_each_sandbox(house: PrivateWorker) -> None:
+    package = (
+        "import os\nFILE = open(__file__, 'rb', buffering=0)\nFILE.read(5)\n"
+        "os.makedirs('/tmp/.cache/p')\nLOG = open('/tmp/.cache/p/log', 'w+')\nLOG.write('1')\nLOG.flush()\n"
+    )
+    code = (
+        "import os\ndef f(event):\n    p_files.LOG.write('2')\n    p_files.LOG.flush()\n"
+        "    return [p_files.FILE.fileno(), p_files.FILE.read(8).decode(), open('/tmp/.cache/p/log').read()]\n"
+    )
+    own, learned = answers(house, "p-files", package, code)
+    assert own[1:] == ["t time a", "12"]
+    assert learned == [own, own]
+
+
+@case(
+    "P33",
+    "import packages that leave a socket, a pipe or epoll open",
+    expect="none of them is in a Zygote, with the reason, and their functions answer",
+)
+@pytest.mark.parametrize(
+    "kind",
+    ["import socket; KEPT = socket.socket()", "import os; KEPT = os.pipe()", "import select; KEPT = select.epoll()"],
+)
+def test_what_cannot_be_renewed_is_refused(house: PrivateWorker, kind: str, happened: Happened) -> None:
+    name = f"p-{kind.split()[1].strip(';')}"
+    module = name.replace("-", "_")
+    house.deploy(
+        name,
+        f"import {module}\ndef f(event): return 1\n",
+        requirements=[name],
+        wheels=[wheel(name, "1.0", {f"{module}.py": SLOW + kind})],
+    )
+    assert house.call(name) == 1
+    reason = house.daemon.when(
+        lambda: next((e["reason"] for e in house.json("/tree")["refused"] if e["package"] == f"{name}==1.0"), None)
+    )
+    happened(reason)
+    assert f"{module} leaves" in reason
+
+
+@case(
+    "P34",
+    "import a package with handlers of pthread_atfork(3) and hooks of Python",
+    expect="in each sandbox they have run in fork(3)'s order, and threading knows the number of the main thread",
+)
+def test_fork_handlers_run_in_order(house: PrivateWorker) -> None:
+    package = (
+        "import ctypes, threading\nDONE, KEPT = [], []\nT = ctypes.CFUNCTYPE(None)\n"
+        "def note(word):\n    KEPT.append(T(lambda: DONE.append(word)))\n    return KEPT[-1]\n"
+        "for n in '12':\n    ctypes.CDLL(None).__register_atfork(note('before ' + n), None, note('child ' + n), None)\n"
+    )
+    code = (
+        "import threading\ndef f(event):\n"
+        "    return [p_atfork.DONE[-4:], threading.main_thread().native_id == threading.get_native_id()]\n"
+    )
+    own, learned = answers(house, "p-atfork", package, code)
+    assert own == [[], True]
+    assert learned == [[["before 2", "before 1", "child 1", "child 2"], True]] * 2
+
+
+@case(
+    "P35",
+    "import a package with generators of random numbers in instances, closures and slots, some of them seeded by hand",
+    expect="those seeded by the kernel differ between sandboxes; those seeded by hand are as in a start of the function's own",
+)
+def test_generators_of_a_package_differ_between_sandboxes(house: PrivateWorker) -> None:
+    package = "import random\nA = {'x': [random.Random()]}\n"
+    package += "B = (lambda r: lambda: r.random())(random.Random())\nC = random.Random(1)\n"
+    code = "def f(event): return [p_random.A['x'][0].random(), p_random.B(), p_random.C.random()]\n"
+    own, learned = answers(house, "p-random", package, code)
+    assert len({number for each in (own, *learned) for number in each[:2]}) == 6
+    assert {each[2] for each in (own, *learned)} == {own[2]}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A worker with uv's own index."""
+    daemon = RunningDaemon.start(tmp_path_factory.mktemp("real") / "state")
+    try:
+        yield daemon
+        assert daemon.terminate() == 0, daemon.lines
+    finally:
+        daemon.close()
+
+
+def learned(daemon: RunningDaemon, package: str) -> None:
+    """Wait until a Zygote holds this package, or the worker has refused one."""
+    daemon.when(
+        lambda: (
+            any(name.startswith(f"{package}==") for node in daemon.nodes() for name in node["packages"])
+            or daemon.tree()["refused"]
+        ),
+        deadline_s=60,
+    )
+
+
+REAL = {
+    "geopandas": (
+        "import geopandas\nfrom shapely.geometry import Point\ndef f(event):\n"
+        "    s = geopandas.GeoSeries([Point(8.5, 47.4)], crs=4326).to_crs(3857)\n    return [round(s.x[0]), round(s.y[0])]\n"
+    ),
+    "matplotlib": (
+        "import matplotlib, matplotlib.font_manager as m, os\ndef f(event):\n"
+        "    return [matplotlib.get_cachedir(), matplotlib.get_configdir(), sorted(os.listdir(matplotlib.get_cachedir())),\n"
+        "            os.path.exists(matplotlib.get_configdir())]\n"
+    ),
+    "joblib": "import joblib._multiprocessing_helpers as h\ndef f(event): return h.mp is not None\n",
+    "nltk": "import nltk\ndef f(event): return nltk.data.path\n",
+    "rich": "import rich, rich.console, rich.table, rich.markdown\ndef f(event): return rich._IMPORT_CWD\n",
+}
+
+
+@case(
+    "P36",
+    "deploy geopandas, matplotlib, joblib, nltk and rich again after they were learned",
+    expect="the answer of a first start",
+    default=False,
+)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("package", REAL)
+def test_real_packages_answer_as_in_a_first_start(real: RunningDaemon, package: str, happened: Happened) -> None:
+    files = {"f.py": REAL[package], "requirements.txt": package}
+    settings: dict[str, Any] = {"memory_mb": 768, "timeout_s": 60, "init_timeout_s": 60}
+    try:
+        real.deploy(f"{package}-1", files, **settings)
+    except DeployFailed as error:
+        if error.type == "Packages.Failed":
+            pytest.skip(f"no package index can be reached: {error.message}")
+        raise
+    first = real.run(f"{package}-1")
+    learned(real, package)
+    assert real.tree()["refused"] == []
+    real.deploy(f"{package}-2", files, **settings)
+    second = real.run(f"{package}-2")
+    happened(f"{second.json}; init {first.timing['init']:.0f} -> {second.timing['init']:.0f} ms")
+    assert second.json == first.json
+    assert second.timing["init"] < first.timing["init"]
+
+
+@case(
+    "P37",
+    "ask Faker for names in sandboxes of one Zygote",
+    expect="other names in each",
+    default=False,
+)
+@pytest.mark.timeout(300)
+def test_faker_says_something_else_in_each_sandbox(real: RunningDaemon) -> None:
+    code = "from faker import Faker\nfaker = Faker()\ndef f(event): return [faker.name() for _ in range(5)]\n"
+    files = {"f.py": code, "requirements.txt": "faker"}
+    try:
+        real.deploy("faker-0", files, memory_mb=256, timeout_s=20)
+    except DeployFailed as error:
+        if error.type == "Packages.Failed":
+            pytest.skip(f"no package index can be reached: {error.message}")
+        raise
+    said = [real.call("faker-0")]
+    learned(real, "faker")
+    for number in (1, 2, 3):
+        real.deploy(f"faker-{number}", files, memory_mb=256, timeout_s=20)
+        said.append(real.call(f"faker-{number}"))
+    assert len({name for names in said for name in names}) > 15

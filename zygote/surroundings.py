@@ -1,0 +1,42 @@
+"""Where a Zygote's imports run: in a root like those of the sandboxes that it will fork, with a /tmp of its own.
+
+The root is a detached tree, as a sandbox's is (`sockd.sandbox.assembly`): the base, an empty /tmp, no code. What imports
+capture there (HOME, the working directory, the directory for temporary files) is right in each sandbox, and /dev/shm works. A
+process that was chrooted may make no user namespace (user_namespaces(7)), so the Zygote leaves the tree before it forks. That
+takes CAP_SYS_CHROOT in its own user namespace and no mount call; the packages could do it, too, and would find what they
+have found since there are Zygotes: the farm's own root, in which nothing is the host's.
+"""
+
+from __future__ import annotations
+
+import os
+
+from zygote import _native
+
+CODE = "/var/task"
+"""sockd.sandbox.base.CODE: the working directory of every function."""
+
+
+class Surroundings:
+    """While it is entered, this process is in the tree. Owns its descriptors of the tree and of the farm's root."""
+
+    def __init__(self, tree: int) -> None:
+        """Args: tree: an fd of its root."""
+        self._tree = tree
+        self._farm = _native.move_up(os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def __enter__(self) -> Surroundings:
+        enter(self._tree, CODE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Raises: OSError, when packages have closed the descriptors of their Zygote, which is of no use any more."""
+        enter(self._farm, "/")
+        os.close(self._farm)
+        os.close(self._tree)
+
+
+def enter(root: int, directory: str) -> None:
+    os.fchdir(root)
+    os.chroot(".")
+    os.chdir(directory)
