@@ -99,7 +99,7 @@ HEAD_MAX_BYTES = 64 * 1024
 HEAD_MAX_HEADERS = 256
 FAILED_MAX_BYTES = 64 * 1024
 """Longest error, as JSON: the runtime cuts text and stack to fit."""
-MODULES_MAX_BYTES = 256 * 1024
+MODULES_MAX_BYTES = 512 * 1024
 MODULES_MAX = 5000
 """Most modules in it; what one Zygote imports at most by default. litellm: 2 400 modules, 190 KB."""
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"

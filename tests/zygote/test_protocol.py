@@ -211,4 +211,4 @@ def test_a_sandbox_may_send_what_a_sandbox_says_and_nothing_else() -> None:
     limits = protocol.sandbox_limits(1000)
     assert {FRAME_NAMES[kind] for kind in FRAME_NAMES.keys() - limits.keys()} == {"INIT", "CODE", "INVOKE", "GONE"}
     assert limits[protocol.RESULT] == 1000 + protocol.TIMES.size
-    assert max(most for kind, most in limits.items() if kind != protocol.RESULT) <= 256 * 1024
+    assert max(most for kind, most in limits.items() if kind != protocol.RESULT) <= 512 * 1024
