@@ -49,11 +49,18 @@ def test_the_catalogue_is_long_enough() -> None:
     assert sum(len(entry.requirements) > 1 or bool(entry.env) for entry in entries) >= 60
 
 
-def test_a_difference_is_seen() -> None:
-    own = {"answer": "1", "registries": {}, "modules": {"m": {"a": "x", "b": "y"}, "n": {}}}
-    seen = {"answer": "2", "registries": {}, "modules": {"m": {"a": "z", "more": "w"}, "o": {}}}
-    assert list(difference(own, own)) == []
-    assert list(difference(own, seen)) == ["answer '2' instead of '1'", "m.a", "m.b", "m.more", "n is not there"]
+def test_a_difference_is_seen_and_noise_is_not() -> None:
+    own = {"answer": "1", "registries": {}, "modules": {"m": {"a": "x", "b": "y", "time": "1"}, "n": {}}}
+    again = {**own, "modules": {"m": {"a": "x", "b": "y", "time": "2"}, "n": {}}}
+    seen = {"answer": "2", "registries": {}, "modules": {"m": {"a": "z", "more": "w", "time": "3"}, "o": {}}}
+    assert list(difference([own, again], own)) == list(difference([own, again], again)) == []
+    assert list(difference([own, again], seen)) == [
+        "answer '2' instead of '1'",
+        "m.a",
+        "m.b",
+        "m.more",
+        "n is not there",
+    ]
 
 
 def compare(worker: Worker, happened: Happened) -> None:
