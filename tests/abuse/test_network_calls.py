@@ -176,10 +176,24 @@ def test_a_package_makes_no_namespace_but_those_of_forks(house: PrivateWorker, h
                     os._exit(0)
             os.close(given)
             if pid < 0:
+                os.close(taken)
                 return error
             with open(taken, "rb") as pipe:
                 return eval(pipe.read())
 
+        def leave_the_tree() -> None:
+            """Imports run in a tree of their own, and a chrooted process may make no user namespace (user_namespaces(7)). The
+            Zygote keeps a descriptor of the farm's root, by which a package gets out of that."""
+            for fd in map(int, os.listdir("/proc/self/fd")):
+                try:
+                    os.fchdir(fd)
+                    os.chroot(".")
+                except OSError:
+                    continue
+                if in_child(refusal, 56, 0x10000000 | 17, 0, 0, 0, 0) == "ok":
+                    return
+
+        leave_the_tree()
         flags, forks = event
         sets = [sum(chosen) for size in range(1, 8) for chosen in itertools.combinations(flags, size)]
         tried = {each: in_child(refusal, 56, each | 17, 0, 0, 0, 0) for each in sets}
