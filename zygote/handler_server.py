@@ -90,7 +90,7 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
 
             debugging.attach(function["debug"])
         handler = entry.open_handler(function)
-        if "logging" in sys.modules:
+        if "logging" in sys.modules and "rehearsal" not in function:
             from zygote import log_layout
 
             log_layout.apply()

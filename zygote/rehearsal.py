@@ -32,6 +32,7 @@ FUNCTION = {
     "memory_mb": 128,
     "open_files": 1 << 30,  # as many as there may be: lowering could not be taken back
     "max_answer_bytes": 1 << 20,
+    "rehearsal": True,  # the root logger is the real function's to configure
 }
 INVOCATION = protocol.INVOCATION.pack(bytes(16), 10**9, 0) + b'{"a": [1, 2.5, true, null], "b": "text"}'
 
