@@ -136,7 +136,7 @@ def settle() -> None:
 def title(paths: list[str]) -> str:
     """What ps shows of a Zygote: the names of its packages. A path is /packages/name-version-digest."""
     names = sorted({path.split("/")[2].rsplit("-", 2)[0] for path in paths if path.startswith("/packages/")})
-    return f"sockd: Zygote of {', '.join(names)}"
+    return f"sockd: Zygote of {', '.join(names) or 'the standard library'}"
 
 
 OPERATIONS = {"import": import_modules}

@@ -23,7 +23,15 @@ class FakeSandbox:
         self.fails = False
         self.cannot_end: OSError | None = None
 
-    def ask(self, call: Call | None, done: Callable[[Reply], None], open_sink: object, *, compose: object) -> None:
+    def ask(
+        self,
+        call: Call | None,
+        done: Callable[[Reply], None],
+        open_sink: object,
+        *,
+        compose: object,
+        request_id: object,
+    ) -> None:
         if self.fails:
             raise OSError("no cgroup")
         self.done = done
