@@ -38,6 +38,7 @@ async def test_a_close_of_a_watched_descriptor_raises(loop_guard: Guard, how: st
     assert len(loop_guard.take_violations()) == 1
 
 
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])  # libuv would abort this process
 @pytest.mark.anyio
 async def test_a_close_that_nothing_sees_is_found_when_the_watch_ends(loop_guard: Guard) -> None:
     loop = asyncio.get_running_loop()

@@ -22,6 +22,7 @@ from sockd.errors import FunctionFailed, SockdError
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.cold_starts import Imported, imported_packages, why_cold
 from sockd.lambdas.leased import Outcome
+from sockd.sandbox.claims import read_text
 from sockd.telemetry import Invocation, SpanContext, Times
 
 MAX_REPORTS = 256
@@ -170,7 +171,7 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         leased.deploy,
     )
     if reply.error is not None:
-        trace.message, trace.stack = reply.error.message[:ERROR_CHARS], innermost(reply.error)
+        trace.message, trace.stack = read_text(reply.error.message[:ERROR_CHARS]), innermost(reply.error)
     if leased.started_ns:  # else it was warm, as nearly all
         trace.started_ns, trace.reserved_ns = leased.started_ns, leased.reserved_ns
         trace.forked_ns, trace.ready_ns = leased.forked_ns, leased.ready_ns
@@ -190,7 +191,7 @@ def innermost(error: SockdError) -> tuple[str, ...]:
         left -= len(frame)
         if left < 0:
             break
-        frames.append(frame)
+        frames.append(read_text(frame))
     return tuple(reversed(frames))
 
 

@@ -35,7 +35,7 @@ from tests.support.ledger import Ledger
 from zygote.protocol import CHUNK, FAILED, HEAD, MODULES, PRIMED, READY, RESULT
 
 MOST_CALLS = 40_000
-MOST_PARSED = 128 * 1024 + 16
+MOST_PARSED = 512 * 1024 + 16
 """Bytes of a body that is parsed on the loop."""
 MOST_KEPT = 3 * MAX_ANSWER_BYTES + 2 * HELD_BYTES
 """Memory for one sandbox: an answer as it comes, as it goes, and the copy between the two."""
