@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -36,22 +35,6 @@ async def test_a_close_of_a_watched_descriptor_raises(loop_guard: Guard, how: st
         if watched.fileno() < 0:  # os.close has its number, and has not closed it
             os.close(number)
     assert len(loop_guard.take_violations()) == 1
-
-
-@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])  # libuv would abort this process
-@pytest.mark.anyio
-async def test_a_close_that_nothing_sees_is_found_when_the_watch_ends(loop_guard: Guard) -> None:
-    loop = asyncio.get_running_loop()
-    watched, other = select.epoll(), select.epoll()
-    with other:
-        loop.add_reader(watched.fileno(), print)
-        await asyncio.sleep(0)
-        number = watched.fileno()
-        watched.close()
-        with pytest.raises(WatchedDescriptorClosed, match="was closed before this"):
-            loop.remove_reader(number)
-        loop.remove_reader(number)
-    loop_guard.take_violations()
 
 
 @pytest.mark.anyio
