@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-import multiprocessing
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from benchmarks.client import closed_loop, request
 from benchmarks.results import quantile
+from benchmarks.worker import REPOSITORY
 
 WRK_SCRIPT = """\
 wrk.method = "POST"
@@ -69,13 +71,34 @@ def drive_by_wrk(url: str, body: bytes, concurrency: int, seconds: float) -> Loa
 
 
 def drive_by_python(host: str, port: int, data: bytes, concurrency: int, seconds: float) -> Load:
-    """Two processes at most: the machine is shared with the server."""
+    """Two processes at most: the machine is shared with the server. Raises LoadFailed when one of them fails."""
     processes = min(2, concurrency)
     shares = [concurrency // processes + (i < concurrency % processes) for i in range(processes)]
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        parts = pool.starmap(latencies, [(host, port, data, share, seconds) for share in shares])
-    ordered = sorted(itertools.chain.from_iterable(parts))
+    with contextlib.ExitStack() as stack:
+        # Not multiprocessing's: its resource tracker stays until this process ends.
+        clients = [stack.enter_context(client_process(host, port, share, seconds)) for share in shares]
+        for client in clients:
+            assert client.stdin
+            client.stdin.write(data)
+            client.stdin.close()
+        ordered = sorted(itertools.chain.from_iterable(latencies_of(client) for client in clients))
     return Load(len(ordered) / seconds, quantile(ordered, 0.5), quantile(ordered, 0.99), len(ordered))
+
+
+def client_process(host: str, port: int, concurrency: int, seconds: float) -> subprocess.Popen[bytes]:
+    """A process that reads the bytes of a request from its input and writes the latencies of a closed loop, as JSON."""
+    command = [sys.executable, "-m", "benchmarks.load", host, str(port), str(concurrency), str(seconds)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY)
+
+
+def latencies_of(client: subprocess.Popen[bytes]) -> list[float]:
+    """What a client's process measured, in ms."""
+    assert client.stdout
+    report = client.stdout.read()
+    if client.wait() != 0:
+        raise LoadFailed("a client's process failed; what it says is above")
+    latencies: list[float] = json.loads(report)
+    return latencies
 
 
 def latencies(host: str, port: int, data: bytes, concurrency: int, seconds: float) -> list[float]:
@@ -86,3 +109,8 @@ def latencies(host: str, port: int, data: bytes, concurrency: int, seconds: floa
 def until(data: bytes, end: float) -> Iterator[bytes]:
     while time.perf_counter() < end:
         yield data
+
+
+if __name__ == "__main__":
+    host_, port_, concurrency_, seconds_ = sys.argv[1:]
+    json.dump(latencies(host_, int(port_), sys.stdin.buffer.read(), int(concurrency_), float(seconds_)), sys.stdout)

@@ -76,6 +76,25 @@ def test_a_process_that_a_test_starts_ends_with_both_stacks(run: str) -> None:
     assert "watched with add_reader from:" in done.stderr
 
 
+BLIND_CLOSE = """
+import asyncio, select
+import uvloop
+async def main():
+    watched = select.epoll()
+    fd = watched.fileno()
+    asyncio.get_running_loop().add_reader(fd, print)
+    watched.close()
+    asyncio.get_running_loop().remove_reader(fd)
+asyncio.run(main())
+"""
+
+
+def test_a_close_that_python_does_not_see_is_found_when_the_watch_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", BLIND_CLOSE], capture_output=True, text=True)
+    assert done.returncode == STATUS, done
+    assert "was closed before this while an event loop watches it" in done.stderr
+
+
 def test_a_process_without_a_loop_loads_no_guard() -> None:
     code = "import sys; print('sitecustomize' in sys.modules, 'asyncio' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
