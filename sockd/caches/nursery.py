@@ -333,13 +333,18 @@ class Nursery:
             }
         return self._costs
 
+    def _reserved_bytes(self) -> int:
+        """Memory of the Zygotes that are being made; a plan that failed has none until its search begins."""
+        failed = {failure.entry.id for failure in self._failed}
+        return sum(entry.bytes for entry in self._under_way if entry.id not in failed)
+
     def _make_room(self, plan: selection.NewNode, *, is_worth_it: bool = False) -> bool:
         """Evict for a planned node; False when it is not worth that, or there is none to evict."""
         now_s = time.monotonic()
         nodes = {node.id: node for node in self._tree.nodes}
         stats = [node.stats(now_s) for node in nodes.values()]
         free = (self._config.memory_mb << 20) - sum(node.unique_bytes for node in nodes.values())
-        free -= sum(entry.bytes for entry in self._under_way)
+        free -= self._reserved_bytes()
         if (
             self._config.policy == "measured"
             and not is_worth_it

@@ -345,9 +345,9 @@ async def test_a_forgotten_package_takes_its_nodes_along_and_may_be_tried_again(
 
 
 async def test_a_hanging_import_delays_no_other_zygote(tmp_path: Path) -> None:
-    """Three distributions hang, one after the other; meanwhile and afterwards others are learned."""
+    """Three distributions hang, one after the other; meanwhile others are learned, as failed plans reserve no memory."""
     tree, hanging = HangingTree(), [f"h{number}-1-aaaaaaaaaaaa" for number in range(3)]
-    async with nursery_of(tree, tmp_path / "learned.json") as nursery:
+    async with nursery_of(tree, tmp_path / "learned.json", memory_mb=300) as nursery:
         for key in hanging:
             nursery.observe(key, ImportView(frozenset({key})), tree.nodes[0], [(key, name_of(key), 0.5)])
         async with asyncio.timeout(5):
