@@ -227,7 +227,9 @@ class Sandbox:
         exchange = self._exchange = Exchange(self._asked, done, request_id, open_sink)
         assert self._channel is not None
         self._channel.await_result(self._asked)
-        self._parts.hrtick.note(is_start=is_starting)
+        self._parts.hrtick.request_begun()
+        if is_starting:
+            self._parts.hrtick.start_begun()
         self._deadline.set(program.init_timeout_s if is_starting else program.timeout_s, self._expire)
         if call is not None:
             self._invoke(exchange, call)

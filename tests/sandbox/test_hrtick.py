@@ -1,139 +1,133 @@
-"""A finer tick: while requests come and the processors are crowded, and at no other time.
+"""A finer tick: while requests come and the processors are taken, and at no other time.
 
-Files stand in /proc's place, as others make a machine crowded, too."""
+A file stands in /proc/loadavg's place, as other programs make a machine crowded, too; a clock in the kernel's place.
+No test runs a loop: whatever sets a timer fails here."""
 
 from __future__ import annotations
 
-import asyncio
 import math
-import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sockd.kernel.run_queues import RunQueues
+from sockd.sandbox import hrtick as hrtick_module
 from sockd.sandbox.hrtick import (
     CROWDED_LOOKS,
+    FORGETS_S,
     LASTS_S,
     LOOK_S,
-    QUIET_S,
     REQUESTS_HZ,
     STARTS_HZ,
     HrTick,
     tick_s,
 )
 
-pytestmark = pytest.mark.anyio
 PROCESSORS = 2
 
 
 class Machine:
-    """One with as many runnable threads as it is told, and a tick that notes until when it is wanted."""
+    """Has as many runnable threads as it is told, and notes until when a tick is wanted."""
 
     def __init__(self, directory: Path) -> None:
         self._loadavg = directory / "loadavg"
+        self.now_s = 1000.0
         self.wanted: list[int] = []
+        self.readings = 0
         self.crowd(PROCESSORS)
-        self.hrtick = CountedHrTick(RunQueues.open(str(self._loadavg)), PROCESSORS, self.wanted.append)
-
-    @property
-    def looks(self) -> int:
-        return self.hrtick.looks
+        self.hrtick = HrTick(CountedRunQueues.of(self, str(self._loadavg)), PROCESSORS, self.wanted.append)
 
     def crowd(self, runnable: int) -> None:
         self._loadavg.write_text(f"0.0 0.0 0.0 {runnable}/80 1\n")
 
-    async def turn_until(self, looks: int) -> None:
-        """Let the loop turn until there were so many looks at the run queues."""
-        while self.looks < looks:
-            await asyncio.sleep(0)
-
-    async def turn_for(self, seconds: float) -> None:
-        """Let the loop turn for so long."""
-        ends_s = time.monotonic() + seconds
-        while time.monotonic() < ends_s:
-            await asyncio.sleep(0)
+    def requests(self, count: int, *, gap_s: float, starts: bool = False) -> None:
+        """So many requests, each so long after the one before."""
+        for _ in range(count):
+            self.now_s += gap_s
+            self.hrtick.request_begun()
+            if starts:
+                self.hrtick.start_begun()
 
 
-class CountedHrTick(HrTick):
-    looks = 0
+class CountedRunQueues(RunQueues):
+    machine: Machine
 
-    def _look(self) -> None:
-        self.looks += 1
-        super()._look()
+    @classmethod
+    def of(cls, machine: Machine, path: str) -> CountedRunQueues:
+        run_queues = cls.open(path)
+        run_queues.machine = machine
+        return run_queues
+
+    def runnable(self) -> int:
+        self.machine.readings += 1
+        return super().runnable()
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine(tmp_path)
+    monkeypatch.setattr(hrtick_module.time, "monotonic", lambda: machine.now_s)
     yield machine
     machine.hrtick.close()
 
 
-@pytest.mark.parametrize("is_start", [False, True])
-async def test_it_ticks_while_requests_come_in_a_crowd(machine: Machine, is_start: bool) -> None:
-    machine.hrtick.note(is_start=is_start)
-    while not machine.wanted:
-        await asyncio.sleep(0)
-    assert machine.looks == 1 + CROWDED_LOOKS  # the first knows nothing of what came before
-    assert 0 < machine.wanted[0] / 1e9 - time.monotonic() <= LASTS_S
-    await machine.turn_until(machine.looks + 2)
-    assert len(machine.wanted) > 1
-    assert machine.wanted == sorted(machine.wanted)
+def test_it_ticks_while_requests_come_in_a_crowd(machine: Machine) -> None:
+    machine.requests(CROWDED_LOOKS, gap_s=2 * LOOK_S)  # the first knows nothing of what came before
+    assert machine.wanted == []
+    machine.requests(3, gap_s=2 * LOOK_S)
+    assert len(machine.wanted) == 3
+    assert machine.wanted[-1] / 1e9 - machine.now_s == pytest.approx(LASTS_S)
 
 
-async def test_where_no_processor_is_wanted_by_two_there_is_none(machine: Machine) -> None:
+def test_where_no_processor_is_wanted_by_two_there_is_none(machine: Machine) -> None:
     machine.crowd(PROCESSORS - 1)
-    machine.hrtick.note(is_start=False)
-    await machine.turn_until(2 * CROWDED_LOOKS)
+    machine.requests(5 * CROWDED_LOOKS, gap_s=2 * LOOK_S)
     assert machine.wanted == []
 
 
-async def test_a_crowd_of_a_moment_is_none(machine: Machine) -> None:
-    machine.hrtick.note(is_start=False)
+def test_a_crowd_of_a_moment_is_none(machine: Machine) -> None:
+    machine.requests(1, gap_s=2 * LOOK_S)
     for _ in range(3):
         machine.crowd(PROCESSORS)
-        await machine.turn_until(machine.looks + CROWDED_LOOKS - 1)
+        machine.requests(CROWDED_LOOKS - 1, gap_s=2 * LOOK_S)
         machine.crowd(1)
-        await machine.turn_until(machine.looks + 1)
+        machine.requests(1, gap_s=2 * LOOK_S)
     assert machine.wanted == []
 
 
-@pytest.mark.parametrize(("is_start", "most_hz"), [(False, REQUESTS_HZ), (True, STARTS_HZ)])
-async def test_many_requests_have_no_use_for_it(machine: Machine, is_start: bool, most_hz: float) -> None:
-    many = math.ceil(PROCESSORS * most_hz * LASTS_S) + 1
-    for _ in range(3 * CROWDED_LOOKS):
-        for _ in range(many):
-            machine.hrtick.note(is_start=is_start)
-        await machine.turn_until(machine.looks + 1)
+@pytest.mark.parametrize(("starts", "most_hz"), [(False, REQUESTS_HZ), (True, STARTS_HZ)])
+def test_many_requests_have_no_use_for_it(machine: Machine, starts: bool, most_hz: float) -> None:
+    many = math.ceil(PROCESSORS * most_hz) + 1
+    machine.requests(many, gap_s=1 / many, starts=starts)
+    machine.wanted.clear()  # until the rate was known
+    machine.requests(many, gap_s=1 / many, starts=starts)
     assert machine.wanted == []
-    while not machine.wanted:
-        await asyncio.sleep(0)
+    machine.requests(50, gap_s=2 * LOOK_S)
+    assert machine.wanted != []
 
 
-async def test_when_no_more_requests_come_nobody_looks(machine: Machine) -> None:
-    machine.hrtick.note(is_start=False)
-    await machine.turn_for(QUIET_S + 5 * LOOK_S)
-    looks = machine.looks
-    await machine.turn_for(5 * LOOK_S)
-    assert machine.looks == looks
-    machine.hrtick.note(is_start=False)
-    await machine.turn_until(looks + 1)
+def test_rare_requests_never_make_it_tick(machine: Machine) -> None:
+    machine.requests(100, gap_s=FORGETS_S * 1.01)
+    assert (machine.wanted, machine.readings) == ([], 0)
 
 
-async def test_closed_it_does_nothing(machine: Machine) -> None:
-    machine.hrtick.note(is_start=False)
+def test_the_run_queues_are_read_every_5_ms_at_most(machine: Machine) -> None:
+    machine.requests(1000, gap_s=LOOK_S / 10)
+    assert 90 <= machine.readings <= 101
+
+
+def test_closed_it_does_nothing(machine: Machine) -> None:
     machine.hrtick.close()
-    machine.hrtick.note(is_start=False)
+    machine.requests(100, gap_s=2 * LOOK_S)
     machine.hrtick.close()
-    await machine.turn_for(3 * LOOK_S)
-    assert (machine.looks, machine.wanted) == (0, [])
+    assert (machine.readings, machine.wanted) == (0, [])
 
 
-async def test_without_run_queues_nothing_happens() -> None:
+def test_without_run_queues_nothing_happens() -> None:
     hrtick = HrTick()
-    hrtick.note(is_start=False)
+    hrtick.request_begun()
+    hrtick.start_begun()
     hrtick.close()
 
 
