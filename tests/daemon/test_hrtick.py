@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.sandbox.hrtick import LASTS_S
+from sockd.latency.hrtick import LASTS_S
 from tests.daemon.running import RunningDaemon
 from tests.support.kernel_threads import slept_by, threads_of
 
@@ -35,7 +35,7 @@ def f(event):
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    return '[sandbox]\nhrtick = "on"\n'
+    return '[latency]\nhrtick = "on"\n'
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def test_only_the_daemon_has_such_threads(daemon: RunningDaemon) -> None:
 
 
 def test_switched_off_there_are_none(tmp_path: Path) -> None:
-    daemon = RunningDaemon.start(tmp_path / "state", '[sandbox]\nhrtick = "off"\n')
+    daemon = RunningDaemon.start(tmp_path / "state", '[latency]\nhrtick = "off"\n')
     try:
         assert threads_of(daemon.pid, PREFIX) == []
     finally:

@@ -21,7 +21,7 @@ MOST_CPU_MS = 3.0
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    return '[sandbox]\nhrtick = "on"\n'
+    return '[latency]\nhrtick = "on"\n'
 
 
 def ran_ms(pid: int) -> float:

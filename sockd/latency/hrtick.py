@@ -45,13 +45,12 @@ class HrTick:
 
     def __init__(
         self,
-        run_queues: RunQueues | None = None,
-        processors: int = 1,
+        run_queues: RunQueues,
+        processors: int,
         run_until: Callable[[int], None] = _hrtick.run_until,
     ) -> None:
-        """Args: run_queues: owned from now on; None: nothing ever ticks; processors: each has a thread, which `run_until` has
-        tick."""
-        self._run_queues = run_queues
+        """Args: run_queues: owned from now on; processors: each has a thread, which `run_until` has tick."""
+        self._run_queues: RunQueues | None = run_queues
         self._processors = max(processors, 2)  # the reader of the run queues is a runnable thread itself
         self._run_until = run_until
         self._requests = self._starts = 0
