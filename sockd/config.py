@@ -154,6 +154,8 @@ class ZygoteConfig(Slice, frozen=True):
     """How long the first fork of a new Zygote may take to answer."""
     spares: int = 4
     """Most ready children of one Zygote; 0 switches spares off."""
+    least_spares: int = 1
+    """Of those, what each Zygote keeps however rare starts from it are, 1 to 2 MB each; given up while memory is short."""
 
 
 class PackageConfig(Slice, frozen=True):

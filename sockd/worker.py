@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -151,6 +152,7 @@ class Worker:
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
+        budget.make_room = partial(make_room, budget, tree, handlers)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
@@ -180,9 +182,9 @@ class Worker:
             _log.warning("packages.preload: %s", error.message)
 
     def _keep_house(self) -> None:
-        """Every few seconds, drop the spares that nobody needs any more, and forget ports that are free again."""
+        """Every few seconds, drop or make spares, and forget ports that are free again."""
         self.sockets.forget_ports(time.monotonic())
-        self.tree.trim()
+        self.tree.adjust_spares()
         self.tree.measure_root()
         self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
 
@@ -262,6 +264,14 @@ async def try_sandbox(tree: ZygoteTree) -> None:
         return  # it would have been a spare; functions bring memory of their own
     except (SandboxFailed, OSError, TimeoutError) as error:
         raise SandboxFailed(f"this host does not let us make a sandbox; run `sockd doctor` ({error})") from error
+
+
+def make_room(budget: MemoryBudget, tree: ZygoteTree, handlers: HandlerCache, need_bytes: int) -> None:
+    """POLICY: spares go first where they are enough, as a new one takes milliseconds; else idle sandboxes, and then spares."""
+    missing = need_bytes - budget.free
+    if tree.spare_bytes() < missing:
+        missing = handlers.make_room(need_bytes)
+    tree.make_room(missing)
 
 
 def budget_bytes(config: Config) -> int:
