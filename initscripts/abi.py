@@ -33,10 +33,6 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = MappingProxyType({
     "abort_launch": ("iii", ""),  # status, ptr, len; never returns
 })  # fmt: skip
 
-INWARD = frozenset({"input_len", "input_read", "buf_read", "now_ns", "exit"})
-"""What nobody but the guest notices. A module that imports no more fetches nothing, tells nobody anything and cannot call the
-launch off, so nothing is gained by an early start of it."""
-
 REPLY = struct.Struct("<IIQ")
 """struct reply { u32 handle; u32 status; u64 len }"""
 

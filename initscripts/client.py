@@ -15,21 +15,15 @@ import socket
 from collections.abc import Sequence
 
 from initscripts import wire
-from initscripts.daemon_run import Definition, Ending, Run, Unsent
+from initscripts.daemon_run import Definition, Ending, Run
 from initscripts.engine_wire import EngineWire
 from initscripts.errors import WireError
 from initscripts.keeper import START_DEADLINE_S, EngineKeeper, EngineSettings
 from initscripts.limits import EngineLimits
 from initscripts.process import Ground, missing
-from storage_lib.sockd_initscript import wire as app_wire
 
 LINKS_AHEAD = 4
 """App links made before they are needed: making one takes 60 us, which a cold start would wait for."""
-LATER_S = 0.020
-"""When a run begins that need not hurry: after a start, also of a function that takes 9 ms for its own. Where the processors are
-two, what the engine does meanwhile is time that the sandbox waits for one of them."""
-SILENCE = app_wire.encode({"op": "end", "outcome": "exit", "status": 0})
-"""What the app of such a run is told at once: that nothing will come, or its first read would wait for it."""
 DIED = "engine_died"
 """How its runs end when the engine does."""
 NOT_READY, BUSY, NO_MEMORY = "not_ready", "busy", "no_memory"
@@ -55,8 +49,6 @@ class EngineClient:
         """Until their reports have come, which is when the app has gone, too. The engine bounds them (EngineLimits.links)."""
         self._under_way: set[int] = set()
         """Those whose scripts have not ended."""
-        self._unsent: dict[int, Unsent] = {}
-        """Of runs that begin later."""
         self._numbers = itertools.count(1)
         self._ready = asyncio.Event()
         self._wire: EngineWire | None = None
@@ -150,14 +142,10 @@ class EngineClient:
         if definition.module_fd >= 0:
             os.close(definition.module_fd)
 
-    def start(
-        self, function: int, request_id: bytes, event: bytes, arrived_ns: int, *, hurries: bool = True
-    ) -> Run | None:
+    def start(self, function: int, request_id: bytes, event: bytes, arrived_ns: int) -> Run | None:
         """Start a run, at once or not at all: what is not done now would come too late. Never waits, never raises.
 
-        Args:
-            function: a Definition's id; event: its input; arrived_ns: of the request, CLOCK_MONOTONIC.
-            hurries: False: its script can tell nobody anything. It begins LATER_S from now, unless it is cancelled before."""
+        Args: function: a Definition's id; event: its input; arrived_ns: of the request, CLOCK_MONOTONIC."""
         if self._wire is None or not self.serving or function not in self._definitions:
             return self._none(NOT_READY)
         if len(self._under_way) >= self._most_runs:
@@ -168,8 +156,7 @@ class EngineClient:
             return self._none(BUSY)  # out of descriptors
         number = next(self._numbers)
         message = wire.Start(run=number, function=function, request=request_id.hex(), arrived_ns=arrived_ns)
-        unsent = Unsent(message, event, theirs)
-        if not (self._send(unsent) if hurries else self._hold(unsent)):
+        if not self._send(self._wire, message, event, theirs):
             link.close()
             return self._none(BUSY)
         # After it was sent: what the engine does takes longer than all that is done here.
@@ -177,34 +164,18 @@ class EngineClient:
         self._under_way.add(number)
         return run
 
-    def _hold(self, unsent: Unsent) -> bool:
-        """Begin it later; False: it cannot be."""
-        try:
-            unsent.link.send(SILENCE)
-        except OSError:
-            unsent.link.close()
-            return False
-        self._unsent[unsent.message.run] = unsent
-        self._loop.call_later(LATER_S, self._begin, unsent.message.run)
-        return True
-
-    def _begin(self, number: int) -> None:
-        unsent = self._unsent.pop(number, None)
-        if unsent is not None and not self._send(unsent):
-            self._end(self._runs[number], Ending(BUSY))
-
-    def _send(self, unsent: Unsent) -> bool:
+    def _send(self, engine: EngineWire, message: wire.Start, event: bytes, link: socket.socket) -> bool:
         """Tell the engine of a run, and let go of its end of the link; False: it cannot be told now."""
-        event, fds = unsent.event, [unsent.link.fileno()]
+        fds = [link.fileno()]
         try:
             if len(event) > wire.EVENT_LIMIT_BYTES:
                 fds.append(memory_file(event))
                 event = b""
-            return self._wire is not None and self._wire.start_now(unsent.message, event, fds)
+            return engine.start_now(message, event, fds)
         except (OSError, WireError):
             return False
         finally:
-            self._loop.call_soon(unsent.link.close)
+            self._loop.call_soon(link.close)
             for fd in fds[1:]:
                 os.close(fd)
 
@@ -217,12 +188,8 @@ class EngineClient:
         return None
 
     def cancel(self, run: Run) -> None:
-        """Stop a run; its report still comes, unless the engine has never heard of it."""
-        if (unsent := self._unsent.pop(run.id, None)) is None:
-            self._tell(wire.Cancel(run=run.id))
-            return
-        unsent.link.close()
-        self._end(run, Ending("cancelled"))
+        """Stop a run; its report still comes."""
+        self._tell(wire.Cancel(run=run.id))
 
     def _tell(self, message: wire.ToEngine, fds: Sequence[int] = ()) -> None:
         """Without an engine it is not needed: the next one is told all that it must know."""
@@ -241,9 +208,6 @@ class EngineClient:
         told, self._wire = self._wire, None
         if told is not None:
             told.close()
-        for unsent in self._unsent.values():
-            unsent.link.close()
-        self._unsent.clear()
         for run in list(self._runs.values()):
             self._end(run, Ending(DIED))
 

@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
@@ -44,14 +43,6 @@ class Ending(msgspec.Struct, frozen=True):
     message: str = ""
     region_bytes: int = 0
     fetched_bytes: int = 0
-
-
-class Unsent(NamedTuple):
-    """A start that the engine has not been told of. Owns the engine's end of the app link."""
-
-    message: wire.Start
-    event: bytes
-    link: socket.socket
 
 
 class Run:

@@ -21,7 +21,7 @@ import msgspec
 import wasmtime
 
 from initscripts import abi
-from initscripts.compiled_file import FORMAT, Facts, open_seal, seal
+from initscripts.compiled_file import FORMAT, open_seal, seal
 from initscripts.errors import BadModule
 
 WASMTIME_VERSION = importlib.metadata.version("wasmtime")
@@ -74,8 +74,7 @@ def check_module(wasm: bytes, *, limit_bytes: int = MODULE_LIMIT_BYTES) -> Modul
 def compile_module(wasm: bytes, *, limit_bytes: int = MODULE_LIMIT_BYTES) -> bytes:
     """The content of its compiled file; raises BadModule when it could never run."""
     module = _compile(machine(), wasm, limit_bytes)
-    info = _inspect(module, len(wasm))
-    return seal(bytes(module.serialize()), Facts(info.memory_pages, not abi.INWARD.issuperset(info.imports)))
+    return seal(bytes(module.serialize()), _inspect(module, len(wasm)).memory_pages)
 
 
 def cache_name(wasm: bytes) -> str:
@@ -134,10 +133,10 @@ class ModuleFile:
 def _load(linker: wasmtime.Linker, source: str | Path | int) -> LoadedModule:
     path = f"/proc/self/fd/{source}" if isinstance(source, int) else str(source)
     with open(path, "rb", buffering=0) as file:
-        facts = open_seal(file.read())
+        memory_pages = open_seal(file.read())
     # What else makes a module one was looked at before it was compiled; that takes longer than all the rest here.
     module = wasmtime.Module.deserialize_file(linker.engine, path)
-    return LoadedModule(linker.instantiate_pre(module), facts.memory_pages * PAGE_BYTES)
+    return LoadedModule(linker.instantiate_pre(module), memory_pages * PAGE_BYTES)
 
 
 def _compile(engine: wasmtime.Engine, wasm: bytes, limit_bytes: int) -> wasmtime.Module:

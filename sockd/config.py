@@ -6,8 +6,9 @@ publishes is AWS's; the others say where they come from.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,9 +16,11 @@ from sockd import toml
 from sockd.errors import BadConfig
 
 MB = 1 << 20
-MOST_AWAKE = 8
-"""On a machine with more processors they are not kept awake for each start, unless that is asked for: all are, and to wake one
-takes its own interrupt."""
+MOVED = {("sandbox", "favordynmods"): ("latency", "favordynmods"), ("sandbox", "hrtick"): ("latency", "hrtick")}
+"""Settings of before, and what they are called now."""
+REMOVED = (("sandbox", "idle_poll"),)
+"""Settings of before that do nothing now."""
+_log = logging.getLogger(__name__)
 
 
 class Slice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -105,12 +108,6 @@ class SandboxConfig(Slice, frozen=True):
     """IP sockets that all sandboxes have open together; None is half as many as the host has ephemeral ports."""
     function_sockets: int | None = None
     """Of those, what all sandboxes of one function may have; None is half of them."""
-    favordynmods: Literal["auto", "on", "off"] = "auto"
-    """Cheap moves of processes between cgroups, machine-wide until reboot; auto: where they are needed."""
-    idle_poll: Literal["auto", "on", "off"] = "auto"
-    """Idle processors do not sleep while a start is under way, for 10 ms at most; auto: where the kernel can, on up to 8."""
-    hrtick: Literal["auto", "on", "off"] = "auto"
-    """A tick of 0.5 ms while functions compute and others are called; auto: where the kernel's own is longer."""
     roots: Literal["auto", "late", "early"] = "auto"
     """When a sandbox's root is put together; late gives spares and a /proc of one's own (`sandbox/assembly.py`)."""
     pause_after_s: float = 0.05
@@ -121,6 +118,17 @@ class SandboxConfig(Slice, frozen=True):
     """The first of the uids that sandboxes and Zygotes get; nobody else may use those from it on."""
     spawn_deadline_s: float = 5.0
     """How long a Zygote may take to fork."""
+
+
+class LatencyConfig(Slice, frozen=True):
+    """Optimizations with effects beside speed, each with a switch (docs/performance.md)."""
+
+    favordynmods: Literal["auto", "on", "off"] = "auto"
+    """Cheap moves of processes between cgroups, machine-wide until reboot; auto: where they are needed."""
+    hrtick: Literal["auto", "on", "off"] = "auto"
+    """A tick of 0.5 ms while functions compute and others are called; auto: where the kernel's own is longer."""
+    garbage: Literal["auto", "off"] = "auto"
+    """Garbage of the daemon is collected while few requests run; off: by Python's own rule."""
 
 
 class ZygoteConfig(Slice, frozen=True):
@@ -146,6 +154,8 @@ class ZygoteConfig(Slice, frozen=True):
     """How long the first fork of a new Zygote may take to answer."""
     spares: int = 4
     """Most ready children of one Zygote; 0 switches spares off."""
+    least_spares: int = 1
+    """Of those, what each Zygote keeps however rare starts from it are, 1 to 2 MB each; given up while memory is short."""
 
 
 class PackageConfig(Slice, frozen=True):
@@ -347,6 +357,7 @@ class Config(Slice, frozen=True):
     http: HttpConfig = HttpConfig()
     function: FunctionDefaults = FunctionDefaults()
     sandbox: SandboxConfig = SandboxConfig()
+    latency: LatencyConfig = LatencyConfig()
     zygote: ZygoteConfig = ZygoteConfig()
     packages: PackageConfig = PackageConfig()
     code: CodeConfig = CodeConfig()
@@ -373,6 +384,7 @@ class Config(Slice, frozen=True):
         try:
             table = toml.loads(path.read_text()) if path else {}
             _check_texts(table)
+            _move_settings(table)
             if "state_dir" in overrides:
                 table["state_dir"] = overrides["state_dir"]
             if "listen" in overrides:
@@ -380,6 +392,22 @@ class Config(Slice, frozen=True):
             return msgspec.convert(table, cls)
         except (OSError, UnicodeDecodeError, toml.BadToml, OverflowError, msgspec.ValidationError) as error:
             raise BadConfig(f"{path or 'configuration'}: {error}") from None
+
+
+def _move_settings(table: dict[str, Any]) -> None:
+    """Take settings of before for what they are now, with a warning; the new name wins."""
+    for section, key in (*MOVED, *REMOVED):
+        settings = table.get(section)
+        if not isinstance(settings, dict) or key not in settings:
+            continue
+        value = settings.pop(key)
+        if (section, key) in REMOVED:
+            _log.warning("%s.%s does nothing any more; take it out of the configuration", section, key)
+            continue
+        now, name = MOVED[section, key]
+        _log.warning("%s.%s is %s.%s now", section, key, now, name)
+        if isinstance(there := table.setdefault(now, {}), dict):
+            there.setdefault(name, value)
 
 
 def _check_texts(value: object, key: str = "") -> None:

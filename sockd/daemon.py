@@ -25,7 +25,6 @@ from initscripts.report import AppRead
 from sockd.asynchronous import Asynchronous
 from sockd.config import Config, HttpConfig
 from sockd.errors import Draining, SockdError
-from sockd.garbage import Collector
 from sockd.http import (
     management_debug,
     management_env,
@@ -337,11 +336,11 @@ async def serve(config: Config) -> int:
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
         worker.open_engine([servers[0].port])
         preloading = asyncio.create_task(worker.preload())
-        collector = Collector(lambda: sum(len(server.running) for server in servers[:2]))
-        stack.callback(collector.close)
-        collector.start()
+        worker.latency.serving_begun()
         daemon.later.start()
         print(f"sockd is listening on {daemon.url}", flush=True)
+        if worker.latency.told:
+            print(worker.latency.told, flush=True)
         if open_to_all := open_without_key(config.http):
             print(f"without a key, whoever reaches this address may use {open_to_all}", flush=True)
         notify("READY=1")

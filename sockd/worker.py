@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -29,11 +30,10 @@ from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.install_cache import InstallCache
 from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
-from sockd.config import MB, MOST_AWAKE, Config
+from sockd.config import MB, Config
 from sockd.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
-from sockd.kernel import favordynmods, mounts, oom_score, syscalls
+from sockd.kernel import mounts, oom_score, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
-from sockd.kernel.cpu_latency import CpuLatency
 from sockd.kernel.port_guard import PortGuard
 from sockd.kernel.socket_counts import SocketCounts
 from sockd.lambdas.code_store import CodeStore
@@ -47,14 +47,14 @@ from sockd.lambdas.provisioning import Provisioning
 from sockd.lambdas.registry import Registry
 from sockd.lambdas.secrets import Vault, key_path
 from sockd.lambdas.versions import Versions
+from sockd.latency import favordynmods
+from sockd.latency.latency import Latency
 from sockd.sandbox.ahead import Ahead
 from sockd.sandbox.assembly import Assembly, open_assembly
 from sockd.sandbox.base import Base, Bind, interpreter, plan, software
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.ends import Ends
 from sockd.sandbox.farm import Farm, farm_path
-from sockd.sandbox.hrtick import PERIOD_NS, HrTick, tick_s
-from sockd.sandbox.idle_poll import IdlePoll
 from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.parts import Parts
@@ -101,6 +101,7 @@ class Worker:
     ports: PortGuard
     sockets: SocketCounts
     live_output: LiveOutput
+    latency: Latency
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -117,7 +118,8 @@ class Worker:
         syscalls.close_on_exec_from(3)  # uvloop's children inherit what is not (measured, whatever close_fds says)
         mounts.enter_private_namespace()
         hierarchies = Hierarchies.detect()
-        switch_favordynmods(config.sandbox.favordynmods, hierarchies)
+        latency = Latency.open(config.latency, hierarchies)
+        stack.callback(latency.close)
         groups, cgroups = await _cgroups(config, state, hierarchies, stack)
         packages = InstallCache(config.packages, state.packages, state.path / "tmp")
         stack.push_async_callback(packages.aclose)
@@ -137,10 +139,8 @@ class Worker:
         ends = Ahead(Ends.open, Ends.close)
         stack.callback(ends.close)
         answer_bytes, grace_s = http.max_payload_bytes, http.stop_grace_s
-        hrtick = open_hrtick(config.sandbox.hrtick)
-        stack.callback(hrtick.close)
         pools = assembly, cgroups, budget, farm.release
-        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take, hrtick)
+        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
         tree = ZygoteTree(zygotes, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=usual)
         stack.callback(tree.close)
@@ -152,18 +152,17 @@ class Worker:
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
+        budget.make_room = partial(make_room, budget, tree, handlers)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
-        idle_poll = open_idle_poll(config.sandbox.idle_poll)
-        stack.callback(idle_poll.close)
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
-        caches = Caches(handlers, tree, nursery, budget, scripts, *limits, idle_poll, *guards)
+        caches = Caches(handlers, tree, nursery, budget, scripts, *limits, latency, *guards)
         functions, versions = _functions(config, state, packages, caches, stack)
         urls = FunctionUrls.open(state.path / REGISTRY)
         stack.callback(urls.close)
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
-            *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live),
+            *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -183,9 +182,9 @@ class Worker:
             _log.warning("packages.preload: %s", error.message)
 
     def _keep_house(self) -> None:
-        """Every few seconds, drop the spares that nobody needs any more, and forget ports that are free again."""
+        """Every few seconds, drop or make spares, and forget ports that are free again."""
         self.sockets.forget_ports(time.monotonic())
-        self.tree.trim()
+        self.tree.adjust_spares()
         self.tree.measure_root()
         self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
 
@@ -267,6 +266,14 @@ async def try_sandbox(tree: ZygoteTree) -> None:
         raise SandboxFailed(f"this host does not let us make a sandbox; run `sockd doctor` ({error})") from error
 
 
+def make_room(budget: MemoryBudget, tree: ZygoteTree, handlers: HandlerCache, need_bytes: int) -> None:
+    """POLICY: spares go first where they are enough, as a new one takes milliseconds; else idle sandboxes, and then spares."""
+    missing = need_bytes - budget.free
+    if tree.spare_bytes() < missing:
+        missing = handlers.make_room(need_bytes)
+    tree.make_room(missing)
+
+
 def budget_bytes(config: Config) -> int:
     """The memory that sandboxes may use together."""
     configured = config.sandbox.memory_mb
@@ -285,46 +292,6 @@ def spare_limits(config: Config) -> Limits:
         network=function.network,
         sockets=function.sockets,
     )
-
-
-def switch_favordynmods(setting: str, hierarchies: Hierarchies) -> None:
-    """Make cgroup moves cheap, machine-wide, unless that is switched off (DECISIONS.md, 2)."""
-    if setting == "off" or (setting == "auto" and not favordynmods.enabled_needed(hierarchies)):
-        return
-    try:
-        favordynmods.enable()
-    except Exception as error:
-        if setting == "on":
-            raise BadConfig(f"sandbox.favordynmods: {error}") from error
-        _log.warning("favordynmods cannot be switched on; idle cold starts will take 8-12 ms longer: %s", error)
-
-
-def open_idle_poll(setting: str) -> IdlePoll:
-    """What keeps processors awake while a sandbox is being started, where that is wanted and possible (DECISIONS.md, 4).
-
-    Raises: BadConfig."""
-    if setting == "off" or (setting == "auto" and (os.cpu_count() or 1) > MOST_AWAKE):
-        return IdlePoll()
-    try:
-        return IdlePoll(CpuLatency.open())
-    except OSError as error:
-        if setting == "on":
-            raise BadConfig(f"sandbox.idle_poll: {error}") from error
-        return IdlePoll()
-
-
-def open_hrtick(setting: str) -> HrTick:
-    """What has processors look often who should have them, where that is wanted and possible (DECISIONS.md, 40).
-
-    Raises: BadConfig."""
-    if setting == "off" or (setting == "auto" and tick_s() * 1e9 <= PERIOD_NS):
-        return HrTick()
-    try:
-        return HrTick.open()
-    except OSError as error:
-        if setting == "on":
-            raise BadConfig(f"sandbox.hrtick: {error}") from error
-        return HrTick()
 
 
 def take_short_slices() -> None:

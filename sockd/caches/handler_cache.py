@@ -60,11 +60,14 @@ class HandlerCache:
         while len(self._idle) > self._config.idle_limit:
             self._evict_oldest()
 
-    def make_room(self, need_bytes: int) -> None:
-        """Evict least recently used sandboxes that hold so many bytes together; they come free as their processes end."""
+    def make_room(self, need_bytes: int) -> int:
+        """Evict least recently used sandboxes that hold so many bytes together; they come free as their processes end.
+
+        Returns: how many bytes they are short of that."""
         while self._idle and need_bytes > 0:
             need_bytes -= next(iter(self._idle)).reserved_bytes
             self._evict_oldest()
+        return max(need_bytes, 0)
 
     def drop(self, program: Program) -> None:
         """Destroy the idle sandboxes of a program that is no longer served."""

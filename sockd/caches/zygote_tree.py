@@ -185,15 +185,29 @@ class ZygoteTree:
         """Make as many spares as the node's recent rate asks for, in the background; never waits."""
         if self._closed or node not in self.nodes or not node.zygote.may_fork:
             return
+        if self._parts.budget.free < SPARE_MEMORY_BYTES:
+            return  # no news: it is asked again
         missing = self._wanted(node) - len(node.spares) - node.spares_coming
         if missing > 0 and not node.spares_coming:
             node.spares_coming = missing
             self._spawn_task(self._refill(node, missing))
 
-    def trim(self) -> None:
-        """Drop the spares that no recent use asks for (called now and then, and under memory pressure)."""
+    def adjust_spares(self) -> None:
+        """Drop the spares that no recent use asks for, and make those that are missing (called now and then)."""
         for node in self.nodes:
             node.drop_spares(keep=self._wanted(node))
+            self.refill(node)
+
+    def spare_bytes(self) -> int:
+        """What all spares hold of the memory budget."""
+        return sum(len(node.spares) for node in self.nodes) * SPARE_MEMORY_BYTES
+
+    def make_room(self, need_bytes: int) -> None:
+        """Give up spares that hold so many bytes together, the root's last; their memory comes free as their processes end."""
+        for node in reversed(self.nodes):
+            while node.spares and need_bytes > 0:
+                node.drop_spares(keep=len(node.spares) - 1)
+                need_bytes -= SPARE_MEMORY_BYTES
 
     def measure_root(self) -> None:
         """Note the memory of a new root Zygote, some 10 MB; the other nodes are measured before they serve."""
@@ -205,13 +219,16 @@ class ZygoteTree:
                 self.nodes[0].unique_bytes, self.nodes[0].shared_bytes = pidfds.memory_of(number)
 
     def _wanted(self, node: ZygoteNode) -> int:
+        """The root keeps its spares while memory is merely short, as it serves every function: a start that waits gets them."""
         now_s = time.monotonic()
+        pressure = self.under_pressure() if node.packages else self._parts.budget.contended
         return wanted_spares(
             node.lately.at(now_s),
             REFILL_S,
             self._config.spares,
+            least=self._config.least_spares,
             idle_s=now_s - node.last_used_s,
-            memory_pressure=self.under_pressure(),
+            memory_pressure=pressure,
         )
 
     async def _refill(self, node: ZygoteNode, count: int) -> None:
@@ -298,6 +315,7 @@ class ZygoteTree:
             await self.open()
             for node in self.nodes[1:]:
                 node.parent = node.parent or self.nodes[0]
+            self.refill(self.nodes[0])
         except (SandboxFailed, OSError) as error:
             _log.error("the root Zygote cannot be restarted: %s", error)
 

@@ -19,14 +19,12 @@ from pathlib import Path
 import uv
 
 from initscripts.process import missing
-from sockd.config import MOST_AWAKE
 from sockd.errors import SandboxFailed
-from sockd.kernel import favordynmods
 from sockd.kernel.cgroups import Hierarchies
-from sockd.kernel.cpu_latency import DEVICE, CpuLatency
 from sockd.kernel.port_guard import PortGuard
 from sockd.kernel.socket_counts import SocketCounts
-from sockd.sandbox.hrtick import PERIOD_NS, tick_s
+from sockd.latency import favordynmods
+from sockd.latency.hrtick import PERIOD_NS, tick_s
 from sockd.state_dir import open_to_others
 
 GB = 1 << 30
@@ -183,7 +181,7 @@ def cgroup_moves() -> Check:
         return Check("cgroup moves", True, found)
     if not favordynmods.enabled_needed(hierarchies):
         return Check("cgroup moves", None, f"{found}: every cold start waits", "use Linux 6.0 or newer: favordynmods")
-    fix = f"{sys.executable} -m sockd.kernel.favordynmods  # `sockd up` does it by itself; machine-wide until reboot"
+    fix = f"{sys.executable} -m sockd.latency.favordynmods  # `sockd up` does it by itself; machine-wide until reboot"
     return Check("cgroup moves", None, f"{found}: every cold start waits", fix)
 
 
@@ -207,21 +205,8 @@ def socket_guards() -> Check:
 # -- the rest of the host
 
 
-def idle_processors() -> Check:
-    """Whether they can be kept awake while a sandbox is being started (`sandbox.idle_poll`)."""
-    processors = os.cpu_count() or 1
-    try:
-        CpuLatency.open().close()
-    except OSError as error:
-        found = f"they sleep, also while a sandbox is being started: {error}"
-        return Check("idle processors", None, found, f"docker run --device {DEVICE} ...  # " + CONTAINERS)
-    if processors > MOST_AWAKE:
-        return Check("idle processors", True, f'{processors}, which sleep unless sandbox.idle_poll = "on"')
-    return Check("idle processors", True, "kept awake while a sandbox is being started")
-
-
 def scheduler_tick() -> Check:
-    """How long a thread may wait that is woken while others compute (`sandbox.hrtick`)."""
+    """How long a thread may wait that is woken while others compute (`latency.hrtick`)."""
     tick_ms = tick_s() * 1e3
     if tick_ms * 1e6 <= PERIOD_NS:
         return Check("scheduler's tick", True, f"{tick_ms:g} ms")

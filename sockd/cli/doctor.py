@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sockd.cli import checks as look
 from sockd.cli.checks import Check
+from sockd.cli.effects import effects
 from sockd.printable import printable
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
         look.cgroups,
         look.cgroup_moves,
         look.socket_guards,
-        look.idle_processors,
         look.scheduler_tick,
         look.open_files,
         look.core_dumps,
@@ -46,7 +46,7 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
         lambda: look.state_directory(state_dir),
         look.memory,
     ]
-    return [_shielded(check) for check in every]
+    return [*(_shielded(check) for check in every), *effects()]
 
 
 def render(checks: list[Check]) -> Table:

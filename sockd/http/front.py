@@ -128,8 +128,6 @@ class Front:
         """Requests answered here without reaching the worker, by error type."""
 
     def open(self, connection: Connection, head: Head) -> Exchange:
-        if head.known is not None:
-            return FrontExchange(connection, head, self, None)
         if self._url_door is not None and (addressed := self._url_door.addressed(head)) is not None:
             return self._url_door.open(connection, head, addressed)
         called = _RUN_TARGET.fullmatch(head.target)
@@ -232,15 +230,9 @@ class FrontExchange(Exchange):
         self._arrived_ns = time.monotonic_ns()
         self._front = front
         self.max_body_bytes = front.max_payload_bytes
-        if head.known is not None:
-            self._target = head.known
-            return
         try:
-            asked = self._asked = front.check(head)
-            target = front.route(head, called)
-            if asked is None and isinstance(target, Called):
-                head.known = target
-            self._aim(target)
+            self._asked = front.check(head)
+            self._aim(front.route(head, called))
         except SockdError as error:
             self._aim(error)
 
@@ -266,13 +258,17 @@ class FrontExchange(Exchange):
     def start(self) -> None:
         """Without a task where a live function is just to be run, with a body that came in one piece."""
         target, body = self._target, self._body
-        if isinstance(target, Called) and self._asked is None and isinstance(body, bytes):
+        if isinstance(target, Called) and isinstance(body, bytes) and not self._asks_more():
             request, sink = self._invoke_request(target, body)
             self._end = self._front.worker.begin(request, self._ended)
             if self._end is not None:
                 self._sink = sink
                 return
         super().start()
+
+    def _asks_more(self) -> bool:
+        """Whether its headers ask for more than an answer; a trace's context does not."""
+        return self._asked is not None and not HEADERS.isdisjoint(self._asked)
 
     def cancel(self) -> None:
         if self._end is None:
@@ -297,10 +293,10 @@ class FrontExchange(Exchange):
             request, sink = self._invoke_request(target, self._body)
             if self.held is not None:
                 self.request = request
-            if self._asked is None:
-                sink.close(await run(self._front.worker, request))
-            else:
+            if self._asked is not None and self._asks_more():
                 sink.close(await self._run_as_asked(request, self._asked))
+            else:
+                sink.close(await run(self._front.worker, request))
             return
         text_id = request_id_text(new_request_id())
         if isinstance(target, SockdError):

@@ -5,8 +5,6 @@ Owns nothing. What must have one meaning only (lengths, chunks, folded lines) th
 
 from __future__ import annotations
 
-from typing import Any
-
 import httptools
 
 Headers = list[tuple[bytes, bytes]]
@@ -22,7 +20,7 @@ def length_of(digits: bytes | str) -> int:
 class Head:
     """A head that has been read to its end."""
 
-    __slots__ = ("headers", "known", "method", "target", "version")
+    __slots__ = ("headers", "method", "target", "version")
 
     def __init__(self, method: bytes, target: bytes, version: str, headers: Headers) -> None:
         self.method = method
@@ -30,16 +28,6 @@ class Head:
         self.version = version
         """`1.1` or `1.0`."""
         self.headers = headers
-        self.known: Any = None
-        """What the application has found out of it and would find again, should the same head come again."""
-
-    def same_as(self, other: Head) -> bool:
-        return (
-            self.headers == other.headers
-            and self.target == other.target
-            and self.method == other.method
-            and self.version == other.version
-        )
 
     def path_and_query(self) -> tuple[bytes, bytes]:
         """The target apart, undecoded. Raises: HttpParserInvalidURLError."""

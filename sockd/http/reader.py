@@ -1,15 +1,11 @@
 """Bytes to heads and bodies: httptools (llhttp), bounded in what it may take.
 
-Who keeps a connection mostly sends the same head again, byte for byte. A request that came in one chunk with a head that
-came before is therefore remembered (`Seen`), and the next that is as long and begins alike is not parsed.
-
 The base of `Connection`, because the parser calls methods of one object. Owns the parser. Knows nothing of answers.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 import httptools
 
@@ -18,29 +14,6 @@ from sockd.http.limits import ConnectionLimits
 from sockd.http.refusals import BODY_TOO_LARGE, HEAD_TOO_LARGE, MALFORMED, NO_ROOM, Refusal
 
 _log = logging.getLogger("sockd.http")
-
-REMEMBERED_BYTES = 1024
-"""The longest head that is remembered, one for each connection."""
-_BLANK = b"\r\n\r\n"
-
-
-class Seen(NamedTuple):
-    """A request that was read to its end, with nothing before or behind it in its chunk."""
-
-    head_bytes: bytes
-    head: Head
-    size: int
-    """In bytes, with the body."""
-
-    @classmethod
-    def of(cls, data: bytes, head: Head) -> Seen | None:
-        """Args: data: the chunk; head: the last in it, of a connection that is kept. None: there is more in it, or it is long."""
-        size = data.find(_BLANK, 0, REMEMBERED_BYTES) + len(_BLANK)
-        # Of several requests the first head and the last body are less than the whole. All lines must end alike, or the
-        # head's end was before this blank line.
-        if size + head.content_length() != len(data) or data.count(b"\n", 0, size) != data.count(b"\r\n", 0, size):
-            return None
-        return cls(data[:size], head, len(data))
 
 
 class _Refused(Exception):
@@ -69,9 +42,6 @@ class RequestReader:
         self._head_slack_bytes = 0
         """The chunk before those: the head may have begun in it."""
         self._plain_head: bytes | None = None
-        self._last: Head | None = None
-        """Of a request after which the connection is kept."""
-        self._seen: Seen | None = None
 
     def on_head(self, head: Head, *, keep_alive: bool) -> None:
         """A request has begun."""
@@ -87,10 +57,7 @@ class RequestReader:
 
     def feed(self, data: bytes) -> Refusal | None:
         """Read a chunk; returns why no more may be read, if so."""
-        seen, last, is_new = self._seen, self._last, self.between
-        if is_new:
-            if seen is not None and len(data) == seen.size and data.startswith(seen.head_bytes):
-                return self._feed_again(seen, data)
+        if self.between:
             self.between = False
             self.allowed_s = self.limits.head_s  # also for the blank lines that may precede a request
         self._chunk_bytes = len(data)
@@ -107,21 +74,6 @@ class RequestReader:
             return self._feed_plain(rest)
         if not self._in_body and self._head_bytes > self.limits.head_bytes:
             return HEAD_TOO_LARGE
-        if is_new and self.between and last is not None and self._last is not None and last.same_as(self._last):
-            self._seen = Seen.of(data, self._last)
-        return None
-
-    def _feed_again(self, seen: Seen, data: bytes) -> Refusal | None:
-        """What the parser would do, which stands between two requests before and after."""
-        self.between = False
-        try:
-            self.on_head(seen.head, keep_alive=True)
-            if len(data) > len(seen.head_bytes):
-                self.on_body(data[len(seen.head_bytes) :])
-        except Exception as error:
-            return _refusal_for(error)
-        self._chunk_bytes = len(data)
-        self._end()
         return None
 
     def _feed_plain(self, rest: bytes) -> Refusal | None:
@@ -175,7 +127,6 @@ class RequestReader:
         self.allowed_s = self.limits.body_s
         # Without a header that names it, which our answers do not have, an HTTP/1.0 client knows no keep-alive.
         keep_alive = head.version == "1.1" and parser.should_keep_alive()
-        self._last = head if keep_alive else None
         self.on_head(head, keep_alive=keep_alive)
 
     def on_message_complete(self) -> None:
@@ -196,11 +147,10 @@ class RequestReader:
 
 
 def _refusal(error: httptools.HttpParserError) -> Refusal:
-    return _refusal_for(error.__context__) if isinstance(error, httptools.HttpParserCallbackError) else MALFORMED
-
-
-def _refusal_for(cause: BaseException | None) -> Refusal:
-    """What an exception of our own, while a request was being read, is for the client."""
+    """What an error of the parser's, or an exception of our own while a request was being read, is for the client."""
+    if not isinstance(error, httptools.HttpParserCallbackError):
+        return MALFORMED
+    cause = error.__context__
     if isinstance(cause, _Refused):
         return cause.refusal
     if not isinstance(cause, httptools.HttpParserInvalidURLError):

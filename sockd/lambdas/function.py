@@ -29,7 +29,7 @@ from sockd.lambdas.leased import Leased, Outcome
 from sockd.lambdas.provisioned import Pool, provisioned_init
 from sockd.lambdas.serving import Done, Serving
 from sockd.lambdas.version import Version
-from sockd.sandbox.idle_poll import IdlePoll
+from sockd.latency.latency import Latency
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.program import Program
@@ -49,7 +49,7 @@ class Caches:
     initscripts: Initscripts | None = None
     max_answer_bytes: int = 6 << 20
     max_streamed_bytes: int = 200 << 20
-    idle_poll: IdlePoll = field(default_factory=IdlePoll)
+    latency: Latency = field(default_factory=Latency)
     ports: PortGuard = field(default_factory=PortGuard)
     open_account: Callable[[], Account] = UNCOUNTED.account
     """Makes the account in which the sockets of a function are counted."""
@@ -255,6 +255,7 @@ class Function:
     def leave(self) -> None:
         """A request of it is over."""
         self.running -= 1
+        self.caches.latency.request_ended()
         if self._ended is not None and not self.running:
             self._ended.set_result(None)
             self._ended = None

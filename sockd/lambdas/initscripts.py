@@ -16,9 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from initscripts.client import DIED, NO_MEMORY, EngineClient, EngineDown
-from initscripts.compiled_file import read_facts
 from initscripts.daemon_run import Definition, Ending, Run
-from initscripts.errors import BadModule
 from initscripts.limits import Budget
 from sockd.config import MB, InitscriptsConfig
 from sockd.errors import BadInitscript, LaunchAborted, SockdError
@@ -46,8 +44,6 @@ class Initscript:
     budget: Budget
     static_args: bytes | None
     id: int = 0
-    hurries: bool = True
-    """Whether it can do anything for the sake of which its runs had better begin at once."""
 
     @classmethod
     def of(cls, name: str, digest: str, config: FunctionConfig) -> Initscript:
@@ -204,7 +200,7 @@ class Initscripts:
         if worker is None or engine is None:
             self.client.refuse(NO_MEMORY)
         else:
-            run = self.client.start(script.id, request.id, request.payload, request.arrived_ns, hurries=script.hurries)
+            run = self.client.start(script.id, request.id, request.payload, request.arrived_ns)
             if run is not None:
                 return Beside(run, (worker, engine))
         for reservation in (worker, engine):
@@ -245,13 +241,4 @@ class Initscripts:
         self._define(script, module)
 
     def _define(self, script: Initscript, module: int) -> None:
-        script.hurries = module < 0 or reaches_out(module)
         self.client.define(Definition(script.id, script.name, module, script.env, script.budget, script.static_args))
-
-
-def reaches_out(module: int) -> bool:
-    """Whether a compiled module does anything that others notice; also of a file that says nothing of it."""
-    try:
-        return read_facts(module).reaches_out
-    except (BadModule, OSError):  # which the engine will tell of in each run's report
-        return True

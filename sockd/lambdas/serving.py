@@ -42,8 +42,6 @@ class Serving:
     _debugged: Debugged | None = None
     _beside: Beside | None = None
     """Of a cold start that has not taken it yet."""
-    _is_start = False
-    """A new sandbox, or one that is thawed."""
     _version: Version
     _call: Call | None
     _admitted_ns: int
@@ -77,6 +75,7 @@ class Serving:
         """Run it, or wait for its turn."""
         function = self._function
         function.running += 1
+        function.caches.latency.request_begun()
         function.settle()  # a client that has its answer may ask again before what it used has been put back
         if function.admission.try_enter():
             self._enter()
@@ -133,8 +132,8 @@ class Serving:
         if leased is not None and leased.sandbox.state is State.IDLE:
             self._ask(leased)
             return
-        self._is_start = True
-        function.caches.idle_poll.begin()
+        if leased is None or leased.sandbox.state is State.STARTING:
+            function.caches.latency.start_begun()
         if leased is not None and leased.sandbox.state is State.STARTING:
             leased.why = ASKED_FOR if request.fresh else ""
             self._ask(leased)
@@ -165,7 +164,6 @@ class Serving:
         error = asyncio.CancelledError() if preparing.cancelled() else preparing.exception()
         if error is None:
             return
-        self._function.caches.idle_poll.end()
         # What follows is for a task that was cancelled before its first step.
         if paused is not None:
             paused.sandbox.destroy()
@@ -234,9 +232,6 @@ class Serving:
     def _put_back(self) -> None:
         if self._is_apart:
             self._leased.sandbox.destroy()
-        # The answer goes out first.
-        if self._is_start:
-            self._loop.call_soon(self._function.caches.idle_poll.end)
         self._function.put_back_soon(self._leased, self._version)
 
     def _answer(self, reply: Reply, body: bytes, *, streamed: bool = False) -> None:

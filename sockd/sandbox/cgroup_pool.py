@@ -51,7 +51,7 @@ class CgroupPool:
     def __init__(self, tree: CgroupTree, size: int, *, quick_moves: bool = False) -> None:
         """
         Args:
-            quick_moves: whether moving a task into one takes microseconds, also after a pause (`kernel.favordynmods`)."""
+            quick_moves: whether moving a task into one takes microseconds, also after a pause (`latency.favordynmods`)."""
         self.quick_moves = quick_moves
         self._tree = tree
         self._size = size

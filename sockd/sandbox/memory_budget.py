@@ -48,7 +48,7 @@ class MemoryBudget:
     def __init__(self, total: int) -> None:
         self.total = total
         self.used = 0
-        self.make_room: Callable[[int], None] = lambda need_bytes: None
+        self.make_room: Callable[[int], object] = lambda need_bytes: None
         self._waiters: deque[tuple[int, asyncio.Future[Reservation]]] = deque()
 
     @property

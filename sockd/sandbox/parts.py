@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from sockd.sandbox.assembly import Assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.ends import Ends
-from sockd.sandbox.hrtick import HrTick
 from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd.sandbox.read_turns import ReadTurns
-from sockd.sandbox.vigil import Vigil
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,5 @@ class Parts:
     """How long a function may go on with an answer that nobody reads any more."""
     take_ends: Callable[[], Ends] = Ends.open
     """A new sandbox's connections; perhaps made ahead."""
-    hrtick: HrTick = field(default_factory=HrTick)
-    vigil: Vigil = field(default_factory=Vigil)
     turns: ReadTurns = field(default_factory=ReadTurns)
     live: LiveOutput = field(default_factory=LiveOutput)

@@ -81,8 +81,6 @@ class Sandbox:
     init_started_ns: int = 0
     """When it was ready to be a function (CLOCK_MONOTONIC), as it says itself."""
     init_ns: int = 0
-    _last_ns: int = 0
-    """How long its last answer took the handler."""
     _asked: int = 0
     """Requests so far. They are its own: the function sees their number, and is to learn nothing of others by it."""
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
@@ -227,11 +225,9 @@ class Sandbox:
         exchange = self._exchange = Exchange(self._asked, done, request_id, open_sink)
         assert self._channel is not None
         self._channel.await_result(self._asked)
-        self._parts.hrtick.note(is_start=is_starting)
         self._deadline.set(program.init_timeout_s if is_starting else program.timeout_s, self._expire)
         if call is not None:
             self._invoke(exchange, call)
-            self._parts.vigil.keep(exchange, self._last_ns, self._loop)
         elif is_starting:
             exchange.compose = compose
         else:
@@ -397,8 +393,7 @@ class Sandbox:
         started, ended = unpack_times(body)
         if exchange.stream is not None and len(body) > protocol.TIMES.size:
             raise protocol.ProtocolError(f"a RESULT of {len(body)} bytes behind a HEAD")
-        self._last_ns = max(0, ended - started)
-        self._finish(None, bytes(body[protocol.TIMES.size :]), self._last_ns, started)
+        self._finish(None, bytes(body[protocol.TIMES.size :]), max(0, ended - started), started)
 
     def _on_failed(self, number: int, body: bytes) -> None:
         started, ended = unpack_times(body)

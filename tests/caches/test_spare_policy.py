@@ -34,6 +34,14 @@ def test_a_zygote_idle_for_long_keeps_none() -> None:
     assert wanted_spares(0.5 / KEEP_S, 0.005, 4) == 0
 
 
+@pytest.mark.parametrize(("least", "cap", "kept"), [(1, 4, 1), (3, 4, 3), (5, 4, 4), (1, 0, 0)])
+def test_some_are_kept_however_rare_starts_are(least: int, cap: int, kept: int) -> None:
+    assert wanted_spares(0.0, 0.005, cap, least=least, idle_s=10 * KEEP_S) == kept
+    assert wanted_spares(0.5 / KEEP_S, 0.005, cap, least=least) == kept
+    assert wanted_spares(0.1, 0.005, cap, least=least) == max(kept, min(1, cap))
+    assert wanted_spares(0.0, 0.005, cap, least=least, memory_pressure=True) == 0
+
+
 def test_memory_pressure_takes_them_all() -> None:
     assert wanted_spares(100.0, 0.005, 4, memory_pressure=True) == 0
 

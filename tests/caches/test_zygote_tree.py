@@ -9,7 +9,7 @@ import pytest
 
 from sockd.caches.soundness import NO_PACKAGES
 from sockd.caches.zygote_node import ZygoteNode
-from sockd.caches.zygote_tree import ZygoteTree
+from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.config import ZygoteConfig
 from sockd.errors import SandboxFailed
 from sockd.sandbox.control import ZygoteGone
@@ -23,6 +23,8 @@ MB = 1 << 20
 
 class Root:
     """A root Zygote that may be dead already."""
+
+    may_fork = False
 
     def __init__(self, number: int, *, alive: bool) -> None:
         self.name = f"zygote-{number}"
@@ -98,4 +100,26 @@ async def test_a_root_that_could_not_be_made_is_tried_again_by_the_next_request(
     assert tree.budget.used == 0
     served: Any = await tree.ask()
     assert served.zygote.alive
+    tree.close()
+
+
+async def test_make_room_takes_the_roots_spares_last(roots: list[Any]) -> None:
+    class Spare:
+        on_death: Any = None
+
+        def destroy(self) -> None:
+            self.on_death(self)
+
+    tree = Tree()
+    await tree.open()
+    learned = ZygoteNode(Root(7, alive=True), frozenset(("numpy",)), tree.root)  # type: ignore[arg-type]
+    tree.add(learned)
+    for node in (tree.root, learned):
+        for _ in range(2):
+            node.add_spare(Spare())  # type: ignore[arg-type]
+    kept = []
+    for need in (0, 1, SPARE_MEMORY_BYTES, SPARE_MEMORY_BYTES + 1):
+        tree.make_room(need)
+        kept.append((len(learned.spares), len(tree.root.spares), tree.spare_bytes() // SPARE_MEMORY_BYTES))
+    assert kept == [(2, 2, 4), (1, 2, 3), (0, 2, 2), (0, 0, 0)]
     tree.close()

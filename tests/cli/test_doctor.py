@@ -12,9 +12,11 @@ import pytest
 from rich.console import Console
 
 import sockd
+from sockd.caches.zygote_tree import ROOT_UIDS
 from sockd.cli import checks as look
 from sockd.cli import doctor, probes
 from sockd.cli.doctor import Check
+from sockd.cli.effects import UIDS, effects
 
 ROOT = Path(sockd.__file__).parents[1]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -113,6 +115,17 @@ def test_a_host_that_cannot_make_roots_late_is_told_what_that_costs(monkeypatch:
     assert check.ok is None
     assert "without spares" in check.found and "move_mount" in check.found
     assert check.fix
+
+
+def test_every_effect_on_the_host_is_listed_with_its_end_and_its_switch() -> None:
+    found = {check.name.removeprefix("effect: "): check.found for check in effects()}
+    assert list(found) == ["favordynmods", "real-time threads", "uids", "cgroups", "bytecode"]
+    for text in found.values():
+        assert "; undone by " in text and "; switch: " in text
+    assert UIDS == ROOT_UIDS
+    table = (ROOT / "SECURITY.md").read_text().partition("## What sockd changes on the host")[2].partition("## ")[0]
+    for switch in ("latency.favordynmods", "latency.hrtick", "sandbox.base_uid"):
+        assert any(switch in text for text in found.values()) and switch in table
 
 
 def test_few_open_files_are_noted() -> None:

@@ -176,6 +176,7 @@ class FakeWorker:
         self.draining = False
         self.url = "http://127.0.0.1:5000"
         self.names = {"echo", "slow", "bug", *ERRORS, *STREAMS}
+        self.begun = 0
         self.invoked: list[tuple[str, bytes]] = []
         self.events = FakeEvents(self.function)
         self.sent = 0
@@ -192,6 +193,7 @@ class FakeWorker:
 
     def begin(self, request: InvokeRequest, done: Callable[[Ending], None]) -> Callable[[], object] | None:
         """As the daemon's, but in a task of its own; half of the functions are not ready."""
+        self.begun += 1
         if len(request.name) % 2:
             return None
 

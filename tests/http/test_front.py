@@ -249,6 +249,18 @@ async def test_a_function_finishes_although_its_client_has_gone(front: Front, wo
     await server.aclose(0)
 
 
+async def test_a_trace_header_makes_a_request_no_task(client: Raw, worker: FakeWorker) -> None:
+    parent = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    for headers, begun in (
+        ((), 1),
+        ((parent,), 2),
+        ((parent, "tracestate: a=b"), 3),
+        ((parent, "X-Sockd-Fresh: 1"), 3),
+    ):
+        assert (await client.ask(post("/run/echo", b"1", *headers))).status == 200
+        assert worker.begun == begun
+
+
 async def test_an_event_is_accepted_and_not_run(client: Raw, worker: FakeWorker) -> None:
     reply = await client.ask(post("/run/echo", b"[1]", "X-Amz-Invocation-Type: Event"))
     event_id = "00000001-0000-4000-8000-000000000000"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 import uuid
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from initscripts import client as client_module
-from initscripts.client import BUSY, DIED, LATER_S, NOT_READY, EngineClient, EngineDown
+from initscripts.client import BUSY, DIED, NOT_READY, EngineClient, EngineDown
 from initscripts.daemon_run import Definition, Run
 from initscripts.keeper import EngineSettings
 from initscripts.limits import Budget, EngineLimits
@@ -55,8 +54,8 @@ def definition(tmp_path: Path, wasm: bytes, number: int = 1) -> Definition:
     return Definition(number, "f", fd, {}, Budget(deadline_s=30), None)
 
 
-def start(engine: EngineClient, event: bytes = b"{}", number: int = 1, *, hurries: bool = True) -> Run:
-    run = engine.start(number, bytes(16), event, time.monotonic_ns(), hurries=hurries)
+def start(engine: EngineClient, event: bytes = b"{}", number: int = 1) -> Run:
+    run = engine.start(number, bytes(16), event, time.monotonic_ns())
     assert run is not None, engine.outcomes
     return run
 
@@ -158,37 +157,6 @@ async def test_when_it_dies_its_runs_end_and_the_next_knows_what_it_knew(engine:
     run = start(engine, number=2)
     run.cancel()
     assert (await run.done).outcome in ("exit", "cancelled")
-
-
-async def test_a_run_that_need_not_hurry_begins_later(engine: EngineClient, tmp_path: Path) -> None:
-    engine.define(definition(tmp_path, module("(call $exit (i32.const 5))")))
-    await engine.ready()
-    asked_ns = time.monotonic_ns()
-    run = start(engine, hurries=False)
-    # Its app knows at once that there is nothing to wait for, and the engine says so again.
-    assert b'"end"' in run.link.recv(4096, socket.MSG_DONTWAIT)
-    await heard(run)
-    run.cancel()
-    assert (await run.done).status == 5
-    report = run.report()
-    # The loop's clock counts milliseconds.
-    assert report is not None and report.started_ns >= asked_ns + (LATER_S - 0.001) * 1e9
-    assert engine.running == 0 and engine.outcomes == {"exit": 1}
-
-
-async def test_a_run_that_has_not_begun_ends_with_its_sandbox_or_the_engine(
-    engine: EngineClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "LATER_S", 60)
-    engine.define(definition(tmp_path, module("")))
-    await engine.ready()
-    cancelled, orphan = start(engine, hurries=False), start(engine, hurries=False)
-    cancelled.cancel()
-    assert cancelled.done.result().outcome == "cancelled" and cancelled.report() is None
-    os.kill(engine_pid(engine), signal.SIGKILL)
-    assert (await orphan.done).outcome == DIED
-    orphan.cancel()
-    assert engine.running == 0
 
 
 async def test_an_engine_that_cannot_take_a_start_is_replaced(engine: EngineClient, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 import uvloop
 
 from sockd.errors import SandboxFailed
-from sockd.kernel import favordynmods
 from sockd.kernel.cgroups import Cgroup, CgroupTree, Hierarchies
+from sockd.latency import favordynmods
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

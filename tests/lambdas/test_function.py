@@ -21,8 +21,8 @@ from sockd.lambdas.function_config import FunctionConfig
 from sockd.lambdas.leased import Outcome
 from sockd.lambdas.registry import FunctionRecord
 from sockd.lambdas.version import Version, limits_of
+from sockd.latency.latency import Latency
 from sockd.sandbox.exchange import Reply
-from sockd.sandbox.idle_poll import IdlePoll
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd.sandbox.program import Program
@@ -52,7 +52,7 @@ class House:
         version = Version(record, config, Closure(), program, "$LATEST")
         budget = MemoryBudget(1 << 40)
         self.handlers = HandlerCache(SandboxConfig(pause_after_s=60), budget)
-        caches = SimpleNamespace(handlers=self.handlers, tree=FakeTree(), initscripts=None, idle_poll=IdlePoll())
+        caches = SimpleNamespace(handlers=self.handlers, tree=FakeTree(), initscripts=None, latency=Latency())
         self.function = Function(version, cast(Caches, caches), Allowance(config, budget))
         self.sandboxes = [FakeSandbox(program), FakeSandbox(program)]
         for sandbox in self.sandboxes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 
 from sockd.errors import ClientGone, NoCapacity, SandboxFailed, TooManyRequests
 from sockd.invoke_request import InvokeRequest
-from sockd.kernel.cpu_latency import ANY_US, CpuLatency
 from sockd.lambdas.admission import Admission
 from sockd.lambdas.leased import Leased, Outcome
 from sockd.lambdas.serving import Serving
+from sockd.latency.latency import Latency
 from sockd.sandbox.exchange import Reply
-from sockd.sandbox.idle_poll import IdlePoll
 from sockd.sandbox.lifecycle import State
 from tests.lambdas.fake_sandbox import FakeSandbox
 
@@ -34,6 +32,15 @@ class FakeBeside:
         self.given_up += 1
 
 
+class CountedLatency(Latency):
+    """What it was told."""
+
+    starts = 0
+
+    def start_begun(self) -> None:
+        self.starts += 1
+
+
 class FakeFunction:
     """One place, a queue of one, and a sandbox, which is `warm` or has to be started."""
 
@@ -46,7 +53,7 @@ class FakeFunction:
         self.warm = True
         self.spare: Leased | Exception | None = None
         self.room = asyncio.Event()
-        self.caches = SimpleNamespace(idle_poll=IdlePoll())
+        self.caches = SimpleNamespace(latency=CountedLatency())
         program, record = SimpleNamespace(is_app=False), SimpleNamespace(version=7)
         self.version = SimpleNamespace(
             program=program, record=record, number="$LATEST", initscript=None, call=lambda request, is_app: None
@@ -184,53 +191,36 @@ async def test_the_queue_is_told_when_the_function_is_switched_off(function: Fak
     assert len(told) == 1 and isinstance(told[0], TooManyRequests)
 
 
-@pytest.fixture
-def latency(function: FakeFunction, tmp_path: Path) -> Iterator[CpuLatency]:
-    """What the function asks for, in a file in the device's place."""
-    (tmp_path / "latency").touch()
-    latency = CpuLatency.open(str(tmp_path / "latency"))
-    function.caches.idle_poll = IdlePoll(latency)
-    yield latency
-    function.caches.idle_poll.close()
-
-
-@pytest.mark.parametrize("state", [State.IDLE, State.PAUSED])
-async def test_processors_stay_awake_until_the_answer_to_a_thaw_is_out(
-    function: FakeFunction, latency: CpuLatency, state: State
-) -> None:
-    latency.allow()
-    function.sandbox.state = state
-    _, told = begin(function)
-    assert (latency.allowed_us() == 0) is (state is State.PAUSED)
+@pytest.mark.parametrize(("state", "starts"), [(State.IDLE, 0), (State.PAUSED, 0), (State.STARTING, 1), (None, 1)])
+async def test_a_start_is_told_and_a_thaw_is_none(function: FakeFunction, state: State | None, starts: int) -> None:
+    latency = function.caches.latency
+    function.warm = state in (State.IDLE, State.PAUSED)
+    function.sandbox.state = state or State.STARTING
+    if state is State.STARTING:
+        function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
+    serving, _ = begin(function)
+    assert latency.starts == starts
     await steps()
-    function.sandbox.done(Reply())  # type: ignore[misc]
-    assert told and (latency.allowed_us() == 0) is (state is State.PAUSED)
+    serving.cancel()
     assert await settled(function)
-    assert latency.allowed_us() == ANY_US
 
 
-async def test_what_a_spare_is_there_for_is_no_task_and_keeps_processors_awake(
-    function: FakeFunction, latency: CpuLatency
-) -> None:
+async def test_a_request_that_there_is_a_spare_for_is_no_task(function: FakeFunction) -> None:
     function.warm = False
     function.sandbox.state = State.STARTING
     function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
     tasks = asyncio.all_tasks()
     _, told = begin(function)
-    assert function.sandbox.done is not None and not told and latency.allowed_us() == 0
+    assert function.sandbox.done is not None and not told
     function.sandbox.done(Reply(b"[]"))
     (outcome,) = told
     assert isinstance(outcome, Outcome) and outcome.invocation.body == b"[]" and outcome.leased.why == ""
     assert asyncio.all_tasks() == tasks
     assert await settled(function)
-    assert latency.allowed_us() == ANY_US
 
 
 @pytest.mark.parametrize("ends", ["unprepared", "unasked", "cancelled"])
-async def test_a_spare_that_comes_to_nothing_gives_the_place_back(
-    function: FakeFunction, latency: CpuLatency, ends: str
-) -> None:
-    latency.allow()
+async def test_a_spare_that_comes_to_nothing_gives_the_place_back(function: FakeFunction, ends: str) -> None:
     function.warm = False
     function.sandbox.state = State.STARTING
     function.sandbox.fails = ends == "unasked"
@@ -242,24 +232,9 @@ async def test_a_spare_that_comes_to_nothing_gives_the_place_back(
     if ends == "cancelled":
         serving.cancel()
     assert await settled(function)
-    assert len(told) == (ends != "cancelled") and latency.allowed_us() == ANY_US
+    assert len(told) == (ends != "cancelled")
     if ends != "unprepared":
         assert function.sandbox.state is State.DEAD
-
-
-@pytest.mark.parametrize("end", ["fails", "is cancelled", "is cancelled at once"])
-async def test_processors_sleep_again_when_a_start_fails(function: FakeFunction, latency: CpuLatency, end: str) -> None:
-    function.warm = False
-    serving, _ = begin(function)
-    assert latency.allowed_us() == 0
-    if end != "is cancelled at once":
-        await steps()
-    if end == "fails":
-        function.room.set()
-    else:
-        serving.cancel()
-    assert await settled(function)
-    assert latency.allowed_us() == ANY_US
 
 
 @pytest.mark.parametrize("wait", [False, True])

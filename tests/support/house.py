@@ -24,8 +24,9 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from sockd.kernel import favordynmods, pidfds
+from sockd.kernel import pidfds
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from sockd.latency import favordynmods
 from sockd.sandbox import base
 from sockd.sandbox.assembly import open_assembly
 from sockd.sandbox.cgroup_pool import CgroupPool

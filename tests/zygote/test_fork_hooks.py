@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -82,3 +85,36 @@ fork_hooks.rehearse(2)
 print(json.dumps(done))
 """
     assert told(failing) == ["last", "last"]
+
+
+@pytest.mark.parametrize("name", ["", "python3.11", "python3.12", "python3.13"])
+def test_a_forks_threading_knows_its_main_thread_and_no_other(name: str) -> None:
+    """threading's own hook runs, and what it leaves out (the main thread's number, before 3.13) is done beside it."""
+    program = """
+from zygote import hygiene
+assert "threading" not in sys.modules
+with fork_hooks.Watch():
+    import threading
+fork_hooks.rehearse(2)
+hygiene.settle()
+waits = threading.Event()
+other = threading.Thread(target=waits.wait)
+other.start()
+ours, theirs = os.pipe()
+if os.fork() == 0:
+    hygiene.after_fork()
+    main = threading.main_thread()
+    known = [main.native_id == threading.get_native_id() == os.getpid(), main is threading.current_thread()]
+    os.write(theirs, json.dumps([*known, threading.active_count(), other.is_alive()]).encode())
+    os._exit(0)
+os.wait()
+waits.set()
+print(os.read(ours, 100).decode())
+"""
+    interpreter = shutil.which(name) if name else sys.executable
+    if interpreter is None or subprocess.run([interpreter, "-V"], capture_output=True, check=False).returncode:
+        pytest.skip(f"no {name} here")
+    head = HEAD + "import warnings; warnings.simplefilter('ignore')\n"
+    command = [interpreter, "-I", "-S", "-c", head + program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [True, True, 1, False]

@@ -6,7 +6,7 @@ The trap: by default the kernel makes forks cheap and moves dear. A move that fi
 for an RCU grace period, 8-16 ms, on v1 and v2 alike; measured in a loop without pauses it looks like 10 us. The mount
 option `favordynmods` (Linux 6.0) turns that around: 40 us always, and forks not measurably dearer.
 
-The mount calls are done in a process of their own, `python -m sockd.kernel.favordynmods`, in a mount namespace that ends
+The mount calls are done in a process of their own, `python -m sockd.latency.favordynmods`, in a mount namespace that ends
 with it: the daemon never forks, and the host's mount table is never touched.
 """
 
@@ -54,7 +54,7 @@ def enable() -> None:
     """Switch it on (blocks for about 50 ms: a Python process). Needs CAP_SYS_ADMIN. Doing it twice is harmless.
 
     Raises: SandboxFailed, with the kernel's words."""
-    command = [sys.executable, "-P", "-m", "sockd.kernel.favordynmods"]
+    command = [sys.executable, "-P", "-m", "sockd.latency.favordynmods"]
     root = str(Path(__file__).parents[2])
     child = subprocess.run(command, env={"PYTHONPATH": root}, stderr=subprocess.PIPE, text=True, check=False)
     if child.returncode:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sockd.garbage import BACKSTOP, FEW, SURVIVALS, WORTHWHILE, Collector, due
+from sockd.latency.garbage import BACKSTOP, FEW, SURVIVALS, WORTHWHILE, Collector, due
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,56 @@
+"""What a worker changes on the host outside its own processes and state directory, for `sockd doctor`. Changes nothing itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import initscripts
+import storage_lib
+from sockd.cli.checks import Check
+from sockd.config import SandboxConfig
+from sockd.latency import favordynmods
+
+UIDS = 1 << 30
+"""`sockd.caches.zygote_tree.ROOT_UIDS`."""
+
+
+def effects() -> list[Check]:
+    """One finding for each effect: what it is now, whether it can be taken back, and its switch."""
+    return [cgroup_moves(), real_time_threads(), uids(), cgroups(), bytecode()]
+
+
+def cgroup_moves() -> Check:
+    """The one effect that outlives a worker and that no command takes back."""
+    state = "on now" if favordynmods.is_shown() else "not shown as on; `sockd up` switches it on where moves wait"
+    return _effect("favordynmods", f"{state}; all cgroups of the host", "a reboot", 'latency.favordynmods = "off"')
+
+
+def real_time_threads() -> Check:
+    count = len(os.sched_getaffinity(0))
+    found = (
+        f"{count} threads with SCHED_FIFO 1, awake for 2 us every 0.5 ms while functions compute and others are called"
+    )
+    return _effect("real-time threads", found, "the worker's end", 'latency.hrtick = "off"')
+
+
+def uids() -> Check:
+    first = SandboxConfig().base_uid
+    return _effect("uids", f"{first} to {first + UIDS - 1} belong to sandboxes", "the worker's end", "sandbox.base_uid")
+
+
+def cgroups() -> Check:
+    found = "a cgroup sockd-ID in each hierarchy, with eBPF programs at bind(2) and socket(2) of the processes in it"
+    return _effect("cgroups", found, "the worker's end", "none")
+
+
+def bytecode() -> Check:
+    """Of our packages that sandboxes and the engine import where they can write nothing."""
+    places = [str(Path(str(package.__file__)).parent) for package in (initscripts, storage_lib)]
+    written = [place for place in places if os.access(place, os.W_OK)]
+    found = f"__pycache__ below {', '.join(written)}" if written else "none: the packages are read-only"
+    return _effect("bytecode", found, "deleting __pycache__", "install read-only")
+
+
+def _effect(name: str, found: str, ends: str, switch: str) -> Check:
+    return Check(f"effect: {name}", True, f"{found}; undone by {ends}; switch: {switch}")
