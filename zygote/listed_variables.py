@@ -64,7 +64,9 @@ class Listings:
 
             return use
 
-        methods = {name: noting(method) for name, method in vars(str).items() if name not in UNSEEN and callable(method)}
+        methods = {
+            name: noting(method) for name, method in vars(str).items() if name not in UNSEEN and callable(method)
+        }
         return type(title, (str,), {**methods, "__radd__": noting(lambda own, other: other + str.__str__(own))})
 
     def _starts_with(self) -> Callable[..., bool]:

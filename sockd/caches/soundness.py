@@ -128,9 +128,8 @@ def _is_read(seen: Observed, name: str) -> bool:
     return (
         seen.every_variable
         or name in seen.variables
-        or name.startswith(tuple(seen.prefixes))
         or name in UNOBSERVED_VARIABLES
-        or name.startswith(UNOBSERVED_PREFIX)
+        or name.startswith((UNOBSERVED_PREFIX, *seen.prefixes))
     )
 
 
