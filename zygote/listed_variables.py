@@ -30,7 +30,7 @@ class Listings:
         self._untested: set[int] = set()
         """Names of which nothing was asked so far, by number."""
         self._name, self._value = self._noticing("Name"), self._noticing("Value")
-        self._name.startswith = self._starts_with()  # type: ignore[attr-defined]
+        self._name.startswith = self._starts_with()
 
     def name(self, plain: str) -> str:
         """A name of a listing."""
