@@ -29,6 +29,10 @@ def cold_config(*, spares: int | None = None, **sections: dict[str, Any]) -> Con
     return config
 
 
+class NeverLearned(Exception):
+    """No Zygote may hold the package; the message is the worker's reason."""
+
+
 class ColdFunction:
     """A function of one worker, invoked cold over one kept connection."""
 
@@ -90,7 +94,7 @@ def learn(worker: Worker, name: str, package: str, *, between: str | None = None
     Args:
         between: a function to invoke in turns with it, where the handler cache would answer otherwise.
         body: what to invoke it with.
-    Raises: TimeoutError when no Zygote holds it within LEARN_DEADLINE_S."""
+    Raises: NeverLearned when the worker has refused it; TimeoutError when no Zygote holds it within LEARN_DEADLINE_S."""
     deadline = time.monotonic() + LEARN_DEADLINE_S
     with Client(worker.host, worker.port) as client:
         while time.monotonic() < deadline:
@@ -98,7 +102,11 @@ def learn(worker: Worker, name: str, package: str, *, between: str | None = None
                 client.invoke(name, body)
                 if between:
                     client.invoke(between)
-            if holds(worker.json("tree")["root"], package):
+            tree = worker.json("tree")
+            for refused in tree["refused"]:
+                if name_of(refused["package"]) == package:
+                    raise NeverLearned(refused["reason"])
+            if holds(tree["root"], package):
                 for _ in range(LEARN_REQUESTS):
                     client.invoke(name, body)
                     if between:
@@ -111,9 +119,12 @@ def holds(node: dict[str, Any] | None, package: str) -> bool:
     """Whether this node of `sockd tree --json` or one below it has imported the package."""
     if node is None:
         return False
-    return any(key.startswith(f"{package}==") for key in node["packages"]) or any(
-        holds(child, package) for child in node.get("children", ())
-    )
+    return package in map(name_of, node["packages"]) or any(holds(child, package) for child in node.get("children", ()))
+
+
+def name_of(requirement: str) -> str:
+    """The package of NAME==VERSION."""
+    return requirement.partition("==")[0]
 
 
 Batch = Callable[[], float]

@@ -54,6 +54,28 @@ IMPORTS = {
         ("sqlalchemy", "SQLAlchemy", "import sqlalchemy.orm"),
         ("scipy", "scipy", "import scipy.stats"),
         ("matplotlib", "matplotlib", "import matplotlib\n\nmatplotlib.use('Agg')\nimport matplotlib.pyplot"),
+        ("aiohttp", "aiohttp", "import aiohttp"),
+        ("anthropic", "anthropic", "import anthropic"),
+        ("beautifulsoup4", "beautifulsoup4", "import bs4"),
+        ("celery", "celery", "import celery"),
+        ("cryptography", "cryptography", "import cryptography.fernet\nimport cryptography.x509"),
+        ("duckdb", "duckdb", "import duckdb"),
+        ("faker", "faker", "import faker"),
+        ("fastapi", "fastapi", "import fastapi"),
+        ("geopandas", "geopandas", "import geopandas"),
+        ("grpcio", "grpcio", "import grpc"),
+        ("httpx", "httpx", "import httpx"),
+        ("litellm", "litellm", "import litellm"),
+        ("lxml", "lxml", "import lxml.etree"),
+        ("networkx", "networkx", "import networkx"),
+        ("openai", "openai", "import openai"),
+        ("polars", "polars", "import polars"),
+        ("pyarrow", "pyarrow", "import pyarrow"),
+        ("redis", "redis", "import redis"),
+        ("scikit-learn", "scikit-learn", "import sklearn.linear_model"),
+        ("sympy", "sympy", "import sympy"),
     )
 }
-"""One function per package of SOCK's study (and of the issue), importing what such a function would."""
+"""One function per package: of SOCK's study first, then what functions import today; importing what such a function would."""
+STANDARD_LIBRARY = Function("standard-library", f"import asyncio, logging, sqlite3, ssl, urllib.request\n\n\n{NOOP}")
+"""Its name is that of the Zygote which holds what it imports."""

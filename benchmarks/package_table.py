@@ -192,6 +192,24 @@ POPULAR: tuple[str, ...] = tuple(
 
 PACKAGES: dict[str, Package] = {package.name: package for package in _MEASURED + _ESTIMATED + _DEPENDENCIES}
 
+LOOKS_FOR: dict[str, tuple[str, ...]] = {
+    "beautifulsoup4": ("lxml",),
+    "elastic-transport": ("aiohttp", "simplejson"),
+    "elasticsearch": ("pyarrow",),
+    "joblib": ("psutil",),
+    "nltk": ("scikit-learn", "scipy"),
+    "openai": ("aiohttp",),
+    "openpyxl": ("lxml",),
+    "pandas": ("pyarrow",),
+    "polars": ("gevent", "pandas", "pyarrow"),
+    "pyjwt": ("bcrypt",),
+    "redis": ("psutil",),
+    "requests": ("simplejson",),
+    "scikit-learn": ("pandas",),
+}
+"""Packages of the table whose modules the imports of another look for without requiring them. Measured: names that reached a
+last finder on `sys.meta_path`, or versions that were asked for, when each of POPULAR was imported beside its closure alone."""
+
 MEASURED_MS: dict[str, float] = {
     "numpy": 53,
     "pandas": 185,

@@ -18,7 +18,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from benchmarks.package_table import PACKAGES, POPULAR, closure
+from benchmarks.package_table import LOOKS_FOR, PACKAGES, POPULAR, closure
 
 VINTAGES = (("new", 0.60), ("mid", 0.25), ("old", 0.15))
 ASKED = ((1, 0.30), (2, 0.30), (3, 0.20), (4, 0.12), (5, 0.08))
@@ -52,6 +52,8 @@ def make_trace(*, functions: int, requests: int, rate_per_s: float = 20.0, seed:
     number = {key: index for index, key in enumerate(keys)}
     return {
         "packages": [[key, _cost(key).own_ms / 1e3, int(_cost(key).own_mb * 2**20)] for key in keys],
+        "requires": {key: PACKAGES[_name(key)].depends for key in keys},
+        "looks_for": {key: LOOKS_FOR[_name(key)] for key in keys if _name(key) in LOOKS_FOR},
         "functions": [sorted(number[key] for key in function) for function in closures],
         "times": times,
         "calls": calls,
@@ -70,11 +72,16 @@ def _function(rng: Random) -> frozenset[str]:
     (vintage,) = rng.choices([name for name, _ in VINTAGES], [share for _, share in VINTAGES])
     weights = [1.0 / rank for rank in range(1, len(POPULAR) + 1)]
     names = {rng.choices(POPULAR, weights)[0] for _ in range(count)}
-    return frozenset(f"{name}-{vintage}" for package in sorted(names) for name in closure(package))
+    return frozenset(f"{name}-{vintage}-wheel" for package in sorted(names) for name in closure(package))
 
 
 def _cost(key: str) -> Any:
-    return PACKAGES[key.rsplit("-", 1)[0]]
+    return PACKAGES[_name(key)]
+
+
+def _name(key: str) -> str:
+    """Of NAME-VINTAGE-wheel, which has the shape of the worker's keys."""
+    return key.rsplit("-", 2)[0]
 
 
 def _drift(ranks: list[int], rng: Random) -> None:

@@ -94,8 +94,18 @@ def add_answers(case: str, answers: list[Answer], house: Worker, result: Result)
     result.add(case, "cold latency", "ms", cold)
     result.add(case, "mean latency", "ms", [sum(answer.ms for answer in answers) / len(answers)], tail=False)
     result.add(case, "answered: warm", "%", [100 - 100 * len(cold) / len(answers)], tail=False)
+    add_import_hits(case, house.json("status")["caches"]["import"], result)
     memory = sum(node.get("unique_memory_bytes", 0) for node in nodes(house.json("tree")["root"]))
     result.add(case, "memory of Zygotes, at the end", "MB", [memory / MB], tail=False)
+
+
+def add_import_hits(case: str, hits: dict[str, int], result: Result) -> None:
+    """How many cold starts had all their packages from a Zygote; and by SOCK's rule, if each that was passed over had them."""
+    cold = max(hits["full"] + hits["partial"] + hits["missed"], 1)
+    by_subset = hits["full"] + hits["passed_over"]
+    result.add(case, "cold starts with all packages ahead", "%", [100 * hits["full"] / cold], tail=False)
+    result.add(case, "the same by SOCK's rule, at most", "%", [100 * by_subset / cold], tail=False)
+    result.aim(f"{case}: all packages ahead, sound rule / SOCK's rule", hits["full"] / max(by_subset, 1), ">= 0.9")
 
 
 def nodes(node: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from benchmarks.results import Result
 from benchmarks.trace import dump, make_trace
 
 HANDLER_MB = 1024
-COMPARED = ("none", "released", "sock", "measured")
+COMPARED = ("none", "released", "sock", "measured", "measured, sound")
 TAKEN_APART = ("sock, measured eviction", "measured, sock eviction", "measured, no shared prefixes")
 ORIGINS = ("warm", "exact", "partial", "root")
 
@@ -95,6 +95,14 @@ def add_aims(result: Result, rows: list[dict[str, Any]]) -> None:
     ratios = [value / mean[*key[:3], "sock"] for key, value in mean.items() if key[3] == "measured"]
     result.aim("simulated mean latency, measured / SOCK, over all runs", fmean(ratios), "<= 0.9")
     result.aim("the same, the worst run", max(ratios), "<= 1.0")
+    ahead = {
+        (row["functions"], row["limit_mb"], row["seed"], row["policy"]): row["exact"] / (1 - row["warm"])
+        for row in rows
+        if row["warm"] < 1 and row["policy"].startswith("measured")
+    }
+    kept = [share / ahead[*key[:3], "measured"] for key, share in ahead.items() if key[3] == "measured, sound"]
+    result.aim("simulated cold starts with all packages ahead, sound rule / SOCK's rule", fmean(kept), ">= 0.9")
+    result.aim("the same, the run with the least", min(kept), ">= 0.9")
 
 
 def measure(run: Run) -> Result:

@@ -11,6 +11,7 @@ import os
 import sys
 
 from zygote import _native
+from zygote.listed_variables import Listings, plain
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Observer:
         self._every_distribution = False
         self._variables: set[str] = set()
         self._every_variable = False
+        self._listings = Listings()
         self._first, self._last = First(self), Last(self)
         self.complete = False
         """Afterwards: whether no package took what observes out of its place."""
@@ -82,7 +84,8 @@ class Observer:
             "groups": sorted(self._groups),
             "every_distribution": self._every_distribution,
             "variables": sorted(self._variables),
-            "every_variable": self._every_variable,
+            "prefixes": sorted(self._listings.prefixes),
+            "every_variable": self._every_variable or not self._listings.are_understood,
         }
 
     # -- the import system
@@ -116,12 +119,26 @@ class Observer:
             __slots__ = ()
 
             def __getitem__(self, key: Any) -> Any:
+                if observer._listings.is_name(key):  # a listing of names and values
+                    return observer._listings.value(super().__getitem__(plain(key)))
                 observer._variables.add(os.fsdecode(key) if isinstance(key, (str, bytes)) else "")
                 return super().__getitem__(key)
 
             def __iter__(self) -> Any:
+                for key in super().__iter__():
+                    if isinstance(key, str):
+                        key = observer._listings.name(key)
+                    else:
+                        observer._every_variable = True
+                    yield key
+
+            def __len__(self) -> int:
                 observer._every_variable = True
-                return super().__iter__()
+                return super().__len__()
+
+            def __repr__(self) -> str:
+                observer._every_variable = True
+                return super().__repr__()
 
         return Watched
 

@@ -1,6 +1,6 @@
 """The import cache's hits: how much of what cold starts needed had been imported ahead, by a Zygote.
 
-Owns four counters. A start is judged by what it imported itself, not by what its function might have needed.
+Owns the counters. A start is judged by what it imported itself, not by what its function might have needed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ class ImportHits:
         """The function has packages and was forked from the bare root."""
         self.unneeded = 0
         """The function has no packages."""
+        self.passed_over = 0
+        """Of the partial and the missed: a Zygote with more of the packages was there, and its imports would have gone another
+        way in the function's own start (`soundness`). SOCK's rule would have taken it."""
 
-    def count(self, closure: frozenset[str], held: frozenset[str], imported: int) -> None:
+    def count(self, closure: frozenset[str], held: frozenset[str], imported: int, *, passed_over: bool = False) -> None:
         """One start.
 
         Args:
             closure: the function's packages; held: those of its Zygote.
-            imported: modules of packages that it imported after the fork."""
+            imported: modules of packages that it imported after the fork.
+            passed_over: a Zygote with more of them was not allowed to serve it."""
+        self.passed_over += bool(closure and imported and passed_over)
         if not closure:
             self.unneeded += 1
         elif not imported:

@@ -116,11 +116,17 @@ class Nursery:
             self._wake.set()
 
     def observe(
-        self, function: str, view: ImportView, node: ZygoteNode, imports: Iterable[tuple[str, str, float]]
+        self,
+        function: str,
+        view: ImportView,
+        node: ZygoteNode,
+        imports: Iterable[tuple[str, str, float]],
+        *,
+        passed_over: bool = False,
     ) -> None:
-        """What a function imported, after it was forked from `node`."""
+        """What a function imported, after it was forked from `node`; and whether a larger node was passed over."""
         seen = [Seen(*entry) for entry in imports]
-        self.hits.count(view.closure, node.packages, len(seen))
+        self.hits.count(view.closure, node.packages, len(seen), passed_over=passed_over)
         self.profile.observe(function, view.closure, seen, inherited=node.packages)
         self._costs = None
         if seen:

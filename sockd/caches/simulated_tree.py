@@ -7,7 +7,7 @@ each Zygote has `NODE_OVERHEAD_BYTES` of its own. Knows no policy and no clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import fsum
 
 from sockd.caches.eviction import NodeStats
@@ -42,6 +42,8 @@ class SimulatedNode:
     rate: DecayingRate
     last_used_s: float = 0.0
     hits: int = 0
+    verdicts: dict[frozenset[str], bool] = field(default_factory=dict)
+    """Whether it may serve a closure, once that was asked."""
 
 
 class SimulatedTree:

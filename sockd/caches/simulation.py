@@ -25,6 +25,7 @@ from math import fsum
 from random import Random
 from typing import Any
 
+from sockd.caches.distribution import name_of
 from sockd.caches.eviction import (
     Evict,
     NodeStats,
@@ -34,17 +35,23 @@ from sockd.caches.eviction import (
     sock_heuristic,
     worth_making,
 )
+from sockd.caches.provided_names import Provided
 from sockd.caches.rate import RATE_TAU_S, DemandMeter
 from sockd.caches.selection import (
+    BY_SUBSET,
     Demand,
     NewNode,
     PackageCost,
+    SharingView,
     TreeLimits,
     best_node,
     next_node,
     sock_next_node,
 )
+from sockd.caches.sharing import Sharing
 from sockd.caches.simulated_tree import SimulatedNode, SimulatedTree
+from sockd.caches.soundness import Preimported
+from sockd.sandbox.imported import Observed
 
 MB = 1 << 20
 WARM_S = 0.0002
@@ -65,6 +72,8 @@ class Policy:
     plan: str
     """Which Zygote to make: none | exact (SOCK) | own (measured, whole closures only) | shared (measured)."""
     evict: Evict
+    is_sound: bool = False
+    """A Zygote serves only where its imports would have gone the same way (`soundness`); else by SOCK's rule, a subset."""
 
 
 POLICIES: dict[str, Policy] = {
@@ -75,9 +84,10 @@ POLICIES: dict[str, Policy] = {
     "measured, sock eviction": Policy("shared", sock_heuristic),
     "measured, no shared prefixes": Policy("own", measured_benefit),
     "measured": Policy("shared", measured_benefit),
+    "measured, sound": Policy("shared", measured_benefit, is_sound=True),
 }
 """By the name they have in the table; `sock` and `measured` are those of the configuration, the others take them
-apart."""
+apart. The worker's Zygotes always serve by the sound rule; what that takes off the hits is the last row beside `measured`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,10 @@ class Trace:
     """A trace, parsed."""
 
     costs: dict[str, PackageCost]
+    provided: dict[str, Provided]
+    """What each package offers: a module of its name."""
+    looks_for: dict[str, frozenset[str]]
+    """Modules, by the name of their package, that the imports of each package look for and go on without."""
     functions: list[frozenset[str]]
     times: list[float]
     calls: list[int]
@@ -92,14 +106,29 @@ class Trace:
     @classmethod
     def parse(cls, data: dict[str, Any]) -> Trace:
         """From the JSON that the benchmark writes: packages as [key, seconds, bytes], functions as package indices,
-        times in s and calls as function indices. Raises: KeyError, ValueError, IndexError or TypeError when it is not
-        that."""
+        times in s and calls as function indices; by key, where there are any, the names that packages require and look
+        for. Raises: KeyError, ValueError, IndexError or TypeError when it is not that."""
         keys = [key for key, _, _ in data["packages"]]
+        requires, looks_for = data.get("requires", {}), data.get("looks_for", {})
         costs = {key: PackageCost(float(seconds), int(size)) for key, seconds, size in data["packages"]}
         functions = [frozenset(keys[index] for index in function) for function in data["functions"]]
         if len(data["times"]) != len(data["calls"]) or max(data["calls"], default=0) >= len(functions):
             raise ValueError("a trace has one time for each call, and calls only functions that it has")
-        return cls(costs, functions, list(data["times"]), list(data["calls"]))
+        provided = {
+            key: Provided(
+                modules=frozenset((name_of(key),)),
+                requires=frozenset(requires.get(key, ())),
+            )
+            for key in keys
+        }
+        looked_for = {key: frozenset(looks_for.get(key, ())) for key in keys}
+        return cls(costs, provided, looked_for, functions, list(data["times"]), list(data["calls"]))
+
+    def preimported(self, packages: frozenset[str]) -> Preimported:
+        """What a Zygote of these packages has seen."""
+        found = frozenset(name_of(key) for key in packages)
+        missed = frozenset().union(*(self.looks_for[key] for key in packages)) - found
+        return Preimported(packages, seen=Observed(found=found, missed=missed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +171,8 @@ class Simulation:
     seed: int = 1
     tree: SimulatedTree = field(init=False)
     _policy: Policy = field(init=False)
+    _sharing: SharingView = field(init=False)
+    _known: Sharing | None = field(init=False)
     _rng: Random = field(init=False)
     _making: list[SimulatedNode] = field(default_factory=list)
     _demand: DemandMeter = field(default_factory=lambda: DemandMeter(RATE_TAU_S))
@@ -152,6 +183,8 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._policy = POLICIES[self.policy_name]
+        self._known = Sharing(self.trace.provided.__getitem__, frozenset) if self._policy.is_sound else None
+        self._sharing = self._known or BY_SUBSET
         self._rng = Random(self.seed)
         self.tree = SimulatedTree(self.trace.costs)
 
@@ -176,7 +209,7 @@ class Simulation:
         ready: Iterable[SimulatedNode] = self.tree.nodes.values()
         if self._making:
             ready = [node for node in ready if node.ready_s <= now_s]
-        node = best_node(ready, closure, self._rng)
+        node = best_node(ready, closure, self._rng, lambda node: self._serves(node, closure))
         self.tree.count_use(node, now_s)
         missing = closure - node.packages
         self._keep_handler(call, HANDLER_BYTES + self.tree.bytes_of(missing))
@@ -185,6 +218,12 @@ class Simulation:
             self._grow(closure, now_s)
         latency = FORK_S + FORK_S_PER_BYTE * node.bytes + self.tree.seconds_of(missing)
         return ("exact" if not missing else "partial" if node.packages else "root"), latency
+
+    def _serves(self, node: SimulatedNode, closure: frozenset[str]) -> bool:
+        verdict = node.verdicts.get(closure)
+        if verdict is None:
+            verdict = node.verdicts[closure] = self._sharing.serves(node.packages, closure)
+        return verdict
 
     def _keep_handler(self, call: int, size: int) -> None:
         self._handlers[call] = size
@@ -204,6 +243,8 @@ class Simulation:
             return
         if self._make_room(plan, stats, now_s):
             self._making.append(self.tree.start(plan, now_s))
+            if self._known is not None:
+                self._known.learn(self.trace.preimported(plan.packages))
 
     def _plan(self, closure: frozenset[str], now_s: float) -> NewNode | None:
         if self._policy.plan == "none":
@@ -212,7 +253,15 @@ class Simulation:
         # A Zygote still being made cannot be forked, but must not be made twice.
         depths = {node.id: node.depth for node in nodes if node.ready_s <= now_s}
         if self._policy.plan == "exact":
-            return sock_next_node(nodes, closure, costs=costs, depths=depths, limits=self.limits, rng=self._rng)
+            return sock_next_node(
+                nodes,
+                closure,
+                costs=costs,
+                depths=depths,
+                limits=self.limits,
+                rng=self._rng,
+                sharing=self._sharing,
+            )
         if now_s - self._demands_at_s >= REFRESH_S:
             self._demands, self._demands_at_s = self._demand.top(DEMANDS, now_s), now_s
         demands: Sequence[Demand] = self._demands
@@ -220,7 +269,7 @@ class Simulation:
             demands = [*demands, Demand(closure, self._demand.rate(closure, now_s))]
         if self._policy.plan == "own":
             demands = [demand for demand in demands if closure <= demand.closure]
-        return next_node(nodes, closure, demands, costs=costs, depths=depths, limits=self.limits)
+        return next_node(nodes, closure, demands, costs=costs, depths=depths, limits=self.limits, sharing=self._sharing)
 
     def _make_room(self, plan: NewNode, stats: Sequence[NodeStats], now_s: float) -> bool:
         """Evicts for `plan`; False when that cannot be enough, and then nothing is evicted."""

@@ -129,7 +129,7 @@ def _is_read(seen: Observed, name: str) -> bool:
         seen.every_variable
         or name in seen.variables
         or name in UNOBSERVED_VARIABLES
-        or name.startswith(UNOBSERVED_PREFIX)
+        or name.startswith((UNOBSERVED_PREFIX, *seen.prefixes))
     )
 
 

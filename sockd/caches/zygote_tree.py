@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from sockd.caches import standard_library
 from sockd.caches.rate import RATE_TAU_S, DemandMeter
@@ -282,7 +283,7 @@ class ZygoteTree:
         try:
             return await zygote.import_modules(request, root.fd, deadline_s=deadline_s)
         finally:
-            self._parts.release(root.give_up())
+            zygote.keep_tree(partial(self._parts.release, root.give_up()))
 
     def remove(self, node: ZygoteNode) -> None:
         """Evict a node: its sandboxes and child Zygotes live on; the children hang below its parent from now on."""

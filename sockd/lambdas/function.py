@@ -276,7 +276,8 @@ class Function:
         if leased.node is not None:
             nursery = self.caches.nursery
             if sandbox.imports is not None and sandbox.program is version.program:
-                nursery.observe(version.id, version.view, leased.node, sandbox.imports)
+                passed_over = bool(leased.passed_over)
+                nursery.observe(version.id, version.view, leased.node, sandbox.imports, passed_over=passed_over)
             nursery.consider(version.view)
             self.caches.tree.refill(leased.node)
 

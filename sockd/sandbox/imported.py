@@ -39,7 +39,10 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """All distributions were asked for."""
     variables: Names = frozenset()
     """Environment variables that were read or set."""
+    prefixes: Names = frozenset()
+    """What the names of variables begin with that a listing of all was searched for."""
     every_variable: bool = False
+    """All variables were listed, and it is not known for which."""
 
     def followed_by(self, later: Observed) -> Observed:
         """Of a Zygote that was forked from one that saw these, and saw `later`: the union."""

@@ -42,6 +42,7 @@ class Zygote:
         self._users = 1  # itself, and each sandbox and child Zygote that holds a part of its block
         self.cgroup: Cgroup | None = None
         self._wire: ControlWire | None = None
+        self._trees: list[Callable[[], None]] = []
 
     @classmethod
     async def exec_root(
@@ -129,6 +130,15 @@ class Zygote:
             raise
         finally:
             file.close()
+
+    def keep_tree(self, release: Callable[[], None]) -> None:
+        """Keep the tree that its imports ran in until its last sandbox is gone: in /proc/PID/maps the files that they mapped have
+        paths through its mounts, which are taken apart with it.
+
+        Args: release: lets go of it."""
+        self._trees.append(release)
+        if not self._users:
+            self._release_trees()
 
     @property
     def name(self) -> str:
@@ -221,8 +231,13 @@ class Zygote:
     def _release(self) -> None:
         self._users -= 1
         if self._users == 0 and self._parent is not None:
+            self._release_trees()
             self._parent.uids.give_back_child(self.uids)
             self._parent._release()
+
+    def _release_trees(self) -> None:
+        while self._trees:
+            self._trees.pop()()
 
 
 def take_pidfd(fds: list[int]) -> int:

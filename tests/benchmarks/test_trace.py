@@ -33,8 +33,8 @@ def test_every_function_asks_for_whole_closures() -> None:
     for function in trace["functions"]:
         asked = {keys[index] for index in function}
         for key in asked:
-            name, vintage = key.rsplit("-", 1)
-            assert {f"{needed}-{vintage}" for needed in closure(name)} <= asked
+            name, vintage, _ = key.rsplit("-", 2)
+            assert {f"{needed}-{vintage}-wheel" for needed in closure(name)} <= asked
 
 
 def test_every_package_and_dependency_is_in_the_table() -> None:

@@ -24,5 +24,14 @@ def test_a_start_is_judged_by_what_it_imported_itself(
 ) -> None:
     hits = ImportHits()
     hits.count(closure, held, imported)
-    counts = {"full": 0, "partial": 0, "missed": 0, "unneeded": 0, judgement: 1}
+    counts = {"full": 0, "partial": 0, "missed": 0, "unneeded": 0, "passed_over": 0, judgement: 1}
     assert vars(hits) == counts
+
+
+@pytest.mark.parametrize(("imported", "counted"), [(3, 1), (0, 0)])
+def test_a_start_that_imported_nothing_lost_nothing_by_a_zygote_that_was_passed_over(
+    imported: int, counted: int
+) -> None:
+    hits = ImportHits()
+    hits.count(A, frozenset(), imported, passed_over=True)
+    assert hits.passed_over == counted

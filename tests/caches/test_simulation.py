@@ -137,3 +137,18 @@ def test_the_command_prints_a_row_for_each_limit_and_policy(tmp_path: Path) -> N
 def test_a_trace_that_calls_what_it_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="only functions that it has"):
         trace([7])
+
+
+def test_a_zygote_does_not_serve_a_function_with_what_its_imports_looked_for() -> None:
+    data = {
+        "packages": [["a-1-wheel", 0.1, 20 * MB], ["b-1-wheel", 0.1, 20 * MB]],
+        "looks_for": {"a-1-wheel": ["b"]},
+        "functions": [[0], [0, 1]],
+        "times": [0.0, 10.0],
+        "calls": [0, 1],
+    }
+    shares = {
+        policy: simulate(Trace.parse(data), policy, limit_bytes=100 * MB).partial
+        for policy in ("measured", "measured, sound")
+    }
+    assert shares == {"measured": 0.5, "measured, sound": 0.0}

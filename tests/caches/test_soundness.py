@@ -65,11 +65,13 @@ REFUSED: dict[str, tuple[str, Preimported, ImportView]] = {
     "a .pth file": ("_pth_files", seen(), beside(Provided(has_pth=True))),
     "a variable": ("_variables_read", seen(variables=["X"]), beside(X="1")),
     "a variable that is the Zygote's": ("_variables_read", seen(variables=["HOME"]), beside(HOME="/")),
+    "a prefix": ("_variables_read", seen(prefixes=["X_"]), beside(X_Y="1")),
     "all variables": ("_variables_read", seen(every_variable=True), beside(X="1")),
     "the time zone": ("_variables_read", seen(), beside(TZ="Asia/Tokyo")),
     "the locale": ("_variables_read", seen(), beside(LC_CTYPE="C")),
 }
 ALLOWED = {
+    "another prefix": (seen(prefixes=["X_"]), beside(X="1")),
     "other names": (seen(missed=["socks"], found=["json"], listed=["own"]), beside(modules("b", "b2"))),
     "another part of a namespace": (seen(namespaces=["google"], found=["google.a"]), beside(spaces("google"))),
     "another distribution": (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.daemon.running import COMMAND
 from tests.faults.packages import SLOW, deploy, package
 from tests.support.cases import Happened, case
 from tests.support.package_index import wheel
@@ -91,6 +94,51 @@ def test_a_package_of_thousands_of_modules_is_learned(unhurried: PrivateWorker, 
     learned = house.call("huge")
     happened(f"imported by the first start: {first} modules, by the learned one: {learned}")
     assert first > BIG_MODULES and learned == 0
+
+
+SMALL_BLOCKS = (
+    sys.executable,
+    "-c",
+    "import sys; from sockd.sandbox import uids; from sockd.caches import zygote_tree; from sockd.cli.main import main; "
+    "uids.LEAST = 2; zygote_tree.ROOT_UIDS = 1024; sys.argv[0] = 'sockd'; main()",
+    *COMMAND[3:],
+)
+"""A worker whose Zygotes have uids for 3 sandboxes each, and none for children."""
+
+
+@pytest.fixture
+def cramped(tmp_path: Path) -> Iterator[PrivateWorker]:
+    worker = PrivateWorker(tmp_path, command=SMALL_BLOCKS)
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+@case(
+    "P9",
+    "more sandboxes at a time than a Zygote has uids for; packages whose Zygote would be too deep for its block",
+    expect="each start succeeds, from the next Zygote that can; the deeper Zygote is made of another parent",
+)
+@pytest.mark.timeout(60)
+def test_starts_succeed_without_uids(cramped: PrivateWorker, happened: Happened) -> None:
+    house = cramped
+    code = "import time\nimport p_base\ndef f(event):\n    time.sleep(event)\n    return p_base.__name__\n"
+    deploy(house, "base", "p-base", code, package("p-base"), concurrency=8, memory_mb=64)
+    assert house.call("base", 0) == "p_base"
+    house.daemon.when(lambda: house.daemon.node("p-base==1.0"))
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: house.call("base", 0.5), range(8)))
+    assert answers == ["p_base"] * 8
+    wheels = [package("p-deep")]
+    both = "import p_base, p_deep\ndef f(event): return p_deep.__name__\n"
+    house.deploy("deep", both, requirements=["p-base", "p-deep"], wheels=wheels, reuse_sandbox=False)
+    assert house.call("deep") == "p_deep"
+    house.daemon.when(lambda: house.daemon.node("p-base==1.0", "p-deep==1.0"))
+    assert house.call("deep") == "p_deep"
+    starts = {", ".join(sorted(node["packages"])): node["starts"] for node in house.daemon.nodes()}
+    happened(f"starts by Zygote: {starts}")
+    assert starts["p-base==1.0"] >= 3 and "p-base==1.0, p-deep==1.0" in starts
 
 
 STANDARD = """

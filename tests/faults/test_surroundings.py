@@ -144,6 +144,19 @@ def test_generators_of_a_package_differ_between_sandboxes(house: PrivateWorker) 
     assert {each[2] for each in (own, *learned)} == {own[2]}
 
 
+@case(
+    "P38",
+    "import a package that maps a file, and look for it in /proc/self/maps, as threadpoolctl looks for BLAS libraries",
+    expect="the path is that of a start of the function's own",
+)
+def test_mapped_files_have_the_paths_of_the_sandbox(house: PrivateWorker, happened: Happened) -> None:
+    package = "import mmap\nwith open(__file__, 'rb') as file:\n    KEPT = mmap.mmap(file.fileno(), 0, 2, 1)\n"
+    code = "def f(event): return [line.split()[-1] for line in open('/proc/self/maps') if 'p_maps.py' in line]\n"
+    own, learned = answers(house, "p-maps", package, code)
+    happened(f"own: {own}; learned: {learned}")
+    assert own[0].startswith("/packages/p-maps-1.0-") and learned == [own, own]
+
+
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A worker with uv's own index."""

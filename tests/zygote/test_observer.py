@@ -70,6 +70,24 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "import os; os.environ['E'] = '1'; os.environ.pop('E'); os.putenv('F', '1')": {"variables": ["E", "F"]},
     "import os; dict(os.environ)": {"every_variable": True},
+    "import os; {k: v for k, v in os.environ.items() if k.startswith('TQDM_')}": {"prefixes": ["TQDM_"]},
+    "import os; [os.environ[k] for k in os.environ if k.startswith(('A_', 'B_'))]": {"prefixes": ["A_", "B_"]},
+    "import os; [v for k, v in os.environ.items() if k.startswith('PA')]": {"prefixes": ["PA"], "every_variable": True},
+    "import os; [k for k in os.environ if k.startswith('X_') or k == 'Y']": {
+        "prefixes": ["X_"],
+        "every_variable": True,
+    },
+    "import os; [k for k, v in os.environ.items() if k.startswith('X_') or '1' in v]": {
+        "prefixes": ["X_"],
+        "every_variable": True,
+    },
+    "import os, re; [k for k in os.environ if re.match('X_', k)]": {"every_variable": True},
+    "import os, sys; sys.kept = [(k, k.startswith('X_')) for k in os.environ]": {
+        "prefixes": ["X_"],
+        "every_variable": True,
+    },
+    "import os, sys; sys.kept = list(os.environ.items())": {"every_variable": True},
+    "import os; len(os.environ)": {"every_variable": True},
     "import ctypes; ctypes.CDLL(None).getenv(b'G'); ctypes.CDLL(None).secure_getenv(b'H')": {"variables": ["G", "H"]},
 }
 """Code -> what must be in the report. Of found names and variables more may be there: those of the standard library."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 FINGERPRINT = (HERE / "fingerprint.py").read_text()
-HANDLER = """{imports}
-import fingerprint
+HANDLER = """import fingerprint
+{imports}
 def f(event): return fingerprint.take({answer!r}, event.get("also", ()))
 """
 
@@ -34,9 +35,14 @@ class Entry:
         return files
 
 
+def accepted() -> frozenset[str]:
+    """Differences that are as they should be; the file says why."""
+    return frozenset(read()["accepted"])
+
+
 def load() -> list[Entry]:
     """All of them; names are valid names of functions."""
-    table = tomllib.loads((HERE / "catalogue.toml").read_text())
+    table = read()
     alone = [
         Entry(f"alone-{_slug(name)}", (name,), tuple((imports or name).split()))
         for name, imports in table["alone"].items()
@@ -52,6 +58,10 @@ def load() -> list[Entry]:
         for number, each in enumerate(table["together"], 1)
     ]
     return [*alone, *together]
+
+
+def read() -> dict[str, Any]:
+    return tomllib.loads((HERE / "catalogue.toml").read_text())
 
 
 def _slug(name: str) -> str:

@@ -10,6 +10,7 @@ import copyreg
 import hashlib
 import json
 import logging
+import os
 import sys
 import types
 import warnings
@@ -25,6 +26,8 @@ DEPTH = 2
 """Of containers in containers."""
 ITEMS = 200
 """Of one container that are looked at."""
+SHAKEN = [object() for _ in range(int.from_bytes(os.urandom(2), "big"))]
+"""Moves what is imported after this module to other addresses: orders of sets of objects without a `__hash__` are noise."""
 
 
 def take(answer: str, also: Iterable[str] = ()) -> dict[str, object]:
@@ -64,7 +67,9 @@ def looks(value: Any, depth: int = DEPTH) -> object:
     if _is_a(value, *CONSTANTS):
         return [type(value).__name__, repr(value)[:1000]]
     if _is_a(value, type):
-        return ["class", value.__module__, value.__qualname__, [base.__qualname__ for base in value.__mro__]]
+        # Of wrapt's classes `__module__` is a property, which is shown with its address.
+        home = value.__module__ if _is_a(value.__module__, str) else "a property"
+        return ["class", home, value.__qualname__, [base.__qualname__ for base in value.__mro__]]
     if _is_a(value, types.FunctionType):
         return ["function", value.__qualname__, hashlib.sha256(value.__code__.co_code).hexdigest()]
     kind = type(value).__qualname__

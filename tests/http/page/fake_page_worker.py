@@ -31,7 +31,7 @@ COUNTS: dict[str, Any] = {
     "evictions": 6,
     "caches": {
         "handler": {"hits": 90, "misses": 10},
-        "import": {"full": 3, "partial": 1, "missed": 0, "unneeded": 6},
+        "import": {"full": 3, "partial": 1, "missed": 0, "unneeded": 6, "passed_over": 1},
         "install": {"hits": 1, "misses": 1},
     },
 }
