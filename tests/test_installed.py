@@ -116,7 +116,8 @@ def test_a_wheel_carries_all_tests_and_benchmarks(wheel: Path, sdist: Path) -> N
     if not listed:
         pytest.skip("no git checkout")
     names = set(zipfile.ZipFile(wheel).namelist())
-    packed = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
     ignored = (".ci", ".gitignore", "Makefile", "MANIFEST.in", "setup", "scripts/")
     for path in (each for each in listed if (ROOT / each).is_file() and not each.startswith(ignored)):
         if not path.endswith(".gitignore") and not path.startswith("sockd/kernel/native/"):

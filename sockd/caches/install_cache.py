@@ -22,6 +22,7 @@ from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import SANDBOX_STORE, Closure, Distribution
 from sockd.caches.package_store import Package, PackageStore, delete
 from sockd.caches.provided_names import NOTHING, Provided, provided_by
+from sockd.caches.requirements import LINE
 from sockd.caches.resolver import Resolver
 from sockd.caches.single_flight import SingleFlight
 from sockd.caches.uv import BASE_PYTHON, Completed, Uv
@@ -77,12 +78,13 @@ class InstallCache:
         await in_thread(self._uv.sweep)
         return deleted
 
-    async def resolve(self, requirements: str) -> Closure:
+    async def resolve(self, requirements: str, line_words: str = LINE) -> Closure:
         """The pinned closure of the text of a requirements.txt; installs nothing.
 
+        Args: line_words: as of `requirements.parse`.
         Raises: ResolveFailed with uv's words; PackagesFailed when the index does not answer in time."""
         async with self._resolves:
-            return await self._resolver.resolve(requirements)
+            return await self._resolver.resolve(requirements, line_words)
 
     async def ensure(self, closure: Closure, *, progress: Progress | None = None) -> None:
         """Returns when every distribution of the closure is installed; at once when all are, as they usually are.
