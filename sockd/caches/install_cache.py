@@ -120,6 +120,15 @@ class InstallCache:
         """What is in an installed distribution. Raises: KeyError when it is not installed."""
         return self._store[key]
 
+    def directory(self, key: str) -> Path:
+        """Where the files of an installed distribution are."""
+        return self._store.root / key
+
+    @property
+    def beside(self) -> Path:
+        """The directory of the store, for what others keep of packages."""
+        return self._store.root.parent
+
     def provided(self, key: str) -> Provided:
         """What imports may find in a distribution; nothing, if it is not installed."""
         return (self._store[key].provided or NOTHING) if key in self._store else NOTHING

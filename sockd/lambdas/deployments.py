@@ -6,7 +6,7 @@ Owns the list of deploys under way, whose packages are in use though no record s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sockd.caches.blocking import in_thread
@@ -16,8 +16,9 @@ from sockd.config import FunctionDefaults
 from sockd.errors import BadArchive, NameTaken, NoSuchFunction, ResolveFailed, SecretsLocked
 from sockd.lambdas import dependencies, ol_yaml
 from sockd.lambdas.code_store import CodeStore, CodeVersion
+from sockd.lambdas.default_packages import DefaultPackages
 from sockd.lambdas.dependencies import Dependencies
-from sockd.lambdas.entrypoint import OPENLAMBDA, detected, entry_point, provided
+from sockd.lambdas.entrypoint import BOOTSTRAP, OPENLAMBDA, detected, entry_point, provided
 from sockd.lambdas.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.lambdas.handler_check import check_handler
 from sockd.lambdas.registry import Registry
@@ -49,8 +50,17 @@ class Deployable(NamedTuple):
 class Deployments:
     """Those of one worker."""
 
-    def __init__(self, defaults: FunctionDefaults, registry: Registry, code: CodeStore, packages: InstallCache) -> None:
+    def __init__(
+        self,
+        defaults: FunctionDefaults,
+        registry: Registry,
+        code: CodeStore,
+        packages: InstallCache,
+        default_packages: Sequence[str],
+    ) -> None:
+        """Args: default_packages: which are installed for functions that do not name them."""
         self._defaults = defaults
+        self._default_packages = DefaultPackages(tuple(default_packages), packages)
         self._registry = registry
         self._code = code
         self._packages = packages
@@ -77,7 +87,12 @@ class Deployments:
         if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
             await in_thread(check_handler, code.path, handler, has_packages=declared.text is not None)
         kept = self._closure_kept(name, declared.text) if overrides.get(KEEP_PACKAGES) else None
-        return Deployable(config, handler, await self._install(name, declared, kept, progress))
+        closure = await self._install(name, declared, kept, progress)
+        if config.packages.default and provided(code.path, config.runtime) != BOOTSTRAP:
+            merged = await self._default_packages.added(closure, code.path, progress)
+            await self._ensure(name, merged, progress)
+            closure = merged
+        return Deployable(config, handler, closure)
 
     def check_source(self, name: str, config: FunctionConfig) -> None:
         """Refuse that one source's function becomes another's, of which nobody may know who calls it. Raises: NameTaken."""
@@ -121,13 +136,16 @@ class Deployments:
         if kept is None and declared.text is not None:
             progress(f"resolving {declared.source}")
             closure = await self._packages.resolve(declared.text, declared.line_words)
+        await self._ensure(name, closure, progress)
+        return closure
+
+    async def _ensure(self, name: str, closure: Closure, progress: Progress) -> None:
         deploying = (name, closure)
         self._under_way.append(deploying)
         try:
             await self._packages.ensure(closure, progress=progress)
         finally:
             self._under_way.remove(deploying)
-        return closure
 
 
 def _source_words(source: str, is_unrecorded: bool = False) -> str:
