@@ -23,7 +23,7 @@ from sockd.cli.main import COMMANDS
 from sockd.config import Config
 from sockd.errors import SockdError
 from sockd.http.aws.routes import TABLE
-from sockd.lambdas.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, InitscriptConfig
+from sockd.lambdas.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, FunctionPackages, InitscriptConfig
 
 PAGES = Path(__file__).with_name("reference")
 _MADE = "<!-- Made by `make docs` from the code. -->\n"
@@ -98,7 +98,10 @@ def configuration() -> str:
 def function() -> str:
     """`sockd.toml`."""
     text = "# `sockd.toml`\n\nThe settings of a function, a file beside its code; every key is optional.\n"
-    text += _table(FunctionConfig, bounds=BOUNDS, leave_out=("aws", "initscript", "secrets", "sealed", "deployer"))
+    text += _table(
+        FunctionConfig, bounds=BOUNDS, leave_out=("aws", "initscript", "packages", "secrets", "sealed", "deployer")
+    )
+    text += f"\n## [packages]\n\n{inspect.getdoc(FunctionPackages)}\n{_table(FunctionPackages)}"
     return f"{text}\n## [initscript]\n\n{inspect.getdoc(InitscriptConfig)}\n{_table(InitscriptConfig, bounds=INITSCRIPT_BOUNDS)}"
 
 

@@ -163,6 +163,9 @@ class PackageConfig(Slice, frozen=True):
 
     index_url: str | None = None
     """The package index; None is uv's default."""
+    default: tuple[str, ...] = ("boto3",)
+    """Packages that functions may import without naming them, as on AWS: resolved once, and added to a function whose code or
+    packages mention them. Empty: none."""
     preload: list[str] = []
     """Packages that are installed at start."""
     resolve_deadline_s: float = 120.0

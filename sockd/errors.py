@@ -274,7 +274,7 @@ class PackagesFailed(SockdError):
 
 
 class ResolveFailed(PackagesFailed):
-    """The resolver found no set of packages for `requirements.txt`; the message holds the resolver's words."""
+    """No set of packages satisfies the dependencies that the code declares; the message holds the resolver's words."""
 
     status = 400
     error_type = "Packages.ResolveFailed"

@@ -22,6 +22,7 @@ from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import SANDBOX_STORE, Closure, Distribution
 from sockd.caches.package_store import Package, PackageStore, delete
 from sockd.caches.provided_names import NOTHING, Provided, provided_by
+from sockd.caches.requirements import LINE
 from sockd.caches.resolver import Resolver
 from sockd.caches.single_flight import SingleFlight
 from sockd.caches.uv import BASE_PYTHON, Completed, Uv
@@ -77,12 +78,13 @@ class InstallCache:
         await in_thread(self._uv.sweep)
         return deleted
 
-    async def resolve(self, requirements: str) -> Closure:
+    async def resolve(self, requirements: str, line_words: str = LINE) -> Closure:
         """The pinned closure of the text of a requirements.txt; installs nothing.
 
+        Args: line_words: as of `requirements.parse`.
         Raises: ResolveFailed with uv's words; PackagesFailed when the index does not answer in time."""
         async with self._resolves:
-            return await self._resolver.resolve(requirements)
+            return await self._resolver.resolve(requirements, line_words)
 
     async def ensure(self, closure: Closure, *, progress: Progress | None = None) -> None:
         """Returns when every distribution of the closure is installed; at once when all are, as they usually are.
@@ -117,6 +119,15 @@ class InstallCache:
     def metadata(self, key: str) -> Package:
         """What is in an installed distribution. Raises: KeyError when it is not installed."""
         return self._store[key]
+
+    def directory(self, key: str) -> Path:
+        """Where the files of an installed distribution are."""
+        return self._store.root / key
+
+    @property
+    def beside(self) -> Path:
+        """The directory of the store, for what others keep of packages."""
+        return self._store.root.parent
 
     def provided(self, key: str) -> Provided:
         """What imports may find in a distribution; nothing, if it is not installed."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
+from contextlib import suppress
 from email.parser import BytesHeaderParser
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -125,17 +126,29 @@ def entry_point_groups(file: Path) -> frozenset[str]:
     return frozenset(parser.sections())
 
 
+def may_require(directory: Path) -> frozenset[str]:
+    """The distributions that those in a directory require, or would with an extra; normalised."""
+    return frozenset(
+        canonicalize_name(requirement.name)
+        for entry in _entries(directory)
+        if _METADATA.fullmatch(entry.name)
+        for requirement in _requirements(Path(entry.path) / "METADATA")
+    )
+
+
 def required_names(file: Path) -> frozenset[str]:
     """The distributions that a METADATA names as required without an extra."""
-    names = set()
+    return frozenset(
+        canonicalize_name(requirement.name)
+        for requirement in _requirements(file)
+        if "extra" not in str(requirement.marker or "")
+    )
+
+
+def _requirements(file: Path) -> Iterator[Requirement]:
     for line in BytesHeaderParser().parsebytes(_read(file)).get_all("Requires-Dist", []):
-        try:
-            requirement = Requirement(str(line))
-        except InvalidRequirement:
-            continue
-        if "extra" not in str(requirement.marker or ""):
-            names.add(canonicalize_name(requirement.name))
-    return frozenset(names)
+        with suppress(InvalidRequirement):
+            yield Requirement(str(line))
 
 
 def _read(file: Path) -> bytes:

@@ -30,6 +30,7 @@ MAX_REQUIREMENT_CHARACTERS = 2000
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASH = re.compile(r"\s--hash(?:=|\s+)(\S+)")
 _SHA256 = re.compile(r"sha256:([0-9a-f]{64})")
+LINE = "requirements.txt line"
 _NO_PATHS = "paths and URLs are refused; packages come from the worker's package index, by name and version"
 
 
@@ -51,23 +52,24 @@ class Requirements:
         return all(digest in digests for pinned, digests in self.digests if pinned == name)
 
 
-def parse(text: str) -> Requirements:
+def parse(text: str, line_words: str = LINE) -> Requirements:
     """The requirements in the text of a requirements.txt.
 
+    Args: line_words: what stands before a line's number in an error, where the lines come from another file.
     Raises: ResolveFailed, naming the line, for all that is not `name[extras]<versions>; marker --hash=sha256:...`."""
     if len(text) > MAX_CHARACTERS:
-        raise ResolveFailed(f"requirements.txt has {len(text)} characters, limit {MAX_CHARACTERS}")
+        raise ResolveFailed(f"the requirements have {len(text)} characters, limit {MAX_CHARACTERS}")
     lines: list[str] = []
     digests: list[tuple[str, frozenset[str]]] = []
     for number, line in _logical_lines(text):
         if len(lines) >= MAX_LINES or len(line) > MAX_LINE_CHARACTERS:
             raise ResolveFailed(
-                f"requirements.txt line {number}: at most {MAX_LINES} lines of {MAX_LINE_CHARACTERS} characters are read"
+                f"{line_words} {number}: at most {MAX_LINES} lines of {MAX_LINE_CHARACTERS} characters are read"
             )
         try:
             requirement, allowed = _parse_line(line)
         except ValueError as error:
-            raise ResolveFailed(f"requirements.txt line {number}: {line[:120]!r}: {error}") from None
+            raise ResolveFailed(f"{line_words} {number}: {line[:120]!r}: {error}") from None
         lines.append(str(requirement))
         if allowed:
             digests.append((requirement.name, allowed))

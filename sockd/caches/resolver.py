@@ -22,7 +22,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure, Distribution
-from sockd.caches.requirements import Requirements, parse
+from sockd.caches.requirements import LINE, Requirements, parse
 from sockd.caches.uv import BASE_PYTHON, Uv
 from sockd.errors import PackagesFailed, ResolveFailed
 
@@ -70,19 +70,20 @@ class Resolver:
         self._deadline_s = deadline_s
         self._max_file_bytes = max_file_bytes
 
-    async def resolve(self, requirements: str) -> Closure:
+    async def resolve(self, requirements: str, line_words: str = LINE) -> Closure:
         """The closure of the text of a requirements.txt; text that asks for nothing runs nothing.
 
+        Args: line_words: as of `requirements.parse`.
         Raises: ResolveFailed for requirements that cannot be met, in uv's words; PackagesFailed when the index does not
         answer, or not in time."""
-        wanted = await in_thread(parse, requirements)
+        wanted = await in_thread(parse, requirements, line_words)
         if not wanted.lines:
             return Closure()
         try:
             async with asyncio.timeout(self._deadline_s):
                 lock = await self._compile(wanted)
         except TimeoutError:
-            raise PackagesFailed(f"resolving requirements.txt took longer than {self._deadline_s:g} s") from None
+            raise PackagesFailed(f"resolving the requirements took longer than {self._deadline_s:g} s") from None
         # The first choice asks the interpreter's own file which libc it is for.
         return await in_thread(choose, lock, wanted)
 

@@ -1,17 +1,18 @@
-"""`sockd bench`: the benchmarks of a source checkout."""
+"""`sockd bench`: the benchmarks (`source_tree`)."""
 
 from __future__ import annotations
 
 import os
 import sys
 from difflib import get_close_matches
-from pathlib import Path
 
 import click
 
 from sockd.cli.output import USAGE, Failure, echo
+from sockd.cli.source_tree import environment, installing, lacking, source_tree
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+LIBRARIES = ("boto3", "matplotlib", "uvicorn")
+"""Of the extra `bench`."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -26,15 +27,14 @@ def bench(name: str | None, arguments: tuple[str, ...]) -> None:
     assert name is not None
     if name not in names:
         close = get_close_matches(name, names, n=1)
-        why = "there are " + ", ".join(names) if names else "benchmarks are in the source checkout, not in the package"
         fix = f"sockd bench {close[0]}" if close else ""
-        raise Failure(f"no benchmark {name!r}", why=why, fix=fix, exit_code=USAGE)
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
-    os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path})
+        raise Failure(f"no benchmark {name!r}", why="there are " + ", ".join(names), fix=fix, exit_code=USAGE)
+    if missing := lacking(LIBRARIES):
+        raise Failure(f"{missing} not installed", fix=installing("bench"), exit_code=USAGE)
+    os.execve(sys.executable, [sys.executable, "-m", f"benchmarks.{name}", *arguments], environment())
 
 
 def _names() -> list[str]:
     """The modules of benchmarks/ that are benchmarks and not parts of one."""
-    files = sorted((REPOSITORY / "benchmarks").glob("*.py"))
+    files = sorted((source_tree() / "benchmarks").glob("*.py"))
     return [file.stem for file in files if f'main("{file.stem}"' in file.read_text()]

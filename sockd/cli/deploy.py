@@ -51,12 +51,12 @@ def deploy(
 ) -> None:
     """Publish a directory or zip as a function.
 
-    SOURCE holds the code and, if need be, requirements.txt and sockd.toml; options win over sockd.toml. A handler that
-    does not compile or is not there is refused. A running function switches to the new version without losing a request.
-    A SOURCE that ends in .wasm is an initscript: the function --name gets it, its code and settings stay. One that ends
-    in .py is imported, here, and each function in it that @sockd.function decorates is deployed, with the settings that
-    it says. A function that was deployed from another such file, or as a directory where this is a file, stays as it is
-    without --force."""
+    SOURCE holds the code and, if need be, sockd.toml and requirements.txt, or dependencies in pyproject.toml or in
+    the entry file (PEP 723); options win over sockd.toml. A handler that does not compile or is not there is refused.
+    A running function switches to the new version without losing a request. A SOURCE that ends in .wasm is an
+    initscript: the function --name gets it, its code and settings stay. One that ends in .py is imported, here, and
+    each function in it that @sockd.function decorates is deployed, with the settings that it says. A function that
+    was deployed from another such file, or as a directory where this is a file, stays as it is without --force."""
     if source.suffix == ".py" and source.is_file():
         from sockd.cli.deploy_app import deploy_app
 

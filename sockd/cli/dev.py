@@ -35,7 +35,7 @@ def dev(directory: Path, name: str | None, state_dir: Path, as_json: bool) -> No
     """Deploy DIRECTORY again each time that something in it is saved, until Ctrl-C.
 
     What the function prints is shown, line by line. What does not compile is told and not deployed.
-    Packages are resolved when requirements.txt changes, and only then."""
+    Packages are resolved when the declared dependencies change, and only then."""
     try:
         import watchfiles
     except ImportError:

@@ -45,6 +45,7 @@ COMMANDS = {
     "packages": ("sockd.cli.packages", "List, add and remove installed packages; try refused ones again."),
     "sebs": ("sockd.cli.sebs", "Run SeBS, the serverless benchmark suite."),
     "bench": ("sockd.cli.bench", "Run a benchmark."),
+    "files": ("sockd.cli.files", "Show where documentation, systemd unit, benchmarks and tests are."),
     "selftest": ("sockd.cli.selftest", "Attack and break a private worker, and tell what came of it."),
 }
 """Where each command is, and its line in the help: so that the help of all imports none."""

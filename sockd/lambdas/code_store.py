@@ -27,10 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
-
-from sockd.caches import requirements
 from sockd.config import CodeConfig
 from sockd.errors import BadArchive, StorageFull
 from sockd.kernel import oom_score
@@ -42,7 +38,6 @@ SANDBOX_PATH = "/var/task"
 DIGEST = re.compile(r"[0-9a-f]{64}")
 BUILDING = "code-"
 
-REQUIREMENTS_BYTES = 256 * 1024
 SETTINGS_BYTES = 16 * 1024
 """Longest sockd.toml and ol.yaml."""
 
@@ -62,18 +57,6 @@ class CodeVersion:
     size_bytes: int
     """Of the extracted files, bytecode not counted."""
     files: int
-
-    def requirements(self) -> str | None:
-        """The text of requirements.txt, None without one. Raises BadArchive."""
-        return read_text(self.path, "requirements.txt", REQUIREMENTS_BYTES)
-
-    def missing_requirements(self) -> str | None:
-        """The text of requirements.txt without the distributions that the code itself brings, None without any.
-
-        Raises BadArchive."""
-        text = self.requirements()
-        brought = _distributions(self.path) if text is not None else {}
-        return requirements.without(text, brought) or None if text is not None and brought else text
 
     def settings(self) -> str | None:
         """The text of sockd.toml, None without one. Raises BadArchive."""
@@ -165,17 +148,6 @@ class CodeStore:
 
     def _new_tmp(self) -> Path:
         return self._tmp / f"{BUILDING}{uuid.uuid4().hex}"
-
-
-def _distributions(directory: Path) -> dict[str, Version]:
-    """Those that were installed into the top of a code tree (`pip install --target`), by normalised name."""
-    found = {}
-    for entry in os.listdir(directory):
-        name, _, version = entry.removesuffix(".dist-info").rpartition("-")
-        if entry.endswith(".dist-info") and os.path.isfile(directory / entry / "METADATA"):
-            with suppress(InvalidVersion):
-                found[str(canonicalize_name(name))] = Version(version)
-    return found
 
 
 def read_text(directory: Path, name: str, max_bytes: int) -> str | None:

@@ -6,17 +6,19 @@ Owns the list of deploys under way, whose packages are in use though no record s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
 from sockd.config import FunctionDefaults
-from sockd.errors import BadArchive, NameTaken, NoSuchFunction, SecretsLocked
-from sockd.lambdas import ol_yaml
+from sockd.errors import BadArchive, NameTaken, NoSuchFunction, ResolveFailed, SecretsLocked
+from sockd.lambdas import dependencies, ol_yaml
 from sockd.lambdas.code_store import CodeStore, CodeVersion
-from sockd.lambdas.entrypoint import OPENLAMBDA, detected, entry_point, provided
+from sockd.lambdas.default_packages import DefaultPackages
+from sockd.lambdas.dependencies import Dependencies
+from sockd.lambdas.entrypoint import BOOTSTRAP, OPENLAMBDA, detected, entry_point, provided
 from sockd.lambdas.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.lambdas.handler_check import check_handler
 from sockd.lambdas.registry import Registry
@@ -30,7 +32,7 @@ DECORATED_HANDLER = "sockd:handler"
 LONG_TIMEOUT_S = 30.0
 """Of f.py, of code with an ol.yaml, and of decorated functions, unless they say otherwise."""
 KEEP_PACKAGES = "keep_packages"
-"""Of a deploy: true has the versions stay that an unchanged requirements.txt was resolved to before."""
+"""Of a deploy: true has the versions stay that unchanged requirements were resolved to before."""
 
 Progress = Callable[[str], None]
 
@@ -48,8 +50,17 @@ class Deployable(NamedTuple):
 class Deployments:
     """Those of one worker."""
 
-    def __init__(self, defaults: FunctionDefaults, registry: Registry, code: CodeStore, packages: InstallCache) -> None:
+    def __init__(
+        self,
+        defaults: FunctionDefaults,
+        registry: Registry,
+        code: CodeStore,
+        packages: InstallCache,
+        default_packages: Sequence[str],
+    ) -> None:
+        """Args: default_packages: which are installed for functions that do not name them."""
         self._defaults = defaults
+        self._default_packages = DefaultPackages(tuple(default_packages), packages)
         self._registry = registry
         self._code = code
         self._packages = packages
@@ -70,11 +81,18 @@ class Deployments:
         handler = entry_point(code.path, config.handler, config.runtime)
         if EXEC_WRAPPER in config.environment and not provided(code.path, config.runtime):
             progress(f'{EXEC_WRAPPER} is not run: a handler is forked; runtime = "provided" with awslambdaric runs it')
-        requirements = await in_thread(_missing_requirements, code, progress)
+        declared = await in_thread(dependencies.read, code.path, handler)
+        for note in declared.notes:
+            progress(note)
         if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
-            await in_thread(check_handler, code.path, handler, has_packages=requirements is not None)
-        kept = self._closure_kept(name, requirements) if overrides.get(KEEP_PACKAGES) else None
-        return Deployable(config, handler, await self._install(name, requirements, kept, progress))
+            await in_thread(check_handler, code.path, handler, has_packages=declared.text is not None)
+        kept = self._closure_kept(name, declared.text) if overrides.get(KEEP_PACKAGES) else None
+        closure = await self._install(name, declared, kept, progress)
+        if config.packages.default and provided(code.path, config.runtime) != BOOTSTRAP:
+            merged = await self._default_packages.added(closure, code.path, progress)
+            await self._ensure(name, merged, progress)
+            closure = merged
+        return Deployable(config, handler, closure)
 
     def check_source(self, name: str, config: FunctionConfig) -> None:
         """Refuse that one source's function becomes another's, of which nobody may know who calls it. Raises: NameTaken."""
@@ -107,39 +125,33 @@ class Deployments:
 
     def _closure_kept(self, name: str, requirements: str | None) -> Closure | None:
         """The packages of the current version, if it asked for the same."""
-        with contextlib.suppress(NoSuchFunction, BadArchive):
+        with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed):
             record = self._registry.get(name)
-            path = self._code.path(record.digest)
-            if CodeVersion(record.digest, path, record.code_bytes, 0).missing_requirements() == requirements:
+            if dependencies.read(self._code.path(record.digest), record.handler).text == requirements:
                 return Closure.from_json(record.closure)
         return None
 
-    async def _install(self, name: str, requirements: str | None, kept: Closure | None, progress: Progress) -> Closure:
+    async def _install(self, name: str, declared: Dependencies, kept: Closure | None, progress: Progress) -> Closure:
         closure = kept or Closure()
-        if kept is None and requirements is not None:
-            progress("resolving requirements.txt")
-            closure = await self._packages.resolve(requirements)
+        if kept is None and declared.text is not None:
+            progress(f"resolving {declared.source}")
+            closure = await self._packages.resolve(declared.text, declared.line_words)
+        await self._ensure(name, closure, progress)
+        return closure
+
+    async def _ensure(self, name: str, closure: Closure, progress: Progress) -> None:
         deploying = (name, closure)
         self._under_way.append(deploying)
         try:
             await self._packages.ensure(closure, progress=progress)
         finally:
             self._under_way.remove(deploying)
-        return closure
 
 
 def _source_words(source: str, is_unrecorded: bool = False) -> str:
     if is_unrecorded:
         return "a file of decorated functions, by an older sockd"
     return source or "a directory or zip"
-
-
-def _missing_requirements(code: CodeVersion, progress: Progress) -> str | None:
-    """What of requirements.txt has to be installed. Blocks. Raises: BadArchive."""
-    missing = code.missing_requirements()
-    if missing != code.requirements():
-        progress("packages of requirements.txt that are in the code are used as they are")
-    return missing
 
 
 def _read_settings(

@@ -111,6 +111,13 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
                 raise BadFunctionConfig(f"initscript.endpoints: {endpoint[:80]!r} is not host, host:port or a network")
 
 
+class FunctionPackages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Where a function's packages come from, beside those that it names."""
+
+    default: bool = True
+    """Whether it is given those of the worker's `packages.default` that its code or packages mention."""
+
+
 class AwsAttributes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What clients of AWS's API have said of a function, and are told again; nothing here changes how it runs."""
 
@@ -150,6 +157,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """What may be imported ahead for it: its packages and modules of the standard library, the latter alone, or nothing."""
     initscript: InitscriptConfig | None = None
     """The initscript's, if the function has one."""
+    packages: FunctionPackages = FunctionPackages()
+    """Which packages it gets that it does not name, and from which index."""
     secrets: dict[str, str] = msgspec.field(default_factory=dict)
     """As `env`, but set one by one, kept over deploys and never shown."""
     sealed: str | None = None

@@ -70,7 +70,7 @@ class Functions:
         self._caches = caches
         self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
         self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
-        self._deployments = Deployments(config.function, registry, code, packages)
+        self._deployments = Deployments(config.function, registry, code, packages, config.packages.default)
         self.debugging = Debugging(config.debug, packages, caches.ports, base_uid=config.sandbox.base_uid)
         self._live: dict[str, Function] = {}
         self._allowances: dict[str, Allowance] = {}

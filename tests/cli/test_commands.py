@@ -51,6 +51,7 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
         "initscript",
         "packages",
         "bench",
+        "files",
         "selftest",
     ):
         assert f"\n  {command} " in done.stdout
@@ -78,6 +79,7 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
         "initscript",
         "packages",
         "bench",
+        "files",
         "selftest",
     ],
 )

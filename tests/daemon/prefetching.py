@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import sockd.s3
 from sockd.s3.process import S3Process
 from tests.daemon.gate import Gate
 from tests.daemon.running import Answer, RunningDaemon
@@ -18,7 +19,7 @@ from tests.initscripts.guests import module
 
 READY = "the initscript engine is ready"
 """A line of the daemon's log."""
-REPO = Path(__file__).resolve().parents[2]
+S3 = Path(sockd.s3.__file__).parent
 
 CLIENT = ("__init__", "canonical", "client", "errors", "presigned_v2", "signature", "signing", "times", "xml")
 STAND_INS = {
@@ -56,7 +57,7 @@ def client(service, config=None):
     "botocore/config.py": "class Config:\n    def __init__(self, **options): pass\n",
     "botocore/exceptions.py": "class HTTPClientError(Exception): pass\nclass IncompleteReadError(Exception): pass\n",
     "sockd/__init__.py": "",
-    **{f"sockd/s3/{name}.py": (REPO / "sockd" / "s3" / f"{name}.py").read_text() for name in CLIENT},
+    **{f"sockd/s3/{name}.py": (S3 / f"{name}.py").read_text() for name in CLIENT},
     "gate.py": f"""
 {Gate.CODE}
 import sys

@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from tests.daemon import aws_client
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_runtime_api import BOOTSTRAP, RIC, archive
 from tests.support.package_index import PackageIndex, wheel
 
@@ -126,3 +126,47 @@ def test_what_an_archive_does_not_bring_is_installed(daemon: RunningDaemon, inde
     assert info["packages"] == ["asked-for==1.0"]
     info = daemon.deploy("some", {**brought("1.2"), "requirements.txt": "bring-me>=2\n"})
     assert info["packages"] == ["bring-me==2.0"], "another version than what is asked for"
+
+
+PROJECT = '[project]\nname = "app"\ndependencies = ["asked-for"]\n'
+SCRIPT = '# /// script\n# dependencies = ["asked-for"]\n# ///\n'
+ASKS = "import asked_for\ndef f(event): return asked_for.X\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"f.py": ASKS, "pyproject.toml": PROJECT},
+        {"f.py": SCRIPT + ASKS},
+        {"f.py": ASKS, "requirements.txt": "asked-for"},
+    ],
+)
+def test_dependencies_are_read_wherever_they_are_declared(
+    daemon: RunningDaemon, index: PackageIndex, files: dict[str, str]
+) -> None:
+    index.add(wheel("asked-for", "1.0", {"asked_for.py": "X = 1\n"}))
+    assert daemon.deploy("declares", files)["packages"] == ["asked-for==1.0"]
+    assert daemon.call("declares") == 1
+
+
+def test_a_deploy_says_which_dependencies_it_ignores(daemon: RunningDaemon, index: PackageIndex) -> None:
+    index.add(wheel("asked-for", "1.0", {"asked_for.py": "X = 1\n"}))
+    both = {"f.py": ASKS, "requirements.txt": "asked-for", "pyproject.toml": PROJECT}
+    daemon.deploy("declares", {**both, "pyproject.toml": PROJECT + '[dependency-groups]\ndev = ["never"]\n'})
+    daemon.wait_line("the dependencies of pyproject.toml are ignored, those of requirements.txt are used")
+    daemon.wait_line("dependency-groups ignored")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('[project]\nrequires-python = ">=3.99"\n', "Packages.ResolveFailed"),
+        ('[project]\ndependencies = ["x @ file:///etc/passwd"]\n', "Packages.ResolveFailed"),
+        ('[project]\ndependencies = ["--index-url=http://127.0.0.1"]\n', "Packages.ResolveFailed"),
+        ("[project]\ndependencies = 1\n", "InvalidZipFileException"),
+    ],
+)
+def test_dependencies_that_cannot_be_met_are_refused(daemon: RunningDaemon, text: str, error: str) -> None:
+    with pytest.raises(DeployFailed, match=r"pyproject\.toml") as refused:
+        daemon.deploy("refused", {"f.py": ASKS, "pyproject.toml": text})
+    assert refused.value.type.endswith(error) and refused.value.status == 400

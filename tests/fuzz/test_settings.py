@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +26,8 @@ from sockd.http import management_events, management_schedules, management_urls,
 from sockd.http.aws import shapes
 from sockd.http.management_env import Change
 from sockd.http.uploads import parse_json
-from sockd.lambdas import ol_yaml
-from sockd.lambdas.code_store import REQUIREMENTS_BYTES, SETTINGS_BYTES
+from sockd.lambdas import dependencies, ol_yaml
+from sockd.lambdas.code_store import SETTINGS_BYTES
 from sockd.lambdas.entrypoint import parse_handler
 from sockd.lambdas.function_config import AwsAttributes, FunctionConfig
 from sockd.lambdas.function_urls import Cors
@@ -47,10 +48,17 @@ def read_yaml(text: str) -> FunctionConfig:
     return FunctionConfig.from_toml("", DEFAULTS, beneath=ol_yaml.read(text).settings)
 
 
+def read_pyproject(text: str) -> object:
+    with tempfile.TemporaryDirectory() as code:
+        Path(code, "pyproject.toml").write_text(text)
+        return dependencies.read(Path(code), "f:f")
+
+
 READERS: dict[str, tuple[Callable[[str], object], int]] = {
     "sockd.toml": (read_toml, SETTINGS_BYTES),
     "ol.yaml": (read_yaml, SETTINGS_BYTES),
-    "requirements.txt": (requirements.parse, REQUIREMENTS_BYTES),
+    "requirements.txt": (requirements.parse, dependencies.MAX_BYTES),
+    "pyproject.toml": (read_pyproject, SETTINGS_BYTES),
 }
 
 
@@ -133,6 +141,15 @@ REQUIREMENTS = parts(
 @given(TOML)
 def test_a_sockd_toml_is_taken_or_refused(text: str) -> None:
     check("sockd.toml", text)
+
+
+@fuzz(60)
+@example("dependencies = " + "[" * 8000)
+@example("requires-python = '" + ">=1," * 3000 + "'")
+@example("dependencies = ['" + "(" * 9000 + "']")
+@given(TOML)
+def test_a_pyproject_toml_is_taken_or_refused(text: str) -> None:
+    check("pyproject.toml", f"[project]\n{text}")
 
 
 @fuzz(80)

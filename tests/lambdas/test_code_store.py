@@ -148,9 +148,9 @@ def test_what_is_no_digest_names_no_path(store: CodeStore, digest: str) -> None:
 
 
 def test_the_texts_of_a_version_are_read_when_they_are_there(store: CodeStore, zip_of: Zipper) -> None:
-    version = store.publish(zip_of(f__py="", requirements__txt="\ufeffnumpy\n"))
-    assert version.requirements() == "numpy\n"
-    assert version.settings() is None
+    version = store.publish(zip_of(f__py="", sockd__toml="\ufeffmemory_mb = 64\n"))
+    assert version.settings() == "memory_mb = 64\n"
+    assert version.ol_yaml() is None
 
 
 def test_a_text_is_bounded_and_never_a_link_pipe_or_directory(tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""`sockd files`: where the files are that come with sockd."""
+
+from __future__ import annotations
+
+import click
+
+from sockd.cli.output import echo, json_option, print_json
+from sockd.cli.source_tree import source_tree
+
+FILES = {
+    "docs": "docs",
+    "readme": "README.md",
+    "specification": "SPECIFICATION.md",
+    "security": "SECURITY.md",
+    "unit": "systemd/sockd.service",
+    "benchmarks": "benchmarks",
+    "demo": "demo",
+    "tests": "tests",
+}
+
+
+@click.command()
+@click.argument("name", required=False, type=click.Choice(list(FILES)))
+@json_option
+def files(name: str | None, as_json: bool) -> None:
+    """Show where the files are that come with sockd: documentation, systemd unit, benchmarks, tests.
+
+    With a NAME its path alone, as in: cp "$(sockd files unit)" /etc/systemd/system/"""
+    paths = {each: str(source_tree() / path) for each, path in FILES.items()}
+    if as_json:
+        print_json(paths)
+    elif name:
+        echo(paths[name])
+    else:
+        for each, path in paths.items():
+            echo(f"{each:<14}{path}")
