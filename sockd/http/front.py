@@ -5,7 +5,8 @@
     ANY /run/<name>[:version or alias][/path][?query]
                            of a web app: what follows the name is its own
     GET /healthz  /status  /metrics
-                           these three also over a Unix socket of the state directory, which only root can put there
+                           these three also over a Unix socket of the state directory, which only root can put there;
+                           who may use all but the first: `sockd.http.callers`
     /2015-03-31/...        AWS's Lambda API (`sockd.http.aws`)
     /url/<id>/...          function URLs (`sockd.http.urls`), which have names of their own, too
     /  /functions/<name>   the page for people (`sockd.http.page`), where there is one
@@ -31,6 +32,7 @@ from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
 from sockd.http.body import Body
+from sockd.http.callers import AUTHORIZATION, Callers, Door
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange, why_cancelled
 from sockd.http.head import Head, length_of
@@ -51,6 +53,8 @@ FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _RUN = b"/run/"
 _RUN_TARGET = re.compile(rb"/run/([A-Za-z0-9_-]{1,64})(?::(\$LATEST|[A-Za-z0-9_-]{1,128}))?(/[^?]*)?(?:\?(.*))?")
 Page = Callable[[], Answer | Awaitable[Answer]]
+_DOORS: dict[bytes, Door] = {b"/status": "status", b"/metrics": "metrics"}
+NO_SUCH_PAGE = "no such page; a function is at /run/<name>"
 _NOTED = HEADERS | trace_context.HEADERS
 _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
@@ -66,10 +70,11 @@ class Called:
         self.name = target[1].decode()
         self.qualifier = target[2].decode() if target[2] else ""
 
-    def as_http(self, exchange: Exchange, body: bytes) -> dict[str, Any]:
-        """The request for a web app."""
+    def as_http(self, exchange: Exchange, body: bytes, *, without: bytes = b"") -> dict[str, Any]:
+        """The request for a web app. Args: without: a header that is not the app's."""
         name, qualifier, path, query = self._target.groups(b"")
-        return app_request(exchange, _RUN + name + (b":" + qualifier if qualifier else b""), path, query, body)
+        root_path = _RUN + name + (b":" + qualifier if qualifier else b"")
+        return app_request(exchange, root_path, path, query, body, without=without)
 
 
 class NoSuchPage(SockdError):
@@ -77,16 +82,6 @@ class NoSuchPage(SockdError):
 
     status = 404
     error_type = "ResourceNotFoundException"
-
-
-class RunClosed(SockdError):
-    """`/run` is closed."""
-
-    status = 403
-    error_type = "AccessDeniedException"
-
-    def __init__(self) -> None:
-        super().__init__("/run is closed on this worker (http.run = false); use AWS's Invoke, or a function URL")
 
 
 class Site(Protocol):
@@ -109,9 +104,13 @@ class Front:
         url_door: UrlDoor | None = None,
         site: Site | None = None,
         replays: Replays | None = None,
+        callers: Callers | None = None,
     ) -> None:
-        """Args: replays: of another door, so that a request that comes again through this one is known; None: of its own."""
+        """Args: replays: of another door, so that a request that comes again through this one is known; None: of its own;
+        callers: who may call; None: as the configuration says, without keys."""
         self.worker = worker
+        self._callers = callers or Callers(config)
+        self._rules = self._callers.rules
         self._lambda_api = lambda_api
         self._url_door = url_door
         self.replays = replays or (lambda_api.replays if lambda_api is not None else Replays(config))
@@ -119,17 +118,19 @@ class Front:
         self.max_payload_bytes = config.max_payload_bytes
         self._config = config
         self._host_allowed = host_check(config.listen)
-        self._pages: dict[bytes, Page] = {b"/healthz": self._healthz}
-        if config.status:
-            self._pages[b"/status"] = lambda: json_answer(worker.status())
-        if config.metrics:
-            self._pages[b"/metrics"] = self._metrics
+        self._pages: dict[bytes, Page] = {
+            b"/healthz": self._healthz,
+            b"/status": lambda: json_answer(worker.status()),
+            b"/metrics": self._metrics,
+        }
         self.refused: dict[str, int] = {}
         """Requests answered here without reaching the worker, by error type."""
 
     def open(self, connection: Connection, head: Head) -> Exchange:
         if head.known is not None:
-            return FrontExchange(connection, head, self, None)
+            if head.known.name not in self._rules:
+                return FrontExchange(connection, head, self, None)
+            head.known = None  # it was closed in the meantime
         if self._url_door is not None and (addressed := self._url_door.addressed(head)) is not None:
             return self._url_door.open(connection, head, addressed)
         called = _RUN_TARGET.fullmatch(head.target)
@@ -179,9 +180,8 @@ class Front:
         """A function, or a page.
 
         Args: called: the target, as `_RUN_TARGET` matched it.
-        Raises: BadRequest, MethodNotAllowed, NoSuchPage, RunClosed."""
+        Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
         if called:
-            self._check_run()
             return Called(called)
         path, query = head.path_and_query()
         if path.startswith(_RUN):
@@ -189,18 +189,27 @@ class Front:
             called = _RUN_TARGET.fullmatch(path + b"?" + query)
             if called is None:
                 raise BadRequest("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, perhaps with :VERSION or :ALIAS")
-            self._check_run()
             return Called(called)
         page = self._pages.get(path)
         if page is None:
-            raise NoSuchPage("no such page; a function is at /run/<name>")
+            raise NoSuchPage(NO_SUCH_PAGE)
         if head.method != b"GET":
             raise MethodNotAllowed(head.method.decode(), "GET")
         return page
 
-    def _check_run(self) -> None:
-        if not self._config.run:
-            raise RunClosed
+    def check_caller(self, target: Called | Page, connection: Connection, head: Head) -> bool:
+        """Whether this request may have its target. Returns: as `Callers.check_call`.
+
+        Raises: RunClosed, KeyNeeded, KeyNotEnough, NoSuchPage."""
+        if isinstance(target, Called):
+            return self._callers.check_call(target.name, connection, head)
+        if (door := _DOORS.get(head.path_and_query()[0])) is not None:
+            self._callers.check_read(door, connection, head, NoSuchPage(NO_SUCH_PAGE))
+        return False
+
+    def is_open(self, target: Called) -> bool:
+        """Whether everybody may call it: then its head may be known again."""
+        return self._callers.is_open(target.name)
 
     def _healthz(self) -> Answer:
         if self.worker.draining:
@@ -226,6 +235,8 @@ class FrontExchange(Exchange):
     """Ends an invocation that is no task."""
     _sink: StreamedAnswer | None = None
     """Who takes its answer."""
+    _has_key = False
+    """Its Authorization header is the worker's to see, and no app's."""
 
     def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
         super().__init__(connection, head)
@@ -238,7 +249,8 @@ class FrontExchange(Exchange):
         try:
             asked = self._asked = front.check(head)
             target = front.route(head, called)
-            if asked is None and isinstance(target, Called):
+            self._has_key = front.check_caller(target, connection, head)
+            if asked is None and isinstance(target, Called) and front.is_open(target):
                 head.known = target
             self._aim(target)
         except SockdError as error:
@@ -350,7 +362,7 @@ class FrontExchange(Exchange):
         called, body = self._target, self._body
         assert isinstance(called, Called)
         assert isinstance(body, bytes)
-        return called.as_http(self, body), body
+        return called.as_http(self, body, without=AUTHORIZATION if self._has_key else b""), body
 
 
 async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:
