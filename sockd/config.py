@@ -46,8 +46,8 @@ class HttpConfig(Slice, frozen=True):
     stall_s: float = 60.0
     """How long a client may take nothing of an answer that waits for it."""
     run: bool | Literal["keys"] = True
-    """Whether /run calls functions: true, false, or "keys": for requests with a key that may invoke (`sockd keys`). AWS's Invoke is
-    as open, but for signed requests; function URLs are not closed. A function's own `run` can only be stricter."""
+    """Whether /run calls functions: true, false, or "keys": for requests with a key that may invoke (`sockd keys`). AWS's Invoke
+    is as open, but for signed requests; function URLs are not closed. A function's own `run` can only be stricter."""
     status: bool | Literal["keys"] = True
     """Whether /status is on this port; "keys": for a key that may read. It is on the management socket anyhow."""
     metrics: bool | Literal["keys"] = True

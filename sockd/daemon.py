@@ -116,8 +116,8 @@ class Daemon:
     def call_key(self, name: str) -> bytes | None:
         return self._worker.functions.call_key(name)
 
-    def incarnation(self, name: str) -> str:
-        return self._worker.functions.incarnation(name)
+    def incarnation(self, name: str, qualifier: str = "") -> str:
+        return self._worker.functions.incarnation(name, qualifier)
 
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
         """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""

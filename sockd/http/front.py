@@ -51,7 +51,10 @@ from sockd.telemetry import Ending, Invocation
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
 _RUN = b"/run/"
-_RUN_TARGET = re.compile(rb"/run/([A-Za-z0-9_-]{1,64})(?::(\$LATEST|[A-Za-z0-9_-]{1,128}))?(/[^?]*)?(?:\?(.*))?")
+_RUN_TARGET = re.compile(
+    rb"/run/([A-Za-z0-9_-]{1,64})(?:(?::|%3[Aa])((?:\$|%24)LATEST|[A-Za-z0-9_-]{1,128}))?(/[^?]*)?(?:\?(.*))?"
+)
+"""Of what a client may quote in a path, : and $ mean the same quoted."""
 Page = Callable[[], Answer | Awaitable[Answer]]
 _DOORS: dict[bytes, Door] = {b"/status": "status", b"/metrics": "metrics"}
 NO_SUCH_PAGE = "no such page; a function is at /run/<name>"
@@ -68,12 +71,12 @@ class Called:
         """Args: target: as `_RUN_TARGET` matched it."""
         self._target = target
         self.name = target[1].decode()
-        self.qualifier = target[2].decode() if target[2] else ""
+        self.qualifier = target[2].decode().replace("%24", "$") if target[2] else ""
 
     def as_http(self, exchange: Exchange, body: bytes, *, without: bytes = b"") -> dict[str, Any]:
         """The request for a web app. Args: without: a header that is not the app's."""
-        name, qualifier, path, query = self._target.groups(b"")
-        root_path = _RUN + name + (b":" + qualifier if qualifier else b"")
+        path, query = (part or b"" for part in self._target.group(3, 4))
+        root_path = f"/run/{self.name}{f':{self.qualifier}' if self.qualifier else ''}".encode()
         return app_request(exchange, root_path, path, query, body, without=without)
 
 

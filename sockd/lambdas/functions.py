@@ -135,10 +135,13 @@ class Functions:
             del self._unready[name]
         return await self.get(name)
 
-    def incarnation(self, name: str) -> str:
-        """What tells a function from one that had its name before and was removed; empty: there is none."""
+    def incarnation(self, name: str, qualifier: str = "") -> str:
+        """What tells a function from one that had its name before and was removed; empty: there is none, or no such version or
+        alias. (The number of a version is not used again.)"""
         created_at = self._registry.created_at(name)
-        return "" if created_at is None else repr(created_at)
+        if created_at is None or (qualifier and not self.published.is_known(name, qualifier)):
+            return ""
+        return repr(created_at)
 
     def is_app(self, name: str) -> bool:
         """Whether a function is live and known to be a web app."""

@@ -159,7 +159,7 @@ class LambdaApi:
                 return await self._run(admitted, body, request_id, exchange)
             if admitted.operation in EVENTS:
                 # Of what creates or removes the function, a retry is to find its answer all the same.
-                key = (*key, self._incarnation(admitted.segments[0]))
+                key = (*key, self._incarnation(admitted))
             return await self.replays.once(
                 key, body, lambda: self._run(admitted, body, request_id, exchange), strict=False
             )
@@ -170,9 +170,11 @@ class LambdaApi:
         except Exception as error:
             return refusal(error, request_id_text(request_id))
 
-    def _incarnation(self, segment: str) -> str:
+    def _incarnation(self, admitted: Admitted) -> str:
+        query = parse_qs(admitted.signed.query, keep_blank_values=True, max_num_fields=100)
         try:
-            return self._worker.incarnation(function_named(segment).name)
+            named = function_named(admitted.segments[0], query.get("Qualifier", [None])[0])
+            return self._worker.incarnation(named.name, named.qualifier or "")
         except SockdError:
             return ""  # the operation will say what is wrong
 
