@@ -21,6 +21,8 @@ MOVED = {("sandbox", "favordynmods"): ("latency", "favordynmods"), ("sandbox", "
 REMOVED = (("sandbox", "idle_poll"),)
 """Settings of before that do nothing now."""
 _log = logging.getLogger(__name__)
+RunRule = Literal["open", "keys", "off"]
+"""Who may call a function at `/run`: everybody, those with a key (`sockd keys`), nobody."""
 
 
 class Slice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,12 +48,13 @@ class HttpConfig(Slice, frozen=True):
     connection may have 64 KB beside."""
     stall_s: float = 60.0
     """How long a client may take nothing of an answer that waits for it."""
-    run: bool = True
-    """False: /run is closed, and functions are called by AWS's API, which may ask for signatures, and by their URLs alone."""
-    status: bool = True
-    """False: /status is not on this port, only on the management socket."""
-    metrics: bool = True
-    """False: /metrics is not on this port."""
+    run: bool | Literal["keys"] = True
+    """Whether /run calls functions: true, false, or "keys": for requests with a key that may invoke (`sockd keys`). AWS's Invoke
+    is as open, but for signed requests; function URLs are not closed. A function's own `run` can only be stricter."""
+    status: bool | Literal["keys"] = True
+    """Whether /status is on this port; "keys": for a key that may read. It is on the management socket anyhow."""
+    metrics: bool | Literal["keys"] = True
+    """Likewise /metrics."""
     cross_site: bool = False
     """Whether pages of other sites may have a browser invoke functions of a worker that listens on loopback."""
     keep_alive_s: int = 75
@@ -324,6 +327,17 @@ class LambdaApiConfig(Slice, frozen=True):
     """Access key ids and their secrets; with any, every request of this API must be signed, without, it is Invoke only."""
 
 
+class ManagementConfig(Slice, frozen=True):
+    """Who manages the worker besides root: deploys to it, reads its logs, removes functions."""
+
+    group: str = ""
+    """A group of this host whose members do it over sockd.sock as root does; empty: none. SECURITY.md says what that is."""
+    listen: str = ""
+    """Address and port where those with a key do it (`sockd keys`, `sockd login`), a proxy with TLS in front; empty: nowhere."""
+    plain_http: bool = False
+    """Whether `listen` may be another address than loopback, where keys would cross the network in the clear."""
+
+
 class SecretsConfig(Slice, frozen=True):
     """Environments of functions on the disk."""
 
@@ -369,6 +383,7 @@ class Config(Slice, frozen=True):
     logs: LogConfig = LogConfig()
     otlp: OtlpConfig = OtlpConfig()
     lambda_api: LambdaApiConfig = LambdaApiConfig()
+    management: ManagementConfig = ManagementConfig()
     secrets: SecretsConfig = SecretsConfig()
     function_urls: FunctionUrlsConfig = FunctionUrlsConfig()
     page: PageConfig = PageConfig()

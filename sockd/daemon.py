@@ -29,6 +29,7 @@ from sockd.http import (
     management_debug,
     management_env,
     management_events,
+    management_keys,
     management_schedules,
     management_settings,
     management_urls,
@@ -38,10 +39,14 @@ from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, Told
 from sockd.http.buffers import BufferBudget, buffer_bytes
+from sockd.http.callers import Callers
 from sockd.http.front import Front
 from sockd.http.host_check import is_loopback
+from sockd.http.keyed_management import KeyedManagement, check_listen
+from sockd.http.keys import Keys
 from sockd.http.limits import ConnectionLimits
 from sockd.http.management import LIMITS, Management
+from sockd.http.managers import Managers, ManagersOnly
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.request_ids import request_id_text
@@ -85,6 +90,7 @@ class Daemon:
         self._started_s = time.time()
         self.environments = Environments(worker.functions)
         self.versions = worker.versions
+        self.run_rules = worker.functions.run_rules
         self.draining = False
         self.url = ""
         watch(self._noted.metrics, worker)
@@ -109,8 +115,8 @@ class Daemon:
     def call_key(self, name: str) -> bytes | None:
         return self._worker.functions.call_key(name)
 
-    def incarnation(self, name: str) -> str:
-        return self._worker.functions.incarnation(name)
+    def incarnation(self, name: str, qualifier: str = "") -> str:
+        return self._worker.functions.incarnation(name, qualifier)
 
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
         """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""
@@ -323,6 +329,9 @@ async def serve(config: Config) -> int:
 
     access = Access.of(config.lambda_api, config.http)
     viewers = PageAccess.of(config)
+    managers = Managers.of(config.management)
+    if config.management.listen:
+        check_listen(config.management)
     async with AsyncExitStack() as stack:
         state = StateDir.open(Path(config.state_dir))
         stack.callback(state.close)
@@ -331,16 +340,19 @@ async def serve(config: Config) -> int:
         stack.push_async_callback(observations.aclose)
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)
-        servers = await _open_doors(daemon, access, viewers, config, state, stack, worker.ports)
+        servers = await _open_doors(daemon, access, viewers, managers, config, state, stack, worker.ports)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
-        worker.open_engine([servers[0].port])
+        worker.open_engine([server.port for server in (servers[0], *servers[3:])])
         preloading = asyncio.create_task(worker.preload())
         worker.latency.serving_begun()
         daemon.later.start()
         print(f"sockd is listening on {daemon.url}", flush=True)
         if worker.latency.told:
             print(worker.latency.told, flush=True)
+        if config.management.listen:
+            where = url_of(config.management.listen, servers[3].port)
+            print(f"those with a key manage this worker at {where}", flush=True)
         if open_to_all := open_without_key(config.http):
             print(f"without a key, whoever reaches this address may use {open_to_all}", flush=True)
         notify("READY=1")
@@ -364,7 +376,7 @@ async def serve(config: Config) -> int:
 def open_without_key(config: HttpConfig) -> str:
     """What other machines may use of the port without a signature, and how each is closed; empty on loopback."""
     host, _ = parse_listen(config.listen)
-    doors = [name for name in ("run", "status", "metrics") if getattr(config, name)]
+    doors = [name for name in ("run", "status", "metrics") if getattr(config, name) is True]
     if is_loopback(host) or not doors:
         return ""
     return ", ".join(f"/{name} (http.{name} = false closes it)" for name in doors)
@@ -374,19 +386,22 @@ async def _open_doors(
     daemon: Daemon,
     access: Access,
     viewers: PageAccess | None,
+    managers: Managers,
     config: Config,
     state: StateDir,
     stack: AsyncExitStack,
     ports: PortGuard,
 ) -> list[HttpServer]:
-    """The public port, the same functions over a Unix socket that everybody opens, and the management socket that only root
-    opens."""
+    """The public port, the same functions over a Unix socket that everybody opens, the management socket that only managers
+    open, and its port for those with a key, if there is one."""
     limits = ConnectionLimits(connections=config.http.max_connections, stall_s=config.http.stall_s)
     buffers = BufferBudget(buffer_bytes(config.http))
-    lambda_api = LambdaApi(daemon, access, config, state.path / "tmp") if config.lambda_api.enabled else None
+    keys = Keys.open(state.path / "keys.json")
+    callers = Callers(config.http, keys, daemon.run_rules)
+    lambda_api = LambdaApi(daemon, access, config, state.path / "tmp", callers) if config.lambda_api.enabled else None
     url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
     page = Page(daemon, viewers, viewers=config.page.viewers) if viewers is not None else None
-    public = Front(daemon, config.http, lambda_api, url_door, page)
+    public = Front(daemon, config.http, lambda_api, url_door, page, callers=callers)
     front = HttpServer(
         public,
         bind_tcp(config.http.listen),
@@ -396,7 +411,11 @@ async def _open_doors(
     )
     stack.push_async_callback(front.aclose, 0.0)
     local = HttpServer(
-        Front(daemon, config.http, replays=public.replays),
+        Front(
+            *(daemon, config.http),
+            replays=public.replays,
+            callers=Callers(config.http, keys, daemon.run_rules, managers),
+        ),
         [bind_unix(state.run_socket, 0o666)],
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,
@@ -406,22 +425,28 @@ async def _open_doors(
     more = [
         *management_debug.routes(daemon, config.http.max_payload_bytes),
         *management_env.routes(daemon.environments),
+        *management_keys.routes(keys),
         *management_settings.routes(daemon),
         *management_versions.routes(daemon),
         *management_urls.routes(daemon, config),
         *management_events.routes(daemon.events),
         *management_schedules.routes(daemon.later.schedules, 2 * config.events.max_payload_bytes),
     ]
+    app = Management(daemon, config, state.path / "tmp", more).app
+    mode = 0o600 if managers.gid is None else 0o660
     management = HttpServer(
-        Management(daemon, config, state.path / "tmp", more).app,
-        [bind_unix(state.socket)],
-        limits=LIMITS,
-        buffers=buffers,
+        ManagersOnly(app, managers), [bind_unix(state.socket, mode, managers.gid)], limits=LIMITS, buffers=buffers
     )
     stack.push_async_callback(management.aclose, 0.0)
+    servers = [front, local, management]
+    if config.management.listen:
+        sockets = bind_tcp(config.management.listen)
+        keyed = HttpServer(KeyedManagement(app, keys), sockets, limits=LIMITS, buffers=buffers)
+        stack.push_async_callback(keyed.aclose, 0.0)
+        ports.hold(keyed.port)
+        servers.append(keyed)
     ports.hold(front.port)
     daemon.url = url_of(config.http.listen, front.port)
-    servers = [front, local, management]
     for server in servers:
         await server.start()
     return servers

@@ -2,7 +2,10 @@
 
     SockdError 500
      ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadConfig, InvalidEvent
-     ├─ NoSuchFunction 404 ── NoSuchVersion
+     ├─ KeyNeeded 401                     no key of the worker's came with the request
+ ├─ Forbidden 403 ── KeyNotEnough, RunClosed, NotAManager
+ ├─ NoSuchFunction 404 ── NoSuchVersion
+ ├─ NoSuchKey 404
      ├─ MethodNotAllowed 405
      ├─ NameTaken 409                     a deploy from another source than the function's
      ├─ OtherCode 412                     the caller named the code that may run; nothing was run
@@ -80,6 +83,56 @@ class InvalidEvent(BadRequest):
     """The payload of a request is not JSON."""
 
     error_type = "InvalidRequestContentException"
+
+
+class KeyNeeded(SockdError):
+    """No key came with a request that takes one, or none that the worker knows."""
+
+    status = 401
+    error_type = "UnauthorizedException"
+
+    def __init__(self, message: str, *, is_wrong: bool = False) -> None:
+        """Args: is_wrong: one came."""
+        super().__init__(message)
+        self.challenge = 'Bearer realm="sockd"' + (', error="invalid_token"' if is_wrong else "")
+
+
+class Forbidden(SockdError):
+    """Whoever asks may not do this."""
+
+    status = 403
+    error_type = "AccessDeniedException"
+
+
+class KeyNotEnough(Forbidden):
+    """The key was made for less."""
+
+
+class RunClosed(Forbidden):
+    """`/run` is closed, for the worker or for this function."""
+
+    def __init__(self, name: str = "") -> None:
+        """Args: name: of the function whose own rule this is; empty: the worker's."""
+        where = f"of the function {name!r} (run in its sockd.toml)" if name else "on this worker (http.run)"
+        super().__init__(f"/run is closed {where}; call it by a function URL, or by AWS's Invoke with a signature")
+
+
+class NotAManager(Forbidden):
+    """A process that is not root's, nor of a member of the group that manages, asked at the management socket."""
+
+    def __init__(self, group: str) -> None:
+        members = f" and the members of the group {group!r}" if group else ""
+        super().__init__(f"only root{members} may manage this worker")
+
+
+class NoSuchKey(SockdError):
+    """No key has this name."""
+
+    status = 404
+    error_type = "ResourceNotFoundException"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no key {name[:80]!r}; `sockd keys ls` lists them")
 
 
 class NoSuchFunction(SockdError):

@@ -1,12 +1,14 @@
 """The state directory: where everything that outlives a daemon is kept, and the lock that lets one daemon in.
 
-registry.sqlite   events.sqlite   destinations/   secret.key   code/   store/   initscripts/   logs/   learned.json   kept
+registry.sqlite   events.sqlite   keys.json   secret.key   kept
+code/   store/   initscripts/   logs/   destinations/   learned.json
 store/packages/   store/uv-cache/
 worker.log        what a detached worker logs, and the one before
 lock              the pid of the daemon that has it, held by flock(2): gone with its process, however that ends
 tmp/   base/   roots/   engine/   sockd.sock   run.sock              worthless after a daemon: emptied at start
 
-Other users may only pass through it (0711), to run.sock; every other entry is closed to them (0700, 0600). What sandboxes read
+Other users may only pass through it (0711), to run.sock, and members of `management.group` to sockd.sock (0660); every other
+entry is closed to them (0700, 0600). What sandboxes read
 (a function's code, store/packages) is readable itself, below a closed directory: they reach it through mounts.
 """
 
@@ -21,7 +23,7 @@ from pathlib import Path
 
 from sockd.errors import BadConfig
 
-RUN_SOCKET = "run.sock"
+RUN_SOCKET, SOCKET = "run.sock", "sockd.sock"
 DIRECTORIES = ("tmp", "code", "store", "base", "roots", "engine", "initscripts", "logs")
 """Made at each start, closed, so that no later step makes one that is open."""
 
@@ -72,7 +74,7 @@ class StateDir:
     @property
     def socket(self) -> Path:
         """The management socket."""
-        return self.path / "sockd.sock"
+        return self.path / SOCKET
 
     @property
     def run_socket(self) -> Path:
@@ -96,7 +98,12 @@ def close_to_others(path: Path) -> None:
 def open_to_others(path: Path) -> list[Path]:
     """The entries of a state directory that other users can read, change or enter. Raises: OSError."""
     entries = [path / name for name in sorted(os.listdir(path)) if name != RUN_SOCKET]
-    return [entry for entry in entries if not entry.is_symlink() and entry.stat().st_mode & 0o077]
+    return [entry for entry in entries if not entry.is_symlink() and entry.stat().st_mode & _closed_bits(entry)]
+
+
+def _closed_bits(entry: Path) -> int:
+    # The management socket's group is root, or management.group.
+    return 0o007 if entry.name == SOCKET and entry.is_socket() else 0o077
 
 
 def _closed_mode(entry: Path) -> int:

@@ -1,10 +1,12 @@
-"""The worker as the command line reaches it: management over its Unix socket, invocations over HTTP.
+"""The worker as the command line reaches it: management over its Unix socket, invocations over HTTP; or all over https, of a
+worker elsewhere (`--worker`).
 
 Owns a connection per call. Every failure is an `output.Failure` with the exit status that fits.
 """
 
 from __future__ import annotations
 
+import grp
 import http.client
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -15,15 +17,17 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import click
+from click.core import ParameterSource
 
 from sockd.cli.output import UNREACHABLE, USAGE, Failure, exit_code_of
 from sockd.remote.connections import DEFAULT_STATE_DIR, EXAMPLE_URL, UnixConnection
 from sockd.remote.starting import Patience
+from sockd.remote.workers import WORKER_VARIABLE, BadLogin, RemoteWorker, worker_at
 
 Query = Mapping[str, str]
 NO_QUERY: Query = {}
 
-_PATIENCE = "sockd.patience"
+_PATIENCE, _WORKER = "sockd.patience", "sockd.worker"
 _ABSENT_S = 0.5
 """How long a worker is waited for by default that has no lock yet: one that was started just before."""
 
@@ -39,8 +43,37 @@ def _patience() -> Patience:
     return patience
 
 
+def _be_elsewhere(ctx: click.Context, parameter: click.Parameter, url: str | None) -> None:
+    if url:
+        ctx.meta[_WORKER] = url
+
+
+def chosen_worker() -> RemoteWorker | None:
+    """The worker elsewhere that the command is for; None: the one of --state-dir. Raises: Failure."""
+    ctx = click.get_current_context(silent=True)
+    url = (ctx.meta if ctx else {}).get(_WORKER)
+    if ctx is None or url is None:
+        return None
+    sources = ctx.get_parameter_source("worker"), ctx.get_parameter_source("state_dir")
+    if sources == (ParameterSource.ENVIRONMENT, ParameterSource.COMMANDLINE):
+        return None  # what was typed wins
+    try:
+        return worker_at(url)
+    except BadLogin as error:
+        raise Failure(str(error), fix=error.fix, exit_code=USAGE) from None
+
+
 def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--state-dir, a parameter of the command, and --wait, which connections heed."""
+    """--state-dir, a parameter of the command, and --wait and --worker, which connections heed."""
+    worker = click.option(
+        "--worker",
+        envvar=WORKER_VARIABLE,
+        show_envvar=True,
+        metavar="URL",
+        expose_value=False,
+        callback=_be_elsewhere,
+        help="A worker elsewhere, instead of --state-dir: see sockd login.",
+    )
     wait = click.option(
         "--wait",
         type=click.FloatRange(min=0),
@@ -58,7 +91,7 @@ def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(path_type=Path, readable=False),  # others may pass it, mode 0711, and not list it
         help="The worker's directory.",
     )
-    return state_dir(wait(command))
+    return state_dir(worker(wait(command)))
 
 
 class Reply(NamedTuple):
@@ -70,10 +103,17 @@ class Reply(NamedTuple):
 
 
 class Management:
-    """The management door of the worker that has this state directory."""
+    """The management door of the worker that has this state directory, or of the one elsewhere that was chosen."""
 
     def __init__(self, state_dir: Path) -> None:
+        """Raises: Failure, when another was chosen and there is no key for it."""
         self._socket = state_dir / "sockd.sock"
+        self._worker = chosen_worker()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the worker's own addresses may mean nothing on this machine."""
+        return self._worker is not None
 
     def get(self, *path: str, query: Query = NO_QUERY) -> Any:
         """GET, as parsed JSON. Raises: Failure."""
@@ -96,7 +136,7 @@ class Management:
     ) -> Reply:
         """One request and its whole answer, whatever its status."""
         with self._reached() as connection:
-            return _exchange(connection, method, _target(path, query), body, headers)
+            return _exchange(connection, method, self._target(path, query), body, self._headers(headers))
 
     def lines(
         self,
@@ -108,7 +148,7 @@ class Management:
     ) -> Iterator[dict[str, Any]]:
         """An answer of JSON lines, as they come. Raises: Failure, also for one that a line brings."""
         with self._reached() as connection:
-            connection.request(method, _target(path, query), body, dict(headers))
+            connection.request(method, self._target(path, query), body, self._headers(headers))
             response = connection.getresponse()
             if response.status != 200:
                 raise self.failure(response.status, _error(response.read()), path)
@@ -121,32 +161,55 @@ class Management:
     def failure(self, status: int, error: Mapping[str, Any], path: tuple[str, ...]) -> Failure:
         """A typed error of the worker, for a person."""
         message = str(error.get("errorMessage", f"status {status}"))
-        fix = ""
+        fix = f"sockd login {self._worker.url}" if status == 401 and self._worker is not None else ""
         if status == 404 and len(path) > 1 and path[0] == "functions":
-            names = [function["name"] for function in self.get("functions")]
+            names = self._names()
             close = [] if path[1] in names else get_close_matches(path[1], names, n=1)
             message += f"; did you mean {close[0]}?" if close else ""
             fix = "sockd ls"
         return Failure(message, why=str(error.get("errorType", "")), fix=fix, exit_code=exit_code_of(status))
 
+    def _names(self) -> list[str]:
+        reply = self.exchange("GET", "functions")  # which a key may not see
+        return [function["name"] for function in json.loads(reply.body)] if reply.status == 200 else []
+
+    def _target(self, path: tuple[str, ...], query: Query) -> str:
+        return (self._worker.prefix if self._worker is not None else "") + _target(path, query)
+
+    def _headers(self, headers: Query) -> dict[str, str]:
+        return {**headers, **(self._worker.headers if self._worker is not None else {})}
+
     @contextmanager
     def _reached(self) -> Iterator[http.client.HTTPConnection]:
-        fix = _up(self._socket.parent)
+        fix = _up(self._socket.parent) if self._worker is None else f"sockd login {self._worker.url}"
+        where = str(self._socket) if self._worker is None else self._worker.url
         try:
-            with closing(UnixConnection(self._socket, patience=_patience())) as connection:
+            with closing(self._connection()) as connection:
                 yield connection
         except PermissionError:
-            why = f"{self._socket} is root's alone"
-            raise Failure("only root manages a worker", why=why, fix="sudo sockd ...", exit_code=UNREACHABLE) from None
+            manager = _managing_group(self._socket)
+            why = f"{where} is {f'for root and the group {manager}' if manager else 'for root alone'}"
+            what = "this user does not manage the worker"
+            fix = f"sudo usermod -aG {manager} $USER, and log in again" if manager else "sudo sockd ..."
+            raise Failure(what, why=why, fix=fix, exit_code=UNREACHABLE) from None
         except (OSError, http.client.HTTPException) as error:
-            why = f"{self._socket}: {_words(error)}"
-            raise Failure("no worker answers", why=why, fix=fix, exit_code=UNREACHABLE) from None
+            raise Failure(
+                "no worker answers", why=f"{where}: {_words(error)}", fix=fix, exit_code=UNREACHABLE
+            ) from None
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._worker is not None:
+            return self._worker.connection()
+        return UnixConnection(self._socket, patience=_patience())
 
 
 def invoke_at(url: str | None, state_dir: Path, name: str, payload: bytes, headers: Query = NO_QUERY) -> Reply:
-    """POST /run/<name>[:version or alias] at an address; None: over the Unix socket of the worker that has this directory.
+    """POST /run/<name>[:version or alias] at an address; None: over the Unix socket of the worker that has this directory, or
+    through the management door of the one elsewhere.
 
     Raises: Failure if nothing answers there, or another user's process does."""
+    if url is None and chosen_worker() is not None:
+        return Management(state_dir).exchange("POST", "functions", name, "invoke", body=payload, headers=headers)
     where = url or str(state_dir / "run.sock")
     prefix, connection = _public_door(url, state_dir)
     try:
@@ -174,6 +237,15 @@ def _public_door(url: str | None, state_dir: Path) -> tuple[str, http.client.HTT
         raise Failure(f"{url!r} is not a URL such as {EXAMPLE_URL}", exit_code=USAGE)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return parts.path.rstrip("/"), kind(host, port)
+
+
+def _managing_group(path: Path) -> str:
+    """The group that a management socket is for; empty: it is root's alone."""
+    try:
+        gid = path.stat().st_gid
+        return grp.getgrgid(gid).gr_name if gid else ""
+    except (OSError, KeyError):
+        return ""
 
 
 def _up(state_dir: Path) -> str:

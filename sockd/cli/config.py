@@ -18,6 +18,7 @@ from sockd.cli.output import json_option, print_json, print_table
 @click.option("--init-timeout", "init_timeout_s", type=float, metavar="S", help="Longest time of its start.")
 @click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory of one sandbox.")
 @click.option("--concurrency", type=int, metavar="N", help="Most requests at once.")
+@click.option("--run", type=click.Choice(["open", "keys", "off"]), help="Who may call it at /run: see sockd keys.")
 @state_dir_option
 @json_option
 def config(name: str, state_dir: Path, as_json: bool, **options: Any) -> None:

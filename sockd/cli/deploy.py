@@ -81,7 +81,8 @@ def deploy(
         body = wasm + packed(source, management)
         show(f"sending {len(body)} bytes")
         function = result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
-    url = f"{management.get('status')['url']}/run/{name}"
+    # Of a worker elsewhere nobody here knows where its port is published.
+    url = None if management.is_elsewhere else f"{management.get('status')['url']}/run/{name}"
     if as_json:
         print_json({**function, "url": url})
         return
@@ -90,7 +91,9 @@ def deploy(
         f"{name}: version {function['version_number']} ({function['version'][:12]}), handler {function['handler']}, "
         f"{len(packages)} package{'' if len(packages) == 1 else 's'}{_initscript_words(function)}"
     )
-    echo(f"  {url}\n  curl -d '{{}}' {url}\n  sockd invoke {name} -d '{{}}'")
+    if url is not None:
+        echo(f"  {url}\n  curl -d '{{}}' {url}")
+    echo(f"  sockd invoke {name} -d '{{}}'")
 
 
 def _deploy_initscript(source: Path, name: str | None, management: Management, as_json: bool) -> None:

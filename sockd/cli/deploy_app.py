@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sockd.cli.client import chosen_worker
 from sockd.cli.output import UNREACHABLE, USAGE, Failure, echo, print_json, progress
 from sockd.remote.errors import DeployFailed, NoWorker
 from sockd.remote.remote_function import RemoteFunction, found
+from sockd.remote.workers import RemoteWorker
 
 
 def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: bool, *, force: bool) -> None:
@@ -25,12 +27,13 @@ def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: boo
             exit_code=USAGE,
         )
     os.environ["SOCKD_STATE_DIR"] = str(state_dir)
+    worker = chosen_worker()
     functions = decorated(file)
     deployed = []
     with progress(f"packing {file}") as show:
         for function in functions:
             show(f"deploying {function.name}")
-            deployed.append(_deploy(function, force=force))
+            deployed.append(_deploy(function, worker, force=force))
     if as_json:
         print_json(deployed)
         return
@@ -63,9 +66,9 @@ def decorated(file: Path) -> list[RemoteFunction[..., Any]]:
     return functions
 
 
-def _deploy(function: RemoteFunction[..., Any], *, force: bool) -> dict[str, Any]:
+def _deploy(function: RemoteFunction[..., Any], worker: RemoteWorker | None, *, force: bool) -> dict[str, Any]:
     try:
-        return function.deploy(force=force)
+        return function.deploy(force=force, worker=worker)
     except DeployFailed as error:
         raise Failure(f"{function.name} cannot be deployed", why=str(error)) from None
     except NoWorker as error:

@@ -17,6 +17,7 @@ import msgspec
 from sockd.errors import (
     FunctionFailed,
     HostFailed,
+    KeyNeeded,
     MethodNotAllowed,
     NoCapacity,
     SockdError,
@@ -78,6 +79,8 @@ def failure(error: BaseException, request_id: str) -> Answer:
         fields += field("retry-after", error.retry_after_s)
     elif isinstance(error, NoCapacity):
         fields += "retry-after: 1\r\n"
+    elif isinstance(error, KeyNeeded):
+        fields += field("www-authenticate", error.challenge)
     elif isinstance(error, MethodNotAllowed):
         fields += field("allow", error.allow)
     return Answer(error.status, fields, error_body(error, request_id))

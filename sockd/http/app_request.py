@@ -29,14 +29,20 @@ class NoWebSockets(SockdError):
         super().__init__("WebSockets are not offered; server-sent events are: an answer that streams")
 
 
-def app_request(exchange: Exchange, root_path: bytes, raw_path: bytes, query: bytes, body: bytes) -> dict[str, Any]:
+def app_request(
+    exchange: Exchange, root_path: bytes, raw_path: bytes, query: bytes, body: bytes, *, without: bytes = b""
+) -> dict[str, Any]:
     """The value of `details["http"]` (`sockd.invoke_request`).
 
-    Args: root_path: where the app is mounted; raw_path: what follows it, undecoded.
+    Args: root_path: where the app is mounted; raw_path: what follows it, undecoded; without: a header that it is not told.
     Raises: NoWebSockets."""
     head, transport = exchange.head, exchange.connection.transport
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-    headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in head.headers if name not in DROPPED]
+    headers = [
+        [name.decode("latin-1"), value.decode("latin-1")]
+        for name, value in head.headers
+        if name not in DROPPED and name != without
+    ]
     if any(name == "sec-websocket-key" for name, _ in headers):  # the upgrade itself is not in this head any more
         raise NoWebSockets
     if body or head.method in (b"POST", b"PUT", b"PATCH"):

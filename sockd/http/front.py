@@ -5,7 +5,8 @@
     ANY /run/<name>[:version or alias][/path][?query]
                            of a web app: what follows the name is its own
     GET /healthz  /status  /metrics
-                           these three also over a Unix socket of the state directory, which only root can put there
+                           these three also over a Unix socket of the state directory, which only root can put there;
+                           who may use all but the first: `sockd.http.callers`
     /2015-03-31/...        AWS's Lambda API (`sockd.http.aws`)
     /url/<id>/...          function URLs (`sockd.http.urls`), which have names of their own, too
     /  /functions/<name>   the page for people (`sockd.http.page`), where there is one
@@ -31,6 +32,7 @@ from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
 from sockd.http.body import Body
+from sockd.http.callers import AUTHORIZATION, Callers, Door
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange, why_cancelled
 from sockd.http.head import Head, length_of
@@ -49,8 +51,13 @@ from sockd.telemetry import Ending, Invocation
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
 _RUN = b"/run/"
-_RUN_TARGET = re.compile(rb"/run/([A-Za-z0-9_-]{1,64})(?::(\$LATEST|[A-Za-z0-9_-]{1,128}))?(/[^?]*)?(?:\?(.*))?")
+_RUN_TARGET = re.compile(
+    rb"/run/([A-Za-z0-9_-]{1,64})(?:(?::|%3[Aa])((?:\$|%24)LATEST|[A-Za-z0-9_-]{1,128}))?(/[^?]*)?(?:\?(.*))?"
+)
+"""Of what a client may quote in a path, : and $ mean the same quoted."""
 Page = Callable[[], Answer | Awaitable[Answer]]
+_DOORS: dict[bytes, Door] = {b"/status": "status", b"/metrics": "metrics"}
+NO_SUCH_PAGE = "no such page; a function is at /run/<name>"
 _NOTED = HEADERS | trace_context.HEADERS
 _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
@@ -64,12 +71,13 @@ class Called:
         """Args: target: as `_RUN_TARGET` matched it."""
         self._target = target
         self.name = target[1].decode()
-        self.qualifier = target[2].decode() if target[2] else ""
+        self.qualifier = target[2].decode().replace("%24", "$") if target[2] else ""
 
-    def as_http(self, exchange: Exchange, body: bytes) -> dict[str, Any]:
-        """The request for a web app."""
-        name, qualifier, path, query = self._target.groups(b"")
-        return app_request(exchange, _RUN + name + (b":" + qualifier if qualifier else b""), path, query, body)
+    def as_http(self, exchange: Exchange, body: bytes, *, without: bytes = b"") -> dict[str, Any]:
+        """The request for a web app. Args: without: a header that is not the app's."""
+        path, query = (part or b"" for part in self._target.group(3, 4))
+        root_path = f"/run/{self.name}{f':{self.qualifier}' if self.qualifier else ''}".encode()
+        return app_request(exchange, root_path, path, query, body, without=without)
 
 
 class NoSuchPage(SockdError):
@@ -77,16 +85,6 @@ class NoSuchPage(SockdError):
 
     status = 404
     error_type = "ResourceNotFoundException"
-
-
-class RunClosed(SockdError):
-    """`/run` is closed."""
-
-    status = 403
-    error_type = "AccessDeniedException"
-
-    def __init__(self) -> None:
-        super().__init__("/run is closed on this worker (http.run = false); use AWS's Invoke, or a function URL")
 
 
 class Site(Protocol):
@@ -109,9 +107,12 @@ class Front:
         url_door: UrlDoor | None = None,
         site: Site | None = None,
         replays: Replays | None = None,
+        callers: Callers | None = None,
     ) -> None:
-        """Args: replays: of another door, so that a request that comes again through this one is known; None: of its own."""
+        """Args: replays: of another door, so that a request that comes again through this one is known; None: of its own;
+        callers: who may call; None: as the configuration says, without keys."""
         self.worker = worker
+        self._callers = callers or Callers(config)
         self._lambda_api = lambda_api
         self._url_door = url_door
         self.replays = replays or (lambda_api.replays if lambda_api is not None else Replays(config))
@@ -119,11 +120,11 @@ class Front:
         self.max_payload_bytes = config.max_payload_bytes
         self._config = config
         self._host_allowed = host_check(config.listen)
-        self._pages: dict[bytes, Page] = {b"/healthz": self._healthz}
-        if config.status:
-            self._pages[b"/status"] = lambda: json_answer(worker.status())
-        if config.metrics:
-            self._pages[b"/metrics"] = self._metrics
+        self._pages: dict[bytes, Page] = {
+            b"/healthz": self._healthz,
+            b"/status": lambda: json_answer(worker.status()),
+            b"/metrics": self._metrics,
+        }
         self.refused: dict[str, int] = {}
         """Requests answered here without reaching the worker, by error type."""
 
@@ -177,9 +178,8 @@ class Front:
         """A function, or a page.
 
         Args: called: the target, as `_RUN_TARGET` matched it.
-        Raises: BadRequest, MethodNotAllowed, NoSuchPage, RunClosed."""
+        Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
         if called:
-            self._check_run()
             return Called(called)
         path, query = head.path_and_query()
         if path.startswith(_RUN):
@@ -187,18 +187,23 @@ class Front:
             called = _RUN_TARGET.fullmatch(path + b"?" + query)
             if called is None:
                 raise BadRequest("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, perhaps with :VERSION or :ALIAS")
-            self._check_run()
             return Called(called)
         page = self._pages.get(path)
         if page is None:
-            raise NoSuchPage("no such page; a function is at /run/<name>")
+            raise NoSuchPage(NO_SUCH_PAGE)
         if head.method != b"GET":
             raise MethodNotAllowed(head.method.decode(), "GET")
         return page
 
-    def _check_run(self) -> None:
-        if not self._config.run:
-            raise RunClosed
+    def check_caller(self, target: Called | Page, connection: Connection, head: Head) -> bool:
+        """Whether this request may have its target. Returns: as `Callers.check_call`.
+
+        Raises: RunClosed, KeyNeeded, KeyNotEnough, NoSuchPage."""
+        if isinstance(target, Called):
+            return self._callers.check_call(target.name, connection, head)
+        if (door := _DOORS.get(head.path_and_query()[0])) is not None:
+            self._callers.check_read(door, connection, head, NoSuchPage(NO_SUCH_PAGE))
+        return False
 
     def _healthz(self) -> Answer:
         if self.worker.draining:
@@ -224,6 +229,8 @@ class FrontExchange(Exchange):
     """Ends an invocation that is no task."""
     _sink: StreamedAnswer | None = None
     """Who takes its answer."""
+    _has_key = False
+    """Its Authorization header is the worker's to see, and no app's."""
 
     def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
         super().__init__(connection, head)
@@ -232,7 +239,9 @@ class FrontExchange(Exchange):
         self.max_body_bytes = front.max_payload_bytes
         try:
             self._asked = front.check(head)
-            self._aim(front.route(head, called))
+            target = front.route(head, called)
+            self._has_key = front.check_caller(target, connection, head)
+            self._aim(target)
         except SockdError as error:
             self._aim(error)
 
@@ -346,7 +355,7 @@ class FrontExchange(Exchange):
         called, body = self._target, self._body
         assert isinstance(called, Called)
         assert isinstance(body, bytes)
-        return called.as_http(self, body), body
+        return called.as_http(self, body, without=AUTHORIZATION if self._has_key else b""), body
 
 
 async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:

@@ -1,6 +1,6 @@
 """The management door's route for settings of a function that change without its code.
 
-    PATCH /functions/{name}/settings    {"timeout_s"?, "init_timeout_s"?, "memory_mb"?, "concurrency"?}
+    PATCH /functions/{name}/settings    {"timeout_s"?, "init_timeout_s"?, "memory_mb"?, "concurrency"?, "run"?}
 
 A change is a new version. Owns nothing.
 """
@@ -14,13 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sockd.config import RunRule
 from sockd.http.answers import json_answer
 from sockd.http.typed_routes import function_name, respond, typed_routes
 from sockd.http.uploads import read_json
 from sockd.telemetry import FunctionInfo
 
 _MAX_BODY_BYTES = 4096
-_REFUSED = 'send {{"timeout_s": S, "init_timeout_s": S, "memory_mb": MB, "concurrency": N}}, or some of it'
+_REFUSED = 'send {{"timeout_s": S, "init_timeout_s": S, "memory_mb": MB, "concurrency": N, "run": open|keys|off}}, or some of it'
 
 
 class SettingsApi(Protocol):
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     init_timeout_s: float | None = None
     memory_mb: int | None = None
     concurrency: int | None = None
+    run: RunRule | None = None
 
 
 def routes(worker: SettingsApi) -> list[Route]:

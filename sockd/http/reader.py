@@ -11,7 +11,7 @@ import httptools
 
 from sockd.http.head import Head, Headers
 from sockd.http.limits import ConnectionLimits
-from sockd.http.refusals import BODY_TOO_LARGE, HEAD_TOO_LARGE, MALFORMED, NO_ROOM, Refusal
+from sockd.http.refusals import BODY_TOO_LARGE, HEAD_TOO_LARGE, MALFORMED, NO_ROOM, NO_SUCH_CODING, Refusal
 
 _log = logging.getLogger("sockd.http")
 
@@ -109,9 +109,18 @@ class RequestReader:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        name = name.lower()
+        if name == b"transfer-encoding" and self._is_coded(value):
+            raise _Refused(NO_SUCH_CODING)
+        self._headers.append((name, value))
         if len(self._headers) > self.limits.headers:  # each costs several times its bytes
             raise _Refused(HEAD_TOO_LARGE)
+
+    def _is_coded(self, value: bytes) -> bool:
+        """Whether a body would be read that is compressed inside of its chunks. (Lists that do not end in chunked the parser
+        refuses: the body of those has no end.)"""
+        *others, last = (coding.strip().lower() for coding in value.split(b","))
+        return last == b"chunked" and bool(others or any(name == b"transfer-encoding" for name, _ in self._headers))
 
     def on_headers_complete(self) -> None:
         parser, limit_bytes = self._parser, self.limits.head_bytes

@@ -30,6 +30,11 @@ def refusal(status: int, error_type: str, message: str) -> Refusal:
 
 
 MALFORMED = refusal(400, "InvalidRequestContentException", "this is not an HTTP/1.1 request that has one meaning")
+NO_SUCH_CODING = refusal(
+    501,
+    "NotImplementedException",
+    "no transfer coding but chunked is offered; say Content-Encoding of what is compressed, and the function reads it",
+)
 HEAD_TOO_LARGE = refusal(431, "RequestHeaderFieldsTooLarge", "the request line and headers are too large")
 BODY_TOO_LARGE = refusal(413, "RequestTooLargeException", "the body goes on and on after it was refused")
 TOO_SLOW = refusal(408, "RequestTimeout", "the request did not arrive in time")

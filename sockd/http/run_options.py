@@ -38,7 +38,7 @@ async def run_as_asked(
     events: EventsApi,
     replays: Replays,
     run: Callable[[], Awaitable[Answer]],
-    incarnation: Callable[[str], str],
+    incarnation: Callable[[str, str], str],
 ) -> Answer:
     """An answer as such a header wants it.
 
@@ -57,7 +57,7 @@ async def run_as_asked(
         return await run()
     # In whole, as a stream could not be told again.
     request.sink = None
-    about = ("run", request.name, incarnation(request.name), request.qualifier, key)
+    about = ("run", request.name, incarnation(request.name, request.qualifier), request.qualifier, key)
     return await replays.once(about, request.payload, run, strict=True, gone=request.gone or (lambda: False))
 
 

@@ -85,8 +85,8 @@ def _prepare(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
 
 
-def bind_unix(path: Path, mode: int = 0o600) -> socket.socket:
-    """A bound Unix socket, mode 0600 until it has this one. What a dead owner left at `path` is replaced.
+def bind_unix(path: Path, mode: int = 0o600, gid: int | None = None) -> socket.socket:
+    """A bound Unix socket of this group, mode 0600 until it has this one. What a dead owner left at `path` is replaced.
 
     The caller makes sure that no living owner is there (the state directory's lock does)."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -100,6 +100,8 @@ def bind_unix(path: Path, mode: int = 0o600) -> socket.socket:
             # Linux creates the file with the mode of the socket's own inode, so there is no moment of 0755 (unix_bind).
             os.fchmod(sock.fileno(), 0o600)
             sock.bind(short_path(directory, path.name))
+            if gid is not None:
+                os.chown(path.name, -1, gid, dir_fd=directory)
             os.chmod(path.name, mode, dir_fd=directory)  # nothing comes before `listen`
         except BaseException:
             sock.close()

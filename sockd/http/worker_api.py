@@ -106,8 +106,8 @@ class WorkerApi(Protocol):
     def call_key(self, name: str) -> bytes | None:
         """What a function's deployer signs calls with (`sockd.call_signature`); None: no calls of it are signed."""
 
-    def incarnation(self, name: str) -> str:
-        """What tells a function from one that had its name before and was removed; empty: there is none."""
+    def incarnation(self, name: str, qualifier: str = "") -> str:
+        """What tells a function from one that had its name before and was removed; empty: there is none, or no such version."""
 
     async def record(self, request: InvokeRequest) -> Mapping[str, Any]:
         """Run a function once in a new sandbox and tell what it read: `request_id`, `event`, `answer`, `reads`.

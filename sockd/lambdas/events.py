@@ -226,18 +226,23 @@ class Events:
                 raise BadRequest(f"{key} must be from 0 to {most}")
         for destination in (wanted.on_success, wanted.on_failure):
             if destination:
-                await self._check_destination(destination)
+                await self._check_destination(destination, wanted.function)
         config = msgspec.structs.replace(wanted, modified_at=self.clock.now())
         await self.store.run(lambda store: store.configs.put(config))
         self._dispatcher.configs[config.function, config.qualifier] = config
         return config
 
-    async def _check_destination(self, text: str) -> None:
-        """Raises: BadRequest."""
+    async def _check_destination(self, text: str, function: str) -> None:
+        """Args: function: whose events would end there. Raises: BadRequest."""
         target = parse_destination(text)
         if isinstance(target, DirectoryDestination):
             await in_thread(self._directories.check, target.name)
             return
+        if target.name == function:
+            raise BadRequest(
+                f"the destination {text[:200]!r} is the function itself, so that each event of it would bring another; name "
+                "another function, or say directory:NAME to have files written"
+            )
         try:
             self._functions.check(target.name, target.qualifier)
         except NoSuchFunction as error:

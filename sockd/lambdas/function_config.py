@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from sockd import toml
-from sockd.config import FunctionDefaults
+from sockd.config import FunctionDefaults, RunRule
 from sockd.errors import BadArchive, BadFunctionConfig, SecretsLocked
 from sockd.lambdas.archive import checked_path
 
@@ -142,6 +142,9 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     itself say otherwise."""
     methods: list[str] | None = None
     """HTTP methods by which it can be called; `*` is all. None: GET and POST, a web app by all."""
+    run: RunRule | None = None
+    """Who may call it at /run: everybody (open), those with a key (keys), nobody (off); None: as the worker's `http.run`, which
+    holds besides, so that this can only be stricter. Of all its versions, what was deployed last says it."""
     reuse_sandbox: bool = True
     """Whether a sandbox serves more than one request."""
     runtime: Literal["python", "provided"] | None = None
@@ -271,6 +274,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             concurrency=other.concurrency,
             queue_depth=other.queue_depth,
             reserved_memory_mb=other.reserved_memory_mb,
+            run=other.run,
             aws=aws if aws != AwsAttributes() else None,
         )
 

@@ -22,7 +22,7 @@ from initscripts.report import RunReport
 from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
-from sockd.config import Config
+from sockd.config import Config, RunRule
 from sockd.errors import BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.admission import Admission
@@ -82,6 +82,8 @@ class Functions:
             allowance_of=self._allowance,
             most=config.code.live_versions,
         )
+        self.run_rules: dict[str, RunRule] = {}
+        """Who may call a function at /run, of those that say so and do not say everybody."""
         self._unready: dict[str, FunctionRecord] = {}
         """Functions of an earlier daemon whose packages are not all there; they are installed when first asked for."""
 
@@ -98,6 +100,8 @@ class Functions:
                 self._unready[record.name] = record
                 if isinstance(error, SecretsLocked):
                     locked.append(record.name)
+                else:
+                    self._note_rule(record.name, FunctionConfig.from_json(record.config))
         if locked:
             key = self._registry.key_path
             _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
@@ -131,10 +135,13 @@ class Functions:
             del self._unready[name]
         return await self.get(name)
 
-    def incarnation(self, name: str) -> str:
-        """What tells a function from one that had its name before and was removed; empty: there is none."""
+    def incarnation(self, name: str, qualifier: str = "") -> str:
+        """What tells a function from one that had its name before and was removed; empty: there is none, or no such version or
+        alias. (The number of a version is not used again.)"""
         created_at = self._registry.created_at(name)
-        return "" if created_at is None else repr(created_at)
+        if created_at is None or (qualifier and not self.published.is_known(name, qualifier)):
+            return ""
+        return repr(created_at)
 
     def is_app(self, name: str) -> bool:
         """Whether a function is live and known to be a web app."""
@@ -260,6 +267,7 @@ class Functions:
     async def remove(self, name: str) -> None:
         """Forget a function; its requests under way end first. Raises: NoSuchFunction."""
         self._registry.delete(name)
+        self.run_rules.pop(name, None)
         self._unready.pop(name, None)
         function = self._live.pop(name, None)
         live = self.published.drop(name)
@@ -390,14 +398,22 @@ class Functions:
         self._unready.pop(name, None)
         if name in self._live:
             self._live[name].switch(version)
+            self._note_rule(name, version.config)
         else:
             self._open(version)
         return version
+
+    def _note_rule(self, name: str, config: FunctionConfig) -> None:
+        if config.run in (None, "open"):
+            self.run_rules.pop(name, None)
+        else:
+            self.run_rules[name] = config.run
 
     def _open(self, version: Version) -> None:
         """Make a function live. Raises: NoCapacity."""
         name = version.record.name
         self._live[name] = Function(version, self._caches, self._allowance(name, version.config))
+        self._note_rule(name, version.config)
 
     def _allowance(self, name: str, config: FunctionConfig | None = None) -> Allowance:
         """What all versions of a function share. Args: config: of what was deployed last. Raises: NoCapacity."""

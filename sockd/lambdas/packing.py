@@ -56,6 +56,7 @@ def pack_with_digest(
     files, directories = [], []
     walked = islice(_walk(directory, "", only), config.max_files + 1)
     found = [(path, mode) for path, mode in walked if path not in added]
+    _check_sizes(directory, [path for path, _ in found], config)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for count, (path, mode) in enumerate(sorted([*found, *((path, FILE) for path in added)]), start=1):
             if count > config.max_files:
@@ -81,6 +82,18 @@ def pack_with_digest(
         raise BadArchive(f"{directory} packs to {buffer.tell()} bytes; the limit is {config.max_zip_bytes}")
     tree = Tree(tuple(sorted(files, key=lambda file: file.path)), tuple(sorted(directories)))
     return buffer.getvalue(), tree.digest()
+
+
+def _check_sizes(directory: Path, paths: Sequence[str], config: CodeConfig) -> None:
+    """Before anything is read. Raises: BadArchive, OSError."""
+    sizes = {path: os.stat(directory / path, follow_symlinks=False).st_size for path in paths if not path.endswith("/")}
+    total = sum(sizes.values())
+    if total > config.max_code_bytes:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise BadArchive(
+            f"{directory} holds {total} bytes, and the limit is {config.max_code_bytes}; the largest file is {largest!r} with "
+            f"{sizes[largest]}"
+        )
 
 
 def _beginning(path: Path, size: int) -> bytes:

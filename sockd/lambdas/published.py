@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
+from sockd.errors import NoSuchVersion
 from sockd.lambdas.aliases import LATEST, number_of
 from sockd.lambdas.allowance import Allowance
 from sockd.lambdas.function import Caches, Function
@@ -50,6 +51,16 @@ class Published:
             return None
         number = number_of(qualifier)
         return number_of(self._registry.aliases.get(name, qualifier).pick(draw)) if number is None else number
+
+    def is_known(self, name: str, qualifier: str) -> bool:
+        """Whether there is such a version or alias."""
+        try:
+            number = self.resolve(name, qualifier, 0.0)
+            if number is not None:
+                self._registry.publications.get(name, number)
+        except NoSuchVersion:
+            return False
+        return True
 
     async def get(self, name: str, number: int) -> Function:
         """A live published version. Raises: NoSuchVersion; InstallFailed, when lost packages cannot be had again."""

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from sockd.remote.errors import NoWorker
 from sockd.remote.starting import PATIENCE, Patience, Waiting
+from sockd.remote.workers import RemoteWorker
 
 DEFAULT_STATE_DIR = "/var/lib/sockd"
 EXAMPLE_URL = "http://127.0.0.1:5000"
@@ -85,18 +86,26 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def manage(
-    method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    worker: RemoteWorker | None = None,
 ) -> tuple[int, bytes]:
-    """One request to the management socket: status and body. Raises: NoWorker, PermissionError."""
+    """One request to the management socket, or to a worker elsewhere: status and body. Raises: NoWorker, PermissionError."""
     file = state_dir() / "sockd.sock"
     try:
-        with closing(UnixConnection(file)) as connection:
-            connection.request(method, path, body, dict(headers or {}))
+        with closing(UnixConnection(file) if worker is None else worker.connection()) as connection:
+            own = worker.headers if worker is not None else {}
+            path = f"{worker.prefix}{path}" if worker is not None else path
+            connection.request(method, path, body, {**(headers or {}), **own})
             response = connection.getresponse()
             return response.status, response.read()
     except PermissionError:
         raise
     except (OSError, http.client.HTTPException) as error:
+        if worker is not None:
+            raise NoWorker(f"no worker answers at {worker.url}: {error}") from error
         raise NoWorker(f"no worker answers at {file}; start one: sudo sockd up") from error
 
 

@@ -16,6 +16,7 @@ from sockd.printable import printable
 from sockd.remote.connections import local_url, manage
 from sockd.remote.errors import DeployFailed, NameTaken, NoWorker
 from sockd.remote.source import Packed
+from sockd.remote.workers import RemoteWorker
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -52,13 +53,17 @@ def deployed(name: str) -> dict[str, Any] | None:
     return found
 
 
-def deploy(name: str, code: Packed, deployer: Deployer, *, force: bool = False) -> dict[str, Any]:
+def deploy(
+    name: str, code: Packed, deployer: Deployer, *, force: bool = False, worker: RemoteWorker | None = None
+) -> dict[str, Any]:
     """Deploy; what the worker says of the function.
 
-    Args: force: although the function was deployed from another source. Raises: NameTaken, DeployFailed, NoWorker."""
+    Args: force: although the function was deployed from another source; worker: one elsewhere.
+    Raises: NameTaken, DeployFailed, NoWorker."""
     overrides = json.dumps({"deployer": deployer.fields, **({"force": True} if force else {})})
     try:
-        _, body = manage("PUT", f"/functions/{quote(name)}", code.archive, {"x-sockd-overrides": overrides})
+        path = f"/functions/{quote(name)}"
+        _, body = manage("PUT", path, code.archive, {"x-sockd-overrides": overrides}, worker)
     except PermissionError:
         raise DeployFailed("only root deploys: sudo sockd deploy FILE.py") from None
     last: dict[str, Any] = json.loads(body.splitlines()[-1])

@@ -16,6 +16,7 @@ from sockd.remote import calling, deploying, mapping, source
 from sockd.remote.connections import UNIX, worker_url
 from sockd.remote.errors import DeployFailed
 from sockd.remote.values import key_of
+from sockd.remote.workers import RemoteWorker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,12 +97,12 @@ class RemoteFunction(Generic[P, R]):
             label=self.name if mapping.is_watched(progress) else None,
         )
 
-    def deploy(self, *, force: bool = False) -> dict[str, Any]:
+    def deploy(self, *, force: bool = False, worker: RemoteWorker | None = None) -> dict[str, Any]:
         """Deploy it now, changed or not; what the worker says of it.
 
-        Args: force: although the worker's function of this name was deployed from another source.
+        Args: force: although the worker's function of this name was deployed from another source; worker: one elsewhere.
         Raises: NameTaken, DeployFailed, NoWorker."""
-        return deploying.deploy(self.name, self._packed(), self._deployer(), force=force)
+        return deploying.deploy(self.name, self._packed(), self._deployer(), force=force, worker=worker)
 
     def _ready(self) -> calling.Target:
         with self._lock:

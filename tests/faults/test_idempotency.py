@@ -48,6 +48,37 @@ def test_a_key_is_bound_to_its_function(house: PrivateWorker, happened: Happened
 
 @case(
     "K13",
+    "keys are answered by a version and by an alias; both are removed, and the keys come again, on /run and as an SDK's id",
+    expect="404: what is gone answers nothing",
+)
+def test_a_key_is_bound_to_its_version(house: PrivateWorker, happened: Happened) -> None:
+    daemon = house.daemon
+    house.deploy("shop", "def f(event): return 'version 1'")
+    assert daemon.manage("POST", "/functions/shop/versions", b"{}").status == 200
+    assert daemon.manage("PUT", "/functions/shop/aliases/live", b'{"version": "1"}').status == 200
+    sdk = {"amz-sdk-invocation-id": "a-call"}
+    asked = [
+        ("/run/shop:1", KEY),
+        ("/run/shop:live", KEY),
+        ("/2015-03-31/functions/shop:1/invocations", sdk),
+        ("/2015-03-31/functions/shop/invocations?Qualifier=live", sdk),
+    ]
+
+    def answers() -> list[tuple[int, bool]]:
+        got = [daemon.request("POST", path, "{}", headers) for path, headers in asked]
+        return [(answer.status, "x-sockd-replayed" in answer.headers) for answer in got]
+
+    assert answers() == [(200, False)] * 4
+    assert answers() == [(200, True)] * 4
+    assert daemon.manage("DELETE", "/functions/shop/aliases/live").status == 200
+    assert daemon.manage("DELETE", "/functions/shop/versions/1").status == 200
+    told = answers()
+    happened(str(told))
+    assert told == [(404, False)] * 4
+
+
+@case(
+    "K13",
     "two clients wait under one key behind a full function; the first hangs up",
     expect="the second runs the request and gets its answer",
 )

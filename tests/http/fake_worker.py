@@ -254,7 +254,7 @@ class FakeWorker:
             raise ERRORS["raises"]()
         return msgspec.structs.replace(invocation(b""), streamed=True)
 
-    def incarnation(self, name: str) -> str:
+    def incarnation(self, name: str, qualifier: str = "") -> str:
         return "first"
 
     def is_app(self, name: str) -> bool:

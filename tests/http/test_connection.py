@@ -72,6 +72,27 @@ async def test_a_request_without_one_meaning_is_refused_and_the_connection_close
     assert worker.invoked == []
 
 
+@pytest.mark.parametrize(
+    "codings",
+    [b"gzip, chunked", b"GZIP,Chunked", b"gzip\r\nTransfer-Encoding: chunked", b", chunked"],
+)
+async def test_a_body_that_is_coded_inside_of_its_chunks_is_a_501(
+    serve: Serve, worker: FakeWorker, codings: bytes
+) -> None:
+    async with raw((await serve()).port) as client:
+        head = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: " + codings
+        reply = await client.ask(head + b"\r\n\r\n4\r\n\x1f\x8b\x08\x00\r\n0\r\n\r\n")
+        assert reply.status == 501 and "Content-Encoding" in reply.json["errorMessage"]
+        assert await client.rest() == b""
+    assert worker.invoked == []
+
+
+async def test_one_coding_may_be_spelled_in_any_case(serve: Serve) -> None:
+    async with raw((await serve()).port) as client:
+        head = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: Chunked\r\n\r\n"
+        assert (await client.ask(head + b"1\r\n7\r\n0\r\n\r\n")).json == 7
+
+
 async def test_pipelined_requests_are_answered_in_order(serve: Serve, worker: FakeWorker) -> None:
     async with raw((await serve()).port) as client:
         client.send(post("/run/slow", b"1") + post("/run/echo", b"2") + get("/healthz") + post("/run/echo", b"3"))

@@ -315,8 +315,20 @@ async def test_what_needs_no_key_can_be_closed(path: str) -> None:
     await server.aclose(0)
 
 
+@pytest.mark.parametrize("target", ["echo:$LATEST", "echo:%24LATEST", "echo%3A$LATEST", "echo%3a%24LATEST", "echo%3A1"])
+async def test_a_qualifier_may_be_quoted(client: Raw, worker: FakeWorker, target: str) -> None:
+    reply = await client.ask(post(f"/run/{target}", b"5"))
+    assert (reply.status, reply.json) == (200, 5)
+
+
+@pytest.mark.parametrize("target", ["echo:%24OTHER", "echo:%2524LATEST", "echo%3B1", "echo%00", "e%63ho", "echo:%31"])
+async def test_nothing_else_is_decoded(client: Raw, worker: FakeWorker, target: str) -> None:
+    assert (await client.ask(post(f"/run/{target}", b"5"))).status == 400
+    assert worker.invoked == []
+
+
 def test_a_worker_that_others_reach_says_what_is_open_to_them() -> None:
     assert open_without_key(HttpConfig()) == ""
     told = open_without_key(HttpConfig(listen="0.0.0.0:5000", status=False))
     assert told == "/run (http.run = false closes it), /metrics (http.metrics = false closes it)"
-    assert open_without_key(HttpConfig(listen="0.0.0.0:5000", run=False, status=False, metrics=False)) == ""
+    assert open_without_key(HttpConfig(listen="0.0.0.0:5000", run=False, status=False, metrics="keys")) == ""

@@ -401,7 +401,7 @@ def test_a_link_does_not_pack(tmp_path: Path) -> None:
 
 def test_a_directory_over_the_limits_does_not_pack(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(bytes(1000))
-    with pytest.raises(BadArchive, match="more than 999 bytes"):
+    with pytest.raises(BadArchive, match="holds 1000 bytes, and the limit is 999"):
         pack(tmp_path, CodeConfig(max_code_bytes=999))
     with pytest.raises(BadArchive, match="more than 0 files"):
         pack(tmp_path, CodeConfig(max_files=0))

@@ -3,8 +3,8 @@
 A function whose network is the host's reaches this port, and so does every web page that the user of this machine looks
 at. Whoever can deploy runs code; whoever can read a function's settings knows its secrets. So:
 
-    POLICY: with keys, every request is signed with one of them. Without keys, Invoke alone is open, which `/run` is as
-    well, and only to a worker that listens on loopback; off loopback a worker without keys does not start.
+    POLICY: with keys, every request is signed with one of them. Without keys, Invoke alone is open, where `/run` is as
+    well (`sockd.http.callers`), and only to a worker that listens on loopback; off loopback a worker without keys does not start.
 
 Owns the keys. A signature covers method, path, query, host, the x-amz-* headers and the body; it holds for 15 minutes.
 """
@@ -54,6 +54,11 @@ class Access:
                 '"SECRET", for requests to be signed with, or set lambda_api.enabled = false and serve /run alone'
             )
         return cls(config.keys)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether requests must be signed."""
+        return self._verifier is not None
 
     def check_head(self, operation: Operation, headers: Mapping[str, str]) -> None:
         """Refuse what no body can make right, before any of it is read. Raises: AccessDenied."""

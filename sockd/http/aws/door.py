@@ -35,6 +35,7 @@ from sockd.http.aws.urls import UrlOperations
 from sockd.http.aws.versions import VersionOperations
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.body import Body
+from sockd.http.callers import Callers
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange, why_cancelled
 from sockd.http.head import Head
@@ -75,10 +76,13 @@ class Admitted(NamedTuple):
 class LambdaApi:
     """A part of the front's application."""
 
-    def __init__(self, worker: LambdaWorker, access: Access, config: Config, tmp: Path) -> None:
-        """Args: tmp: a directory for uploads, on the disk of the state directory."""
+    def __init__(
+        self, worker: LambdaWorker, access: Access, config: Config, tmp: Path, callers: Callers | None = None
+    ) -> None:
+        """Args: tmp: a directory for uploads, on the disk of the state directory; callers: who may call without a signature."""
         self._worker = worker
         self._access = access
+        self._callers = callers or Callers(config.http)
         self._config = config.http
         self._host_allowed = host_check(config.http.listen)
         self._max_payload_bytes = config.http.max_payload_bytes
@@ -120,6 +124,8 @@ class LambdaApi:
         method = head.method.decode()
         operation, segments = route(method, path, query)
         self._access.check_head(operation, headers)
+        if operation in EVENTS and not self._access.has_keys:
+            self._callers.check_unsigned(function_named(segments[0]).name)
         limit, is_upload = SETTINGS_BYTES, False
         if operation in EVENTS:
             limit = self._max_payload_bytes
@@ -153,7 +159,7 @@ class LambdaApi:
                 return await self._run(admitted, body, request_id, exchange)
             if admitted.operation in EVENTS:
                 # Of what creates or removes the function, a retry is to find its answer all the same.
-                key = (*key, self._incarnation(admitted.segments[0]))
+                key = (*key, self._incarnation(admitted))
             return await self.replays.once(
                 key, body, lambda: self._run(admitted, body, request_id, exchange), strict=False
             )
@@ -164,9 +170,11 @@ class LambdaApi:
         except Exception as error:
             return refusal(error, request_id_text(request_id))
 
-    def _incarnation(self, segment: str) -> str:
+    def _incarnation(self, admitted: Admitted) -> str:
+        query = parse_qs(admitted.signed.query, keep_blank_values=True, max_num_fields=100)
         try:
-            return self._worker.incarnation(function_named(segment).name)
+            named = function_named(admitted.segments[0], query.get("Qualifier", [None])[0])
+            return self._worker.incarnation(named.name, named.qualifier or "")
         except SockdError:
             return ""  # the operation will say what is wrong
 

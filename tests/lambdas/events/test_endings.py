@@ -63,14 +63,25 @@ async def test_a_record_is_the_event_of_another_function(house: House) -> None:
 
 
 async def test_functions_that_feed_each_other_are_stopped(house: House) -> None:
-    house.functions.do["f"] = lambda payload: b"1"
+    house.functions.do["f"] = house.functions.do["g"] = lambda payload: b"1"
     async with house.open() as events:
-        await events.put_event_config(EventInvokeConfig(function="f", on_success="f"))
+        await events.put_event_config(EventInvokeConfig(function="f", on_success="g"))
+        await events.put_event_config(EventInvokeConfig(function="g", on_success="f"))
         await events.accept("f", "", b"{}", source="aws")
         await all_over(events, house.clock)
         assert len(house.functions.ran) == 17
         (letter,) = await events.dead_letters.last(None, 10)
         assert "DeliveryFailed" in letter["reason"]
+
+
+@pytest.mark.parametrize("destination", ["f", "f:1", "arn:aws:lambda:eu-central-1:123456789012:function:f"])
+@pytest.mark.parametrize("side", ["on_success", "on_failure"])
+async def test_a_function_is_no_destination_of_its_own(house: House, side: str, destination: str) -> None:
+    house.functions.do["f"] = lambda payload: b"1"
+    async with house.open() as events:
+        with pytest.raises(errors.BadRequest, match="is the function itself"):
+            await events.put_event_config(EventInvokeConfig(function="f", **{side: destination}))
+        assert events.event_configs("f") == []
 
 
 @pytest.mark.parametrize("destination", ["file:///etc/cron.d", "directory:../x", "arn:aws:sqs:eu:1:q", "no such"])

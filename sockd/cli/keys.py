@@ -1,0 +1,79 @@
+"""`sockd keys`: what clients on other machines may do, each with a key of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from sockd.cli.client import Management, state_dir_option
+from sockd.cli.output import echo, json_option, print_json, print_table, say
+
+RIGHTS = ("read", "invoke", "deploy")
+
+
+@click.group()
+def keys() -> None:
+    """Make, list and revoke the keys of this worker, on its own host.
+
+    A key is for sockd login and for /run, /status and /metrics where these ask for one."""
+
+
+@keys.command()
+@click.argument("name")
+@click.option(
+    "--may",
+    multiple=True,
+    type=click.Choice(RIGHTS),
+    required=True,
+    help="What it allows; may be given again. deploy: to remove and configure, too; read: logs and events, too.",
+)
+@click.option(
+    "--function", "functions", multiple=True, metavar="NAME", help="For this function only; may be given again."
+)
+@state_dir_option
+@json_option
+def add(name: str, may: tuple[str, ...], functions: tuple[str, ...], state_dir: Path, as_json: bool) -> None:
+    """Make a key and print it, once: the worker keeps its hash."""
+    wanted = json.dumps({"name": name, "may": may, "functions": functions}).encode()
+    made = Management(state_dir).call("POST", "keys", body=wanted)
+    if as_json:
+        print_json(made)
+        return
+    say(
+        f"the key {name!r} may {', '.join(may)}{' of ' + ', '.join(functions) if functions else ''}; it is not shown again:"
+    )
+    echo(made["key"])
+
+
+@keys.command("ls")
+@state_dir_option
+@json_option
+def ls(state_dir: Path, as_json: bool) -> None:
+    """List the keys, without their secrets."""
+    found = Management(state_dir).get("keys")
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            each["name"],
+            f"sockd_{each['id']}_",
+            ", ".join(each["may"]),
+            ", ".join(each["functions"]) or "all functions",
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(each["made_at"])),
+        )
+        for each in found
+    ]
+    print_table(("name", "begins with", "may", "for", "made"), rows)
+
+
+@keys.command()
+@click.argument("name")
+@state_dir_option
+def rm(name: str, state_dir: Path) -> None:
+    """Revoke a key: from the next request on it is none."""
+    Management(state_dir).call("DELETE", "keys", name)
+    echo(f"revoked {name}")
