@@ -288,7 +288,7 @@ def spare_limits(config: Config) -> Limits:
 
 
 def switch_favordynmods(setting: str, hierarchies: Hierarchies) -> None:
-    """Make cgroup moves cheap, machine-wide, unless that is switched off (DECISIONS.md, 2)."""
+    """Make cgroup moves cheap, machine-wide, unless that is switched off (ADR 0002)."""
     if setting == "off" or (setting == "auto" and not favordynmods.enabled_needed(hierarchies)):
         return
     try:
@@ -300,7 +300,7 @@ def switch_favordynmods(setting: str, hierarchies: Hierarchies) -> None:
 
 
 def open_idle_poll(setting: str) -> IdlePoll:
-    """What keeps processors awake while a sandbox is being started, where that is wanted and possible (DECISIONS.md, 4).
+    """What keeps processors awake while a sandbox is being started, where that is wanted and possible (ADR 0004).
 
     Raises: BadConfig."""
     if setting == "off" or (setting == "auto" and (os.cpu_count() or 1) > MOST_AWAKE):
@@ -314,7 +314,7 @@ def open_idle_poll(setting: str) -> IdlePoll:
 
 
 def open_hrtick(setting: str) -> HrTick:
-    """What has processors look often who should have them, where that is wanted and possible (DECISIONS.md, 40).
+    """What has processors look often who should have them, where that is wanted and possible (ADR 0040).
 
     Raises: BadConfig."""
     if setting == "off" or (setting == "auto" and tick_s() * 1e9 <= PERIOD_NS):
