@@ -49,6 +49,7 @@ from sockd.http.management import LIMITS, Management
 from sockd.http.managers import Managers, ManagersOnly
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
+from sockd.http.page.sources import WorkerSources
 from sockd.http.request_ids import request_id_text
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp, bind_unix, parse_listen, url_of
@@ -382,6 +383,15 @@ def open_without_key(config: HttpConfig) -> str:
     return ", ".join(f"/{name} (http.{name} = false closes it)" for name in doors)
 
 
+def _page(daemon: Daemon, access: PageAccess, config: Config) -> Page:
+    """The page for people."""
+    later = daemon.later
+    sources = WorkerSources(
+        daemon.versions, daemon.urls, later.events, later.schedules, config, worker_url=lambda: daemon.url
+    )
+    return Page(daemon, sources, access, viewers=config.page.viewers)
+
+
 async def _open_doors(
     daemon: Daemon,
     access: Access,
@@ -400,7 +410,7 @@ async def _open_doors(
     callers = Callers(config.http, keys, daemon.run_rules)
     lambda_api = LambdaApi(daemon, access, config, state.path / "tmp", callers) if config.lambda_api.enabled else None
     url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
-    page = Page(daemon, viewers, viewers=config.page.viewers) if viewers is not None else None
+    page = _page(daemon, viewers, config) if viewers is not None else None
     public = Front(daemon, config.http, lambda_api, url_door, page, callers=callers)
     front = HttpServer(
         public,

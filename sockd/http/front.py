@@ -88,7 +88,7 @@ class NoSuchPage(SockdError):
 
 
 class Site(Protocol):
-    """Pages of another application on this port, behind this door's rules of hosts."""
+    """Pages of another application on this port, behind this door's rules of hosts. It checks itself where requests come from."""
 
     def serves(self, head: Head) -> bool:
         """Whether a request is for it."""
@@ -139,15 +139,19 @@ class Front:
         return FrontExchange(connection, head, self, called)
 
     def _allowed(self, head: Head) -> bool:
-        """False: our own exchange will say why not."""
+        """Whether the site may answer; if not, our own exchange will say why.
+
+        The site judges by itself which pages a request may come from: its own may be in a sandbox, an origin of its own, of
+        which browsers say `cross-site`."""
         try:
-            self.check(head)
+            self.check(head, judge_site=False)
         except SockdError:
             return False
         return True
 
-    def check(self, head: Head) -> dict[bytes, bytes] | None:
-        """Returns: those of its headers that ask for more than an answer, if it has any: `run_options`, a trace's context.
+    def check(self, head: Head, *, judge_site: bool = True) -> dict[bytes, bytes] | None:
+        """Args: judge_site: whether pages of other sites are refused.
+        Returns: those of its headers that ask for more than an answer, if it has any: `run_options`, a trace's context.
 
         Raises: BadRequest, ForbiddenHost, CrossSite, NoServiceWorkers, RequestTooLarge."""
         host: bytes | None = None
@@ -165,7 +169,7 @@ class Front:
                 asked = {**(asked or {}), name: value}
             elif name == b"service-worker":
                 raise NoServiceWorkers
-            elif name == b"sec-fetch-site" and not may_come_from(value, head.method, self._config):
+            elif name == b"sec-fetch-site" and judge_site and not may_come_from(value, head.method, self._config):
                 raise CrossSite
         if host is None:
             if head.version != "1.0":

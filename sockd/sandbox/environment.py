@@ -12,7 +12,7 @@ OF_EXEC = {
     "PATH": PATH,
     "LANG": "C.UTF-8",
     "HOME": "/tmp",
-    # One thread a library: a BLAS pool that is alive at a fork is a hang in the child (DECISIONS.md, 1).
+    # One thread a library: a BLAS pool that is alive at a fork is a hang in the child (ADR 0001).
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",

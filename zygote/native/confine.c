@@ -1,6 +1,6 @@
 /* How a forked child becomes a handler sandbox, or a Zygote of its own, before any Python runs in it.
  *
- * The order is the contract (DESIGN 3): the cgroups first, so that every page is charged right (if the daemon moves it, while
+ * The order is the contract: the cgroups first, so that every page is charged right (if the daemon moves it, while
  * it goes on, as `await_move` says); then the root, the uid, the descriptors; last what cannot be taken back: capabilities,
  * no_new_privs, seccomp. A step that fails is told to the daemon and ends the child here: no half-confined child goes on.
  */

@@ -6,7 +6,7 @@
  *
  * os.fork() would need unshare(CLONE_NEWPID) and a setns() back, which a Zygote without capabilities over the farm's pid
  * namespace may not do (pid_namespaces(7)). A raw clone skips glibc's pthread_atfork handlers, which atfork.c runs, and leaves
- * its locks as they are; a Zygote is therefore single-threaded or judged by its canary (DESIGN 4, Forking). clone(2), not clone3: seccomp can read its flags.
+ * its locks as they are; a Zygote is therefore single-threaded or judged by its canary (ADR 0001). clone(2), not clone3: seccomp can read its flags.
  */
 
 #include "native.h"

@@ -1,16 +1,20 @@
 """The page at `/`: functions, the Zygote tree, caches, invocations and logs, for people with a browser.
 
-It reads the worker through `PageWorker` and changes nothing: no request of the page has an effect. HTML is made here, on the
-server, from the worker's data; scripts only exchange its parts when the server sends new ones. Everything that a function, a
-client or a package made up is text to it, never markup.
+It reads the worker through `PageWorker` and `PageSources` and changes nothing, but for test events, each of which invokes a
+function once. HTML is made here, on the server, from the worker's data; scripts exchange its parts when the server sends new
+ones, and sort and filter a table. Everything that a function, a client or a package made up is text to it, never markup.
 
     access      who may look
     words       numbers and strangers' text as people read them
-    views       the worker's data as the values of templates; `function_views` and `trace_view`, one function's, one invocation's
+    views       the worker's data as the values of templates; `function_views`, `trace_view`, `failure_views` and `event_views`,
+                those of one function, one invocation, the failures and the queue
+    sources     what is read of versions, URLs, schedules and events
+    sent_event  a test event: its form, its outcome
     charts      shares and moments as geometry
     rendering   Jinja's environment, loaded with the first page
     boards      parts of a page, rendered anew when their values change
     live        the streams that bring them to open pages
     assets      what is the same for everybody: style, scripts
+    responses   HTML, static files and their headers
     page        the application itself
 """

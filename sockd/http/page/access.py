@@ -9,11 +9,15 @@ very address, so that browsers think them one with this page. So:
     knows. Everywhere else, and on loopback if `page.ask_for_key` says so, it wants a key of `lambda_api.keys` as HTTP Basic
     credentials, and off loopback it is closed unless `page.enabled` says otherwise.
 
+    POLICY: a test event invokes a function, so it wants more: a token for this one function that stands in its page alone, and a
+    request that a browser sends from a page of this origin, or of none (the page in its sandbox). It is not offered where it
+    would open what is closed: where `/run` is closed, only a page that asks for a key has it.
+
     POLICY: a browser gets a page to show and not to read: it says which it is (Fetch Metadata), and no script can say so for
     it. Streams of events, for which browsers say no such thing, want a token that stands in the page alone. The page itself
     is out of reach of who opens it (Cross-Origin-Opener-Policy, or a sandbox where browsers do not know that value).
 
-Owns the token.
+Owns the tokens.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import base64
 import hmac
 import secrets
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -55,9 +60,18 @@ class NotForYou(SockdError):
 class PageAccess:
     """The rules of one worker."""
 
-    def __init__(self, keys: Mapping[str, str] | None, *, base_uid: int, engine_uid: int | None = None) -> None:
+    def __init__(
+        self,
+        keys: Mapping[str, str] | None,
+        *,
+        base_uid: int,
+        engine_uid: int | None = None,
+        takes_test_events: bool = True,
+    ) -> None:
         """Args: keys: one of them is asked for; None: none is, which is for loopback only."""
         self._keys = keys
+        self.takes_test_events = takes_test_events
+        self._secret = secrets.token_bytes(32)
         self.token = secrets.token_urlsafe(16)
         """What pages give the streams that they open, until the worker ends."""
         self._uids = range(base_uid - ENGINE_UIDS, base_uid + UIDS)
@@ -77,7 +91,12 @@ class PageAccess:
                 '"SECRET" (openssl rand -hex 20), or set page.enabled = false'
             )
         keys = config.lambda_api.keys if asks else None
-        return cls(keys, base_uid=config.sandbox.base_uid, engine_uid=config.initscripts.uid)
+        return cls(
+            keys,
+            base_uid=config.sandbox.base_uid,
+            engine_uid=config.initscripts.uid,
+            takes_test_events=asks or config.http.run is True,
+        )
 
     def check(self, request: Request) -> None:
         """Whether a page may be had. Raises: KeyNeeded, NotForYou."""
@@ -97,6 +116,23 @@ class PageAccess:
         """Whether a stream of events may be had. Raises: KeyNeeded, NotForYou."""
         self._check_who(request)
         if not hmac.compare_digest(request.query_params.get("token", "").encode(), self.token.encode()):
+            raise NotForYou("this page is from before the worker was started again: reload it")
+
+    def test_event_token(self, function: str) -> str:
+        """What a function's page gives the form of its test events, until the worker ends."""
+        return hmac.digest(self._secret, function.encode(), "sha256").hex()
+
+    def check_test_event(self, request: Request, function: str, token: str) -> None:
+        """Whether a function may be invoked. Raises: KeyNeeded, NotForYou."""
+        self.check(request)
+        if not self.takes_test_events:
+            raise NotForYou(
+                "/run is closed on this worker (http.run), and this page asks for no key, so it invokes nothing: use "
+                "`sockd invoke`, or set page.ask_for_key = true"
+            )
+        if not is_of_our_page(request):
+            raise NotForYou("test events are sent from the page of their function only")
+        if not hmac.compare_digest(token.encode(), self.test_event_token(function).encode()):
             raise NotForYou("this page is from before the worker was started again: reload it")
 
     def _check_who(self, request: Request) -> None:
@@ -125,3 +161,15 @@ class PageAccess:
         known = [hmac.compare_digest(given, f"{name}:{secret}".encode()) for name, secret in self._keys.items()]
         if not any(known):
             raise KeyNeeded("sign in with the name and the secret of a key of lambda_api.keys")
+
+
+def is_of_our_page(request: Request) -> bool:
+    """Whether a browser sends this from a page of ours, by what it says of where it comes from; no script can say so for it.
+
+    A page in a sandbox has an origin of its own, "null", as pages in other sandboxes do: the token tells them apart."""
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    if origin == "null":
+        return site in (None, "cross-site")
+    if site is not None:
+        return site == "same-origin"
+    return origin is not None and urlsplit(origin).netloc == request.headers.get("host")

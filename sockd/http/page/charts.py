@@ -18,6 +18,14 @@ class Piece(NamedTuple):
     title: str = ""
 
 
+class Tick(NamedTuple):
+    """A mark of a time axis."""
+
+    x: str
+    """In per cent of the width."""
+    ns: int
+
+
 class Column(NamedTuple):
     """One column of a row of them, in units of the view box."""
 
@@ -45,6 +53,14 @@ def span(kind: str, start: float, end: float, total: float, title: str = "") -> 
     x = min(max(100 * start / total, 0.0), 100 - LEAST)
     width = min(max(100 * (end - start) / total, LEAST), 100 - x)
     return Piece(kind, short(x), short(width), title)
+
+
+def ticks(total_ns: int) -> list[Tick]:
+    """The marks of an axis from 0 to `total_ns`: at most six, at multiples of 1, 2 or 5 times a power of ten."""
+    step = next(
+        multiple * 10**power for power in range(19) for multiple in (1, 2, 5) if multiple * 10**power * 5 >= total_ns
+    )
+    return [Tick(short(100 * at / total_ns), at) for at in range(0, total_ns + 1, step)] if total_ns > 0 else []
 
 
 def columns(values: Sequence[float], *, height: int, width: int) -> list[Column]:

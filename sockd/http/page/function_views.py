@@ -1,11 +1,16 @@
-"""One function as the values of templates: its last minute, its settings, the tail of its log.
+"""One function as the values of templates: its last minute, settings, versions, URLs, imports, the tail of its log.
 
-Pure but for reading the worker. Bounded: a page has so many bytes of a log, whatever was printed.
+Pure but for reading the worker. Bounded: a page has so many rows, and so many bytes of a log, whatever was printed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sockd.http.page import words
+from sockd.http.page.event_views import event_row, schedule_row
+from sockd.http.page.sources import PageSources
 from sockd.http.page.views import Values, spark
 from sockd.http.page.worker import PageWorker
 from sockd.lambdas.recent import SLOT_NS, SLOTS
@@ -15,6 +20,9 @@ from sockd.telemetry import LogRecord
 MAX_RECORDS = 30
 MAX_RECORD_BYTES = 4 << 10
 MAX_LOG_BYTES = 32 << 10
+MAX_ROWS = 20
+"""Of versions, deploys, schedules and dead letters each."""
+MAX_PACKAGES = 100
 
 
 def lately(worker: PageWorker, name: str) -> Values:
@@ -49,6 +57,90 @@ def facts(worker: PageWorker, name: str) -> Values:
         "deployed": words.day(info.updated_at),
         "deployed_stamp": words.stamp(info.updated_at),
         "packages": info.packages,
+    }
+
+
+async def registered(sources: PageSources, name: str) -> Values:
+    """Its versions, aliases, URLs and schedules, and its dead letters. Raises: NoSuchFunction."""
+    found = sources.versions(name)
+    schedules = sources.schedules(name)
+    dead = await sources.dead_letters(name, MAX_ROWS)
+    return {
+        "versions": [version_row(each, found) for each in reversed(found["versions"][-MAX_ROWS:])],
+        "deploys": [deploy_row(each) for each in found["deploys"][:MAX_ROWS]],
+        "aliases": [alias_row(each) for each in found["aliases"][:MAX_ROWS]],
+        "provisioned": [provision_row(each) for each in found["provisioned"][:MAX_ROWS]],
+        "urls": [each._asdict() for each in sources.urls(name)[:MAX_ROWS]],
+        "schedules": [schedule_row(each) for each in schedules[:MAX_ROWS]],
+        "dead": [event_row(each) for each in dead],
+    }
+
+
+def version_row(version: Mapping[str, Any], found: Mapping[str, Any]) -> Values:
+    """One published version."""
+    number = version["version"]
+    return {
+        "number": str(number),
+        "deploy": str(version["deploy"]),
+        "code": version["digest"][:12],
+        "published": words.day(version["published_at"]),
+        "description": version["description"],
+        "aliases": ", ".join(each["alias"] for each in found["aliases"] if leads_to(each, str(number))),
+    }
+
+
+def leads_to(alias: Mapping[str, Any], number: str) -> bool:
+    return alias["version"] == number or number in alias["canary"]
+
+
+def deploy_row(deploy: Mapping[str, Any]) -> Values:
+    """One deploy."""
+    return {
+        "deploy": str(deploy["deploy"]),
+        "code": deploy["digest"][:12],
+        "deployed": words.day(deploy["deployed_at"]),
+    }
+
+
+def alias_row(alias: Mapping[str, Any]) -> Values:
+    """Which versions an alias leads to."""
+    canary = "".join(f", {words.percent(share)} to version {number}" for number, share in alias["canary"].items())
+    return {"alias": alias["alias"], "leads": f"version {alias['version']}{canary}"}
+
+
+def provision_row(provision: Mapping[str, Any]) -> Values:
+    """Initialized sandboxes that are kept for a version or an alias."""
+    return {
+        "qualifier": provision["qualifier"],
+        "kept": f"{provision['available']} of {provision['wanted']} initialized sandboxes",
+        "reason": provision["reason"],
+    }
+
+
+def imports(worker: PageWorker, name: str) -> Values:
+    """What importing its packages costs, and which of them a Zygote has imported. Raises: NoSuchFunction."""
+    found = worker.imports(name)
+    packages = found["packages"]
+    return {
+        "imports": [import_row(each) for each in packages[:MAX_PACKAGES]],
+        "more_imports": max(len(packages) - MAX_PACKAGES, 0),
+        "seen": found["seen"],
+        "zygotes_allowed": found["zygotes_allowed"],
+        "passed_over": [
+            {"zygote": ", ".join(each["packages"]), "reason": each["reason"]} for each in found["passed_over"]
+        ],
+    }
+
+
+def import_row(package: Mapping[str, Any]) -> Values:
+    """One package: whether its import is spared, and if not, why."""
+    name, _, version = package["package"].partition("==")
+    return {
+        "name": name,
+        "version": version,
+        "ms": words.ms(package["ms"] * 1e6),
+        "in_zygote": package["in_zygote"],
+        "refused": package["refused"] or "",
     }
 
 

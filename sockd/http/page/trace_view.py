@@ -121,7 +121,13 @@ def waterfall(trace: Mapping[str, Any]) -> Values:
             }
         )
     answer = charts.span("answered", trace["answered_ns"] - start, trace["answered_ns"] - start, end - start)
-    return {"rows": rows, "more": max(len(spans) - MAX_SPANS, 0), "answer": answer, "axis": words.ms(end - start)}
+    return {
+        "rows": rows,
+        "more": max(len(spans) - MAX_SPANS, 0),
+        "answer": answer,
+        "axis": words.ms(end - start),
+        "ticks": [{"x": tick.x, "ms": words.tick(tick.ns)} for tick in charts.ticks(end - start)],
+    }
 
 
 def kind_of(name: str, track: str = "") -> str:

@@ -11,10 +11,11 @@ from typing import Any
 
 from sockd.http.page import charts, words
 from sockd.http.page.worker import PageWorker
-from sockd.spelling import size
+from sockd.spelling import size, span
 
 Values = dict[str, Any]
 MAX_FUNCTIONS = 100
+MAX_FOUND = 500
 MAX_INVOCATIONS = 20
 MAX_COLD = 12
 MAX_FAILED = 12
@@ -68,6 +69,12 @@ def functions(worker: PageWorker) -> Values:
     }
 
 
+def found_functions(worker: PageWorker, name: str) -> Values:
+    """Functions whose names contain a text, whatever its case."""
+    names = [info.name for info in worker.functions() if name.lower() in info.name.lower()]
+    return {"wanted": name, "names": names[:MAX_FOUND], "hidden": max(len(names) - MAX_FOUND, 0)}
+
+
 def function_row(row: Mapping[str, Any]) -> Values:
     """One function that had requests lately."""
     if not row["count"]:
@@ -109,8 +116,28 @@ def tree(worker: PageWorker) -> Values:
     root = told["root"]
     flat = list(flatten(root, 0)) if root is not None else []
     most = max((own(node) + node.get("shared_memory_bytes", 0) for _, node in flat), default=0)
-    refused = [{"package": each["package"], "reason": each["reason"]} for each in told["refused"]]
-    return {"rows": [tree_row(node, depth, most) for depth, node in flat], "refused": refused}
+    return {
+        "rows": [tree_row(node, depth, most) for depth, node in flat],
+        "refused": [refusal_row(each) for each in told["refused"]],
+        "passed_over": [
+            {"zygote": ", ".join(node["packages"]) or "root", "reason": reason}
+            for _, node in flat
+            for reason in node.get("passed_over", ())
+        ],
+    }
+
+
+def refusal_row(refusal: Mapping[str, Any]) -> Values:
+    """A package that no Zygote imports for now, and when one tries again."""
+    tries, retry_in_s = refusal.get("tries", 1), refusal.get("retry_in_s")
+    again = f"next try in {span(retry_in_s)}" if retry_in_s is not None else ""
+    failures = f"failed {tries} times" if tries > 1 else ""
+    return {
+        "package": refusal["package"],
+        "reason": refusal["reason"],
+        "zygote": refusal.get("zygote", ""),
+        "again": ", ".join(filter(None, (failures, again))),
+    }
 
 
 def flatten(node: Mapping[str, Any], depth: int) -> Iterable[tuple[int, Mapping[str, Any]]]:

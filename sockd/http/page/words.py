@@ -46,6 +46,12 @@ def ms(ns: float) -> str:
     return f"{value:.1f}" if value < 20 else grouped(round(value))
 
 
+def tick(ns: int) -> str:
+    """A mark of a time axis in ms, without digits that say nothing: 0, 0.05, 2.5, 1 500."""
+    value = ns / 1e6
+    return grouped(round(value)) if value >= 100 else f"{value:.6f}".rstrip("0").rstrip(".")
+
+
 def grouped(number: int) -> str:
     """A whole number with thin gaps between its thousands."""
     return f"{number:,}".replace(",", "\u202f")
@@ -58,6 +64,12 @@ def rate(per_second: float) -> str:
     if per_second < 0.1:
         return "<0.1"
     return f"{per_second:.1f}" if per_second < 10 else grouped(round(per_second))
+
+
+def first_line(text: str, limit: int) -> str:
+    """The beginning of a text, as far as its first line goes. Args: limit: most characters."""
+    line = text.lstrip().partition("\n")[0]
+    return f"{line[:limit]}…" if len(line) > limit else line
 
 
 def percent(share: float) -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sockd.http.aws.worker import Told
 from sockd.http.worker_api import WorkerApi
+from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.recent import Lately
 
 
@@ -16,3 +18,6 @@ class PageWorker(WorkerApi, Protocol):
 
     def lately(self, name: str) -> Lately:
         """What happened to a function in the last minute."""
+
+    async def invoke_told(self, request: InvokeRequest) -> Told:
+        """Run a function once, and tell what it printed. An error of the function is in the result; others raise SockdError."""

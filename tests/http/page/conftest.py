@@ -12,7 +12,7 @@ from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp
-from tests.http.page.fake_page_worker import FakePageWorker
+from tests.http.page.fake_page_worker import FakePageSources, FakePageWorker
 
 SANDBOX_UIDS = 0x10000000
 
@@ -24,7 +24,7 @@ def worker() -> FakePageWorker:
 
 @pytest.fixture
 def page(worker: FakePageWorker) -> Page:
-    return Page(worker, PageAccess(None, base_uid=SANDBOX_UIDS), viewers=2)
+    return Page(worker, FakePageSources(), PageAccess(None, base_uid=SANDBOX_UIDS), viewers=2)
 
 
 @pytest.fixture

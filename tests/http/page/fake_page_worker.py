@@ -1,19 +1,24 @@
-"""A worker for the page's tests: what it tells can be set to anything, hostile texts included."""
+"""A worker for the page's tests, and its events, versions and URLs: their texts can be set to anything, hostile ones included."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from sockd import errors
+from sockd.http.aws.worker import Told
+from sockd.http.page.sources import EventCounts, PageSources, UrlRow
 from sockd.http.page.worker import PageWorker
 from sockd.http.worker_api import Tree, TreeNode
+from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.dead_letters import NoSuchEvent
 from sockd.lambdas.recent import NOTHING, SLOTS, Lately
+from sockd.lambdas.schedule_table import Schedule
 from sockd.lambdas.traces import TraceKind
 from sockd.telemetry import FunctionInfo, LogRecord
-from tests.http.fake_worker import LIVE, TRACE, FakeWorker, info
+from tests.http.fake_worker import ERRORS, IMPORTS, LIVE, TRACE, FakeWorker, info, invocation
 
 MS = 1_000_000
 REQUEST_ID = TRACE["request_id"]
@@ -72,10 +77,20 @@ class FakePageWorker(FakeWorker):
 
     def tree(self) -> Tree:
         child = TreeNode(
-            packages=["numpy==2.3.0", f"{self.text}==1"], unique_memory_bytes=9 << 20, shared_memory_bytes=1
+            packages=["numpy==2.3.0", f"{self.text}==1"],
+            unique_memory_bytes=9 << 20,
+            shared_memory_bytes=1,
+            passed_over=[self.text],
         )
         root = TreeNode(packages=[], unique_memory_bytes=6 << 20, children=[child])
-        return Tree(root=root, refused=[{"package": "grpcio==1.0", "reason": self.text}])
+        refusal = {
+            "package": "grpcio==1.0",
+            "reason": self.text,
+            "zygote": self.text,
+            "tries": 2,
+            "retry_in_s": 7200.0,
+        }
+        return Tree(root=root, refused=[refusal])
 
     def traces(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
         return [{**TOLD, "function": name, "outcome": self.text} for name in sorted(self.names)][:limit]
@@ -98,5 +113,82 @@ class FakePageWorker(FakeWorker):
         }
         return {**TOLD, **changed, "log": self.text, "why": "Because.", "zygote": self.text}
 
+    def imports(self, name: str) -> dict[str, Any]:
+        self.function(name)
+        return {
+            **IMPORTS,
+            "packages": [{**IMPORTS["packages"][2], "package": f"{self.text}==1.0", "refused": self.text}],
+            "passed_over": [{"packages": [self.text], "reason": self.text}],
+        }
+
+    async def invoke_told(self, request: InvokeRequest) -> Told:
+        self.function(request.name)
+        if request.name == "busy":
+            raise ERRORS["busy"]()
+        self.invoked.append((request.name, request.payload))
+        failure = errors.FunctionFailed(self.text, self.text, [self.text]) if request.name == "fails" else None
+        text = self.text.encode("utf-8", "surrogatepass")
+        return Told(invocation(text), failure, text, 128, 20 << 20)
+
+
+class FakePageSources:
+    """Versions, URLs, schedules and events that are made of `text` where somebody else chooses it."""
+
+    def __init__(self, text: str = "plain") -> None:
+        self.text = text
+
+    def versions(self, name: str) -> Mapping[str, Any]:
+        version = {"version": 3, "description": self.text, "published_at": 1.7e9, "deploy": 4, "digest": "ab" * 32}
+        alias = {"alias": "live", "version": "3", "canary": {"2": 0.1}, "description": self.text}
+        kept = {"qualifier": "live", "available": 1, "wanted": 2, "reason": self.text}
+        deploy = {"deploy": 4, "digest": "ab" * 32, "deployed_at": 1.7e9}
+        return {"versions": [version], "aliases": [alias], "provisioned": [kept], "deploys": [deploy]}
+
+    def urls(self, name: str) -> Sequence[UrlRow]:
+        return [UrlRow("http://ab.lambda-url.localhost:5000/", "", "NONE", "BUFFERED")]
+
+    def schedules(self, function: str | None) -> Sequence[Schedule]:
+        return [
+            Schedule(
+                name="nightly",
+                function=function or "echo",
+                expression="cron(0 3 * * ? *)",
+                timezone="Europe/Berlin",
+                created_at=1.7e9,
+                next_at=1.8e9,
+            )
+        ]
+
+    def counts(self) -> EventCounts:
+        return EventCounts(3, 1, 2, 1, 240.0)
+
+    def waiting(self, function: str | None, limit: int) -> list[dict[str, Any]]:
+        return [self._event(function or "echo")]
+
+    async def dead_letters(self, function: str | None, limit: int) -> list[dict[str, Any]]:
+        return [self._dead(function or "echo")]
+
+    async def event(self, event_id: str) -> dict[str, Any]:
+        if event_id != REQUEST_ID:
+            raise NoSuchEvent(f"no dead letter {event_id!r}")
+        return {**self._dead("echo"), "payload": self.text}
+
+    def _event(self, function: str) -> dict[str, Any]:
+        return {
+            "id": REQUEST_ID,
+            "function": function,
+            "qualifier": "",
+            "source": "schedule:nightly",
+            "accepted_at": 1.7e9,
+            "attempts": 3,
+            "payload_bytes": 2048,
+            "state": "waiting",
+        }
+
+    def _dead(self, function: str) -> dict[str, Any]:
+        died = {"state": "dead", "died_at": 1.7e9, "reason": "RetriesExhausted"}
+        return {**self._event(function), **died, "error_type": self.text, "error": self.text, "stack": [self.text]}
+
 
 _verified: Callable[[], PageWorker] = FakePageWorker
+_verified_too: Callable[[], PageSources] = FakePageSources

@@ -16,7 +16,7 @@ from sockd.http.page.access import UIDS, PageAccess
 from sockd.http.page.page import Page
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp
-from tests.http.page.fake_page_worker import REQUEST_ID, FakePageWorker
+from tests.http.page.fake_page_worker import REQUEST_ID, FakePageSources, FakePageWorker
 from tests.http.raw import get, raw
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ def test_a_page_that_is_to_ask_for_a_key_and_has_none_does_not_start(configured:
 async def statuses(access: PageAccess | None, *headers: str) -> list[int]:
     assert access is not None
     worker = FakePageWorker("echo")
-    front = Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, access, viewers=4))
+    front = Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, FakePageSources(), access, viewers=4))
     server = HttpServer(front, bind_tcp("127.0.0.1:0"))
     await server.start()
     worker.draining = True  # a stream that is opened ends at once
@@ -118,7 +118,8 @@ async def test_who_has_a_key_may_look_and_the_browser_is_told_how() -> None:
     assert access is not None
     worker = FakePageWorker("echo")
     server = HttpServer(
-        Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, access, viewers=1)), bind_tcp("127.0.0.1:0")
+        Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, FakePageSources(), access, viewers=1)),
+        bind_tcp("127.0.0.1:0"),
     )
     await server.start()
     async with raw(server.port) as client:
@@ -141,7 +142,8 @@ async def test_a_stream_wants_the_token_that_stands_in_the_page() -> None:
     assert await statuses(access) == [200] * 4
     worker = FakePageWorker("echo")
     server = HttpServer(
-        Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, access, viewers=1)), bind_tcp("127.0.0.1:0")
+        Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, FakePageSources(), access, viewers=1)),
+        bind_tcp("127.0.0.1:0"),
     )
     await server.start()
     for query in ("", "?token=", f"?token={real}", "?token=%C3%A9"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.http.page.charts import LEAST, columns, span, stacked
+from sockd.http.page.charts import LEAST, columns, span, stacked, ticks
 
 amounts = st.floats(0, 1e12, allow_nan=False)
 
@@ -32,3 +32,18 @@ def test_columns_stand_on_the_ground_and_the_highest_is_as_high_as_may_be(values
     assert len(found) == sum(value > 0 for value in values)
     assert all(column.y + column.height == 20 and column.height >= 1 for column in found)
     assert not found or max(column.height for column in found) == 20
+
+
+@given(st.integers(1, 10**15))
+def test_an_axis_begins_at_0_and_has_few_marks_at_round_moments(total_ns: int) -> None:
+    found = ticks(total_ns)
+    assert found[0] == ("0", 0) and len(found) <= 6
+    assert all(float(tick.x) <= 100 and tick.ns <= total_ns for tick in found)
+    step = found[1].ns if len(found) > 1 else 1
+    assert str(step).rstrip("0") in ("1", "2", "5") and [tick.ns for tick in found] == [
+        n * step for n in range(len(found))
+    ]
+
+
+def test_an_axis_without_a_length_has_no_marks() -> None:
+    assert ticks(0) == []

@@ -67,6 +67,7 @@ async def test_who_comes_back_gets_everything(port: int) -> None:
             "functions",
             "tree",
             "caches",
+            "events",
             "invocations",
             "failures",
             "cold_starts",

@@ -1,5 +1,5 @@
-// What keeps the page up to date comes when the page is there: htmx, which exchanges the parts named by sse-swap as they
-// come from the stream. And a word that says whether they do.
+// The other scripts are loaded when the page is shown: functions.js, details.js and htmx, which replaces the
+// parts named by sse-swap as the stream of events brings new ones. The label says whether the stream is connected.
 "use strict";
 const label = document.getElementById("state");
 const main = document.getElementById("main");

@@ -1,0 +1,85 @@
+"""A test event: one invocation that somebody asks for on a function's page, and its outcome as the values of a template.
+
+Who may send one is the affair of `access`. Bounded: the form, and what is shown of the answer and of the log.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+
+from sockd.errors import BadRequest, FunctionFailed
+from sockd.http.aws.worker import Told
+from sockd.http.page import words
+from sockd.http.page.views import PHASES, Values
+from sockd.http.request_ids import new_request_id, request_id_text
+from sockd.http.uploads import read_body
+from sockd.invoke_request import InvokeRequest
+from sockd.lambdas.version import ANY_METHOD
+from sockd.spelling import size
+
+MAX_FORM_BYTES = 256 << 10
+"""Of a form as browsers encode it; `sockd invoke NAME -d @FILE` sends more."""
+MAX_FIELDS = 3
+MAX_SHOWN_BYTES = 64 << 10
+"""Of an answer, and of a log."""
+FORM = "application/x-www-form-urlencoded"
+
+
+class SentEvent(NamedTuple):
+    """What the form says."""
+
+    token: str
+    qualifier: str
+    """A version or an alias; empty: the version that was deployed last."""
+    payload: str
+
+
+async def read_form(request: Request) -> SentEvent:
+    """The form of a request. Raises: BadRequest, RequestTooLarge, ClientDisconnect."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+        raise BadRequest(f"a test event comes as {FORM}")
+    body = await read_body(request, MAX_FORM_BYTES)
+    try:
+        found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
+    except ValueError:  # UnicodeDecodeError is one, too
+        raise BadRequest("the form of this test event cannot be read") from None
+    token, qualifier, payload = (found.get(key, [""])[-1].strip() for key in ("token", "qualifier", "event"))
+    return SentEvent(token, qualifier, payload)
+
+
+def invocation_of(name: str, event: SentEvent) -> InvokeRequest:
+    """What the worker is asked."""
+    request = InvokeRequest(name, event.payload.encode() or b"{}", new_request_id(), time.monotonic_ns())
+    request.trigger, request.method, request.qualifier = "other", ANY_METHOD, event.qualifier
+    return request
+
+
+def outcome(request: InvokeRequest, told: Told) -> Values:
+    """The values of `tested.html`."""
+    error, times = told.error, told.invocation.times
+    stack = "".join(error.stack_trace) if isinstance(error, FunctionFailed) else ""
+    return {
+        "name": request.name,
+        "id": request_id_text(request.id),
+        "event": request.payload.decode(),
+        "qualifier": request.qualifier,
+        "origin": told.invocation.origin,
+        "is_cold": told.invocation.cold,
+        "is_ok": error is None,
+        "outcome": "ok" if error is None else error.error_type[:200],
+        "error": "" if error is None else f"{error.error_type}: {error.message}\n" + (f"\n{stack}" if stack else ""),
+        "answer": text_of(told.invocation.body) if error is None else "",
+        "log": words.log_text(told.log, MAX_SHOWN_BYTES) if told.log else "",
+        "total": words.ms(sum(getattr(times, phase) for phase in PHASES)),
+        "memory": f"{size(told.peak_bytes)} of {told.memory_mb} MB" if told.peak_bytes else "",
+    }
+
+
+def text_of(answer: bytes) -> str:
+    """The beginning of an answer, as text."""
+    text = answer[:MAX_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    return f"{text}\n… and {size(len(answer) - MAX_SHOWN_BYTES)} more" if len(answer) > MAX_SHOWN_BYTES else text
