@@ -28,6 +28,7 @@ from initscripts.modules import WASMTIME_VERSION
 from initscripts.report import RunReport
 from initscripts.rpc import preload
 from initscripts.run import RunRequest
+from sockd.kernel.event_loop import EventLoop
 
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 _DATAGRAMS_A_TURN = 16
@@ -205,7 +206,7 @@ def main(arguments: list[str]) -> int:
     engine_limits = parse_limits(text)
     set_switch_interval()
     starts = socket.socket(fileno=int(starts_fd))  # blocks: threads wait there
-    uvloop.run(serve(sock, starts, engine_limits), debug=engine_limits.debug)
+    uvloop.run(serve(sock, starts, engine_limits), debug=engine_limits.debug, loop_factory=EventLoop)
     return 0
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -18,6 +19,7 @@ import uvloop
 from blockbuster import BlockBuster
 
 from sockd.kernel import mounts
+from sockd.kernel.event_loop import EventLoop
 from tests.support import broken_off, cases, failpoints, watched_descriptors
 from tests.support.ledger import Ledger, claim_group
 
@@ -100,9 +102,9 @@ def _no_blocking_calls() -> Iterator[None]:
 
 
 @pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
+def anyio_backend() -> tuple[str, dict[str, Any]]:
     """The daemon's own event loop."""
-    return "asyncio", {"use_uvloop": True}
+    return "asyncio", {"loop_factory": EventLoop}
 
 
 @pytest.fixture

@@ -65,9 +65,10 @@ def _serve(settings: object) -> int:
 
     from sockd.config import Config
     from sockd.daemon import serve
+    from sockd.kernel.event_loop import EventLoop
 
     assert isinstance(settings, Config)
-    return uvloop.run(serve(settings))
+    return uvloop.run(serve(settings), loop_factory=EventLoop)
 
 
 def _start_failure(error: OSError, listen: str) -> Failure:

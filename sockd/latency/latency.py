@@ -69,7 +69,7 @@ class Latency:
 
 
 def switch_favordynmods(setting: str, hierarchies: Hierarchies) -> bool:
-    """Make cgroup moves cheap, machine-wide, unless that is switched off (DECISIONS.md, 2).
+    """Make cgroup moves cheap, machine-wide, unless that is switched off (ADR 0002).
 
     Returns: whether it was switched on now. Raises: BadConfig."""
     if setting == "off" or (setting == "auto" and not favordynmods.enabled_needed(hierarchies)):
@@ -85,7 +85,7 @@ def switch_favordynmods(setting: str, hierarchies: Hierarchies) -> bool:
 
 
 def open_hrtick(setting: str) -> HrTick | None:
-    """The tick, where it is wanted and possible (DECISIONS.md, 40). Raises: BadConfig."""
+    """The tick, where it is wanted and possible (ADR 0040). Raises: BadConfig."""
     if setting == "off" or (setting == "auto" and tick_s() * 1e9 <= PERIOD_NS):
         return None
     try:

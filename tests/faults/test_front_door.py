@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import signal
 import time
 from collections import defaultdict
 
@@ -23,6 +25,9 @@ FLOOD = 10_000
 SLOW = 50
 HALF_A_HEAD = b"POST /run/neighbour HTTP/1.1\r\nHost: loc"
 TERABYTE = b"POST /run/neighbour HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\n"
+A_REQUEST = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1"
+MUCH = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n" + b" " * 200_000
+RESETS = 20
 BURST = 1000
 POOL = 8
 COUNTS = """
@@ -88,6 +93,33 @@ def test_a_slow_client_is_told_so(house: PrivateWorker, happened: Happened) -> N
         closed, said = flood.ended(slow, 20)
     happened(f"{closed} of {SLOW} ended after {time.monotonic() - started:.0f} s with {sorted(said)}; {watch}")
     assert closed == SLOW and said == {b"HTTP/1.1 408 Request Timeout"} and not watch.wrong
+
+
+@case(
+    "D14",
+    f"{RESETS} clients reset their connections, with more sent than one read takes, while the worker looks elsewhere",
+    expect="each connection is seen to be over at once, not when its minute for a body has passed",
+)
+def test_a_reset_behind_much_that_was_sent_is_seen(house: PrivateWorker, happened: Happened) -> None:
+    house.deploy("echo", "def f(event): return event", concurrency=1)
+    house.call("echo", 1)
+    before = len(open_fds(house.daemon.pid))
+    with house.watching() as watch:
+        with flood.connections(house.daemon.port, RESETS, A_REQUEST) as clients:
+            for client in clients:  # a connection that has asked for something is watched by the loop itself
+                assert client.recv(4096).startswith(b"HTTP/1.1 200")
+            os.kill(house.daemon.pid, signal.SIGSTOP)
+            try:
+                for client in clients:
+                    client.setblocking(False)
+                    client.send(MUCH)
+            finally:
+                for client in clients:
+                    client.close()
+                os.kill(house.daemon.pid, signal.SIGCONT)
+        back_ms = ms_until(lambda: len(open_fds(house.daemon.pid)) <= before + 5)
+    happened(f"descriptors back after {back_ms:.0f} ms; {watch}")
+    assert not watch.wrong
 
 
 @case(

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from initscripts.engine import Engine
 from initscripts.limits import Budget, EngineLimits
 from initscripts.run import RunRequest
 from initscripts.wire import decode_to_daemon, encode_done
+from sockd.kernel.event_loop import EventLoop
 from storage_lib.sockd_initscript import NoMessage
 from storage_lib.sockd_initscript.app_link import Link, TimedOut
 from tests.fuzz.fuzzing import encoded, fuzz, integers, objects, texts, values
@@ -88,7 +88,7 @@ class EngineOnLoop:
     """An engine and its loop, which runs only while an example does."""
 
     def __init__(self, directory: Path) -> None:
-        self.loop = uvloop.new_event_loop()
+        self.loop = EventLoop()
         self.raised: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.raised.append(context))
         self.engine = Engine(EngineLimits())

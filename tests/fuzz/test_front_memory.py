@@ -18,6 +18,7 @@ from sockd.http.buffers import COPIES, PLACE_BYTES, BufferBudget
 from sockd.http.front import Front
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp
+from sockd.kernel.event_loop import EventLoop
 from tests.fuzz.fuzzing import fuzz
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import post
@@ -36,7 +37,7 @@ class Door:
     """A server with a small budget, whose clients are two sources, and whose function `slow` never ends."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = EventLoop()
         self.raised: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.raised.append(context))
         config = HttpConfig(listen="127.0.0.1:0", max_payload_bytes=500 * KB)

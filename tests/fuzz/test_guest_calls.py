@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from initscripts.engine import Engine
 from initscripts.limits import Budget, EngineLimits
 from initscripts.report import RunReport
 from initscripts.wire import decode_to_daemon, encode_done
+from sockd.kernel.event_loop import EventLoop
 from tests.fuzz.fuzzing import fuzz
 from tests.initscripts.guests import imports, wasm
 from tests.initscripts.rooms import Room
@@ -114,7 +114,7 @@ class Fuzzed:
     """An engine, a server, and the interpreter, on a loop that runs only while an example does."""
 
     def __init__(self, directory: Path) -> None:
-        self.loop = uvloop.new_event_loop()
+        self.loop = EventLoop()
         self.raised: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.raised.append(context))
         self._server = self.loop.run_until_complete(asyncio.start_server(serve, "127.0.0.1", 0))

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from sockd.config import HttpConfig
 from sockd.http.front import Front
 from sockd.http.server import HttpServer
 from sockd.http.sockets import bind_tcp
+from sockd.kernel.event_loop import EventLoop
 from tests.fuzz.fuzzing import encoded, fuzz, values
 from tests.http.fake_worker import FakeWorker
 
@@ -30,7 +30,7 @@ class Door:
     """A server without sandboxes, on a loop that runs only while somebody talks to it."""
 
     def __init__(self) -> None:
-        self.loop = uvloop.new_event_loop()
+        self.loop = EventLoop()
         self.raised: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.raised.append(context))
         self.worker = FakeWorker()

@@ -286,6 +286,20 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
+async def test_all_frames_of_a_sandbox_that_ended_with_something_unread_arrive(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    listener = Listener()
+    channel = listener.channel(pair[0])
+    channel.send(protocol.INVOKE, 1, b"unread")
+    pair[1].sendall(protocol.encode_frame(protocol.READY, 1, b"first") * 2)
+    pair[1].close()  # which resets the channel
+    for _ in range(20):
+        await turn()
+    assert len(listener.frames) == 2
+    assert listener.ends == [None]
+
+
 async def test_frames_of_any_cut_arrive_once(pair: tuple[socket.socket, socket.socket]) -> None:
     listener = Listener()
     channel = listener.channel(pair[0])

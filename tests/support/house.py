@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import uvloop
 
 from sockd.kernel import pidfds
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from sockd.kernel.event_loop import EventLoop
 from sockd.latency import favordynmods
 from sockd.sandbox import base
 from sockd.sandbox.assembly import open_assembly
@@ -65,7 +65,7 @@ class House:
         self._roots = roots
         self.packages = directory / "packages"
         self.packages.mkdir(parents=True)
-        self.loop = uvloop.new_event_loop()
+        self.loop = EventLoop()
         self._close = ExitStack()
         self._per_test = ExitStack()
         self._close.callback(self.loop.close)
