@@ -383,13 +383,13 @@ def open_without_key(config: HttpConfig) -> str:
     return ", ".join(f"/{name} (http.{name} = false closes it)" for name in doors)
 
 
-def _page(daemon: Daemon, access: PageAccess, config: Config) -> Page:
+def _page(daemon: Daemon, access: PageAccess, callers: Callers, config: Config) -> Page:
     """The page for people."""
     later = daemon.later
     sources = WorkerSources(
         daemon.versions, daemon.urls, later.events, later.schedules, config, worker_url=lambda: daemon.url
     )
-    return Page(daemon, sources, access, viewers=config.page.viewers)
+    return Page(daemon, sources, access, callers, viewers=config.page.viewers)
 
 
 async def _open_doors(
@@ -410,7 +410,7 @@ async def _open_doors(
     callers = Callers(config.http, keys, daemon.run_rules)
     lambda_api = LambdaApi(daemon, access, config, state.path / "tmp", callers) if config.lambda_api.enabled else None
     url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
-    page = _page(daemon, viewers, config) if viewers is not None else None
+    page = _page(daemon, viewers, callers, config) if viewers is not None else None
     public = Front(daemon, config.http, lambda_api, url_door, page, callers=callers)
     front = HttpServer(
         public,

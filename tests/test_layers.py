@@ -28,7 +28,7 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 NEEDED = ("apps", "asgi", "decimals", "details", "log_layout", "outlet", "pieces", "wsgi")
-NEEDED_BY_ZYGOTES = ("kept", "observer", "package_path", "randomness", "surroundings")
+NEEDED_BY_ZYGOTES = ("kept", "listed_variables", "observer", "package_path", "randomness", "surroundings")
 FOR_THOSE_THAT_NEED_THEM = {f"zygote.{name}" for name in (*NEEDED, *NEEDED_BY_ZYGOTES)}
 """Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, or is told
 more than its event; in Zygotes with packages."""

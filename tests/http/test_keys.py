@@ -41,6 +41,7 @@ async def test_what_is_no_key(tmp_path: Path, shown: bytes | None) -> None:
 async def test_names_are_used_once_and_keys_are_bounded(tmp_path: Path) -> None:
     keys = Keys(tmp_path / "keys.json", [Key(f"{n:08x}", f"k{n}", "", ["read"]) for n in range(MAX_KEYS - 1)])
     await keys.add("last", ["read"])
+    functions: list[str]
     for name, rights, functions in (
         ("last", ["read"], []),
         ("more", ["read"], []),

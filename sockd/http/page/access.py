@@ -66,11 +66,9 @@ class PageAccess:
         *,
         base_uid: int,
         engine_uid: int | None = None,
-        takes_test_events: bool = True,
     ) -> None:
         """Args: keys: one of them is asked for; None: none is, which is for loopback only."""
         self._keys = keys
-        self.takes_test_events = takes_test_events
         self._secret = secrets.token_bytes(32)
         self.token = secrets.token_urlsafe(16)
         """What pages give the streams that they open, until the worker ends."""
@@ -95,7 +93,6 @@ class PageAccess:
             keys,
             base_uid=config.sandbox.base_uid,
             engine_uid=config.initscripts.uid,
-            takes_test_events=asks or config.http.run is True,
         )
 
     def check(self, request: Request) -> None:
@@ -122,13 +119,17 @@ class PageAccess:
         """What a function's page gives the form of its test events, until the worker ends."""
         return hmac.digest(self._secret, function.encode(), "sha256").hex()
 
-    def check_test_event(self, request: Request, function: str, token: str) -> None:
-        """Whether a function may be invoked. Raises: KeyNeeded, NotForYou."""
+    def takes_test_events(self, *, is_open: bool) -> bool:
+        """Whether a function may be invoked from its page. Args: is_open: everybody may call it at /run."""
+        return is_open or self._keys is not None
+
+    def check_test_event(self, request: Request, function: str, token: str, *, is_open: bool) -> None:
+        """Whether this request may invoke a function; `is_open` as above. Raises: KeyNeeded, NotForYou."""
         self.check(request)
-        if not self.takes_test_events:
+        if not self.takes_test_events(is_open=is_open):
             raise NotForYou(
-                "/run is closed on this worker (http.run), and this page asks for no key, so it invokes nothing: use "
-                "`sockd invoke`, or set page.ask_for_key = true"
+                "/run is closed for this function (http.run or its own run), and this page asks for no key, so it invokes "
+                "nothing: use `sockd invoke`, or set page.ask_for_key = true"
             )
         if not is_of_our_page(request):
             raise NotForYou("test events are sent from the page of their function only")

@@ -32,6 +32,7 @@ from starlette.types import ASGIApp
 
 from sockd.errors import NoSuchFunction, SockdError
 from sockd.http.asgi import AsgiApplication
+from sockd.http.callers import Callers
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
@@ -60,11 +61,14 @@ _log = logging.getLogger("sockd.http")
 class Page:
     """What a front is given; `serves` says which requests are its own."""
 
-    def __init__(self, worker: PageWorker, sources: PageSources, access: PageAccess, *, viewers: int) -> None:
-        """Args: viewers: pages that are kept up to date at once."""
+    def __init__(
+        self, worker: PageWorker, sources: PageSources, access: PageAccess, callers: Callers, *, viewers: int
+    ) -> None:
+        """Args: callers: who may call functions at /run; viewers: pages that are kept up to date at once."""
         self._worker = worker
         self._sources = sources
         self._access = access
+        self._callers = callers
         self._responses = Responses()
         self._live = Live(viewers, lambda: worker.draining)
         self._index = Board(self._responses.rendering, index_parts(worker, sources))
@@ -148,7 +152,7 @@ class Page:
         name = request.path_params["name"]
         self._access.check(request)
         event = await sent_event.read_form(request)
-        self._access.check_test_event(request, name, event.token)
+        self._access.check_test_event(request, name, event.token, is_open=self._callers.is_open(name))
         asked = sent_event.invocation_of(name, event)
         told = await self._worker.invoke_told(asked)
         values = {**self._form_values(name), **sent_event.outcome(asked, told)}
@@ -156,7 +160,7 @@ class Page:
 
     def _form_values(self, name: str) -> dict[str, Any]:
         """What the form of a test event needs."""
-        takes = self._access.takes_test_events
+        takes = self._access.takes_test_events(is_open=self._callers.is_open(name))
         return {
             "takes_test_events": takes,
             "token": self._access.test_event_token(name) if takes else "",

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sockd.config import HttpConfig
+from sockd.http.callers import Callers
 from sockd.http.front import Front
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
@@ -24,7 +25,7 @@ def worker() -> FakePageWorker:
 
 @pytest.fixture
 def page(worker: FakePageWorker) -> Page:
-    return Page(worker, FakePageSources(), PageAccess(None, base_uid=SANDBOX_UIDS), viewers=2)
+    return Page(worker, FakePageSources(), PageAccess(None, base_uid=SANDBOX_UIDS), Callers(HttpConfig()), viewers=2)
 
 
 @pytest.fixture

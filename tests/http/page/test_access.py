@@ -10,6 +10,7 @@ import pytest
 
 from sockd.config import Config, HttpConfig, LambdaApiConfig, PageConfig
 from sockd.errors import BadConfig
+from sockd.http.callers import Callers
 from sockd.http.front import Front
 from sockd.http.page import access as access_module
 from sockd.http.page.access import UIDS, PageAccess
@@ -19,6 +20,7 @@ from sockd.http.sockets import bind_tcp
 from tests.http.page.fake_page_worker import REQUEST_ID, FakePageSources, FakePageWorker
 from tests.http.raw import get, raw
 
+OPEN = Callers(HttpConfig())
 pytestmark = pytest.mark.anyio
 
 SECRET = "0123456789abcdef"
@@ -55,7 +57,11 @@ def test_a_page_that_is_to_ask_for_a_key_and_has_none_does_not_start(configured:
 async def statuses(access: PageAccess | None, *headers: str) -> list[int]:
     assert access is not None
     worker = FakePageWorker("echo")
-    front = Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, FakePageSources(), access, viewers=4))
+    front = Front(
+        worker,
+        HttpConfig(listen="127.0.0.1:0"),
+        site=Page(worker, FakePageSources(), access, OPEN, viewers=4),
+    )
     server = HttpServer(front, bind_tcp("127.0.0.1:0"))
     await server.start()
     worker.draining = True  # a stream that is opened ends at once
@@ -118,7 +124,11 @@ async def test_who_has_a_key_may_look_and_the_browser_is_told_how() -> None:
     assert access is not None
     worker = FakePageWorker("echo")
     server = HttpServer(
-        Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, FakePageSources(), access, viewers=1)),
+        Front(
+            worker,
+            HttpConfig(listen="127.0.0.1:0"),
+            site=Page(worker, FakePageSources(), access, OPEN, viewers=1),
+        ),
         bind_tcp("127.0.0.1:0"),
     )
     await server.start()
@@ -142,7 +152,11 @@ async def test_a_stream_wants_the_token_that_stands_in_the_page() -> None:
     assert await statuses(access) == [200] * 4
     worker = FakePageWorker("echo")
     server = HttpServer(
-        Front(worker, HttpConfig(listen="127.0.0.1:0"), site=Page(worker, FakePageSources(), access, viewers=1)),
+        Front(
+            worker,
+            HttpConfig(listen="127.0.0.1:0"),
+            site=Page(worker, FakePageSources(), access, OPEN, viewers=1),
+        ),
         bind_tcp("127.0.0.1:0"),
     )
     await server.start()

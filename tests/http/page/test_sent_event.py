@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import urlencode
 
 import pytest
 
-from sockd.config import Config, HttpConfig, LambdaApiConfig, PageConfig
+from sockd.config import Config, HttpConfig, LambdaApiConfig, PageConfig, RunRule
+from sockd.http.callers import Callers
 from sockd.http.front import Front
 from sockd.http.page import access as access_module
 from sockd.http.page import sent_event
@@ -33,7 +34,7 @@ KEYS = LambdaApiConfig(keys={"ALICE": "0123456789abcdef"})
 async def token_of(client: Raw, name: str = "echo") -> str:
     """What stands in a function's page."""
     html = (await client.ask(get(f"/functions/{name}"))).body.decode()
-    return re.findall(r'name="token" value="(\w{64})"', html)[0]
+    return str(re.findall(r'name="token" value="(\w{64})"', html)[0])
 
 
 async def send(client: Raw, *headers: str, name: str = "echo", **fields: str) -> Reply:
@@ -129,14 +130,29 @@ async def test_a_function_that_is_not_there_is_not_invoked(port: int, page: Page
 
 
 @asynccontextmanager
-async def serving(config: Config, worker: FakePageWorker) -> AsyncIterator[int]:
+async def serving(
+    config: Config, worker: FakePageWorker, rules: Mapping[str, RunRule] | None = None
+) -> AsyncIterator[int]:
     access = PageAccess.of(config)
     assert access is not None
-    front = Front(worker, config.http, site=Page(worker, FakePageSources(), access, viewers=1))
+    callers = Callers(config.http, rules=rules)
+    page = Page(worker, FakePageSources(), access, callers, viewers=1)
+    front = Front(worker, config.http, site=page, callers=callers)
     server = HttpServer(front, bind_tcp("127.0.0.1:0"))
     await server.start()
     yield server.port
     await server.aclose(0)
+
+
+@pytest.mark.parametrize("rule", ["keys", "off"])
+async def test_a_page_without_a_key_does_not_invoke_a_function_that_is_closed(
+    worker: FakePageWorker, rule: RunRule
+) -> None:
+    here = Config(http=HttpConfig(listen="127.0.0.1:0"))
+    async with serving(here, worker, {"echo": rule}) as port, raw(port) as client:
+        assert b"<form" not in (await client.ask(get("/functions/echo"))).body
+        assert (await send(client, *OURS, token="0" * 64)).status == 403
+    assert worker.invoked == []
 
 
 async def test_where_run_is_closed_a_page_without_a_key_invokes_nothing(worker: FakePageWorker) -> None:
@@ -148,8 +164,8 @@ async def test_where_run_is_closed_a_page_without_a_key_invokes_nothing(worker: 
     asking = Config(http=closed, lambda_api=KEYS, page=PageConfig(ask_for_key=True))
     key = "Authorization: Basic QUxJQ0U6MDEyMzQ1Njc4OWFiY2RlZg=="
     async with serving(asking, worker) as port, raw(port) as client:
-        html = (await client.ask(get("/functions/echo", key, "Sec-Fetch-Dest: document"))).body.decode()
-        token = re.findall(r'name="token" value="(\w{64})"', html)[0]
+        asked = (await client.ask(get("/functions/echo", key, "Sec-Fetch-Dest: document"))).body.decode()
+        token = re.findall(r'name="token" value="(\w{64})"', asked)[0]
         assert (await send(client, *OURS, token=token)).status == 401
         assert worker.invoked == []
         assert (await send(client, *OURS, key, token=token)).status == 200

@@ -80,7 +80,9 @@ async def test_a_function_is_no_destination_of_its_own(house: House, side: str, 
     house.functions.do["f"] = lambda payload: b"1"
     async with house.open() as events:
         with pytest.raises(errors.BadRequest, match="is the function itself"):
-            await events.put_event_config(EventInvokeConfig(function="f", **{side: destination}))
+            await events.put_event_config(
+                msgspec.structs.replace(EventInvokeConfig(function="f"), **{side: destination})
+            )
         assert events.event_configs("f") == []
 
 
