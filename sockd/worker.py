@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -65,6 +66,7 @@ from sockd.state_dir import StateDir
 REGISTRY = "registry.sqlite"
 KILL_DEADLINE_S = 10.0
 HOUSEKEEPING_S = 5.0
+CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 PRESSURE = 0.05
 """Below this free share of the memory budget no spares are kept."""
 
@@ -312,8 +314,18 @@ def affordable_idle(idle_limit: int) -> int:
 
 
 def forbid_core_dumps() -> None:
-    """Ours would hold events and environments. 1, not 0: a core pattern with a pipe takes no notice of 0 (core(5))."""
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    """Ours would hold events and environments. 1, not 0: a core pattern with a pipe takes no notice of 0 (core(5)). But a hard
+    limit of 0 only CAP_SYS_RESOURCE raises, and without a pipe it does as well."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    except ValueError:
+        pattern = CORE_PATTERN.read_text().strip()
+        if pattern.startswith("|"):
+            _log.warning(
+                "the core limit is 0 and cannot be raised (CAP_SYS_RESOURCE), so each crash of a function starts %s: "
+                "`sysctl -w kernel.core_pattern=core`, or start sockd with a hard limit of 1 (`ulimit -Hc 1`)",
+                pattern[1:].split()[0],
+            )
 
 
 def protect_from_oom() -> None:
