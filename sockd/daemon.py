@@ -209,14 +209,20 @@ class Daemon:
         self._noted.forget(name)
 
     async def delete_version(self, name: str, number: int) -> None:
-        await self.versions.delete(name, number)
-        await self.later.forget_qualifier(name, str(number))
+        removing = self._worker.reserve.removing
+        await removing(lambda: self.versions.delete(name, number))
+        await removing(lambda: self.later.forget_qualifier(name, str(number)))
 
     async def delete_alias(self, name: str, alias: str) -> None:
-        self.versions.delete_alias(name, alias)
-        with contextlib.suppress(NoSuchUrl):
-            self.urls.delete(name, alias)
-        await self.later.forget_qualifier(name, alias)
+        removing = self._worker.reserve.removing
+
+        async def delete() -> None:
+            self.versions.delete_alias(name, alias)
+            with contextlib.suppress(NoSuchUrl):
+                self.urls.delete(name, alias)
+
+        await removing(delete)
+        await removing(lambda: self.later.forget_qualifier(name, alias))
 
     async def configure(self, name: str, changes: dict[str, Any]) -> None:
         """Change settings of a function, not its code."""

@@ -61,6 +61,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits
 from sockd.sandbox.socket_guards import function_accounts, guard_sockets
+from sockd.space_reserve import SpaceReserve
 from sockd.state_dir import StateDir
 
 REGISTRY = "registry.sqlite"
@@ -104,6 +105,7 @@ class Worker:
     sockets: SocketCounts
     live_output: LiveOutput
     latency: Latency
+    reserve: SpaceReserve
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -165,6 +167,7 @@ class Worker:
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
+            SpaceReserve(state.path / "reserve"),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -188,6 +191,7 @@ class Worker:
         self.sockets.forget_ports(time.monotonic())
         self.tree.adjust_spares()
         self.tree.measure_root()
+        self.reserve.fill()
         self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
 
     def _stop_keeping_house(self) -> None:
