@@ -167,8 +167,9 @@ class Daemon:
                 raise
             error = failed
         outcome, peak_bytes = told[0]
-        memory_mb = outcome.leased.sandbox.limits.memory_bytes >> 20
-        return Told(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes)
+        sandbox = outcome.leased.sandbox
+        memory_mb, level = sandbox.limits.memory_bytes >> 20, outcome.json_log_level
+        return Told(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes, level)
 
     async def deploy(
         self,
@@ -203,9 +204,10 @@ class Daemon:
 
     async def remove(self, name: str) -> None:
         """Forget a function, its logs and its numbers."""
+        removing = self._worker.reserve.removing
         self.versions.provisioning.forget(name)
-        await self._worker.functions.remove(name)
-        await self.later.forget(name)
+        await removing(lambda: self._worker.functions.remove(name))
+        await removing(lambda: self.later.forget(name))
         self._noted.forget(name)
 
     async def delete_version(self, name: str, number: int) -> None:
@@ -345,6 +347,7 @@ async def serve(config: Config) -> int:
         worker = await Worker.build(config, state, stack, lambda: stop(1))
         observations = Observations.open(config, state.path / "logs", worker.live_output)
         stack.push_async_callback(observations.aclose)
+        worker.functions.failed_inits.note = observations.note_failed_init
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)
         servers = await _open_doors(daemon, access, viewers, managers, config, state, stack, worker.ports)
