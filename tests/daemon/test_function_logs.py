@@ -276,3 +276,11 @@ def test_a_provisioned_sandbox_that_fails_before_any_request_tells_so_in_the_fun
     assert record["text"].startswith("so far\n[ERROR] ImportError: no\nTraceback (most recent call last):\n")
     daemon.when(lambda: any("cannot be provisioned" in line for line in daemon.lines) or None)
     assert len(daemon.logs("kept")) == 1, "the same failure is told once"
+
+
+def test_what_was_just_printed_is_found_in_memory_alone(daemon: RunningDaemon) -> None:
+    daemon.deploy("fresh", "def f(event): print('said', event)")
+    answers = [daemon.run("fresh", number) for number in range(3)]
+    request_id = answers[1].headers["x-amzn-requestid"]
+    (record,) = daemon.manage("GET", f"/functions/fresh/logs?recent=1&request_id={request_id}").json
+    assert record["text"] == "said 1\n"
