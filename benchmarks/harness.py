@@ -7,6 +7,7 @@ in turns (`in_turns`), so that a noisy neighbour hits all of them.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import signal
 import sys
@@ -60,7 +61,11 @@ def parse(name: str, description: str, argv: list[str] | None) -> argparse.Names
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write NAME.png to DIR (needs matplotlib)")
     parser.add_argument("--strict", action="store_true", help="exit 1 when an aim is missed")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    directory = arguments.json.absolute().parent if arguments.json else Path()
+    if not os.access(directory, os.W_OK | os.X_OK):  # now, as measuring takes minutes
+        parser.error(f"--json: {arguments.json} cannot be written: {directory} is not there, or not writable")
+    return arguments
 
 
 def in_turns(cases: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:

@@ -30,6 +30,7 @@ from demo.checks import (
     check_report,
     check_thumbnail,
 )
+from demo.failure import show_failure
 from demo.initscripts import show_initscript
 from sockd.s3.client import Client as S3
 from sockd.s3.process import S3Process, ServerFailed
@@ -69,6 +70,8 @@ def main() -> int:
                 shown = show(house, s3, Path(scratch), server.env())
                 say("running imgrec, which fetches a picture and weights, with and without an initscript")
                 show_initscript(house, Path(scratch))
+                say("calling a function that fails")
+                show_failure(house)
     except (WrongAnswer, BadAnswer, WorkerFailed, ServerFailed, TimeoutError) as error:
         print("demo failed:", error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1

@@ -20,12 +20,18 @@ import msgspec
 
 import sockd
 from sockd.cli.main import COMMANDS
+from sockd.cli.output import EXIT_CODES
 from sockd.config import Config
 from sockd.errors import SockdError
 from sockd.http.aws.routes import TABLE
 from sockd.lambdas.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, FunctionPackages, InitscriptConfig
 
 PAGES = Path(__file__).with_name("reference")
+ERRORS_AS_JSON = """
+    With `--json`, stdout has the result as JSON and nothing else, and an error is one object in one line on stderr:
+    `{"error", "why", "fix", "exit_code"}`, all of them always there, `why` and `fix` perhaps empty. `sockd invoke --json`
+    prints its object on stdout for a function that failed, too, with the function's own error as `body`. NO_COLOR switches
+    off colours and styles on every stream. `sockd --version` prints the version."""
 _MADE = "<!-- Made by `make docs` from the code. -->\n"
 
 
@@ -40,10 +46,9 @@ def pages() -> dict[str, str]:
 
 def cli() -> str:
     """Every command. Laid out here, as click's own help changes with its version."""
-    text = (
-        "# Commands\n\nExit status: 0 done, 1 the function failed, 2 wrong use, 3 not found, 4 throttled, 5 timed out, "
-        "69 no worker.\n"
-    )
+    text = "# Commands\n\n| exit status | |\n|---|---|\n"
+    text += "".join(f"| {status} | {meaning} |\n" for status, meaning in EXIT_CODES.items())
+    text += f"\n{inspect.cleandoc(ERRORS_AS_JSON)}\n"
     for name, (module, _) in COMMANDS.items():
         text += "".join(_command(getattr(import_module(module), name), f"sockd {name}"))
     return text

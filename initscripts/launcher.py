@@ -55,8 +55,10 @@ def become(confinement: dict[str, Any]) -> None:
     """Everything between fork and exec. Returns only by raising."""
     flags = MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC
     syscalls.mount("proc", "/proc", "proc", flags, PROC_OPTIONS)
-    # A core pattern that starts with `|` ignores 0 and honours 1 (core(5)), and no dump is that small.
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    # A core pattern that starts with `|` ignores 0 and honours 1 (core(5)), and no dump is that small. A hard limit of 0 that
+    # the daemon could not raise either stays.
+    with contextlib.suppress(ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
     for name, most in confinement["limits"].items():
         limit(getattr(resource, name), most)

@@ -98,6 +98,12 @@ class FunctionDefaults(Slice, frozen=True):
     """The host's network, or none at all."""
     log_bytes: int = 256 * 1024
     """Kept of what one request prints."""
+    log_format: Literal["text", "json"] = "text"
+    """How the `logging` of a function and its failures are logged: AWS's lines with tabs, or AWS's objects of JSON."""
+    log_level: Literal["trace", "debug", "info", "warn", "error", "fatal"] | None = None
+    """With `log_format = "json"`: of the function's root logger; None is info."""
+    system_log_level: Literal["debug", "info", "warn"] | None = None
+    """With `log_format = "json"`: of the platform's own events in AWS's LogResult; None is info."""
 
 
 class SandboxConfig(Slice, frozen=True):

@@ -167,8 +167,9 @@ class Daemon:
                 raise
             error = failed
         outcome, peak_bytes = told[0]
-        memory_mb = outcome.leased.sandbox.limits.memory_bytes >> 20
-        return Told(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes)
+        sandbox = outcome.leased.sandbox
+        memory_mb, level = sandbox.limits.memory_bytes >> 20, outcome.json_log_level
+        return Told(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes, level)
 
     async def deploy(
         self,
@@ -203,20 +204,27 @@ class Daemon:
 
     async def remove(self, name: str) -> None:
         """Forget a function, its logs and its numbers."""
+        removing = self._worker.reserve.removing
         self.versions.provisioning.forget(name)
-        await self._worker.functions.remove(name)
-        await self.later.forget(name)
+        await removing(lambda: self._worker.functions.remove(name))
+        await removing(lambda: self.later.forget(name))
         self._noted.forget(name)
 
     async def delete_version(self, name: str, number: int) -> None:
-        await self.versions.delete(name, number)
-        await self.later.forget_qualifier(name, str(number))
+        removing = self._worker.reserve.removing
+        await removing(lambda: self.versions.delete(name, number))
+        await removing(lambda: self.later.forget_qualifier(name, str(number)))
 
     async def delete_alias(self, name: str, alias: str) -> None:
-        self.versions.delete_alias(name, alias)
-        with contextlib.suppress(NoSuchUrl):
-            self.urls.delete(name, alias)
-        await self.later.forget_qualifier(name, alias)
+        removing = self._worker.reserve.removing
+
+        async def delete() -> None:
+            self.versions.delete_alias(name, alias)
+            with contextlib.suppress(NoSuchUrl):
+                self.urls.delete(name, alias)
+
+        await removing(delete)
+        await removing(lambda: self.later.forget_qualifier(name, alias))
 
     async def configure(self, name: str, changes: dict[str, Any]) -> None:
         """Change settings of a function, not its code."""
@@ -339,6 +347,7 @@ async def serve(config: Config) -> int:
         worker = await Worker.build(config, state, stack, lambda: stop(1))
         observations = Observations.open(config, state.path / "logs", worker.live_output)
         stack.push_async_callback(observations.aclose)
+        worker.functions.failed_inits.note = observations.note_failed_init
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)
         servers = await _open_doors(daemon, access, viewers, managers, config, state, stack, worker.ports)

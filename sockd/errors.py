@@ -152,6 +152,20 @@ class NoSuchVersion(NoSuchFunction):
         )
 
 
+class NoSuchPackage(SockdError):
+    """No package has this key."""
+
+    status = 404
+    error_type = "ResourceNotFoundException"
+
+
+class NoSuchVariable(SockdError):
+    """The function has no variable or secret of this name."""
+
+    status = 404
+    error_type = "ResourceNotFoundException"
+
+
 class MethodNotAllowed(SockdError):
     """The path exists, the method does not; `allow` lists those that do."""
 

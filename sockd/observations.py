@@ -17,7 +17,7 @@ from pathlib import Path
 from sockd.config import MB, Config
 from sockd.errors import SandboxFailed, SockdError
 from sockd.http.metrics import Metrics
-from sockd.http.request_ids import request_id_text
+from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.invoke_request import InvokeRequest
 from sockd.lambdas.failure_log import appended, failure_log
 from sockd.lambdas.function import Function
@@ -28,6 +28,7 @@ from sockd.lambdas.recent import Recent
 from sockd.lambdas.serving import Serving
 from sockd.lambdas.trace_context import amzn_of, traceparent_of
 from sockd.lambdas.traces import Traces, trace_of_refused
+from sockd.lambdas.version import Version
 from sockd.otlp.client import SpanExport
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.live_output import LiveOutput
@@ -93,7 +94,7 @@ class Observations:
         except OSError as error:
             raise self._refused(request, span, error) from error
         if outcome.reply.error is not None:
-            log_failure(request, outcome.reply, outcome.reply.error)
+            log_failure(request, outcome, outcome.reply.error)
         told = told_of(outcome)
         record = self._note(request, outcome, span, measured=measured)
         if record is not None and self._store is not None:
@@ -113,7 +114,7 @@ class Observations:
             done(self._refused(request, span, outcome))
             return
         if outcome.reply.error is not None:
-            log_failure(request, outcome.reply, outcome.reply.error)
+            log_failure(request, outcome, outcome.reply.error)
         told = told_of(outcome)
         if self._store is None or not outcome.reply.has_log:
             # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
@@ -152,6 +153,19 @@ class Observations:
         if self._store is not None:
             return await self._store.find(name, request_id=request_id, since_s=since_s, limit=limit)
         return self.logs.tail(name, request_id=request_id, since_s=since_s, limit=limit)
+
+    def note_failed_init(self, version: Version, reply: Reply) -> None:
+        """Keep the log of a sandbox that failed before any request; it has an id of its own, as requests have."""
+        if reply.error is None:
+            return
+        text_id, time_s = request_id_text(new_request_id()), time.time()
+        as_json = bool(version.program.json_log_level)
+        log = appended(reply.log, failure_log(reply.error, text_id, time_s, as_json=as_json))
+        name = version.record.name
+        record = LogRecord(text_id, time_s, log, reply.log_dropped, name, version.number)
+        self.logs.append(name, record)
+        if self._store is not None:
+            self._store.write(record)
 
     def forget(self, name: str) -> None:
         """Drop what a removed function has left."""
@@ -205,9 +219,11 @@ class Observations:
         return failed
 
 
-def log_failure(request: InvokeRequest, reply: Reply, error: SockdError) -> None:
+def log_failure(request: InvokeRequest, outcome: Outcome, error: SockdError) -> None:
     """Add the error of a request to what it printed."""
-    reply.log = appended(reply.log, failure_log(error, request_id_text(request.id), time.time()))
+    text_id, as_json = request_id_text(request.id), bool(outcome.json_log_level)
+    reply = outcome.reply
+    reply.log = appended(reply.log, failure_log(error, text_id, time.time(), as_json=as_json))
 
 
 def told_of(outcome: Outcome) -> Invocation | SockdError:

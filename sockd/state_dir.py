@@ -4,6 +4,7 @@ registry.sqlite   events.sqlite   keys.json   secret.key   kept
 code/   store/   initscripts/   logs/   destinations/   learned.json
 store/packages/   store/uv-cache/
 worker.log        what a detached worker logs, and the one before
+reserve           space for removals when the disk is full (`sockd.space_reserve`)
 lock              the pid of the daemon that has it, held by flock(2): gone with its process, however that ends
 tmp/   base/   roots/   engine/   sockd.sock   run.sock              worthless after a daemon: emptied at start
 

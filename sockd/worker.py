@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -60,11 +61,13 @@ from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.program import Limits
 from sockd.sandbox.socket_guards import function_accounts, guard_sockets
+from sockd.space_reserve import SpaceReserve
 from sockd.state_dir import StateDir
 
 REGISTRY = "registry.sqlite"
 KILL_DEADLINE_S = 10.0
 HOUSEKEEPING_S = 5.0
+CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 PRESSURE = 0.05
 """Below this free share of the memory budget no spares are kept."""
 
@@ -102,6 +105,7 @@ class Worker:
     sockets: SocketCounts
     live_output: LiveOutput
     latency: Latency
+    reserve: SpaceReserve
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -163,6 +167,7 @@ class Worker:
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
+            SpaceReserve(state.path / "reserve"),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -186,6 +191,7 @@ class Worker:
         self.sockets.forget_ports(time.monotonic())
         self.tree.adjust_spares()
         self.tree.measure_root()
+        self.reserve.fill()
         self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
 
     def _stop_keeping_house(self) -> None:
@@ -312,8 +318,18 @@ def affordable_idle(idle_limit: int) -> int:
 
 
 def forbid_core_dumps() -> None:
-    """Ours would hold events and environments. 1, not 0: a core pattern with a pipe takes no notice of 0 (core(5))."""
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    """Ours would hold events and environments. 1, not 0: a core pattern with a pipe takes no notice of 0 (core(5)). But a hard
+    limit of 0 only CAP_SYS_RESOURCE raises, and without a pipe it does as well."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    except ValueError:
+        pattern = CORE_PATTERN.read_text().strip()
+        if pattern.startswith("|"):
+            _log.warning(
+                "the core limit is 0 and cannot be raised (CAP_SYS_RESOURCE), so each crash of a function starts %s: "
+                "`sysctl -w kernel.core_pattern=core`, or start sockd with a hard limit of 1 (`ulimit -Hc 1`)",
+                pattern[1:].split()[0],
+            )
 
 
 def protect_from_oom() -> None:

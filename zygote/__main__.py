@@ -77,10 +77,13 @@ def prepare_interpreter() -> None:
 
 def limit_cores() -> None:
     """RLIMIT_CORE is 1, not 0: a core pattern that starts with `|` ignores 0 and honours 1 (core(5)), and no dump is that
-    small, so a crash leaves nothing either way."""
+    small, so a crash leaves nothing either way. A hard limit of 0 that the daemon could not raise either stays."""
     import resource
 
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    except ValueError:
+        return
 
 
 def run() -> None:

@@ -89,6 +89,10 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
             from zygote import debugging
 
             debugging.attach(function["debug"])
+        if b"AWS_LAMBDA_LOG_FORMAT" in function["env"]:
+            from zygote import log_layout
+
+            log_layout.apply_json()
         handler = entry.open_handler(function)
         if "logging" in sys.modules and "rehearsal" not in function:
             from zygote import log_layout

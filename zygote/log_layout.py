@@ -1,32 +1,67 @@
-"""AWS's layout for what a function logs: [LEVEL], time, request id and message, with tabs between them.
+"""AWS's layouts for what a function logs: tabs between [LEVEL], time, request id and message, or an object of JSON in each line.
 
-Imported only where the function, or a package of it, has imported `logging`. A root logger that has a handler of the function's
-own keeps it; one that has none, or only what `basicConfig` makes without a format, gets AWS's layout.
+As text, imported only where the function, or a package of it, has imported `logging`: a root logger that has a handler of the
+function's own keeps it; one that has none, or only what `basicConfig` makes without a format, gets AWS's layout. As JSON
+(`log_format = "json"`), the root logger has it before the function is imported, with the level that its settings name.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
 import time
+import traceback
 
 LAYOUT = "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"
+MOMENT = "%Y-%m-%dT%H:%M:%S"
+LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
+"""AWS's names of levels by those of `logging`; the others are the same."""
+OWN_FIELDS = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "aws_request_id"})
+"""Of a record; any other is an `extra` of the function's, and a member of the object."""
 
 
 class Formatter(logging.Formatter):
-    """As awslambdaric's."""
+    """As awslambdaric's, for text."""
 
     converter = time.gmtime  # type: ignore[assignment]  # typeshed knows localtime's signature alone
 
     def __init__(self) -> None:
-        super().__init__(LAYOUT, "%Y-%m-%dT%H:%M:%S")
+        super().__init__(LAYOUT, MOMENT)
 
     def format(self, record: logging.LogRecord) -> str:
-        from zygote import handler_server
-
-        digits = handler_server.current_request.hex()
-        record.aws_request_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+        record.aws_request_id = request_id()
         return super().format(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """As awslambdaric's, for JSON: a line is an object, whatever the message holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        milliseconds = int(record.created * 1000) % 1000
+        fields: dict[str, object] = {
+            "timestamp": f"{time.strftime(MOMENT, time.gmtime(record.created))}.{milliseconds:03}Z",
+            "level": record.levelname,
+            "message": record.getMessage(),
+            "logger": record.name,
+            "requestId": request_id(),
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            kind, error, frames = record.exc_info
+            fields["stackTrace"] = traceback.format_tb(frames)
+            fields["errorType"], fields["errorMessage"] = kind.__name__, str(error)
+            fields["location"] = f"{record.pathname}:{record.funcName}:{record.lineno}"
+        extra = {name: value for name, value in record.__dict__.items() if name not in OWN_FIELDS}
+        return json.dumps({**extra, **fields}, ensure_ascii=False, default=str)
+
+
+def request_id() -> str:
+    """Of the request that is answered, or of the last one."""
+    from zygote import handler_server
+
+    digits = handler_server.current_request.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def apply() -> None:
@@ -37,6 +72,16 @@ def apply() -> None:
     elif len(root.handlers) > 1 or not is_default(root.handlers[0]):
         return
     root.handlers[0].setFormatter(Formatter())
+
+
+def apply_json() -> None:
+    """Give the root logger a handler for JSON and its level; a Zygote's import may have given it one already."""
+    root = logging.getLogger()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    root.handlers[:] = [handler, *(each for each in root.handlers if not is_default(each))]
+    level = os.environ.get("AWS_LAMBDA_LOG_LEVEL", "INFO")
+    root.setLevel(LEVELS.get(level, level))
 
 
 def is_default(handler: logging.Handler) -> bool:

@@ -27,7 +27,7 @@ from sockd.caches.resolver import Resolver
 from sockd.caches.single_flight import SingleFlight
 from sockd.caches.uv import BASE_PYTHON, Completed, Uv
 from sockd.config import PackageConfig
-from sockd.errors import BadRequest, InstallFailed, PackagesFailed
+from sockd.errors import BadRequest, InstallFailed, NoSuchPackage, PackagesFailed
 
 Progress = Callable[[str], None]
 """Told one line when something starts or ends that may take long."""
@@ -155,9 +155,9 @@ class InstallCache:
         """Deletes a distribution that nobody uses; from here on it is not installed, whatever happens to this call.
 
         Who deploys must be among the users before it calls `ensure`.
-        Raises: BadRequest when it is not installed, or is used."""
+        Raises: NoSuchPackage; BadRequest when it is used."""
         if key not in self._store:
-            raise BadRequest(f"no package {key} is installed")
+            raise NoSuchPackage(f"no package {key} is installed")
         if names := users(key):
             raise BadRequest(f"package {key} is used by {', '.join(sorted(names))}")
         name = self._store[key].name

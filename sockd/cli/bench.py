@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 import click
 
-from sockd.cli.output import USAGE, Failure, echo
+from sockd.cli.output import NOT_FOUND, USAGE, Failure, echo
 from sockd.cli.source_tree import environment, installing, lacking, source_tree
 
 LIBRARIES = ("boto3", "matplotlib", "uvicorn")
@@ -28,7 +28,7 @@ def bench(name: str | None, arguments: tuple[str, ...]) -> None:
     if name not in names:
         close = get_close_matches(name, names, n=1)
         fix = f"sockd bench {close[0]}" if close else ""
-        raise Failure(f"no benchmark {name!r}", why="there are " + ", ".join(names), fix=fix, exit_code=USAGE)
+        raise Failure(f"no benchmark {name!r}", why="there are " + ", ".join(names), fix=fix, exit_code=NOT_FOUND)
     if missing := lacking(LIBRARIES):
         raise Failure(f"{missing} not installed", fix=installing("bench"), exit_code=USAGE)
     os.execve(sys.executable, [sys.executable, "-m", f"benchmarks.{name}", *arguments], environment())

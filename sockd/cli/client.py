@@ -1,5 +1,4 @@
-"""The worker as the command line reaches it: management over its Unix socket, invocations over HTTP; or all over https, of a
-worker elsewhere (`--worker`).
+"""The worker as the command line manages it: over its Unix socket; or over https, one elsewhere (`--worker`).
 
 Owns a connection per call. Every failure is an `output.Failure` with the exit status that fits.
 """
@@ -9,23 +8,36 @@ from __future__ import annotations
 import grp
 import http.client
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import click
 from click.core import ParameterSource
 
-from sockd.cli.output import UNREACHABLE, USAGE, Failure, exit_code_of
-from sockd.remote.connections import DEFAULT_STATE_DIR, EXAMPLE_URL, UnixConnection
+from sockd.cli.output import NOT_FOUND, UNREACHABLE, USAGE, Failure, exit_code_of
+from sockd.own_command import same_as_root
+from sockd.remote.connections import DEFAULT_STATE_DIR, UnixConnection
 from sockd.remote.starting import Patience
 from sockd.remote.workers import WORKER_VARIABLE, BadLogin, RemoteWorker, worker_at
 
 Query = Mapping[str, str]
 NO_QUERY: Query = {}
+
+_FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}(:(\$LATEST|[A-Za-z0-9_-]{1,128}))?")
+_LISTS = {
+    "functions": "sockd ls",
+    "events": "sockd events ls",
+    "schedules": "sockd schedule ls",
+    "traces": "sockd trace",
+    "packages": "sockd packages ls",
+    "keys": "sockd keys ls",
+}
+"""Which command lists what is named in a path."""
 
 _PATIENCE, _WORKER = "sockd.patience", "sockd.worker"
 _ABSENT_S = 0.5
@@ -37,10 +49,10 @@ def _be_patient(ctx: click.Context, parameter: click.Parameter, seconds: float |
         ctx.meta[_PATIENCE] = Patience(seconds, seconds)
 
 
-def _patience() -> Patience:
+def patience() -> Patience:
     ctx = click.get_current_context(silent=True)
-    patience: Patience = (ctx.meta if ctx else {}).get(_PATIENCE, Patience(absent_s=_ABSENT_S))
-    return patience
+    wanted: Patience = (ctx.meta if ctx else {}).get(_PATIENCE, Patience(absent_s=_ABSENT_S))
+    return wanted
 
 
 def _be_elsewhere(ctx: click.Context, parameter: click.Parameter, url: str | None) -> None:
@@ -161,13 +173,21 @@ class Management:
     def failure(self, status: int, error: Mapping[str, Any], path: tuple[str, ...]) -> Failure:
         """A typed error of the worker, for a person."""
         message = str(error.get("errorMessage", f"status {status}"))
-        fix = f"sockd login {self._worker.url}" if status == 401 and self._worker is not None else ""
-        if status == 404 and len(path) > 1 and path[0] == "functions":
+        elsewhere = f"sockd login {self._worker.url}" if self._worker is not None else ""
+        exit_code, fix = exit_code_of(status), elsewhere if status == 401 else ""
+        if len(path) > 1 and path[0] == "functions":
+            exit_code = exit_code_for(status, path[1])
+        if exit_code == NOT_FOUND:
+            fix = "sockd ls" if message.startswith("no function") else _LISTS.get(path[0], "")
+        if fix == "sockd ls" and len(path) > 1:
             names = self._names()
             close = [] if path[1] in names else get_close_matches(path[1], names, n=1)
             message += f"; did you mean {close[0]}?" if close else ""
-            fix = "sockd ls"
-        return Failure(message, why=str(error.get("errorType", "")), fix=fix, exit_code=exit_code_of(status))
+        return Failure(message, why=str(error.get("errorType", "")), fix=fix, exit_code=exit_code)
+
+    def check_function(self, name: str) -> None:
+        """Raises: Failure, unless there is a function of this name."""
+        self.get("functions", name.partition(":")[0])
 
     def _names(self) -> list[str]:
         reply = self.exchange("GET", "functions")  # which a key may not see
@@ -181,7 +201,7 @@ class Management:
 
     @contextmanager
     def _reached(self) -> Iterator[http.client.HTTPConnection]:
-        fix = _up(self._socket.parent) if self._worker is None else f"sockd login {self._worker.url}"
+        fix = up_command(self._socket.parent) if self._worker is None else f"sockd login {self._worker.url}"
         where = str(self._socket) if self._worker is None else self._worker.url
         try:
             with closing(self._connection()) as connection:
@@ -190,53 +210,17 @@ class Management:
             manager = _managing_group(self._socket)
             why = f"{where} is {f'for root and the group {manager}' if manager else 'for root alone'}"
             what = "this user does not manage the worker"
-            fix = f"sudo usermod -aG {manager} $USER, and log in again" if manager else "sudo sockd ..."
+            fix = f"sudo usermod -aG {manager} $USER, and log in again" if manager else same_as_root()
             raise Failure(what, why=why, fix=fix, exit_code=UNREACHABLE) from None
         except (OSError, http.client.HTTPException) as error:
-            raise Failure(
-                "no worker answers", why=f"{where}: {_words(error)}", fix=fix, exit_code=UNREACHABLE
-            ) from None
+            is_there = self._worker is not None or self._socket.parent.is_dir()
+            why = f"{where}: {words(error)}" if is_there else f"{self._socket.parent} is not there"
+            raise Failure("no worker answers", why=why, fix=fix, exit_code=UNREACHABLE) from None
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._worker is not None:
             return self._worker.connection()
-        return UnixConnection(self._socket, patience=_patience())
-
-
-def invoke_at(url: str | None, state_dir: Path, name: str, payload: bytes, headers: Query = NO_QUERY) -> Reply:
-    """POST /run/<name>[:version or alias] at an address; None: over the Unix socket of the worker that has this directory, or
-    through the management door of the one elsewhere.
-
-    Raises: Failure if nothing answers there, or another user's process does."""
-    if url is None and chosen_worker() is not None:
-        return Management(state_dir).exchange("POST", "functions", name, "invoke", body=payload, headers=headers)
-    where = url or str(state_dir / "run.sock")
-    prefix, connection = _public_door(url, state_dir)
-    try:
-        with closing(connection):
-            return _exchange(connection, "POST", f"{prefix}/run/{_quoted(name, safe=':$')}", payload, headers)
-    except http.client.IncompleteRead as error:
-        what = f"the answer broke off after {len(error.partial)} bytes"
-        raise Failure(what, why="what streams it failed", fix=f"sockd logs {name}") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise Failure(
-            f"no worker answers at {where}", why=_words(error), fix=_up(state_dir), exit_code=UNREACHABLE
-        ) from None
-
-
-def _public_door(url: str | None, state_dir: Path) -> tuple[str, http.client.HTTPConnection]:
-    """What comes before the path of a request, and a connection. Raises: Failure."""
-    if url is None:
-        return "", UnixConnection(state_dir / "run.sock", patience=_patience())
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if not host or parts.scheme not in ("http", "https"):
-        raise Failure(f"{url!r} is not a URL such as {EXAMPLE_URL}", exit_code=USAGE)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return parts.path.rstrip("/"), kind(host, port)
+        return UnixConnection(self._socket, patience=patience())
 
 
 def _managing_group(path: Path) -> str:
@@ -248,12 +232,17 @@ def _managing_group(path: Path) -> str:
         return ""
 
 
-def _up(state_dir: Path) -> str:
+def exit_code_for(status: int, name: str) -> int:
+    """The exit status for an answer about a function: one whose name none can have is not found, either."""
+    return NOT_FOUND if status == 400 and not _FUNCTION.fullmatch(name) else exit_code_of(status)
+
+
+def up_command(state_dir: Path) -> str:
     """The command that starts the worker of a directory."""
     return "sudo sockd up" + (f" --state-dir {state_dir}" if str(state_dir) != DEFAULT_STATE_DIR else "")
 
 
-def _words(error: Exception) -> str:
+def words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
@@ -267,12 +256,12 @@ def _exchange(
 
 
 def _target(path: tuple[str, ...], query: Query) -> str:
-    target = "/" + "/".join(map(_quoted, path))
-    pairs = "&".join(f"{key}={_quoted(value)}" for key, value in query.items())
+    target = "/" + "/".join(map(quoted, path))
+    pairs = "&".join(f"{key}={quoted(value)}" for key, value in query.items())
     return f"{target}?{pairs}" if pairs else target
 
 
-def _quoted(text: str, safe: str = "") -> str:
+def quoted(text: str, safe: str = "") -> str:
     """A text as it is in a URL; the worker refuses bytes that are no UTF-8."""
     return quote(text, safe=safe, errors="surrogateescape")
 

@@ -13,6 +13,7 @@ import click
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.inputs import ARCHIVE_BYTES, MODULE_BYTES, read_file
 from sockd.cli.output import USAGE, Failure, echo, json_option, print_json, progress
+from sockd.own_command import runnable
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -66,7 +67,7 @@ def deploy(
     if source.suffix == ".wasm":
         _deploy_initscript(source, name, Management(state_dir), as_json)
         return
-    name = name or default_name(source)
+    name = named(name, source) if name else default_name(source)
     overrides = {"check_handler": True, **{key: value for key, value in options.items() if value is not None}}
     if env:
         overrides["env"] = dict(_pair(item) for item in env)
@@ -93,7 +94,7 @@ def deploy(
     )
     if url is not None:
         echo(f"  {url}\n  curl -d '{{}}' {url}")
-    echo(f"  sockd invoke {name} -d '{{}}'")
+    echo(f"  {runnable(f'sockd invoke {name}')} -d '{{}}'")
 
 
 def _deploy_initscript(source: Path, name: str | None, management: Management, as_json: bool) -> None:
@@ -129,7 +130,12 @@ def result(lines: Any, show: Any) -> dict[str, Any]:
 
 
 def default_name(source: Path) -> str:
-    name = source.resolve().stem if source.is_file() else source.resolve().name
+    """The name of a function that is given none. Raises: Failure."""
+    return named(source.resolve().stem if source.is_file() else source.resolve().name, source)
+
+
+def named(name: str, source: Path) -> str:
+    """A function's name, unchanged. Raises: Failure, for one that none can have."""
     if not NAME.fullmatch(name):
         raise Failure(
             f"{name!r} cannot be a function's name",

@@ -118,11 +118,12 @@ class Project:
     def show_output(self) -> None:
         """Print what the function prints, from now on, beside what is told of deploys."""
         if not self._as_json:
-            threading.Thread(target=self._follow, daemon=True).start()
+            threading.Thread(target=self._follow, args=(time.time(),), daemon=True).start()
 
-    def _follow(self) -> None:
+    def _follow(self, since_s: float) -> None:
         with contextlib.suppress(Failure, OSError):  # the worker has ended, or the function was removed
-            query = {"limit": "0", "follow": "1"}
+            # What is printed until the worker knows of this follower is in its records.
+            query = {"since": f"{since_s:.6f}", "follow": "1"}
             for record in self.management.lines("GET", "functions", self.name, "logs", query=query):
                 show_line_by_line(record)
 

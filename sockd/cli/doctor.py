@@ -5,7 +5,8 @@ A check that is False stops `sockd up`; one that is None costs speed, or is wort
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,22 +23,15 @@ __all__ = ["Check", "as_dicts", "render", "run_checks"]
 
 
 def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
-    """Look at everything (about a second). Changes nothing that stays; never raises."""
-    every: list[Callable[[], Check]] = [
+    """Look at everything (about a second); for an ordinary user at what does not need root, and once at what that leaves out.
+    Changes nothing that stays; never raises."""
+    for_all: list[Look] = [
         look.python,
-        look.privileges,
         look.kernel,
-        look.roots,
-        look.host_files,
-        look.namespaces,
         look.user_namespaces,
         look.apparmor,
         look.seccomp,
-        look.cgroups,
-        look.cgroup_moves,
-        look.socket_guards,
         look.scheduler_tick,
-        look.open_files,
         look.core_dumps,
         look.kernel_console,
         look.packages,
@@ -46,7 +40,27 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
         lambda: look.state_directory(state_dir),
         look.memory,
     ]
-    return [*(_shielded(check) for check in every), *effects()]
+    if os.geteuid() != 0:
+        return [look.privileges(names(FOR_ROOT)), *map(_shielded, for_all)]
+    return [look.privileges(), *map(_shielded, [*FOR_ROOT, *for_all]), *effects()]
+
+
+Look = Callable[[], Check]
+FOR_ROOT: list[Look] = [
+    look.roots,
+    look.host_files,
+    look.namespaces,
+    look.cgroups,
+    look.cgroup_moves,
+    look.socket_guards,
+    look.open_files,
+]
+"""What another user would find wrong although it is not: mounts, cgroups, devices and limits that the worker has as root."""
+
+
+def names(looks: Sequence[Look]) -> list[str]:
+    """What these look at."""
+    return [each.__name__.replace("_", " ") for each in looks]
 
 
 def render(checks: list[Check]) -> Table:

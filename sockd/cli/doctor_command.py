@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from sockd.cli.client import state_dir_option
-from sockd.cli.output import FAILED, echo, json_option, print_json, print_rich
+from sockd.cli.output import FAILED, console, echo, json_option, print_json
 
 MARKS = {True: "ok  ", False: "FAIL", None: "note"}
 
@@ -26,7 +26,7 @@ def doctor(state_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json(as_dicts(checks))
     elif sys.stdout.isatty():
-        print_rich(render(checks))
+        console().print(render(checks))
     else:
         for check in checks:
             echo(f"{MARKS[check.ok]}  {check.name}: {check.found}" + (f"\n      fix: {check.fix}" if check.fix else ""))

@@ -9,7 +9,8 @@ import click
 
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.inputs import TEXT_BYTES, read_stdin
-from sockd.cli.output import USAGE, Failure, json_option, print_json, print_table, say
+from sockd.cli.output import USAGE, Failure, json_option, print_json, say, suggest
+from sockd.cli.tables import print_table
 
 MASK = "********"
 
@@ -42,7 +43,7 @@ def env(
     if rows:
         print_table(("name", "value", ""), rows)
     else:
-        say(f"{name} has no environment of its own; give it some: sockd env {name} KEY=VALUE")
+        suggest(f"{name} has no environment of its own; give it some", f"sockd env {name} KEY=VALUE")
 
 
 @click.group()
@@ -54,7 +55,8 @@ def secret() -> None:
 @click.argument("name")
 @click.argument("key")
 @state_dir_option
-def set_(name: str, key: str, state_dir: Path) -> None:
+@json_option
+def set_(name: str, key: str, state_dir: Path, as_json: bool) -> None:
     """Set a secret of a function. Its value is read from stdin, or asked for."""
     if sys.stdin.isatty():
         value = click.prompt(f"{key}", hide_input=True, err=True)
@@ -62,18 +64,26 @@ def set_(name: str, key: str, state_dir: Path) -> None:
         value = read_stdin(TEXT_BYTES).decode(errors="surrogateescape").removesuffix("\n")
     if not value:
         raise Failure("no value was given", fix=f"sockd secret set {name} {key} < FILE", exit_code=USAGE)
-    Management(state_dir).call("PUT", "functions", name, "secrets", key, body=value.encode(errors="surrogateescape"))
-    say(f"{name}: {key} is set")
+    body = value.encode(errors="surrogateescape")
+    done = Management(state_dir).call("PUT", "functions", name, "secrets", key, body=body)
+    if as_json:
+        print_json(done)
+    else:
+        say(f"{name}: {key} is set")
 
 
 @secret.command("rm")
 @click.argument("name")
 @click.argument("key")
 @state_dir_option
-def rm(name: str, key: str, state_dir: Path) -> None:
+@json_option
+def rm(name: str, key: str, state_dir: Path, as_json: bool) -> None:
     """Remove a secret of a function."""
-    Management(state_dir).call("DELETE", "functions", name, "secrets", key)
-    say(f"{name}: {key} is removed")
+    done = Management(state_dir).call("DELETE", "functions", name, "secrets", key)
+    if as_json:
+        print_json(done)
+    else:
+        say(f"{name}: {key} is removed")
 
 
 @secret.command("ls")
@@ -94,7 +104,7 @@ def ls(name: str | None, state_dir: Path, as_json: bool) -> None:
     if rows:
         print_table(("function", "secret"), rows)
     else:
-        say("no secrets yet; set one: sockd secret set NAME KEY")
+        suggest("no secrets yet; set one", "sockd secret set NAME KEY")
 
 
 def _pair(item: str) -> tuple[str, str]:

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import USAGE, Failure, age, json_option, print_json, print_table, say
+from sockd.cli.output import USAGE, Failure, age, json_option, print_json, say, suggest
+from sockd.cli.tables import print_table
 
 HEADINGS = ("id", "function", "state", "tries", "accepted", "why")
 function_option = click.option("--function", metavar="NAME", help="Those of one function only.")
@@ -32,19 +33,23 @@ def events() -> None:
 def ls(state: str, function: str | None, limit: int, state_dir: Path, as_json: bool) -> None:
     """List events that wait or run, and dead letters."""
     query = {"state": state, "limit": str(limit), **({"function": function} if function else {})}
-    found = Management(state_dir).get("events", query=query)
+    management = Management(state_dir)
+    found = management.get("events", query=query)
+    if function and not found:
+        management.check_function(function)
     if as_json:
         print_json(found)
     elif not found:
-        say("no events; make one: sockd invoke NAME --async")
+        suggest("no events; make one", "sockd invoke NAME --async")
     else:
-        print_table(HEADINGS, [_row(each) for each in found])
+        print_table(HEADINGS, [_row(each) for each in found], optional=("accepted", "tries"))
 
 
 @events.command()
 @click.argument("event_id", metavar="ID")
 @state_dir_option
-def show(event_id: str, state_dir: Path) -> None:
+@json_option
+def show(event_id: str, state_dir: Path, as_json: bool) -> None:
     """Show an event that is not over, or a dead letter, with its payload, as JSON."""
     print_json(Management(state_dir).get("events", event_id))
 
@@ -54,11 +59,18 @@ def show(event_id: str, state_dir: Path) -> None:
 @function_option
 @all_option
 @state_dir_option
-def retry(event_id: str | None, function: str | None, everything: bool, state_dir: Path) -> None:
+@json_option
+def retry(event_id: str | None, function: str | None, everything: bool, state_dir: Path, as_json: bool) -> None:
     """Run dead letters again: one, those of a function, or all."""
     path, query = _wanted(event_id, function, everything)
-    retried = Management(state_dir).call("POST", "events", *path, "retry", query=query)["retried"]
-    say(f"{retried} are run again; look: sockd events ls")
+    management = Management(state_dir)
+    retried = management.call("POST", "events", *path, "retry", query=query)["retried"]
+    if function and not retried:
+        management.check_function(function)
+    if as_json:
+        print_json({"retried": retried})
+        return
+    suggest(f"{retried} are run again; look", "sockd events ls")
 
 
 @events.command()
@@ -66,11 +78,18 @@ def retry(event_id: str | None, function: str | None, everything: bool, state_di
 @function_option
 @all_option
 @state_dir_option
-def rm(event_id: str | None, function: str | None, everything: bool, state_dir: Path) -> None:
+@json_option
+def rm(event_id: str | None, function: str | None, everything: bool, state_dir: Path, as_json: bool) -> None:
     """Delete dead letters: one, those of a function, or all."""
     path, query = _wanted(event_id, function, everything)
-    deleted = Management(state_dir).call("DELETE", "events", *path, query=query)["deleted"]
-    say(f"{deleted} are deleted")
+    management = Management(state_dir)
+    deleted = management.call("DELETE", "events", *path, query=query)["deleted"]
+    if function and not deleted:
+        management.check_function(function)
+    if as_json:
+        print_json({"deleted": deleted})
+    else:
+        say(f"{deleted} are deleted")
 
 
 @events.command()
@@ -100,13 +119,15 @@ def config(
     elif any(value not in (None, "") for value in wanted.values()):
         management.call("PUT", *path, body=json.dumps(wanted).encode())
     found = management.get(*path)
+    if not found:
+        management.check_function(function)
     if as_json:
         print_json(found)
     elif not found:
         say(f"the events of {function} end by the worker's defaults")
     else:
         headings = ("version", "retries", "max age", "on success", "on failure")
-        print_table(headings, [_config_row(each) for each in found])
+        print_table(headings, [_config_row(each) for each in found], optional=("max age", "retries"))
 
 
 def _config_row(each: dict[str, Any]) -> tuple[str, ...]:

@@ -8,10 +8,12 @@ from pathlib import Path
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import age, json_option, print_json, print_table, say
+from sockd.cli.output import age, json_option, print_json, say, suggest
+from sockd.cli.tables import print_table
 from sockd.spelling import size
 
 HEADINGS = ("name", "v", "handler", "memory", "timeout", "at once", "network", "pkgs", "code", "updated")
+OPTIONAL = ("code", "network", "pkgs", "at once", "handler", "memory", "timeout", "updated", "v")
 
 
 @click.command()
@@ -23,9 +25,9 @@ def ls(state_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json(functions)
     elif not functions:
-        say("no functions yet; deploy one: sockd deploy DIR")
+        suggest("no functions yet; deploy one", "sockd deploy DIR")
     else:
-        print_table(HEADINGS, [_row(function) for function in functions])
+        print_table(HEADINGS, [_row(function) for function in functions], optional=OPTIONAL)
 
 
 def _row(function: dict[str, object]) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
 from sockd.cli.deploy import default_name
 from sockd.cli.output import USAGE, Failure, echo
+from sockd.own_command import runnable
 
 HELLO = '''"""The function `handler` answers each event; a second parameter would get AWS's context."""
 
@@ -60,8 +62,7 @@ INVOKE = "sockd invoke {name} -d '{{}}'"
 def init(directory: Path, template: str) -> None:
     """Make a directory with a small project in it."""
     name = default_name(directory)
-    if directory.exists() and any(directory.iterdir()):
-        raise Failure(f"{directory} is not empty", fix="sockd init ANOTHER-NAME", exit_code=USAGE)
+    _check(directory)
     try:
         for path, text in TEMPLATES[template].items():
             file = directory / path
@@ -69,5 +70,19 @@ def init(directory: Path, template: str) -> None:
             file.write_text(text)
     except OSError as error:
         raise Failure(f"{directory} cannot be written", why=str(error)) from None
-    step = NEXT.get(template, INVOKE).format(name=name)
-    echo(f"made {directory}; next:\n  sudo sockd dev {directory}\n  {step}")
+    steps = [f"sudo sockd dev {directory}", NEXT.get(template, INVOKE).format(name=name)]
+    echo("\n  ".join([f"made {directory}; next:", *map(runnable, steps)]))
+
+
+def _check(directory: Path) -> None:
+    """Raises: Failure, before anything is written, unless a project can be made there."""
+    parent = directory.absolute().parent
+    if not parent.is_dir():
+        fix = f"mkdir -p {shlex.quote(str(parent))}"
+        raise Failure(f"{directory} cannot be made", why=f"{parent} is not there", fix=fix, exit_code=USAGE)
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise Failure(f"{directory} is a file", fix="sockd init ANOTHER-NAME", exit_code=USAGE)
+    if any(directory.iterdir()):
+        raise Failure(f"{directory} is not empty", fix="sockd init ANOTHER-NAME", exit_code=USAGE)

@@ -15,7 +15,9 @@ import click
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.inputs import PAYLOAD_BYTES, read_file
 from sockd.cli.invoke import payload_of
-from sockd.cli.output import FAILED, USAGE, Failure, echo, echo_lines, json_option, print_json, print_table, say
+from sockd.cli.output import FAILED, USAGE, Failure, echo, echo_lines, json_option, print_json, say, suggest
+from sockd.cli.tables import print_table
+from sockd.cli.written_file import WrittenFile
 from sockd.spelling import size
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def initscript() -> None:
 
 @initscript.command()
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="[default: SOURCE with .wasm]")
+@click.option("-o", "--output", type=WrittenFile(), help="[default: SOURCE with .wasm]")
 @json_option
 def build(source: Path, output: Path | None, as_json: bool) -> None:
     """Compile SOURCE (.c, .rs, or the directory of a Rust crate) to a module.
@@ -121,7 +123,7 @@ def run(
 @initscript.command()
 @click.argument("name")
 @_data_option
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="[default: NAME.c or NAME.rs]")
+@click.option("-o", "--output", type=WrittenFile(), help="[default: NAME.c or NAME.rs]")
 @click.option("--language", type=click.Choice(LANGUAGES), default="c", show_default=True)
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @state_dir_option
@@ -152,7 +154,7 @@ def record(
         print_json({"path": str(output), "language": language, "reads": reads, "answer": recorded["answer"]})
         return
     echo(f"{output}: {len(reads)} read{'' if len(reads) == 1 else 's'}")
-    say(f"read it, then: sockd initscript build {output}")
+    suggest("read it, then", f"sockd initscript build {output}")
 
 
 @contextmanager

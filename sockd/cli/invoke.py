@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
@@ -11,10 +12,23 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, Reply, invoke_at, state_dir_option
+from sockd.cli.client import Management, Reply, exit_code_for, state_dir_option
 from sockd.cli.debugging import DEBUG_PORT, DebugPort, debugged
 from sockd.cli.inputs import PAYLOAD_BYTES, read_file, read_stdin
-from sockd.cli.output import USAGE, Failure, echo, exit_code_of, json_option, print_json, say, write_result
+from sockd.cli.invocation import Answer, invoked
+from sockd.cli.output import (
+    NOT_FOUND,
+    TIMED_OUT,
+    USAGE,
+    Failure,
+    echo,
+    json_option,
+    print_json,
+    say,
+    write_result,
+)
+
+NOT_JSON = "InvalidRequestContentException"
 
 
 @click.command()
@@ -51,7 +65,8 @@ def invoke(
 ) -> None:
     """Run a function once and print what it answers.
 
-    Goes to the worker that has --state-dir, over the socket that root's worker has put there; or to --url."""
+    Goes to the worker that has --state-dir, over the socket that root's worker has put there; or to --url. An answer that
+    comes piece by piece is printed as it comes."""
     payload = payload_of(data)
     if later and fresh:
         raise Failure(
@@ -63,22 +78,49 @@ def invoke(
         if later or url is not None:
             why = "it goes through the worker's management socket, and waits"
             raise Failure("--debug goes with neither --url nor --async", why=why, exit_code=USAGE)
-        reply = debugged(Management(state_dir), name, payload, debug, source)
-    else:
-        reply = invoke_at(url, state_dir, name, payload, headers)
-    total_ms = (time.perf_counter() - begun) * 1e3
+        _show(debugged(Management(state_dir), name, payload, debug, source), name, begun, as_json=as_json)
+        return
+    with invoked(url, state_dir, name, payload, headers) as answer:
+        if as_json or answer.status >= 400 or (answer.status == 202 and not _ran(answer)):
+            _show(answer.whole(), name, begun, as_json=as_json)
+        else:
+            _pass_on(answer)
+            _tell_timing(answer, begun)
+
+
+def _pass_on(answer: Answer) -> None:
+    """Print an answer as it comes."""
+    # Pieces may end within a character: the decoder keeps what is not whole yet.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    try:
+        for piece in answer.pieces():
+            write_result(piece, decoder)
+    finally:  # also of an answer that breaks off: what is told of that begins a line
+        write_result(b"", decoder, final=True)
+        write_result(b"\n")
+
+
+def _show(reply: Reply, name: str, begun: float, *, as_json: bool) -> None:
+    """Print an answer that has come in whole. Raises: Failure, for one that is an error."""
     if as_json:
-        print_json(_as_fields(reply, total_ms))
+        print_json(_as_fields(reply, _ms_since(begun)))
     elif reply.status == 202 and not _ran(reply):
         echo(reply.headers["x-amzn-requestid"])
     elif reply.status < 400:
         write_result(reply.body + b"\n")
-        if sys.stderr.isatty():
-            say(_timing_line(reply, total_ms))
+        _tell_timing(reply, begun)
     if reply.status >= 400:
-        if not as_json:
-            _raise(reply, name)
-        sys.exit(exit_code_of(reply.status))
+        _raise(reply, name, quiet=as_json)
+
+
+def _tell_timing(answer: Reply | Answer, begun: float) -> None:
+    """Where the time went, for a person."""
+    if sys.stderr.isatty():
+        say(_timing_line(answer, _ms_since(begun)))
+
+
+def _ms_since(begun: float) -> float:
+    return (time.perf_counter() - begun) * 1e3
 
 
 def payload_of(data: str) -> bytes:
@@ -105,39 +147,47 @@ def _as_fields(reply: Reply, total_ms: float) -> dict[str, Any]:
     }
 
 
-def _phases(reply: Reply) -> dict[str, float]:
+def _phases(reply: Reply | Answer) -> dict[str, float]:
     """`Server-Timing`, taken apart."""
     entries = reply.headers.get("server-timing", "").split(", ")
     pairs = (entry.split(";dur=") for entry in entries if ";dur=" in entry)
     return {name: float(duration) for name, duration in pairs}
 
 
-def _timing_line(reply: Reply, total_ms: float) -> str:
+def _timing_line(reply: Reply | Answer, total_ms: float) -> str:
+    """The id first: at the end of a line, a narrow terminal would break it in two."""
     phases = ", ".join(f"{name} {duration:.2f}" for name, duration in _phases(reply).items())
     origin, request_id = (reply.headers.get(name, "?") for name in ("x-sockd-origin", "x-amzn-requestid"))
-    return f"{origin}, {total_ms:.2f} ms ({phases}), {request_id}"
+    return f"{request_id} {origin}, {total_ms:.2f} ms ({phases})"
 
 
-def _ran(reply: Reply) -> bool:
+def _ran(reply: Reply | Answer) -> bool:
     """Whether a sandbox is behind this answer."""
     return "x-sockd-sandbox" in reply.headers
 
 
-def _raise(reply: Reply, name: str) -> None:
-    """Tell a failed invocation. Raises: Failure."""
+def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
+    """Tell a failed invocation. Args: quiet: its stack and its body are told already. Raises: Failure."""
     try:
         error = json.loads(reply.body)
         kind, message = error["errorType"], error["errorMessage"]
     except (ValueError, TypeError, KeyError):
-        if _ran(reply):
+        if _ran(reply) and not quiet:
             write_result(reply.body + b"\n")
+        if _ran(reply):
             raise Failure(f"the app answered with status {reply.status}") from None
         raise Failure(f"status {reply.status}, and no error of a worker's", why="is this a worker's address?") from None
-    say(_set_off("".join(error.get("stackTrace", ())).rstrip()) or f"request {error.get('requestId')}")
+    if not quiet:
+        say(_set_off("".join(error.get("stackTrace", ())).rstrip()) or f"request {error.get('requestId')}")
     option = "--init-timeout" if "(init_timeout_s)" in message else "--timeout"
-    fixes = {404: "sockd ls", 504: f"sockd config {name} {option} S"}
-    fix = fixes.get(reply.status, f"sockd logs {name} --request {error.get('requestId')}")
-    raise Failure(f"{kind}: {message}", fix=fix, exit_code=exit_code_of(reply.status))
+    exit_code = exit_code_for(reply.status, name)
+    if kind == NOT_JSON:
+        raise Failure(
+            "the event is not JSON", why=message, fix=f"sockd invoke {name} -d '{{\"key\": 1}}'", exit_code=USAGE
+        )
+    fixes = {NOT_FOUND: "sockd ls", TIMED_OUT: f"sockd config {name} {option} S"}
+    fix = fixes.get(exit_code, f"sockd logs {name} --request {error.get('requestId')}")
+    raise Failure(f"{kind}: {message}", fix=fix, exit_code=exit_code)
 
 
 def _set_off(stack: str) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import echo, json_option, print_json, print_table, say
+from sockd.cli.output import echo, json_option, print_json, say, suggest
+from sockd.cli.tables import print_table
 
 RIGHTS = ("read", "invoke", "deploy")
 
@@ -67,13 +68,20 @@ def ls(state_dir: Path, as_json: bool) -> None:
         )
         for each in found
     ]
-    print_table(("name", "begins with", "may", "for", "made"), rows)
+    if rows:
+        print_table(("name", "begins with", "may", "for", "made"), rows, optional=("made", "begins with"))
+    else:
+        suggest("no keys yet; make one", "sockd keys add NAME --may invoke")
 
 
 @keys.command()
 @click.argument("name")
 @state_dir_option
-def rm(name: str, state_dir: Path) -> None:
+@json_option
+def rm(name: str, state_dir: Path, as_json: bool) -> None:
     """Revoke a key: from the next request on it is none."""
-    Management(state_dir).call("DELETE", "keys", name)
-    echo(f"revoked {name}")
+    revoked = Management(state_dir).call("DELETE", "keys", name)
+    if as_json:
+        print_json(revoked)
+    else:
+        echo(f"revoked {name}")

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import click
 
-from sockd.cli.output import FAILED, UNREACHABLE, USAGE, Failure, echo
+from sockd.cli.output import NOT_FOUND, UNREACHABLE, USAGE, Failure, echo
 from sockd.remote.workers import (
     KEY_VARIABLE,
     WORKER_VARIABLE,
@@ -65,7 +65,7 @@ def logout(url: str | None) -> None:
     except OSError as error:
         raise Failure(f"{credentials_file()} cannot be written", why=str(error)) from None
     if url is not None and not gone:
-        raise Failure(f"there was no key for {url}", exit_code=FAILED)
+        raise Failure(f"there was no key for {url}", exit_code=NOT_FOUND)
     for each in gone:
         echo(f"forgot the key for {each}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,8 @@ from importlib import import_module
 
 import click
 
-from sockd.cli.output import show_uncaught
+from sockd import __version__
+from sockd.cli.output import INTERRUPTED, JsonFailure, show_uncaught, wants_json
 from sockd.printable import one_line
 
 COMMANDS = {
@@ -54,6 +54,11 @@ COMMANDS = {
 """Where each command is, and its line in the help: so that the help of all imports none."""
 
 
+NO_ARGUMENTS: tuple[type[Exception], ...] = tuple(
+    filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])  # of click 8.2 and later
+)
+
+
 class Commands(click.Group):
     """A group that imports a command when it is asked for."""
 
@@ -62,8 +67,13 @@ class Commands(click.Group):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        with _printable_refusals():  # of the commands' own arguments, too
-            return super().invoke(ctx)
+        try:
+            with _printable_refusals():  # of the commands' own arguments, too
+                return super().invoke(ctx)
+        except click.ClickException as error:
+            if wants_json(ctx) or _was_to_be_json(error):
+                raise JsonFailure(error) from error
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -89,11 +99,15 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.pass_context
-def cli(ctx: click.Context) -> None:
+@click.version_option(__version__, message="sockd %(version)s", help="Print the version.")
+def cli() -> None:
     """A serverless platform for Python: deploy a function, invoke it over HTTP, cold in milliseconds."""
-    if os.environ.get("NO_COLOR"):
-        ctx.color = False
+
+
+def _was_to_be_json(error: click.ClickException) -> bool:
+    """Whether --json stands among arguments of which others could not be read, so that nobody has noted it."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    return ctx is not None and "--json" in sys.argv and any(each.name == "as_json" for each in ctx.command.params)
 
 
 @contextmanager
@@ -101,6 +115,8 @@ def _printable_refusals() -> Iterator[None]:
     """click quotes arguments as they are, and a file's name may be one."""
     try:
         yield
+    except NO_ARGUMENTS:
+        raise  # the help
     except click.UsageError as error:
         raise click.UsageError(one_line(error.format_message()), error.ctx) from None
 
@@ -108,4 +124,11 @@ def _printable_refusals() -> Iterator[None]:
 def main() -> None:
     """The entry point; exits with the status of the command."""
     sys.excepthook = show_uncaught
-    cli(prog_name="sockd")
+    try:
+        status = cli.main(prog_name="sockd", standalone_mode=False)
+    except click.Abort:
+        sys.exit(INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    sys.exit(status)

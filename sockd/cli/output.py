@@ -1,28 +1,60 @@
-"""What all commands share: failures with an exit status, and the one way to the terminal: text, JSON, tables, progress, bytes.
+"""What all commands share: failures with an exit status, and the one way to the terminal: text, JSON, progress, bytes.
 
 Functions, packages and registries choose parts of what is printed, so every text is made `printable` here, and no other file
-of the command line prints (tests/cli/test_output.py). rich is imported only when a person looks at a terminal.
+of the command line prints, but for `tables` and `terminal` (tests/cli/test_output.py). rich is imported only when a person
+looks at a terminal. With NO_COLOR in the environment nothing is styled, on any stream.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
+import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from sockd.own_command import runnable
 from sockd.printable import one_line, printable
 
-FAILED, USAGE, NOT_FOUND, THROTTLED, TIMED_OUT, UNREACHABLE = 1, 2, 3, 4, 5, 69
-_BY_STATUS = {404: NOT_FOUND, 429: THROTTLED, 504: TIMED_OUT}
+if TYPE_CHECKING:
+    from rich.console import Console
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+FAILED, USAGE, NOT_FOUND, THROTTLED, TIMED_OUT, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 5, 69, 130
+EXIT_CODES = {
+    0: "done",
+    FAILED: "the function failed, or the command did",
+    USAGE: "wrong use: an option, an argument or a file that cannot be",
+    NOT_FOUND: "nothing has this name or id: a function, a version, a schedule, an event, a request, a package, a benchmark",
+    THROTTLED: "the function is throttled",
+    TIMED_OUT: "the function timed out",
+    UNREACHABLE: "no worker answers, or it does not answer this user",
+    INTERRUPTED: "Ctrl-C, where that is not how the command ends",
+}
+"""What each exit status means, in all commands (docs/reference/cli.md)."""
+_BY_STATUS = {404: NOT_FOUND, 429: THROTTLED, 504: TIMED_OUT}
+_WANTS_JSON = "sockd.json"
+
+
+def _note_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    if value:
+        ctx.meta[_WANTS_JSON] = True
+    return value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, callback=_note_json, help="Print JSON, also of an error."
+)
+
+
+def wants_json(ctx: click.Context) -> bool:
+    """Whether the command that was given, in this context or below it, is to print JSON."""
+    return bool(ctx.meta.get(_WANTS_JSON))
 
 
 class Failure(click.ClickException):
@@ -33,7 +65,7 @@ class Failure(click.ClickException):
     def __init__(self, what: str, *, why: str = "", fix: str = "", exit_code: int = FAILED) -> None:
         super().__init__(what)
         self.why = why
-        self.fix = fix
+        self.fix = runnable(fix)
         self.exit_code = exit_code
 
     def show(self, file: IO[Any] | None = None) -> None:
@@ -45,30 +77,57 @@ class Failure(click.ClickException):
                 echo(f"  {word}: " + text.replace("\n", "\n    "), err=True)
 
 
+class JsonFailure(click.ClickException):
+    """An error for a program: one object on stderr, with the fields of a `Failure` whatever kind of error it is."""
+
+    exit_code: int  # type: ignore[misc]  # as above
+
+    def __init__(self, error: click.ClickException) -> None:
+        super().__init__(error.format_message())
+        self.exit_code = error.exit_code
+        self._why, self._fix = getattr(error, "why", ""), getattr(error, "fix", "")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        fields = {"error": self.message, "why": self._why, "fix": self._fix, "exit_code": self.exit_code}
+        click.echo(_json(fields, None), err=True)
+
+
 def exit_code_of(status: int) -> int:
     """The exit status that stands for an HTTP status."""
     return _BY_STATUS.get(status, FAILED)
 
 
+def is_plain() -> bool:
+    """Whether nothing is to be styled (https://no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
 def echo(text: str = "", *, nl: bool = True, err: bool = False, **style: Any) -> None:
     """A text, as terminals may have it. Args: err: to stderr; style: as click's."""
-    click.secho(printable(text), nl=nl, err=err, **style)
+    text = printable(text)
+    _put(click.style(text, **style) if style and not is_plain() else text, nl=nl, err=err)
 
 
 def echo_lines(lines: Iterable[str]) -> None:
     """Texts that are a line each, whatever is in them."""
     for line in lines:
-        click.echo(one_line(line))
+        _put(one_line(line))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """rich's, which styles nothing where nothing is to be styled."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, color_system=None if is_plain() else "auto")
 
 
 def echo_styled(rows: Iterable[tuple[str, str]]) -> None:
     """Lines with the styles that rich has for them, cropped to the terminal."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    screen = console()
     for text, style in rows:
-        console.print(Text(one_line(text), style=style), overflow="crop", no_wrap=True)
+        screen.print(Text(one_line(text), style=style), overflow="crop", no_wrap=True)
 
 
 def write_result(data: bytes, decoder: codecs.IncrementalDecoder | None = None, *, final: bool = False) -> None:
@@ -77,22 +136,36 @@ def write_result(data: bytes, decoder: codecs.IncrementalDecoder | None = None, 
     Args: decoder: of an answer that comes in pieces; final: after the last of them."""
     if sys.stdout.isatty():
         text = data.decode(errors="replace") if decoder is None else decoder.decode(data, final)
-        click.echo(printable(text), nl=False)
-    else:
+        _put(printable(text), nl=False)
+        return
+    with _told_if_full():
         sys.stdout.buffer.write(data)
-    sys.stdout.flush()
+        sys.stdout.flush()
 
 
-def print_rich(shown: Any) -> None:
-    """What only rich can lay out. Its texts are printable already."""
-    from rich.console import Console
+def _put(text: str, *, nl: bool = True, err: bool = False) -> None:
+    with _told_if_full():
+        click.echo(text, nl=nl, err=err)
 
-    Console().print(shown)
+
+@contextmanager
+def _told_if_full() -> Iterator[None]:
+    """Raises: Failure, when a file that is written to cannot be, other than for a reader that has gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failure("the output cannot be written", why=error.strerror or str(error)) from None
 
 
 def print_json(value: object, *, indent: int | None = 2) -> None:
     """One value, indented for people who look anyway. (JSON of ASCII holds no character that a terminal obeys.)"""
-    click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))
+    _put(_json(value, indent))
+
+
+def _json(value: object, indent: int | None) -> str:
+    return json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
 
 
 def say(text: str) -> None:
@@ -100,25 +173,9 @@ def say(text: str) -> None:
     echo(text, err=True)
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under headings: lines that a terminal folds in their columns, or plain columns where nobody looks."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(headings))
-        for number, heading in enumerate(headings, start=1):
-            # Where the terminal is too narrow, names and the last column fold; numbers between them do not.
-            table.add_column(heading, overflow="fold", no_wrap=1 < number < len(headings))
-        for row in rows:
-            table.add_row(*(Text(one_line(cell)) for cell in row))
-        Console().print(table)
-        return
-    rows = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    for row in (headings, *rows) if any(headings) else rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+def suggest(text: str, command: str) -> None:
+    """A message with a command that helps."""
+    say(f"{text}: {runnable(command)}")
 
 
 def show_uncaught(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -133,10 +190,9 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
         say(first)
         yield say
         return
-    from rich.console import Console
     from rich.markup import escape
 
-    with Console(stderr=True).status(escape(one_line(first))) as status:
+    with console(stderr=True).status(escape(one_line(first))) as status:
         yield lambda text: status.update(escape(one_line(text)))
 
 

@@ -9,7 +9,8 @@ import click
 
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.inputs import TEXT_BYTES, read_file
-from sockd.cli.output import USAGE, Failure, echo_lines, json_option, print_json, print_table, progress, say
+from sockd.cli.output import NOT_FOUND, USAGE, Failure, echo_lines, json_option, print_json, progress, say, suggest
+from sockd.cli.tables import print_table
 from sockd.cli.tree import refusal
 from sockd.spelling import size
 
@@ -28,9 +29,10 @@ def ls(state_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        say("no packages yet; a deploy installs what it needs, or: sockd packages add NAME")
+        suggest("no packages yet; a deploy installs what it needs, or", "sockd packages add NAME")
     else:
-        print_table(("key", "size", "functions", "not in a Zygote because"), [_row(row) for row in rows])
+        headings = ("key", "size", "functions", "not in a Zygote because")
+        print_table(headings, [_row(row) for row in rows], optional=("functions", "size"))
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
@@ -82,9 +84,11 @@ def rm(key: str, state_dir: Path, as_json: bool) -> None:
 def forgive(name: str | None, state_dir: Path, as_json: bool) -> None:
     """Have Zygotes import a package again at the next start that needs it; without NAME all packages that are refused."""
     forgiven = Management(state_dir).call("POST", "packages", "forgive", body=(name or "").encode())["forgiven"]
-    if as_json:
+    if as_json and (forgiven or not name):
         print_json(forgiven)
     elif forgiven:
         echo_lines(f"forgiven: {key}" for key in forgiven)
+    elif name:
+        raise Failure(f"{name} is not refused", fix="sockd tree", exit_code=NOT_FOUND)
     else:
-        say(f"{name} is not refused" if name else "no package is refused")
+        say("no package is refused")

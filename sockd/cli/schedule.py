@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
 from sockd.cli.client import Management, state_dir_option
 from sockd.cli.invoke import payload_of
-from sockd.cli.output import USAGE, Failure, age, json_option, print_json, print_table, say
+from sockd.cli.output import USAGE, Failure, age, json_option, print_json, say, suggest
+from sockd.cli.tables import print_table
 
 HEADINGS = ("name", "function", "when", "zone", "next", "last")
+OPTIONAL = ("last", "zone", "function")
+"""`next` is told in the schedule's own time zone, which it names."""
 
 
 @click.group()
@@ -49,7 +54,7 @@ def add(
     if as_json:
         print_json(made)
     else:
-        say(f"{made['name']}: next {_moment(made['next_at'])}")
+        say(f"{made['name']}: next {moment(made['next_at'], made['timezone'])}")
 
 
 @schedule.command()
@@ -61,48 +66,63 @@ def ls(state_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif not found:
-        say('no schedules yet; make one: sockd schedule add NAME "rate(5 minutes)"')
+        suggest("no schedules yet; make one", 'sockd schedule add NAME "rate(5 minutes)"')
     else:
-        print_table(HEADINGS, [_row(each) for each in found])
+        print_table(HEADINGS, [_row(each) for each in found], optional=OPTIONAL)
 
 
 @schedule.command()
 @click.argument("name")
 @state_dir_option
-def rm(name: str, state_dir: Path) -> None:
+@json_option
+def rm(name: str, state_dir: Path, as_json: bool) -> None:
     """Remove a schedule."""
-    Management(state_dir).call("DELETE", "schedules", name)
-    say(f"{name} is removed")
+    removed = Management(state_dir).call("DELETE", "schedules", name)
+    if as_json:
+        print_json(removed)
+    else:
+        say(f"{name} is removed")
 
 
 @schedule.command()
 @click.argument("name")
 @state_dir_option
-def enable(name: str, state_dir: Path) -> None:
+@json_option
+def enable(name: str, state_dir: Path, as_json: bool) -> None:
     """Have a schedule tick again."""
-    _switch(name, state_dir, enabled=True)
+    _switch(name, state_dir, as_json, enabled=True)
 
 
 @schedule.command()
 @click.argument("name")
 @state_dir_option
-def disable(name: str, state_dir: Path) -> None:
+@json_option
+def disable(name: str, state_dir: Path, as_json: bool) -> None:
     """Have a schedule tick no more, until it is enabled."""
-    _switch(name, state_dir, enabled=False)
+    _switch(name, state_dir, as_json, enabled=False)
 
 
-def _switch(name: str, state_dir: Path, *, enabled: bool) -> None:
+def _switch(name: str, state_dir: Path, as_json: bool, *, enabled: bool) -> None:
     made = Management(state_dir).call("PATCH", "schedules", name, body=json.dumps({"enabled": enabled}).encode())
-    say(f"{name}: next {_moment(made['next_at'])}" if made["enabled"] else f"{name} is disabled")
+    if as_json:
+        print_json(made)
+        return
+    say(f"{name}: next {moment(made['next_at'], made['timezone'])}" if made["enabled"] else f"{name} is disabled")
 
 
 def _row(each: dict[str, Any]) -> tuple[str, ...]:
-    following = _moment(each["next_at"]) if each["enabled"] else "disabled"
+    following = moment(each["next_at"], each["timezone"]) if each["enabled"] else "disabled"
     last = age(time.time() - each["last_at"]) if each["last_at"] else "never"
     function = ":".join(filter(None, (each["function"], each["qualifier"])))
     return each["name"], function, each["expression"], each["timezone"], following, last
 
 
-def _moment(at: float) -> str:
-    """In the time zone of whoever reads it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "never"
+def moment(at: float, timezone: str) -> str:
+    """A time as a clock of that time zone shows it, with the zone's name."""
+    if not at:
+        return "never"
+    try:
+        zone: tzinfo = ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError):  # the worker knows zones that this machine does not
+        zone = UTC
+    return datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M:%S %Z")

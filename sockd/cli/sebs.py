@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sockd.cli.output import USAGE, Failure, json_option, print_json, print_table, progress, say
+from sockd.cli.output import NOT_FOUND, USAGE, Failure, json_option, print_json, progress, say, suggest
+from sockd.cli.tables import print_table
 
 if TYPE_CHECKING:
     from sockd.sebs.experiment import Outcome
@@ -134,7 +135,7 @@ def package(bench: str, directory: Path, arm: str, env: tuple[str, ...], cache: 
         runner.suite = Suite.of(runner.options.cache)
         pairs = (item.partition("=") for item in env)
         runner.package(found, _choice(arm), {name: value for name, _, value in pairs}, directory)
-    say(f"sockd deploy {directory}")
+    suggest("deploy it", f"sockd deploy {directory}")
 
 
 @sebs.command()
@@ -297,7 +298,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except NoSuchBench as error:
-        raise Failure(error.message, fix=error.fix, exit_code=USAGE) from None
+        raise Failure(error.message, fix=error.fix, exit_code=NOT_FOUND) from None
     except SebsError as error:
         raise Failure(error.message, why=type(error).__name__, fix=error.fix) from None
     except SockdError as error:

@@ -10,6 +10,7 @@ import click
 
 from sockd.cli.output import USAGE, Failure
 from sockd.cli.source_tree import environment, installing, lacking, source_tree
+from sockd.cli.written_file import WrittenFile
 
 LIBRARIES = (
     *(
@@ -34,7 +35,7 @@ FOLDERS = ("tests/abuse", "tests/faults", "tests/spec")
 @click.option("--all", "everything", is_flag=True, help="The long cases, too.")
 @click.option("--group", metavar="A,D", default="", help="Only these groups.")
 @click.option("--case", "cases", metavar="A1,B3", default="", help="Only these cases, long ones too.")
-@click.option("--json", "file", metavar="FILE", type=click.Path(path_type=Path), help="Write what happened.")
+@click.option("--json", "file", metavar="FILE", type=WrittenFile(), help="Write what happened.")
 def selftest(everything: bool, group: str, cases: str, file: Path | None) -> None:
     """Attack and break a private worker on this machine, and tell case by case what came of it (root)."""
     if missing := lacking(LIBRARIES):

@@ -5,23 +5,23 @@ Owns the screen while one is drawn.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 
+from sockd.cli.output import console
 from sockd.printable import one_line
 
 
 def watch(draw: Callable[[int], Sequence[str]], every_s: float) -> None:
     """Draw a screen again and again until Ctrl-C. Args: draw: lines for so many columns; every_s: seconds between."""
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    console = Console(file=sys.stdout)
+    screen_of = console()
 
     def screen() -> Group:
-        lines = draw(console.width)[: max(console.height - 1, 1)]
+        lines = draw(screen_of.width)[: max(screen_of.height - 1, 1)]
         return Group(
             *(
                 Text(one_line(line), style="bold" if number < 1 else "", no_wrap=True, overflow="crop")
@@ -31,7 +31,7 @@ def watch(draw: Callable[[int], Sequence[str]], every_s: float) -> None:
 
     pause = threading.Event()  # nobody sets it: a wait that Ctrl-C ends
     try:
-        with Live(screen(), console=console, screen=True, auto_refresh=False) as live:
+        with Live(screen(), console=screen_of, screen=True, auto_refresh=False) as live:
             while not pause.wait(every_s):
                 live.update(screen(), refresh=True)
     except KeyboardInterrupt:

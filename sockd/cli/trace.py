@@ -19,17 +19,18 @@ from sockd.cli.output import (
     echo_styled,
     json_option,
     print_json,
-    print_table,
     say,
 )
+from sockd.cli.tables import print_table
 from sockd.cli.waterfall import chrome, draw, ms, words
+from sockd.cli.written_file import WrittenFile
 
 PLAIN_WIDTH = 120
 
 
 @click.command()
 @click.argument("request_id", metavar="[ID]", required=False)
-@click.option("--chrome", "chrome_file", type=click.Path(dir_okay=False, path_type=Path), help="Write a Chrome trace.")
+@click.option("--chrome", "chrome_file", type=WrittenFile(), help="Write a Chrome trace.")
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list.")
 @click.option("--slowest", is_flag=True, help="List the slowest of those that are remembered, not the newest.")
 @click.option("--cold", "kind", flag_value="cold", help="List cold ones only.")
@@ -56,14 +57,20 @@ def trace(
     if request_id is None and chrome_file is None:
         order = "slowest" if slowest else "newest"
         query = {"limit": str(limit), "order": order, "kind": kind or "any", "function": function}
-        show_list(management.get("traces", query=query), as_json)
+        found = management.get("traces", query=query)
+        if function and not found:
+            management.check_function(function)
+        show_list(found, as_json)
         return
     if request_id in (None, "last"):
         request_id = last_id(management)
     assert request_id is not None
     shown = management.get("traces", request_id)
     if chrome_file is not None:
-        chrome_file.write_text(json.dumps(chrome(shown), indent=1))
+        try:
+            chrome_file.write_text(json.dumps(chrome(shown), indent=1))
+        except OSError as error:
+            raise Failure(f"{chrome_file} cannot be written", why=error.strerror or str(error)) from None
         say(f"written: {chrome_file}")
     if as_json:
         print_json(shown)
@@ -108,7 +115,8 @@ def show_list(traces: list[dict[str, Any]], as_json: bool) -> None:
         )
         for each in traces
     ]
-    print_table(("request id", "function", "origin", "took", "initscript", "outcome"), rows)
+    headings = ("request id", "function", "origin", "took", "initscript", "outcome")
+    print_table(headings, rows, optional=("initscript", "origin", "took"))
 
 
 def last_id(management: Management) -> str:

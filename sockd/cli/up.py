@@ -12,6 +12,7 @@ import click
 
 from sockd.cli.detaching import detached
 from sockd.cli.output import USAGE, Failure
+from sockd.own_command import same_as_root
 
 
 @click.command()
@@ -20,7 +21,7 @@ from sockd.cli.output import USAGE, Failure
     "--state-dir",
     envvar="SOCKD_STATE_DIR",
     show_envvar=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path, readable=False),  # who is not root is told so below
     help="Where everything is kept. [default: /var/lib/sockd]",
 )
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file.")
@@ -43,7 +44,7 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: 
         why = f"this machine is {platform.machine()}; the filter of system calls is written for x86_64 alone"
         raise Failure("sockd runs on x86_64", why=why, fix="sockd doctor")
     if os.geteuid() != 0:
-        raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix="sudo sockd up")
+        raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix=same_as_root())
     if detach:
         detached(settings.state_dir, listen, config)
         return

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import USAGE, Failure, age, json_option, print_json, print_table, say
+from sockd.cli.output import USAGE, Failure, age, json_option, print_json, say, suggest
+from sockd.cli.tables import print_table
 from sockd.spelling import size
 
 
@@ -25,7 +26,7 @@ def publish(name: str, description: str | None, state_dir: Path, as_json: bool) 
         print_json(version)
     else:
         say(f"{name}: version {version['version']} is deploy {version['deploy']} ({version['digest'][:12]})")
-        say(f"run it: sockd invoke {name}:{version['version']}")
+        suggest("run it", f"sockd invoke {name}:{version['version']}")
 
 
 @click.command()
@@ -48,9 +49,10 @@ def versions(name: str, number: int | None, state_dir: Path, as_json: bool) -> N
         print_table(
             ("version", "aliases", "kept ready", "deploy", "code", "published", "description"),
             [_row(each, found, now_s) for each in found["versions"]],
+            optional=("code", "deploy", "kept ready", "published"),
         )
     else:
-        say(f"nothing is published yet: sockd publish {name}")
+        suggest("nothing is published yet", f"sockd publish {name}")
     print_table(
         ("deploy", "code", "deployed", ""),
         [
@@ -127,7 +129,7 @@ def provision(name: str, qualifier: str, count: int, state_dir: Path, as_json: b
     if as_json:
         print_json(answer)
     else:
-        say(f"{name}:{qualifier}: {count} are kept initialized; see sockd versions {name}")
+        suggest(f"{name}:{qualifier}: {count} are kept initialized; see", f"sockd versions {name}")
 
 
 @click.command()

@@ -15,6 +15,7 @@ MAX_ROWS = 60
 """Rows of a drawing; `--json` has all spans."""
 NAME_WIDTH = 36
 LEAST_AXIS = 20
+LEAST_NAME = 12
 STYLES = {"daemon": "blue", "sandbox": "green", "initscript": "magenta", "rpc": "yellow", "reads": "cyan"}
 """Of the tracks."""
 
@@ -32,17 +33,18 @@ def draw(trace: Trace, width: int) -> list[Row]:
     """The waterfall in lines of at most `width` columns, as far as that is wide enough."""
     start, end = extent(trace)
     spans = in_order(trace["spans"])
-    axis = max(width - NAME_WIDTH - 26, LEAST_AXIS)
+    names = max(min(NAME_WIDTH, width - 27 - LEAST_AXIS), LEAST_NAME)
+    axis = max(width - names - 26, LEAST_AXIS)
     answer = column(trace["answered_ns"], start, end, axis)
-    rows = [Row("bold", f"{'':{NAME_WIDTH + 13}}0{ms(end - start):>{axis - 1}} ms")]
+    rows = [Row("bold", f"{'':{names + 13}}0{ms(end - start):>{axis - 1}} ms")]
     track = ""
     for span in spans[:MAX_ROWS]:
         label = span["track"] if span["track"] != track else ""
         track = span["track"]
         bar = bar_of(span, start, end, axis, answer)
         took = f"{ms(span['end_ns'] - span['start_ns']):>8} ms" if span["end_ns"] > span["start_ns"] else f"{'':11}"
-        name = f"{label:<11}{shorten(span['name'], NAME_WIDTH)}"
-        rows.append(Row(STYLES.get(track, ""), f"{name:<{NAME_WIDTH + 13}}{bar} {took}  {span['detail']}".rstrip()))
+        name = f"{label:<11}{shorten(span['name'], names)}"
+        rows.append(Row(STYLES.get(track, ""), f"{name:<{names + 13}}{bar} {took}  {span['detail']}".rstrip()))
     if len(spans) > MAX_ROWS:
         rows.append(Row("dim", f"... and {len(spans) - MAX_ROWS} spans more: sockd trace {trace['request_id']} --json"))
     return rows

@@ -342,6 +342,7 @@ class FrontExchange(Exchange):
         if signed is not None:
             request.details = {**(request.details or {}), "deployer": True}
             request.sink = None  # a signature is of a whole answer
+            request.id = bytes.fromhex(signed.nonce)  # which the deployer knows before there is an answer
         try:
             answer = await run_as_asked(
                 *(request, asked),

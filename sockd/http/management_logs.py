@@ -1,10 +1,11 @@
 """The management door's routes for what functions have printed.
 
-    GET /functions/{name}/logs?limit=&request_id=&since=&follow=1&raw=1
+    GET /functions/{name}/logs?limit=&request_id=&since=&follow=1&raw=1&recent=1
 
 Without `follow` a list, with it lines of JSON, as they come: for whole lines that a request prints while it runs (`ended` is
 false), and at its end for the rest. `since` is Unix time; `raw` adds the bytes as they
-were, in base64, as `text` is UTF-8 whatever was printed.
+were, in base64, as `text` is UTF-8 whatever was printed; with `recent` only
+memory is searched, which has what a request has just printed, and not the disk.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Wanted:
     since_s: float
     limit: int
     is_raw: bool
+    is_recent: bool
 
     @classmethod
     def of(cls, request: Request) -> Wanted:
@@ -50,6 +52,7 @@ class Wanted:
             _time(query.get("since", "0")),
             limit(query.get("limit", "100")),
             query.get("raw", "0") == "1",
+            query.get("recent", "0") == "1",
         )
 
     def fields(self, record: LogRecord) -> dict[str, object]:
@@ -80,6 +83,8 @@ def routes(worker: WorkerApi) -> list[Route]:
 
 
 async def _found(worker: WorkerApi, wanted: Wanted) -> list[LogRecord]:
+    if wanted.is_recent:
+        return worker.logs(wanted.name, request_id=wanted.request_id, limit=wanted.limit)
     return await worker.find_logs(wanted.name, request_id=wanted.request_id, since_s=wanted.since_s, limit=wanted.limit)
 
 

@@ -4,7 +4,8 @@
     Idempotency-Key: ...           run it once, however often it is asked for within some minutes
     X-Sockd-Fresh: 1               run it in a new sandbox, although there may be idle ones
     X-Sockd-If-Code: ...           run it only if this code is deployed (`sockd.call_signature`)
-    X-Sockd-Signature: ...         the deployer calls; the answer is signed, too (`sockd.http.signed_calls`)
+    X-Sockd-Signature: ...         the deployer calls; the answer is signed, too, and the caller's nonce is the request's id
+                                   (`sockd.http.signed_calls`)
 
 Owns nothing.
 """

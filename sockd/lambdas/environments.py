@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sockd.errors import BadFunctionConfig
+from sockd.errors import BadFunctionConfig, NoSuchVariable
 from sockd.lambdas.functions import Functions
 
 
@@ -30,7 +30,7 @@ class Environments:
         return {name: names for name, names in found.items() if names}
 
     async def change(self, name: str, given: Mapping[str, str], unset: Iterable[str]) -> None:
-        """Set and remove variables. Raises: NoSuchFunction, BadFunctionConfig, SecretsLocked."""
+        """Set and remove variables. Raises: NoSuchFunction, NoSuchVariable, BadFunctionConfig, SecretsLocked."""
         config = self._functions.current(name).config
         for key in given:
             if key in config.secrets:
@@ -44,7 +44,7 @@ class Environments:
         await self._functions.configure(name, {"secrets": config.secrets | {key: value}})
 
     async def remove_secret(self, name: str, key: str) -> None:
-        """Raises: NoSuchFunction, BadFunctionConfig, SecretsLocked."""
+        """Raises: NoSuchFunction, NoSuchVariable, SecretsLocked."""
         config = self._functions.current(name).config
         await self._functions.configure(name, {"secrets": _without(config.secrets, [key], "secret")})
 
@@ -53,5 +53,5 @@ def _without(known: dict[str, str], names: Iterable[str], kind: str) -> dict[str
     rest = dict(known)
     for name in names:
         if rest.pop(name, None) is None:
-            raise BadFunctionConfig(f"the function has no {kind} {name[:80]!r}")
+            raise NoSuchVariable(f"the function has no {kind} {name[:80]!r}")
     return rest

@@ -18,18 +18,20 @@ from functools import partial
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.nursery import Nursery
 from sockd.caches.zygote_tree import ZygoteTree
-from sockd.errors import SandboxFailed
+from sockd.errors import SandboxFailed, SockdError
 from sockd.invoke_request import InvokeRequest
 from sockd.kernel.port_guard import PortGuard
 from sockd.kernel.socket_counts import UNCOUNTED, Account
 from sockd.lambdas.allowance import Allowance
 from sockd.lambdas.debugging import Debugged
+from sockd.lambdas.failed_inits import FailedInits
 from sockd.lambdas.initscripts import Beside, Initscript, Initscripts
 from sockd.lambdas.leased import Leased, Outcome
 from sockd.lambdas.provisioned import Pool, provisioned_init
 from sockd.lambdas.serving import Done, Serving
 from sockd.lambdas.version import Version
 from sockd.latency.latency import Latency
+from sockd.sandbox.exchange import Reply
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.program import Program
@@ -53,6 +55,7 @@ class Caches:
     ports: PortGuard = field(default_factory=PortGuard)
     open_account: Callable[[], Account] = UNCOUNTED.account
     """Makes the account in which the sockets of a function are counted."""
+    failed_inits: FailedInits = field(default_factory=FailedInits)
 
 
 class Function:
@@ -68,6 +71,8 @@ class Function:
         self._ended: asyncio.Future[None] | None = None
         self.running = 0
         """Requests that run on it or wait for their turn."""
+        self._failed_init = ""
+        """With what the last sandbox failed that was initialized before any request."""
         self.pools: list[Pool] = []
         """Sandboxes that are kept initialized for it."""
         self._due: deque[tuple[Leased, Version]] = deque()
@@ -135,8 +140,17 @@ class Function:
         reply = await started.sandbox.initialize()
         self.caches.tree.refill(started.node)
         if reply.error is not None:
+            self._note_failed_init(reply, reply.error)
             raise reply.error
+        self._failed_init = ""
         return started.sandbox
+
+    def _note_failed_init(self, reply: Reply, error: SockdError) -> None:
+        """Once, as it is tried again and again."""
+        text = f"{error.error_type}: {error.message}"
+        if text != self._failed_init:
+            self._failed_init = text
+            self.caches.failed_inits.note(self.version, reply)
 
     def _adopt(self, version: Version) -> None:
         """Have a version's initscript ready for its cold starts, and its sockets counted with those of the others."""

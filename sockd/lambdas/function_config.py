@@ -256,6 +256,11 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         return bytes.fromhex(self.deployer["key"]) if "key" in self.deployer else None
 
     @property
+    def json_log_level(self) -> str:
+        """Of the platform's events in a log that is JSON; empty: the log is text."""
+        return (self.system_log_level or "info") if self.log_format == "json" else ""
+
+    @property
     def environment(self) -> dict[str, str]:
         """All that the function is given."""
         return self.env | self.secrets
@@ -294,6 +299,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig(
                 'network = "none": a program with runtime = "provided" reaches its events over loopback, so it needs "host"'
             )
+        if self.log_format == "text" and (self.log_level or self.system_log_level):
+            raise BadFunctionConfig('log_level and system_log_level go with log_format = "json"')
         check_methods(self.methods)
         check_env(self.environment)
         check_deployer(self.deployer)

@@ -68,6 +68,7 @@ class Functions:
         self._in_use = CodeInUse(code, registry.digests)
         self._packages = packages
         self._caches = caches
+        self.failed_inits = caches.failed_inits
         self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
         self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
         self._deployments = Deployments(config.function, registry, code, packages, config.packages.default)

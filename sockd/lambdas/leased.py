@@ -77,3 +77,9 @@ class Outcome(msgspec.Struct):
     reply: Reply
     leased: Leased
     answered_ns: int
+
+    @property
+    def json_log_level(self) -> str:
+        """As its program's."""
+        program = self.leased.sandbox.program
+        return program.json_log_level if program is not None else ""

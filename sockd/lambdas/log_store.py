@@ -78,12 +78,15 @@ class LogStore:
 
     async def append(self, record: LogRecord) -> None:
         """Write a record; returns when that is done, or, on a disk that does not keep up, after a while."""
-        body = _Body(
-            record.function, record.request_id, record.time_s, record.version, record.text, record.dropped_bytes
-        )
-        written = self._push(body)
+        written = self.write(record)
         if written is not None:
             await asyncio.wait([written], timeout=PATIENCE_S)
+
+    def write(self, record: LogRecord) -> asyncio.Future[None] | None:
+        """Have a record written; done then. None: it is lost, as there is too much before it."""
+        return self._push(
+            _Body(record.function, record.request_id, record.time_s, record.version, record.text, record.dropped_bytes)
+        )
 
     def forget(self, name: str) -> None:
         """A function was removed: what it printed is nobody's any more."""

@@ -83,6 +83,7 @@ class Version:
             log_bytes=config.log_bytes,
             is_app=IS_APP[app_kind(record.handler, config)],
             name=record.name,
+            json_log_level=config.json_log_level,
         )
         return cls(
             record, config, closure, program, number, import_view(record, config, closure, packages, code, number)
@@ -246,6 +247,14 @@ def environment(
         "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{record.name}",
         "AWS_LAMBDA_LOG_STREAM_NAME": number,
         "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
+        **log_variables(config),
         **own,
         **environments.python_path(own.get("PYTHONPATH", ""), SANDBOX_PATH, packages.paths(closure)),
     }
+
+
+def log_variables(config: FunctionConfig) -> dict[str, str]:
+    """What AWS's runtimes read of a function's LoggingConfig; nothing for text, which is what they do without."""
+    if config.log_format == "text":
+        return {}
+    return {"AWS_LAMBDA_LOG_FORMAT": "JSON", "AWS_LAMBDA_LOG_LEVEL": (config.log_level or "info").upper()}

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sockd.call_signature import IF_CODE, SIGNATURE, is_answer_signed, request_signature
+from sockd.own_command import runnable
 from sockd.printable import printable
 from sockd.remote.connections import Reply, invoke, is_authenticated
 from sockd.remote.errors import DeployFailed, OtherCode, RemoteError, UnverifiedAnswer
+from sockd.remote.printed import Printed
 from sockd.remote.stand_in import is_json
 from sockd.remote.values import pickled, unpickled
 
 PICKLED = b'{"sockd":1,"pickle":'
 STAND_IN = '  File "/var/task/sockd.py"'
-NOT_OURS = "the worker's function {name!r} is not a decorated one of this file; deploy it: sudo sockd deploy FILE.py"
+DEPLOY = "sudo sockd deploy FILE.py"
+NOT_OURS = "the worker's function {name!r} is not a decorated one of this file; deploy it: {command}"
 
 UNVERIFIED = (
     "what answered at {url} has not proved to be the worker, so its answer was not read: another program may listen there. Call "
@@ -39,19 +42,35 @@ class Target:
     """What may run there, as digests and source tags; the worker runs no other code."""
     is_deployer: bool = False
     """This process has seen to it that the worker knows the key: every answer is signed."""
+    printed: Printed | None = None
+    """Shows what calls print; None: that is not wanted, or not this user's to see."""
 
 
 def call(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result. Raises: RemoteError, UnverifiedAnswer, NoWorker, OtherCode, DeployFailed; TypeError."""
     event = event_of(target, args, kwargs)
+    # The worker makes the nonce of a signed call the id of its request, so that its log is known before its answer. Hashing
+    # is left out where nobody needs it: JSON over a connection that proves by itself who answers.
+    is_signed = event.startswith(PICKLED) or target.printed is not None or not is_authenticated(target.url)
+    nonce = uuid.uuid4().hex if target.key is not None and is_signed else ""
+    if target.printed is None:
+        return _result(target, _ask(target, event, nonce), nonce)
+    with target.printed.during(str(uuid.UUID(nonce)) if nonce else "") as call:
+        reply = _ask(target, event, nonce)
+        call.request_id = reply.request_id
+        return _result(target, reply, nonce)
+
+
+def _ask(target: Target, event: bytes, nonce: str) -> Reply:
     code = ",".join(target.code)
     headers = {IF_CODE: code}
-    nonce = ""
-    # Hashing is left out where nobody needs it: JSON over a connection that proves by itself who answers.
-    if target.key is not None and (event.startswith(PICKLED) or not is_authenticated(target.url)):
-        nonce = os.urandom(16).hex()
+    if target.key is not None and nonce:
         headers[SIGNATURE] = request_signature(target.key, target.name, nonce, code, event)
-    reply = invoke(target.url, target.name, event, headers)
+    return invoke(target.url, target.name, event, headers)
+
+
+def _result(target: Target, reply: Reply, nonce: str) -> Any:
+    """What an answer holds. Raises: as `call`."""
     try:
         answer = json.loads(reply.body)
     except ValueError:
@@ -59,7 +78,7 @@ def call(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if reply.status != 200:
         raise _failure(target, reply.status, answer)
     if type(answer) is not dict or "sockd" not in answer:
-        raise DeployFailed(NOT_OURS.format(name=target.name))
+        raise DeployFailed(NOT_OURS.format(name=target.name, command=runnable(DEPLOY)))
     if ("pickle" in answer or target.is_deployer) and not _is_verified(target, reply, nonce):
         raise UnverifiedAnswer("UnverifiedAnswer", UNVERIFIED.format(url=target.url, name=target.name))
     if "json" in answer:
@@ -107,7 +126,7 @@ def _failure(target: Target, status: int, answer: Any) -> Exception:
     if status == 412:
         return OtherCode(printable(message))
     if status == 404:
-        return DeployFailed(f"{printable(message)}; deploy it: sudo sockd deploy FILE.py")
+        return DeployFailed(f"{printable(message)}; deploy it: {runnable(DEPLOY)}")
     stack = told.get("stackTrace")
     frames = [str(frame) for frame in stack if not str(frame).startswith(STAND_IN)] if isinstance(stack, list) else []
     return RemoteError(kind, message, frames)

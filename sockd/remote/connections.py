@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from sockd.own_command import runnable
 from sockd.remote.errors import NoWorker
 from sockd.remote.starting import PATIENCE, Patience, Waiting
 from sockd.remote.workers import RemoteWorker
@@ -43,6 +44,7 @@ class Reply(NamedTuple):
     body: bytes
     signature: str
     """Empty: it is not signed."""
+    request_id: str = ""
 
 
 class NotRoot(ConnectionError):
@@ -106,7 +108,7 @@ def manage(
     except (OSError, http.client.HTTPException) as error:
         if worker is not None:
             raise NoWorker(f"no worker answers at {worker.url}: {error}") from error
-        raise NoWorker(f"no worker answers at {file}; start one: sudo sockd up") from error
+        raise NoWorker(f"no worker answers at {file}; start one: {runnable('sudo sockd up')}") from error
 
 
 def invoke(url: str, name: str, event: bytes, headers: Mapping[str, str]) -> Reply:
@@ -125,10 +127,11 @@ def invoke(url: str, name: str, event: bytes, headers: Mapping[str, str]) -> Rep
     try:
         connection.request("POST", f"{prefix}/run/{quote(name, safe='')}", event, fields)
         response = connection.getresponse()
-        return Reply(response.status, response.read(), response.headers.get("x-sockd-signature", ""))
+        body, found = response.read(), response.headers
+        return Reply(response.status, body, found.get("x-sockd-signature", ""), found.get("x-amzn-requestid", ""))
     except (OSError, http.client.HTTPException) as error:
         connection.close()
-        raise NoWorker(f"no worker answers at {url} ({error}); start one: sudo sockd up") from error
+        raise NoWorker(f"no worker answers at {url} ({error}); start one: {runnable('sudo sockd up')}") from error
 
 
 def state_dir() -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from sockd.call_signature import key_id
+from sockd.own_command import runnable
 from sockd.printable import printable
 from sockd.remote.connections import local_url, manage
 from sockd.remote.errors import DeployFailed, NameTaken, NoWorker
@@ -65,7 +66,7 @@ def deploy(
         path = f"/functions/{quote(name)}"
         _, body = manage("PUT", path, code.archive, {"x-sockd-overrides": overrides}, worker)
     except PermissionError:
-        raise DeployFailed("only root deploys: sudo sockd deploy FILE.py") from None
+        raise DeployFailed(f"only root deploys: {runnable('sudo sockd deploy FILE.py')}") from None
     last: dict[str, Any] = json.loads(body.splitlines()[-1])
     if "result" in last:
         result: dict[str, Any] = last["result"]

@@ -15,6 +15,7 @@ from sockd.call_signature import source_tag
 from sockd.remote import calling, deploying, mapping, source
 from sockd.remote.connections import UNIX, worker_url
 from sockd.remote.errors import DeployFailed
+from sockd.remote.printed import Printed
 from sockd.remote.values import key_of
 from sockd.remote.workers import RemoteWorker
 
@@ -39,6 +40,7 @@ class RemoteFunction(Generic[P, R]):
         packages: Sequence[str],
         files: Sequence[str] | None,
         pickle: bool,
+        prints: bool,
         settings: dict[str, Any],
     ) -> None:
         functools.update_wrapper(self, function)
@@ -49,6 +51,7 @@ class RemoteFunction(Generic[P, R]):
         self._packages = packages
         self._files = files
         self._pickle = pickle
+        self._prints = prints
         self._settings = settings
         self._lock = threading.Lock()
         self._target: calling.Target | None = None
@@ -120,7 +123,8 @@ class RemoteFunction(Generic[P, R]):
         packed = self._packed()
         if not current or not deployer.has_deployed(current, packed.digest):
             deploying.deploy(self.name, packed, deployer)
-        return calling.Target(url, self.name, deployer.key, renamed, [packed.digest], is_deployer=True)
+        printed = Printed(self.name) if self._prints else None
+        return calling.Target(url, self.name, deployer.key, renamed, [packed.digest], is_deployer=True, printed=printed)
 
     def _code_of_others(self, url: str, deployer: deploying.Deployer) -> list[str]:
         """What may run of a function that somebody else has deployed: the code that is here; and on this very host what was
@@ -153,6 +157,7 @@ def function(
     packages: Sequence[str] = (),
     files: Sequence[str] | None = None,
     pickle: bool = True,
+    prints: bool = True,
     **settings: Any,
 ) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]: ...
 
@@ -165,6 +170,7 @@ def function(
     packages: Sequence[str] = (),
     files: Sequence[str] | None = None,
     pickle: bool = True,
+    prints: bool = True,
     **settings: Any,
 ) -> Any:
     """Make a function one that can run on a worker.
@@ -174,10 +180,13 @@ def function(
         packages: as lines of a requirements.txt; none: the file beside the module, if there is one.
         files: names in the module's directory, all that is packed; None: everything there.
         pickle: whether what JSON cannot hold is pickled (`sockd.remote.values`).
+        prints: whether what it prints is shown here, on stderr, as it comes; only to a user who may deploy.
         settings: keys of sockd.toml, memory_mb and the like. What stands here lies readable in the function's code."""
 
     def decorate(target: Callable[..., Any]) -> RemoteFunction[..., Any]:
-        made = RemoteFunction(target, name=name, packages=packages, files=files, pickle=pickle, settings=settings)
+        made = RemoteFunction(
+            target, name=name, packages=packages, files=files, pickle=pickle, prints=prints, settings=settings
+        )
         found.append(made)
         return made
 

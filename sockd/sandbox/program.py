@@ -45,6 +45,7 @@ class Program:
         log_bytes: int,
         is_app: bool | None = False,
         name: str = "",
+        json_log_level: str = "",
     ) -> None:
         """Args: is_app: whether the handler is a web app; None: its first sandbox will tell."""
         self.code = code
@@ -57,6 +58,8 @@ class Program:
         self.is_app = is_app
         self.name = name
         """Of its function; empty where nobody follows what it prints."""
+        self.json_log_level = json_log_level
+        """Of the daemon's own records in a log that is JSON; empty: the log is text."""
         self.socket_account = NO_FUNCTION
         """In which the sockets of all sandboxes of its function are counted; its function sets it."""
 

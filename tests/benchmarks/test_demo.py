@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from demo.checks import FUNCTIONS, WrongAnswer, check_noop, check_page, jpeg_size
+from demo.failure import EXPECTED, check_log
 
 PICTURE = Path(FUNCTIONS).with_name("picture.jpg")
 
@@ -27,3 +28,15 @@ def test_a_wrong_answer_is_refused() -> None:
         check_noop({"ok": False})
     with pytest.raises(WrongAnswer):
         check_page({"statusCode": 200, "body": "Hello, stranger"})
+
+
+def test_a_log_without_the_traceback_is_refused() -> None:
+    check_log("".join(EXPECTED))
+    for text in EXPECTED:
+        with pytest.raises(WrongAnswer):
+            check_log("".join(EXPECTED).replace(text, ""))
+
+
+def test_the_failing_function_fails_where_the_log_is_expected_to_say() -> None:
+    lines = (FUNCTIONS / "failing" / "handler.py").read_text().splitlines()
+    assert "total(event)" in lines[9] and EXPECTED[-1] in lines[4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -18,6 +19,7 @@ from sockd.cli.client import Reply
 from sockd.cli.invoke import _raise
 from sockd.cli.output import Failure
 from sockd.http.sockets import bind_unix
+from sockd.own_command import as_root, own_command
 from sockd.telemetry import LogRecord
 from tests.cli.serving import REPOSITORY, Run, Served
 
@@ -192,6 +194,18 @@ def test_what_an_app_answers_is_printed_whatever_its_status(run: Run, served: Se
     assert broken.returncode == 1 and "broke off" in broken.stderr and "sockd logs breaks" in broken.stderr
 
 
+def test_an_answer_that_comes_piece_by_piece_is_printed_as_it_comes(served: Served) -> None:
+    for more in ((), ("--url", served.worker.url)):
+        served.worker.release, served.worker.cancelled = asyncio.Event(), asyncio.Event()
+        command = [sys.executable, "-m", "sockd", "invoke", "streams", "-d", '["one", "wait", "two"]', *more]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=served.environment()) as process:
+            assert process.stdout is not None
+            assert process.stdout.read1() == b"one", "while the function goes on"  # type: ignore[attr-defined]
+            served.loop.call_soon_threadsafe(served.worker.release.set)
+            assert process.stdout.read() == b"two\n"
+        assert process.returncode == 0
+
+
 def test_an_invocation_as_json_holds_the_phases(run: Run) -> None:
     fields = json.loads(run("invoke", "echo", "-d", "[1]", "--json").stdout)
     assert (fields["status"], fields["body"], fields["cold"], fields["origin"]) == (200, [1], True, "spare")
@@ -208,7 +222,7 @@ def test_functions_are_listed_and_removed(run: Run, served: Served, function_dir
     done = run("rm", "ecco")
     assert done.returncode == 3
     assert "did you mean echo?" in done.stderr
-    assert "fix: sockd ls" in done.stderr
+    assert f"fix: {own_command()} ls" in done.stderr
 
 
 def test_logs_are_shown_by_request(run: Run) -> None:
@@ -261,7 +275,8 @@ def test_packages_are_listed_added_and_removed(run: Run, tmp_path: Path) -> None
     assert run("packages", "rm", "other").returncode == 1
     assert run("packages", "forgive", "numpy").stdout == "forgiven: numpy-2.3.0-abc\n"
     assert json.loads(run("packages", "forgive", "--json").stdout) == ["numpy-2.3.0-abc"]
-    assert "other is not refused" in run("packages", "forgive", "other").stderr
+    other = run("packages", "forgive", "other")
+    assert other.returncode == 3 and "other is not refused" in other.stderr
 
 
 @pytest.mark.parametrize(
@@ -273,7 +288,7 @@ def test_no_worker_is_69_and_the_line_that_starts_one(run: Run, tmp_path: Path, 
     for state_dir in (tmp_path, tmp_path / "missing"):
         done = run(*arguments, "--state-dir", str(state_dir))
         assert (done.returncode, done.stdout) == (69, "")
-        assert f"fix: sudo sockd up --state-dir {state_dir}" in done.stderr
+        assert f"fix: {as_root()} up --state-dir {state_dir}" in done.stderr
         assert "Traceback" not in done.stderr
 
 
@@ -295,7 +310,7 @@ def test_a_wrong_configuration_does_not_start_a_worker(run: Run, tmp_path: Path)
 def test_benchmarks_are_listed_and_guessed(run: Run) -> None:
     assert "primitives" in run("bench").stdout
     done = run("bench", "primitive", "--quick")
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert "sockd bench primitives" in done.stderr
     assert "usage: python -m benchmarks.primitives" in run("bench", "primitives", "--help").stdout
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import sockd.cli
-from sockd.cli import output
+from sockd.cli import output, tables
 from sockd.log_format import PrintableFormatter
+from sockd.own_command import own_command
 from sockd.printable import one_line, printable
 
 LAYER = {"output.py", "terminal.py"}
@@ -50,7 +51,7 @@ def test_each_way_of_printing_escapes(capsys: pytest.CaptureFixture[str]) -> Non
     output.echo_lines([EVIL])
     output.echo_styled([(EVIL, "bold")])
     output.print_json({EVIL: EVIL})
-    output.print_table(["a"], [[EVIL]])
+    tables.print_table(["a"], [[EVIL]])
     with output.progress(EVIL) as show:
         show(EVIL)
     output.Failure(EVIL, why=EVIL, fix=EVIL).show()
@@ -64,7 +65,7 @@ def test_each_way_of_printing_escapes(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_failure_has_one_fix_whatever_it_quotes(capsys: pytest.CaptureFixture[str]) -> None:
     output.Failure(EVIL, why=EVIL, fix="sockd ls").show()
     lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if line.startswith("  fix:")] == ["  fix: sockd ls"]
+    assert [line for line in lines if line.startswith("  fix:")] == [f"  fix: {own_command()} ls"]
 
 
 def test_no_text_makes_a_record_of_the_log_of_its_own() -> None:

@@ -137,3 +137,9 @@ def test_an_id_is_drawn_and_a_file_is_written(run: Any, tmp_path: Path) -> None:
 
 def test_before_the_first_invocation_there_is_nothing_to_draw(run: Any) -> None:
     assert run("last", state="empty").exit_code == 3
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_names_bars_and_times_fit_into_the_width(width: int) -> None:
+    plain = {**TRACE, "spans": [{**span, "detail": ""} for span in TRACE["spans"]]}
+    assert max(len(row.text.rstrip()) for row in draw(plain, width)) <= width

@@ -137,6 +137,45 @@ def test_the_log_tail_has_the_lines_that_aws_puts_around_it(client: Any, functio
     assert b"Init Duration" not in again
 
 
+LOGS = "import logging\ndef handler(event, context):\n    logging.info('seen')\n    return 1 / event['by']\n"
+
+
+def test_a_logging_config_makes_the_log_json(client: Any, daemon: RunningDaemon) -> None:
+    def tail(by: int) -> list[dict[str, Any]]:
+        log = base64.b64decode(invoke(client, "json", {"by": by}, LogType="Tail")["LogResult"])
+        return [json.loads(line) for line in log.splitlines()]
+
+    wanted = {"LogFormat": "JSON", "ApplicationLogLevel": "INFO", "SystemLogLevel": "INFO"}
+    create(client, "json", LOGS, LoggingConfig=wanted)
+    try:
+        shown = client.get_function_configuration(FunctionName="json")["LoggingConfig"]
+        assert shown == {**wanted, "LogGroup": "/aws/lambda/json"}
+        start, seen, report = tail(1)
+        assert (start["type"], report["type"], seen["message"]) == ("platform.start", "platform.report", "seen")
+        assert report["record"]["status"] == "success" and report["record"]["metrics"]["memorySizeMB"] == 128
+        assert start["record"]["requestId"] == seen["requestId"] == report["record"]["requestId"]
+        _, _, failed, report = tail(0)
+        assert (failed["errorType"], report["record"]["status"]) == ("ZeroDivisionError", "error")
+        client.update_function_code(FunctionName="json", ZipFile=zipped({"app.py": LOGS + "# changed\n"}))
+        assert tail(1)[0]["type"] == "platform.start", "new code leaves it as it is"
+        quiet = {"LogFormat": "JSON", "ApplicationLogLevel": "WARN", "SystemLogLevel": "WARN"}
+        assert client.update_function_configuration(FunctionName="json", LoggingConfig=quiet)["LoggingConfig"] == {
+            **quiet,
+            "LogGroup": "/aws/lambda/json",
+        }
+        assert tail(1) == [] and [line.get("type") for line in tail(0)] == [None, "platform.report"]
+        client.update_function_configuration(FunctionName="json", LoggingConfig={"LogFormat": "Text"})
+        told = base64.b64decode(invoke(client, "json", {"by": 0}, LogType="Tail")["LogResult"]).decode()
+        assert told.startswith("START RequestId: ") and "[ERROR] ZeroDivisionError: division by zero" in told
+        with pytest.raises(ClientError, match="enum value set"):
+            client.update_function_configuration(FunctionName="json", LoggingConfig={"LogFormat": "XML"})
+        level = {"LogFormat": "Text", "ApplicationLogLevel": "INFO"}
+        with pytest.raises(ClientError, match="log_level"):
+            client.update_function_configuration(FunctionName="json", LoggingConfig=level)
+    finally:
+        client.delete_function(FunctionName="json")
+
+
 @pytest.mark.parametrize(
     ("what", "error_type", "message"),
     [

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.gate import Gate
 from tests.daemon.running import REPO, RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
 
@@ -184,7 +185,7 @@ def test_another_worker_than_ours_is_called_and_not_deployed_to(daemon: RunningD
     assert "NoWorker: no worker answers at http://127.0.0.1:1" in done.stderr
     assert daemon.manage("GET", "/functions/far").status == 404
     nobody = run(daemon, "far.py", cwd=project, SOCKD_STATE_DIR=str(project), SOCKD_URL=daemon.url)
-    assert "DeployFailed: " in nobody.stderr and "sudo sockd deploy" in nobody.stderr
+    assert "DeployFailed: " in nobody.stderr and "sockd deploy FILE.py" in nobody.stderr
     assert run(daemon, "far.py", cwd=project, SOCKD_URL=daemon.url).stdout == "1\n"
     daemon.deploy("far", "def f(event): return 7", force=True)
     foreign = run(daemon, "far.py", cwd=project, SOCKD_STATE_DIR=str(project), SOCKD_URL=daemon.url)
@@ -218,3 +219,81 @@ def test_a_decorated_function_has_30_seconds_unless_it_says_otherwise(daemon: Ru
     )
     done = run(daemon, "-m", "sockd", "deploy", "times.py", "--json", cwd=project)
     assert [each["timeout_s"] for each in json.loads(done.stdout)] == [30.0, 4.0]
+
+
+PRINTING = """
+import sys
+import sockd
+from gate import wait
+
+@sockd.function(timeout_s=20)
+def talks(port, fails):
+    print("first of", port)
+    wait(port)
+    print("\\x1b[2Jlast", file=sys.stderr)
+    if fails:
+        raise KeyError("missing")
+    return port
+
+@sockd.function(pickle=False)
+def plainly(x):
+    print("plain", x)
+
+@sockd.function(prints=False)
+def silent():
+    print("not to be seen")
+
+if __name__ == "__main__":
+    port = int(sys.argv[1])
+    try:
+        talks.remote(port, len(sys.argv) > 2)
+    except sockd.RemoteError as error:
+        print(error.type)
+    plainly.remote(1)
+    silent.remote()
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_function_prints_is_shown_to_its_caller_while_it_runs(
+    daemon: RunningDaemon, tmp_path: Path, gate: Gate, fails: bool
+) -> None:
+    project = tmp_path / "talking"
+    project.mkdir()
+    (project / "app.py").write_text(PRINTING)
+    (project / "gate.py").write_text(Gate.CODE)
+    paths = {"SOCKD_STATE_DIR": str(daemon.state), "PYTHONPATH": str(REPO), "XDG_CONFIG_HOME": str(tmp_path)}
+    command = [sys.executable, "app.py", str(gate.port), *["fails"] * fails]
+    known = {name: value for name, value in os.environ.items() if name != "SOCKD_URL"}
+    with subprocess.Popen(
+        command, cwd=project, env={**known, **paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as caller:
+        assert caller.stdout is not None and caller.stderr is not None
+        gate.arrived()
+        assert caller.stderr.readline() == f"first of {gate.port}\n", "while it waits"
+        gate.open()
+        rest, said = caller.stderr.read(), caller.stdout.read()
+    for name in ("talks", "plainly", "silent"):  # the next one deploys them from another directory
+        daemon.remove(name)
+    assert caller.returncode == 0, rest
+    assert rest == "\\x1b[2Jlast\nplain 1\n", "once, escaped, and without the failure, which is raised"
+    assert said == ("KeyError\n" if fails else "")
+
+
+def test_nobody_else_is_shown_what_a_function_prints(daemon: RunningDaemon, tmp_path: Path) -> None:
+    project = tmp_path / "public"
+    project.mkdir()
+    (project / "app.py").write_text("import sockd\n@sockd.function(pickle=False)\ndef told(): print('secret')\n")
+    assert run(daemon, "-m", "sockd", "deploy", "app.py", cwd=project).returncode == 0
+    code = "import app; print(app.told.remote())"
+    for directory in (tmp_path, project):
+        directory.chmod(0o755)
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", code]
+    env = {
+        "SOCKD_STATE_DIR": str(daemon.state),
+        "PYTHONPATH": str(REPO),
+        "HOME": "/nonexistent",
+        "PATH": os.environ["PATH"],
+    }
+    done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert "secret" not in done.stdout + done.stderr

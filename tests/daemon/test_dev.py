@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.gate import Gate
 from tests.daemon.running import REPO, RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import in_background
@@ -141,3 +142,32 @@ def test_a_new_project_deploys_as_it_is(daemon: RunningDaemon, tmp_path: Path, t
     assert daemon.run(project.name, {}).status == 200
     again = subprocess.run([*sockd, "init", str(project)], env=env, capture_output=True, text=True, timeout=15)
     assert again.returncode == 2 and "is not empty" in again.stderr
+
+
+def test_what_the_function_prints_is_shown_line_by_line(daemon: RunningDaemon, directory: Path, gate: Gate) -> None:
+    code = "from gate import wait\ndef handler(event):\n    print('before')\n    wait(event)\n    raise KeyError('missing')\n"
+    (directory / "gate.py").write_text(Gate.CODE)
+    (directory / "handler.py").write_text(code)
+    with subprocess.Popen(
+        [sys.executable, "-m", "sockd", "dev", str(directory)],
+        cwd=REPO,
+        env={**os.environ, "SOCKD_STATE_DIR": str(daemon.state)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as dev:
+        assert dev.stdout is not None and dev.stderr is not None
+        try:
+            assert "version" in dev.stdout.readline()
+            assert "watching" in dev.stderr.readline()
+            with in_background(lambda: daemon.run("watched", gate.port)) as answer:
+                gate.arrived()
+                assert dev.stdout.readline().endswith(" before\n"), "while it runs"
+                gate.open()
+                request_id = answer().headers["x-amzn-requestid"]
+            line = dev.stdout.readline()
+            assert line.endswith("[ERROR] KeyError: 'missing'\n") and f" {request_id[:8]} " in line
+        finally:
+            dev.send_signal(signal.SIGINT)
+            dev.communicate(timeout=DEADLINE_S)
+    assert dev.returncode == 0

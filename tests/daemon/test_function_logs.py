@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.support.threads import at_once
 
 
@@ -222,3 +222,65 @@ def test_the_logging_module_writes_aws_s_layout_unless_the_function_chose_one(
         pattern = layout.replace("{time}", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
         log = daemon.log_of("logs", answer)
         assert re.fullmatch(pattern.replace("{id}", answer.headers["x-amzn-requestid"]), log), log
+
+
+JSON_CODE = (
+    "import logging\nlogging.basicConfig(level='DEBUG')\nlog = logging.getLogger('mine')\nlog.info('imported')\n"
+    "def f(event):\n"
+    "    log.debug('quiet')\n    log.warning('loud', extra={'n': event})\n    print('plain')\n    raise KeyError('missing')\n"
+)
+
+
+def test_a_log_is_json_where_the_settings_say_so(daemon: RunningDaemon) -> None:
+    files = {"f.py": JSON_CODE, "sockd.toml": 'log_format = "json"\n'}
+    daemon.deploy("structured", files)
+    answer = daemon.run("structured", 7)
+    assert answer.status == 500
+    request_id = answer.headers["x-amzn-requestid"]
+    *lines, failed = daemon.log_of("structured", answer).splitlines()
+    assert "plain" in lines, "what is printed stays as it is"
+    logged = [json.loads(line) for line in lines if line != "plain"]
+    assert [line["message"] for line in logged] == ["imported", "loud"]
+    assert logged[1]["n"] == 7 and logged[1]["requestId"] == request_id and logged[1]["level"] == "WARNING"
+    failure = json.loads(failed)
+    assert list(failure) == ["timestamp", "level", "errorMessage", "errorType", "requestId", "stackTrace"]
+    assert (failure["errorType"], failure["errorMessage"], failure["requestId"]) == (
+        "KeyError",
+        "'missing'",
+        request_id,
+    )
+    assert 'File "/var/task/f.py", line 9' in failure["stackTrace"][0]
+
+
+def test_a_time_out_is_json_there_too_and_levels_need_the_format(daemon: RunningDaemon) -> None:
+    settings = 'log_format = "json"\nlog_level = "error"\ntimeout_s = 1\n'
+    code = "import logging\ndef f(event):\n    logging.warning('not seen')\n    while True: pass\n"
+    daemon.deploy("slowly", {"f.py": code, "sockd.toml": settings})
+    answer = daemon.run("slowly")
+    assert answer.status == 504
+    (line,) = daemon.log_of("slowly", answer).splitlines()
+    assert json.loads(line)["errorMessage"] == "Task timed out after 1.00 seconds"
+    with pytest.raises(DeployFailed, match='log_format = "json"'):
+        daemon.deploy("slowly", {"f.py": code, "sockd.toml": 'log_level = "error"\n'})
+
+
+def test_a_provisioned_sandbox_that_fails_before_any_request_tells_so_in_the_functions_log(
+    daemon: RunningDaemon,
+) -> None:
+    code = "import os\nprint('so far')\nif os.environ['AWS_LAMBDA_INITIALIZATION_TYPE'] != 'on-demand': raise ImportError('no')\n"
+    daemon.deploy("kept", code + "def f(event): return 1\n")
+    assert daemon.manage("POST", "/functions/kept/versions", b"{}").status == 200
+    assert daemon.manage("PUT", "/functions/kept/provisioned/1", b'{"wanted": 1}').status == 200
+    (record,) = daemon.when(lambda: daemon.logs("kept") or None)
+    assert record["version"] == "1"
+    assert record["text"].startswith("so far\n[ERROR] ImportError: no\nTraceback (most recent call last):\n")
+    daemon.when(lambda: any("cannot be provisioned" in line for line in daemon.lines) or None)
+    assert len(daemon.logs("kept")) == 1, "the same failure is told once"
+
+
+def test_what_was_just_printed_is_found_in_memory_alone(daemon: RunningDaemon) -> None:
+    daemon.deploy("fresh", "def f(event): print('said', event)")
+    answers = [daemon.run("fresh", number) for number in range(3)]
+    request_id = answers[1].headers["x-amzn-requestid"]
+    (record,) = daemon.manage("GET", f"/functions/fresh/logs?recent=1&request_id={request_id}").json
+    assert record["text"] == "said 1\n"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountFlag
-from tests.daemon.running import DeployFailed
+from sockd.space_reserve import RESERVE_BYTES
+from tests.daemon.running import REPO, DeployFailed
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
 
@@ -75,3 +80,41 @@ def test_a_deploy_onto_a_full_disk_changes_nothing(small: PrivateWorker, happene
     assert sum(said.values()) >= 4
     assert small.call("app") == "new"
     assert daemon.terminate() == 0
+
+
+def test_functions_are_removed_from_a_full_disk_and_their_space_is_free_again(small: PrivateWorker) -> None:
+    daemon = small.daemon
+    for name in ("one", "two", "three"):
+        small.deploy(name, {"f.py": "def f(event): return 1", "data": os.urandom(MB)})
+    reserve = daemon.state / "reserve"
+    assert reserve.stat().st_blocks * 512 >= RESERVE_BYTES
+    filling = fill(daemon.state, 0)
+    with pytest.raises(DeployFailed, match="disk"):
+        small.deploy("four", "def f(event): return 4")
+    done = sockd(daemon.state, "rm", "one")
+    assert done.returncode == 0, done.stderr
+    assert not reserve.exists()
+    assert "one" not in [each["name"] for each in daemon.manage("GET", "/functions").json]
+    status = os.statvfs(daemon.state)
+    assert status.f_bavail * status.f_frsize >= MB, "its code is gone"
+    assert small.call("two") == 1
+    small.deploy("four", "def f(event): return 4")
+    assert small.call("four") == 4
+    filling.unlink()
+    until(reserve.exists)
+    fill(daemon.state, 0)
+    assert sockd(daemon.state, "rm", "two").returncode == 0, "again"
+    assert daemon.terminate() == 0
+
+
+def sockd(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sockd", *arguments, "--state-dir", str(state)]
+    return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=30, check=False)
+
+
+def until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
+    """The housekeeping makes it so within seconds, and no event tells of that."""
+    ends, pause = time.monotonic() + deadline_s, threading.Event()
+    while not condition():
+        assert time.monotonic() < ends
+        pause.wait(0.05)

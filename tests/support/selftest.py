@@ -36,6 +36,8 @@ GROUPS = {
     "S": "promises of SPECIFICATION.md",
 }
 WIDTH = 118
+NO_SUCH_CASE = 3
+"""The exit status for a wrong name, as of all commands (`sockd.cli.output.NOT_FOUND`)."""
 
 
 @dataclass
@@ -139,11 +141,17 @@ class Report:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.ensure_newline()
+        if not self._cases:
+            terminalreporter.write_line("no case has this name; sockd selftest without --case runs all")
+            return
         terminalreporter.section("cases by group", sep="-")
         for line in self._summary():
             terminalreporter.write_line(line)
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        asked = self._config.getoption("--case") or self._config.getoption("--group")
+        if asked and not self._cases:
+            session.exitstatus = NO_SUCH_CASE
         if file := self._config.getoption("--cases-json"):
             rows = [outcome.row() for outcome in self._outcomes.values()]
             Path(file).write_text(json.dumps(rows, indent=1))

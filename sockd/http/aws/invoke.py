@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +15,11 @@ import msgspec
 from sockd.errors import FunctionFailed, SandboxDied, SockdError, TimedOut
 from sockd.http.answers import Answer, error_body, failure, success
 from sockd.http.aws.errors import InvalidRequestContent, ValidationFailed
+from sockd.http.aws.log_tail import log_tail
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import LambdaWorker, Told
+from sockd.http.aws.worker import LambdaWorker
 from sockd.http.fields import field
 from sockd.http.request_ids import request_id_text
 from sockd.invoke_request import InvokeRequest
@@ -27,7 +27,6 @@ from sockd.lambdas.aliases import LATEST
 from sockd.lambdas.trace_context import of_mapping
 from sockd.telemetry import Invocation
 
-LOG_TAIL_BYTES = 4096
 CLIENT_CONTEXT_CHARS = 3583
 _FUNCTION_ERROR = "x-amz-function-error: Unhandled\r\n"
 FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
@@ -155,24 +154,3 @@ def error_payload(error: SockdError, request_id: str) -> bytes:
     words = error.words if isinstance(error, TimedOut) else error.message
     message = f"RequestId: {request_id} Error: {words}"
     return msgspec.json.encode({"errorType": error.error_type, "errorMessage": message})
-
-
-def log_tail(told: Told, request_id: str) -> str:
-    """The end of what a request printed between the lines that AWS puts around it, in base64."""
-    times = told.invocation.times
-    duration_ms = times.exec / 1e6
-    report = (
-        f"REPORT RequestId: {request_id}\tDuration: {duration_ms:.2f} ms\tBilled Duration: {math.ceil(duration_ms)} ms\t"
-        f"Memory Size: {told.memory_mb} MB\tMax Memory Used: {_used_mb(told)} MB\t"
-    )
-    if told.invocation.cold:
-        report += f"Init Duration: {times.init / 1e6:.2f} ms\t"
-    log = told.log if not told.log or told.log.endswith(b"\n") else told.log + b"\n"
-    text = f"START RequestId: {request_id} Version: {told.invocation.version}\n".encode() + log
-    text += f"END RequestId: {request_id}\n{report}\n".encode()
-    return base64.b64encode(text[-LOG_TAIL_BYTES:]).decode()
-
-
-def _used_mb(told: Told) -> int:
-    # A sandbox that died has taken its numbers along; one that was killed for its memory had used all of it.
-    return math.ceil(told.peak_bytes / 2**20) if told.peak_bytes else told.memory_mb

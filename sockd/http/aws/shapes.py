@@ -1,7 +1,7 @@
 """Shapes: what the bodies of requests say, as settings of a function, and a function as answers show it.
 
 Pure. What a request asks for and sockd does not have is refused when it would change how the function runs (`Layers`), and
-passed over when it would not (`TracingConfig`, `LoggingConfig`).
+passed over when it would not (`TracingConfig`, a `LogGroup`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent
+from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent, ValidationFailed
 from sockd.http.aws.names import arn
 from sockd.http.aws.worker import Details
 from sockd.lambdas.function_config import AwsAttributes
@@ -24,6 +24,9 @@ from sockd.lambdas.function_config import AwsAttributes
 ROLE = "arn:aws:iam::000000000000:role/sockd"
 """Of functions that were given none: clients cannot do without."""
 MAX_TAGS = 50
+LOG_FORMATS = ("JSON", "Text")
+APPLICATION_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
+SYSTEM_LEVELS = ("DEBUG", "INFO", "WARN")
 _RUNTIME = re.compile(r"python3\.[0-9]{1,2}|provided(\.al2|\.al2023)?")
 _PROVIDED = "provided"
 _NEWEST_PROVIDED = "provided.al2023"
@@ -42,6 +45,37 @@ class Environment(Shape):
 
 class EphemeralStorage(Shape):
     size: int
+
+
+class LoggingConfig(Shape):
+    """How a function logs. A LogGroup is passed over: each function has its own log."""
+
+    log_format: str | None = None
+    application_log_level: str | None = None
+    system_log_level: str | None = None
+
+    def check(self) -> None:
+        """Raises: InvalidParameterValue."""
+        for name, value, allowed in (
+            ("logFormat", self.log_format, LOG_FORMATS),
+            ("applicationLogLevel", self.application_log_level, APPLICATION_LEVELS),
+            ("systemLogLevel", self.system_log_level, SYSTEM_LEVELS),
+        ):
+            if value is not None and value not in allowed:
+                raise ValidationFailed(
+                    value[:64], f"loggingConfig.{name}", f"Member must satisfy enum value set: [{', '.join(allowed)}]"
+                )
+
+    def changes(self) -> dict[str, Any]:
+        """The keys of `sockd.toml` that this sets; the format text has no levels."""
+        if self.log_format == "Text" and not (self.application_log_level or self.system_log_level):
+            return {"log_format": "text", "log_level": None, "system_log_level": None}
+        given = {
+            "log_format": self.log_format,
+            "log_level": self.application_log_level,
+            "system_log_level": self.system_log_level,
+        }
+        return {key: value.lower() for key, value in given.items() if value is not None}
 
 
 class Settings(Shape):
@@ -63,6 +97,7 @@ class Settings(Shape):
     vpc_config: dict[str, Any] | None = None
     dead_letter_config: dict[str, Any] | None = None
     snap_start: dict[str, Any] | None = None
+    logging_config: LoggingConfig | None = None
 
     def check(self) -> None:
         """Raises: InvalidParameterValue, for the first that sockd does not do."""
@@ -71,6 +106,8 @@ class Settings(Shape):
                 f"Value {self.runtime[:64]} at 'runtime' failed to satisfy constraint: Member must satisfy enum value set: "
                 f"[python3.N, provided, provided.al2, provided.al2023]; Python here is the worker's own, {_OWN_RUNTIME}"
             )
+        if self.logging_config is not None:
+            self.logging_config.check()
         for key, most in _TEXT_CHARS.items():
             if len(getattr(self, key) or "") > most:
                 raise InvalidParameterValue(f"{key.capitalize()} must be at most {most} characters")
@@ -110,7 +147,8 @@ class Settings(Shape):
             if getattr(self, key) is not None:
                 attributes[key] = getattr(self, key)
         aws = msgspec.to_builtins(msgspec.structs.replace(old, **attributes))
-        return {**{key: value for key, value in given.items() if value is not None}, "aws": aws}
+        logging = self.logging_config.changes() if self.logging_config is not None else {}
+        return {**{key: value for key, value in given.items() if value is not None}, **logging, "aws": aws}
 
     def _own_runtime(self, old: AwsAttributes) -> str | None:
         """`runtime` of sockd.toml; None: as it is, so that code may say for itself that it is a program."""
@@ -236,6 +274,9 @@ def kept(details: Details, aws: AwsAttributes) -> dict[str, Any]:
         "memory_mb": config.memory_mb,
         "env": config.env,
         "tmp_mb": config.tmp_mb,
+        "log_format": config.log_format,
+        "log_level": config.log_level,
+        "system_log_level": config.system_log_level,
         "aws": msgspec.to_builtins(aws),
     }
     return settings if aws.reserved_concurrency is None else {**settings, "concurrency": config.concurrency}
@@ -290,11 +331,20 @@ def configuration(details: Details, qualifier: str | None = None) -> dict[str, A
         "Architectures": ["x86_64"],
         "EphemeralStorage": {"Size": config.tmp_mb},
         "SnapStart": {"ApplyOn": "None", "OptimizationStatus": "Off"},
-        "LoggingConfig": {"LogFormat": "Text", "LogGroup": f"/aws/lambda/{record.name}"},
+        "LoggingConfig": logging_config(details),
     }
     if environment := config.shown_environment:
         answer["Environment"] = {"Variables": environment}
     return answer
+
+
+def logging_config(details: Details) -> dict[str, str]:
+    """How a function logs; levels are a JSON log's alone."""
+    config, group = details.config, {"LogGroup": f"/aws/lambda/{details.record.name}"}
+    if config.log_format == "text":
+        return {"LogFormat": "Text", **group}
+    levels = {"ApplicationLogLevel": config.log_level, "SystemLogLevel": config.system_log_level}
+    return {"LogFormat": "JSON", **{name: (level or "info").upper() for name, level in levels.items()}, **group}
 
 
 def _given(value: dict[str, Any] | None) -> bool:

@@ -17,7 +17,8 @@ from sockd.errors import SockdError
 from sockd.http.answers import Answer, invocation_fields
 from sockd.http.aws.errors import ValidationFailed
 from sockd.http.aws.event_stream import CONTENT_TYPE, message
-from sockd.http.aws.invoke import FUNCTION_ERRORS, error_payload, executed, log_tail, log_type_of, request_of
+from sockd.http.aws.invoke import FUNCTION_ERRORS, error_payload, executed, log_type_of, request_of
+from sockd.http.aws.log_tail import log_tail
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker

@@ -50,6 +50,8 @@ class Told(NamedTuple):
     """What its sandbox may use."""
     peak_bytes: int
     """The most that its sandbox has used; 0: the sandbox is gone."""
+    json_log_level: str = ""
+    """Of the platform's events in a log that is JSON; empty: the log is text."""
 
 
 class LambdaEvents(EventsApi, Protocol):

@@ -1,0 +1,66 @@
+"""LogResult: the end of what a request printed, between the lines that AWS puts around it, as text or as JSON. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import time
+from typing import Any
+
+from sockd.errors import TimedOut
+from sockd.http.aws.worker import Told
+from sockd.lambdas.failure_log import moment
+
+LOG_TAIL_BYTES = 4096
+
+
+def log_tail(told: Told, request_id: str) -> str:
+    """The last bytes of it, in base64."""
+    log = told.log if not told.log or told.log.endswith(b"\n") else told.log + b"\n"
+    first, last = _as_json(told, request_id) if told.json_log_level else _as_text(told, request_id)
+    return base64.b64encode((first.encode() + log + last.encode())[-LOG_TAIL_BYTES:]).decode()
+
+
+def _as_text(told: Told, request_id: str) -> tuple[str, str]:
+    """What comes before the log, and behind it: SeBS's parser, among others, reads REPORT."""
+    times = told.invocation.times
+    duration_ms = times.exec / 1e6
+    report = (
+        f"REPORT RequestId: {request_id}\tDuration: {duration_ms:.2f} ms\tBilled Duration: {math.ceil(duration_ms)} ms\t"
+        f"Memory Size: {told.memory_mb} MB\tMax Memory Used: {_used_mb(told)} MB\t"
+    )
+    if told.invocation.cold:
+        report += f"Init Duration: {times.init / 1e6:.2f} ms\t"
+    start = f"START RequestId: {request_id} Version: {told.invocation.version}\n"
+    return start, f"END RequestId: {request_id}\n{report}\n"
+
+
+def _as_json(told: Told, request_id: str) -> tuple[str, str]:
+    """The same as platform events; with the level warn only the report of a failure."""
+    if told.json_log_level == "warn" and told.error is None:
+        return "", ""
+    times = told.invocation.times
+    duration_ms = times.exec / 1e6
+    metrics = {
+        "durationMs": round(duration_ms, 3),
+        "billedDurationMs": math.ceil(duration_ms),
+        "memorySizeMB": told.memory_mb,
+        "maxMemoryUsedMB": _used_mb(told),
+    }
+    if told.invocation.cold:
+        metrics["initDurationMs"] = round(times.init / 1e6, 3)
+    status = "success" if told.error is None else "timeout" if isinstance(told.error, TimedOut) else "error"
+    report = _event("platform.report", {"requestId": request_id, "metrics": metrics, "status": status})
+    if told.json_log_level == "warn":
+        return "", report
+    return _event("platform.start", {"requestId": request_id, "version": told.invocation.version}), report
+
+
+def _event(kind: str, record: dict[str, Any]) -> str:
+    return json.dumps({"time": moment(time.time()), "type": kind, "record": record}) + "\n"
+
+
+def _used_mb(told: Told) -> int:
+    # A sandbox that died has taken its numbers along; one that was killed for its memory had used all of it.
+    return math.ceil(told.peak_bytes / 2**20) if told.peak_bytes else told.memory_mb
