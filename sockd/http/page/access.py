@@ -66,11 +66,11 @@ class PageAccess:
         *,
         base_uid: int,
         engine_uid: int | None = None,
-        takes_test_events: bool = True,
+        is_run_open: bool = True,
     ) -> None:
-        """Args: keys: one of them is asked for; None: none is, which is for loopback only."""
+        """Args: keys: one of them is asked for; None: none is, which is for loopback only; is_run_open: to everybody."""
         self._keys = keys
-        self.takes_test_events = takes_test_events
+        self._is_run_open = is_run_open
         self._secret = secrets.token_bytes(32)
         self.token = secrets.token_urlsafe(16)
         """What pages give the streams that they open, until the worker ends."""
@@ -95,7 +95,7 @@ class PageAccess:
             keys,
             base_uid=config.sandbox.base_uid,
             engine_uid=config.initscripts.uid,
-            takes_test_events=asks or config.http.run is True,
+            is_run_open=config.http.run is True,
         )
 
     def check(self, request: Request) -> None:
@@ -122,12 +122,16 @@ class PageAccess:
         """What a function's page gives the form of its test events, until the worker ends."""
         return hmac.digest(self._secret, function.encode(), "sha256").hex()
 
-    def check_test_event(self, request: Request, function: str, token: str) -> None:
-        """Whether a function may be invoked. Raises: KeyNeeded, NotForYou."""
+    def takes_test_events(self, *, is_closed: bool) -> bool:
+        """Whether a page has the form. Args: is_closed: the function itself is not open to everybody."""
+        return self._keys is not None or (self._is_run_open and not is_closed)
+
+    def check_test_event(self, request: Request, function: str, token: str, *, is_closed: bool) -> None:
+        """Whether a function may be invoked. Args: is_closed: it is not open to everybody. Raises: KeyNeeded, NotForYou."""
         self.check(request)
-        if not self.takes_test_events:
+        if not self.takes_test_events(is_closed=is_closed):
             raise NotForYou(
-                "/run is closed on this worker (http.run), and this page asks for no key, so it invokes nothing: use "
+                "/run is closed on this worker (http.run) or for this function (run), and this page asks for no key: use "
                 "`sockd invoke`, or set page.ask_for_key = true"
             )
         if not is_of_our_page(request):

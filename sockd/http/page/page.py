@@ -148,7 +148,7 @@ class Page:
         name = request.path_params["name"]
         self._access.check(request)
         event = await sent_event.read_form(request)
-        self._access.check_test_event(request, name, event.token)
+        self._access.check_test_event(request, name, event.token, is_closed=name in self._worker.run_rules)
         asked = sent_event.invocation_of(name, event)
         told = await self._worker.invoke_told(asked)
         values = {**self._form_values(name), **sent_event.outcome(asked, told)}
@@ -156,7 +156,7 @@ class Page:
 
     def _form_values(self, name: str) -> dict[str, Any]:
         """What the form of a test event needs."""
-        takes = self._access.takes_test_events
+        takes = self._access.takes_test_events(is_closed=name in self._worker.run_rules)
         return {
             "takes_test_events": takes,
             "token": self._access.test_event_token(name) if takes else "",

@@ -139,6 +139,16 @@ async def serving(config: Config, worker: FakePageWorker) -> AsyncIterator[int]:
     await server.aclose(0)
 
 
+async def test_a_function_that_is_closed_gets_no_test_events_without_a_key(worker: FakePageWorker) -> None:
+    async with serving(Config(http=HttpConfig(listen="127.0.0.1:0")), worker) as port, raw(port) as client:
+        html = (await client.ask(get("/functions/echo"))).body.decode()
+        token = re.findall(r'name="token" value="(\w{64})"', html)[0]
+        worker.run_rules["echo"] = "keys"
+        assert b"test-events" not in (await client.ask(get("/functions/echo"))).body
+        assert (await send(client, *OURS, token=token)).status == 403
+        assert worker.invoked == []
+
+
 async def test_where_run_is_closed_a_page_without_a_key_invokes_nothing(worker: FakePageWorker) -> None:
     closed = HttpConfig(listen="127.0.0.1:0", run=False)
     async with serving(Config(http=closed), worker) as port, raw(port) as client:
