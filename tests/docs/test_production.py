@@ -27,6 +27,7 @@ from tests.support.threads import in_background
 
 REPO = Path(__file__).resolve().parents[2]
 FILES = REPO / "docs" / "production"
+pytestmark = pytest.mark.timeout(180)
 PAGE = REPO / "docs" / "guide" / "production.md"
 METRIC = re.compile(r"\b(?:faas|sockd)_[a-z_]+\b(?!\s*=)")
 SHOP = """
@@ -34,6 +35,11 @@ def handler(event):
     print("was called")
     return ["shop", event]
 """
+
+
+def has_cgroups(name: str) -> bool:
+    """Whether a worker of this name has any."""
+    return any(name in directories for _, directories, _ in os.walk("/sys/fs/cgroup"))
 
 
 @contextmanager
@@ -94,7 +100,7 @@ def test_the_caddyfile_publishes_what_the_page_says(tmp_path: Path) -> None:
     config = f'[http]\nrun = "keys"\n[management]\nlisten = "127.0.0.1:0"\n{KEYS}'
     with running(tmp_path / "state", config) as daemon, caddy(tmp_path, daemon, managed_at(daemon)) as sites:
         trusted = sites["authority"]
-        daemon.deploy("shop", SHOP)
+        daemon.deploy("shop", {"handler.py": SHOP})
         daemon.deploy("ticks", "def f(event):\n    for n in range(3):\n        yield f'{n}\\n'")
         caller, whole = key(daemon, "caller", "invoke"), key(daemon, "whole", "read", "invoke", "deploy")
 
@@ -178,7 +184,7 @@ def test_a_backup_is_made_while_the_worker_runs_and_is_that_worker(tmp_path: Pat
         daemon.run("later", {}, x_amz_invocation_type="Event")
 
         def deploys() -> None:
-            for number in range(30):
+            for number in range(10):
                 daemon.deploy("churn", f"def f(event): return {number}")
                 daemon.remove("churn")
 
@@ -283,11 +289,11 @@ def test_a_worker_that_was_stopped_leaves_files_alone(tmp_path: Path) -> None:
         assert killed.call("f", 1) == 1
         killed.kill()
         killed.end_reading()
-        assert list(Path("/sys/fs/cgroup").rglob(killed.cgroup)), "SIGKILL leaves cgroups"
+        assert has_cgroups(killed.cgroup), "SIGKILL leaves cgroups"
         with running(state) as daemon:
             assert daemon.call("f", 1) == 1
             port = daemon.port
-        assert not list(Path("/sys/fs/cgroup").rglob(killed.cgroup)), "a start and a stop remove them"
+        assert not has_cgroups(killed.cgroup), "a start and a stop remove them"
     finally:
         killed.close()
     assert str(state) not in Path("/proc/self/mounts").read_text()
