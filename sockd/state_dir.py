@@ -1,7 +1,7 @@
 """The state directory: where everything that outlives a daemon is kept, and the lock that lets one daemon in.
 
-registry.sqlite   events.sqlite   keys.json   secret.key   kept
-code/   store/   initscripts/   logs/   destinations/   learned.json
+registry.sqlite   events.sqlite   secret.key   keys.json   learned.json
+code/   store/   initscripts/   logs/   destinations/                 kept
 store/packages/   store/uv-cache/
 worker.log        what a detached worker logs, and the one before
 reserve           space for removals when the disk is full (`sockd.space_reserve`)

@@ -39,6 +39,7 @@ COMMANDS = {
     "keys": ("sockd.cli.keys", "Make and revoke keys for clients on other machines."),
     "login": ("sockd.cli.login", "Keep a key for a worker elsewhere."),
     "logout": ("sockd.cli.login", "Forget it."),
+    "backup": ("sockd.cli.backup", "Copy what the worker keeps, while it runs."),
     "top": ("sockd.cli.top", "Show the busiest functions, live."),
     "status": ("sockd.cli.status", "Show what the worker is doing."),
     "tree": ("sockd.cli.tree", "Show the Zygote tree."),

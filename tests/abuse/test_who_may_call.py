@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 import requests
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from tests.abuse.clients import invoke_as_nobody
 from tests.abuse.managing import as_user, bearer, cli, key
+from tests.daemon.aws_client import KEY, KEYS, SECRET
 from tests.daemon.running import RunningDaemon
 from tests.support.cases import Happened, case
 
@@ -145,3 +149,25 @@ def test_a_closed_run_is_open_to_root(tmp_path: Path, happened: Happened) -> Non
         both = invoke_as_nobody(daemon.state, "echo")
         happened(f"{both.stdout!r} {both.stderr!r}")
         assert both.stdout.split() == ['"root"'] and "/run is closed on this worker (http.run)" in both.stderr
+
+
+@case(
+    "K22",
+    "AWS's API is asked under the name of a proxy: signed with a key, without a signature, and at a worker without keys",
+    expect="the signed request is answered, as the proxy cannot change what is signed; the others are 403",
+)
+def test_signed_requests_come_under_any_name(tmp_path: Path, happened: Happened) -> None:
+    path = "/2015-03-31/functions/"
+    wanted = AWSRequest("GET", f"https://aws.example.org{path}")
+    SigV4Auth(Credentials(KEY, SECRET), "lambda", "eu-central-1").add_auth(wanted)
+    host = {"Host": "aws.example.org"}
+    with running(tmp_path / "keys", KEYS) as daemon:
+        signed = daemon.request("GET", path, headers={**dict(wanted.headers.items()), **host})
+        unsigned = daemon.request("GET", path, headers=host)
+        invoked = daemon.request("POST", AWS_INVOKE.format("f"), b"1", host)
+        run = daemon.request("POST", "/run/f", b"1", host)
+    with running(tmp_path / "none", "") as daemon:
+        keyless = daemon.request("POST", AWS_INVOKE.format("f"), b"1", host)
+    told = [answer.status for answer in (signed, unsigned, invoked, run, keyless)]
+    happened(f"signed {told[0]}, others {told[1:]}")
+    assert told == [200, 403, 403, 403, 403], signed

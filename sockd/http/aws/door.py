@@ -116,7 +116,8 @@ class LambdaApi:
             headers[name] = f"{headers[name]},{value}" if name in headers else value
         if "host" not in headers:
             raise BadRequest("a Host header is needed, as in HTTP/1.1")
-        if not self._host_allowed(headers["host"].encode("latin-1")):
+        # A page that points its own name here cannot sign; a proxy must keep the name, which the signature covers.
+        if not self._access.has_keys and not self._host_allowed(headers["host"].encode("latin-1")):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
         if not may_come_from(headers.get("sec-fetch-site", "").encode("latin-1"), head.method, self._config):
             raise CrossSite

@@ -5,8 +5,10 @@ Owns nothing. Fulfilled by the daemon.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from sockd.config import RunRule
 from sockd.http.aws.worker import Told
 from sockd.http.worker_api import WorkerApi
 from sockd.invoke_request import InvokeRequest
@@ -15,6 +17,10 @@ from sockd.lambdas.recent import Lately
 
 class PageWorker(WorkerApi, Protocol):
     """What the page may ask of the worker. Reading costs microseconds for each function, node or trace that is told."""
+
+    @property
+    def run_rules(self) -> Mapping[str, RunRule]:
+        """Who may call a function at /run, of those that are not open to everybody."""
 
     def lately(self, name: str) -> Lately:
         """What happened to a function in the last minute."""

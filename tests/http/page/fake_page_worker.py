@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from sockd import errors
+from sockd.config import RunRule
 from sockd.http.aws.worker import Told
 from sockd.http.page.sources import EventCounts, PageSources, UrlRow
 from sockd.http.page.worker import PageWorker
@@ -49,6 +50,7 @@ class FakePageWorker(FakeWorker):
         super().__init__()
         self.names = set(names)
         self.text = text
+        self.run_rules: dict[str, RunRule] = {}
         self.rate = 2.0
         self.read = 0
         """How often it was looked at."""
