@@ -11,11 +11,8 @@ from setuptools.command.build_py import build_py
 from setuptools.errors import BaseError, CCompilerError
 
 HERE = Path(__file__).parent
-CARRIED = (
-    *("benchmarks", "demo", "docs", "systemd", "tests"),
-    *("ARCHITECTURE.md", "CHANGELOG.md", "GLOSSARY.md", "LICENSE", "README.md", "SECURITY.md"),
-    *("SPECIFICATION.md", "pyproject.toml"),
-)
+PAGES = sorted(path.name for path in HERE.glob("*.md"))
+CARRIED = ("benchmarks", "demo", "docs", "systemd", "tests", "LICENSE", "pyproject.toml", *PAGES)
 """What `sockd bench`, `sockd selftest` and `sockd files` use. Modules of these folders are not installed by their own names:
 `tests` or `docs` at the top of site-packages would collide with those of other packages."""
 PLACE = Path("sockd", "source_tree")

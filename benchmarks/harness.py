@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.plots import plot
 from benchmarks.results import Result
 from benchmarks.table import print_result
 
@@ -59,7 +60,9 @@ def parse(name: str, description: str, argv: list[str] | None) -> argparse.Names
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.add_argument("--quick", action="store_true", help="fewer samples; finishes within 45 s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
-    parser.add_argument("--plot", type=Path, metavar="DIR", help="write NAME.png to DIR (needs matplotlib)")
+    parser.add_argument(
+        "--plot", type=Path, metavar="DIR", help="write pictures to DIR, one for each question (needs matplotlib)"
+    )
     parser.add_argument("--strict", action="store_true", help="exit 1 when an aim is missed")
     arguments = parser.parse_args(argv)
     directory = arguments.json.absolute().parent if arguments.json else Path()
@@ -78,51 +81,3 @@ def in_turns(cases: Mapping[str, Callable[[], float]], rounds: int) -> dict[str,
         for name in order:
             samples[name].append(cases[name]())
     return samples
-
-
-def plot(result: Result, directory: Path) -> None:
-    """Draw the result to DIR/NAME.png and its distributions to DIR/NAME-cdf.png; say so if matplotlib is missing."""
-    try:
-        import matplotlib  # type: ignore[import-not-found, unused-ignore]
-    except ModuleNotFoundError:
-        print("note: no plot, matplotlib is not installed")
-        return
-    matplotlib.use("Agg")
-    directory.mkdir(parents=True, exist_ok=True)
-    plot_rows(result, directory / f"{result.name}.png")
-    if result.series:
-        plot_series(result, directory / f"{result.name}-cdf.png")
-
-
-def plot_rows(result: Result, path: Path) -> None:
-    """p50 as a bar and p99 as a mark for every row, one panel per unit."""
-    from matplotlib import pyplot  # type: ignore[import-not-found, unused-ignore]
-
-    units = sorted({row.unit for row in result.rows})
-    figure, panels = pyplot.subplots(
-        len(units), 1, squeeze=False, figsize=(10, 0.3 * len(result.rows) + 2 * len(units))
-    )
-    for panel, unit in zip(panels[:, 0], units, strict=True):
-        rows = [row for row in result.rows if row.unit == unit]
-        labels = [f"{row.case}: {row.metric}" for row in rows]
-        panel.barh(labels, [row.p50 for row in rows])
-        panel.plot([row.p50 if row.p99 is None else row.p99 for row in rows], labels, "k|")
-        panel.invert_yaxis()
-        panel.set_xlabel(f"{unit} (bar p50, mark p99)")
-    figure.suptitle(result.name)
-    figure.tight_layout()
-    figure.savefig(path)
-
-
-def plot_series(result: Result, path: Path) -> None:
-    """The distributions as CDFs, latency on a logarithmic axis (SOCK, Fig. 20)."""
-    from matplotlib import pyplot
-
-    figure, panel = pyplot.subplots(figsize=(10, 6))
-    for case, latencies in result.series.items():
-        panel.plot(latencies, [index / (len(latencies) - 1) for index in range(len(latencies))], label=case)
-    panel.set_xscale("log")
-    panel.set_xlabel("latency, ms")
-    panel.set_ylabel("share of requests")
-    panel.legend(fontsize="small")
-    figure.savefig(path)

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+LEAST_SAMPLES = 5
+"""Of fewer, quartiles mean nothing."""
 COMPARISONS = {"<=": operator.le, ">=": operator.ge}
 
 
@@ -38,6 +40,24 @@ class Row:
         ordered = sorted(samples)
         p99 = quantile(ordered, 0.99) if tail else None
         return cls(case, metric, unit, quantile(ordered, 0.5), p99, len(ordered), ordered[0], ordered[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How the samples of a row are spread."""
+
+    case: str
+    metric: str
+    percentiles: list[float]
+    """At 0, 1, ... 100 %, in the row's unit."""
+
+    @classmethod
+    def of(cls, case: str, metric: str, samples: Sequence[float]) -> Distribution:
+        ordered = sorted(samples)
+        return cls(case, metric, [round(quantile(ordered, percent / 100), 6) for percent in range(101)])
+
+    def at(self, fraction: float) -> float:
+        return self.percentiles[round(100 * fraction)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +86,8 @@ class Result:
     aims: list[Aim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What was not measured and why, and what a reader must know to judge the rest."""
+    distributions: list[Distribution] = field(default_factory=list)
+    """Of the rows that have enough samples."""
     series: dict[str, list[float]] = field(default_factory=dict)
     """Distributions to plot: latency in ms at 0, 1, … 100 % of the requests, by case."""
 
@@ -73,6 +95,8 @@ class Result:
         """Append and return the row for `samples`."""
         row = Row.of(case, metric, unit, samples, tail=tail)
         self.rows.append(row)
+        if tail and len(samples) >= LEAST_SAMPLES:
+            self.distributions.append(Distribution.of(case, metric, samples))
         return row
 
     def aim(self, name: str, value: float, aim: str) -> None:
@@ -95,7 +119,8 @@ class Result:
         table = json.loads(path.read_text())
         rows = [Row(**row) for row in table["rows"]]
         aims = [Aim(**aim) for aim in table["aims"]]
-        return cls(table["name"], table["machine"], rows, aims, table.get("notes", []), table.get("series", {}))
+        spread = [Distribution(**each) for each in table.get("distributions", [])]
+        return cls(table["name"], table["machine"], rows, aims, table.get("notes", []), spread, table.get("series", {}))
 
 
 def quantile(ordered: Sequence[float], fraction: float) -> float:

@@ -171,7 +171,11 @@ class PackageConfig(Slice, frozen=True):
     """The install cache."""
 
     index_url: str | None = None
-    """The package index; None is uv's default."""
+    """The package index; None is uv's default. Credentials are in this URL, or in the netrc of the worker's user."""
+    extra_index_urls: tuple[str, ...] = ()
+    """Indexes that are searched before it, for all functions; the first that has a package is the only one it is taken from."""
+    indexes: dict[str, str] = {}
+    """Indexes that functions may choose in their `sockd.toml`, by name (`packages.index`, `packages.extra_index`)."""
     default: tuple[str, ...] = ("boto3",)
     """Packages that functions may import without naming them, as on AWS: resolved once, and added to a function whose code or
     packages mention them. Empty: none."""

@@ -53,8 +53,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cases.leave_out_long_cases(config, items)
+    leave_out_families(config, items)
     # The longest test begins first: there are all the others for another process to run meanwhile.
     items.sort(key=lambda item: item.path.name != "test_linters.py")
+
+
+def leave_out_families(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """They are run by `-m families` alone: they fetch and compile for minutes."""
+    if "families" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("families")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("families")]
 
 
 @pytest.hookimpl(tryfirst=True)

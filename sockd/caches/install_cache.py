@@ -20,6 +20,7 @@ import msgspec
 from sockd.caches import package_tree
 from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import SANDBOX_STORE, Closure, Distribution
+from sockd.caches.indexes import WORKERS, Chosen, Indexes
 from sockd.caches.package_store import Package, PackageStore, delete
 from sockd.caches.provided_names import NOTHING, Provided, provided_by
 from sockd.caches.requirements import LINE
@@ -58,7 +59,8 @@ class InstallCache:
         self._config = config
         self._max_bytes = config.max_package_mb << 20
         self._store = PackageStore(store, tmp / "packages", python=str(sys.implementation.cache_tag))
-        self._uv = Uv(store.parent / "uv-cache", index_url=config.index_url)
+        self._indexes = Indexes(config)
+        self._uv = Uv(store.parent / "uv-cache", index_url=config.index_url, secrets=self._indexes.secrets)
         self._resolver = Resolver(
             self._uv, self._store.tmp, deadline_s=config.resolve_deadline_s, max_file_bytes=self._max_bytes
         )
@@ -78,13 +80,15 @@ class InstallCache:
         await in_thread(self._uv.sweep)
         return deleted
 
-    async def resolve(self, requirements: str, line_words: str = LINE) -> Closure:
+    async def resolve(self, requirements: str, line_words: str = LINE, chosen: Chosen = WORKERS) -> Closure:
         """The pinned closure of the text of a requirements.txt; installs nothing.
 
-        Args: line_words: as of `requirements.parse`.
-        Raises: ResolveFailed with uv's words; PackagesFailed when the index does not answer in time."""
+        Args: line_words: as of `requirements.parse`; chosen: the indexes.
+        Raises: BadFunctionConfig for an index that the worker does not have; ResolveFailed with uv's words; PackagesFailed when
+            the index does not answer in time."""
+        variables = self._indexes.variables(chosen)
         async with self._resolves:
-            return await self._resolver.resolve(requirements, line_words)
+            return await self._resolver.resolve(requirements, line_words, variables)
 
     async def ensure(self, closure: Closure, *, progress: Progress | None = None) -> None:
         """Returns when every distribution of the closure is installed; at once when all are, as they usually are.
@@ -228,6 +232,7 @@ class InstallCache:
             *("--no-deps", "--no-build", "--link-mode=hardlink", f"--python={BASE_PYTHON}"),
             cwd=directory,
             max_file_bytes=self._max_bytes,
+            variables=self._indexes.all_variables(),
         )
         self._check(completed, distribution)
         # uv's lock on the target is world-writable and of no use once uv has ended.

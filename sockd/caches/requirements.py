@@ -147,5 +147,5 @@ def _why_no_option(option: str) -> str:
     if option in ("-e", "--editable"):
         return "editable packages are refused; put their code beside the handler"
     if option in ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-index", "--trusted-host"):
-        return "the package index is the worker's choice (packages.index_url in its configuration)"
+        return "an index is chosen in sockd.toml ([packages] index), among those of the worker's configuration"
     return "options are refused, except --hash after a requirement"

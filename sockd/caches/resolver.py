@@ -11,6 +11,7 @@ import asyncio
 import shutil
 import tempfile
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure, Distribution
+from sockd.caches.indexes import without_credentials
 from sockd.caches.requirements import LINE, Requirements, parse
 from sockd.caches.uv import BASE_PYTHON, Uv
 from sockd.errors import PackagesFailed, ResolveFailed
@@ -70,10 +72,12 @@ class Resolver:
         self._deadline_s = deadline_s
         self._max_file_bytes = max_file_bytes
 
-    async def resolve(self, requirements: str, line_words: str = LINE) -> Closure:
+    async def resolve(
+        self, requirements: str, line_words: str = LINE, variables: Mapping[str, str] | None = None
+    ) -> Closure:
         """The closure of the text of a requirements.txt; text that asks for nothing runs nothing.
 
-        Args: line_words: as of `requirements.parse`.
+        Args: line_words: as of `requirements.parse`; variables: as of `Uv.run`.
         Raises: ResolveFailed for requirements that cannot be met, in uv's words; PackagesFailed when the index does not
         answer, or not in time."""
         wanted = await in_thread(parse, requirements, line_words)
@@ -81,13 +85,13 @@ class Resolver:
             return Closure()
         try:
             async with asyncio.timeout(self._deadline_s):
-                lock = await self._compile(wanted)
+                lock = await self._compile(wanted, variables)
         except TimeoutError:
             raise PackagesFailed(f"resolving the requirements took longer than {self._deadline_s:g} s") from None
         # The first choice asks the interpreter's own file which libc it is for.
         return await in_thread(choose, lock, wanted)
 
-    async def _compile(self, wanted: Requirements) -> dict[str, Any]:
+    async def _compile(self, wanted: Requirements, variables: Mapping[str, str] | None) -> dict[str, Any]:
         """The lock file, parsed."""
         directory = Path(await in_thread(tempfile.mkdtemp, prefix="resolve-", dir=self._tmp))
         try:
@@ -97,6 +101,7 @@ class Resolver:
                 *("--no-header", "--no-build", "--no-sources", f"--python={BASE_PYTHON}"),
                 cwd=directory,
                 max_file_bytes=self._max_file_bytes,
+                variables=variables,
             )
             if completed.returncode:
                 raise _failure(completed.words or f"uv ended with {completed.returncode}")
@@ -137,7 +142,9 @@ def _distribution(package: LockedPackage, wanted: Requirements) -> Distribution:
     best = max(allowed, key=lambda wheel: preference(wheel.filename))
     if preference(best.filename) == NEVER:
         raise ResolveFailed(f"{name} {package.version}: no wheel for this worker's interpreter and platform")
-    return Distribution(name=name, version=package.version, digest=best.hashes["sha256"], url=best.url)
+    return Distribution(
+        name=name, version=package.version, digest=best.hashes["sha256"], url=without_credentials(best.url)
+    )
 
 
 NEVER = (-(1 << 30), ())

@@ -13,15 +13,17 @@ import asyncio
 import os
 import shutil
 import signal
+import ssl
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from uv import find_uv_bin
 
 from sockd.caches.blocking import in_thread
+from sockd.caches.indexes import secrets_of
 from sockd.errors import PackagesFailed
 from sockd.kernel import oom_score
 
@@ -54,6 +56,11 @@ _PIP_NAMES = {
 }
 
 
+_CERTIFICATES = ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS")
+"""Of uv's newer and older versions: trust whom the host trusts, so that the CA of a private index is installed once, for all."""
+_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+
+
 @dataclass(frozen=True, slots=True)
 class Completed:
     """A command that ran to its end."""
@@ -71,28 +78,41 @@ class Completed:
 class Uv:
     """Runs uv, and Python for what uv does not do."""
 
-    def __init__(self, cache: Path, *, index_url: str | None, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        cache: Path,
+        *,
+        index_url: str | None,
+        environ: Mapping[str, str] = os.environ,
+        secrets: Collection[str] = (),
+    ) -> None:
         """
         Args:
             cache: uv's cache; on the store's file system, so that an install is hard links and not copies.
             index_url: the package index; None is what the environment says, or else PyPI.
-            environ: the daemon's environment, of which uv gets a part."""
+            environ: the daemon's environment, of which uv gets a part.
+            secrets: what its words must not show."""
         self.cache = cache
         self._environment = environment(environ, cache=cache, index_url=index_url)
+        self._secrets = sorted({*secrets, *_secrets(self._environment)}, key=len, reverse=True)
         self._running = 0
         self._gate = asyncio.Lock()
 
-    async def run(self, *arguments: str, cwd: Path, max_file_bytes: int) -> Completed:
-        """Runs `uv <arguments>` in `cwd`; the only index it knows is the operator's.
+    async def run(
+        self, *arguments: str, cwd: Path, max_file_bytes: int, variables: Mapping[str, str] | None = None
+    ) -> Completed:
+        """Runs `uv <arguments>` in `cwd`; the only indexes it knows are the operator's.
 
         Args:
+            variables: of its environment, which win over those of the worker (`indexes`).
             max_file_bytes: a longer file kills it.
         Raises: PackagesFailed when uv is not installed. A cancellation kills it and all it started, then waits."""
         killed = True
         async with self._gate:
             self._running += 1
         try:
-            completed = await self._run([await in_thread(_uv_path), *arguments, *_QUIET], cwd, max_file_bytes)
+            command = [await in_thread(_uv_path), *arguments, *_QUIET]
+            completed = await self._run(command, cwd, max_file_bytes, self._with(variables or {}))
             killed = completed.returncode < 0
         finally:
             self._running -= 1
@@ -102,7 +122,7 @@ class Uv:
 
     async def run_python(self, *arguments: str, cwd: Path, max_file_bytes: int) -> Completed:
         """Runs the base interpreter, with its standard library and nothing else, like `run`."""
-        return await self._run([BASE_PYTHON, "-I", "-S", *arguments], cwd, max_file_bytes)
+        return await self._run([BASE_PYTHON, "-I", "-S", *arguments], cwd, max_file_bytes, self._environment)
 
     def sweep(self) -> None:
         """Deletes what a killed uv was unpacking. Blocking; only while no uv runs on this cache."""
@@ -115,8 +135,17 @@ class Uv:
             if not self._running:
                 await in_thread(self.sweep)
 
-    async def _run(self, command: Sequence[str], cwd: Path, max_file_bytes: int) -> Completed:
-        process = await self._start([*await in_thread(confinement, max_file_bytes), *command], cwd)
+    def _with(self, variables: Mapping[str, str]) -> dict[str, str]:
+        chosen = {**self._environment, **variables}
+        if "UV_DEFAULT_INDEX" in variables:
+            chosen.pop("UV_INDEX_URL", None)
+        indexes = [each["UV_INDEX"] for each in (variables, self._environment) if each.get("UV_INDEX")]
+        return chosen | ({"UV_INDEX": " ".join(indexes)} if indexes else {})
+
+    async def _run(
+        self, command: Sequence[str], cwd: Path, max_file_bytes: int, variables: Mapping[str, str]
+    ) -> Completed:
+        process = await self._start([*await in_thread(confinement, max_file_bytes), *command], cwd, variables)
         assert process.stderr is not None  # _start asked for a pipe
         try:
             words = await _head(process.stderr, MAX_WORDS_BYTES)
@@ -125,12 +154,14 @@ class Uv:
             await _end(process)
         return Completed(returncode, self._public(words.decode(errors="replace"), cwd))
 
-    async def _start(self, command: Sequence[str], cwd: Path) -> asyncio.subprocess.Process:
+    async def _start(
+        self, command: Sequence[str], cwd: Path, variables: Mapping[str, str]
+    ) -> asyncio.subprocess.Process:
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
                 *command,
                 cwd=cwd,
-                env=self._environment,
+                env=variables,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
@@ -147,7 +178,9 @@ class Uv:
             raise
 
     def _public(self, words: str, cwd: Path) -> str:
-        """The words without the names of the host's directories: they go to whoever deploys."""
+        """The words without the names of the host's directories and without credentials: they go to whoever deploys."""
+        for secret in self._secrets:
+            words = words.replace(secret, "****")
         for path in (str(cwd), str(self.cache), str(self.cache.parent)):
             words = words.replace(path + "/", "").replace(path, ".")
         return words.strip()
@@ -165,7 +198,25 @@ def environment(environ: Mapping[str, str], *, cache: Path, index_url: str | Non
         # In the environment, not among the arguments: the URL may hold a password, and /proc shows arguments to all.
         chosen["UV_DEFAULT_INDEX"] = index_url
         chosen.pop("UV_INDEX_URL", None)
+    if not any(name in chosen for name in _CERTIFICATES) and _has_certificates():
+        chosen |= dict.fromkeys(_CERTIFICATES, "1")
     return chosen | {"UV_CACHE_DIR": str(cache), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
+
+
+def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
+    """Credentials in variables for indexes and proxies."""
+    for name, value in environment.items():
+        if name.startswith(_PASSED_PREFIX) and name.endswith("_PASSWORD"):
+            yield value
+        for word in value.split():
+            if "://" in word:
+                yield from secrets_of(word[word.index("://") :])
+
+
+def _has_certificates() -> bool:
+    """Whether the host has a store of certificates; without one uv uses those that it brings."""
+    paths = ssl.get_default_verify_paths()
+    return paths.cafile is not None or paths.capath is not None or any(map(os.path.exists, _BUNDLES))
 
 
 def confinement(max_file_bytes: int) -> list[str]:

@@ -86,8 +86,8 @@ class Deployments:
             progress(note)
         if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
             await in_thread(check_handler, code.path, handler, has_packages=declared.text is not None)
-        kept = self._closure_kept(name, declared.text) if overrides.get(KEEP_PACKAGES) else None
-        closure = await self._install(name, declared, kept, progress)
+        kept = self._closure_kept(name, declared.text, config) if overrides.get(KEEP_PACKAGES) else None
+        closure = await self._install(name, declared, config, kept, progress)
         if config.packages.default and provided(code.path, config.runtime) != BOOTSTRAP:
             merged = await self._default_packages.added(closure, code.path, progress)
             await self._ensure(name, merged, progress)
@@ -123,19 +123,23 @@ class Deployments:
             return FunctionConfig.from_json(self._registry.get(name).config).secrets
         return {}
 
-    def _closure_kept(self, name: str, requirements: str | None) -> Closure | None:
+    def _closure_kept(self, name: str, requirements: str | None, config: FunctionConfig) -> Closure | None:
         """The packages of the current version, if it asked for the same."""
-        with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed):
+        with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed, SecretsLocked):
             record = self._registry.get(name)
+            if FunctionConfig.from_json(record.config).packages != config.packages:
+                return None
             if dependencies.read(self._code.path(record.digest), record.handler).text == requirements:
                 return Closure.from_json(record.closure)
         return None
 
-    async def _install(self, name: str, declared: Dependencies, kept: Closure | None, progress: Progress) -> Closure:
+    async def _install(
+        self, name: str, declared: Dependencies, config: FunctionConfig, kept: Closure | None, progress: Progress
+    ) -> Closure:
         closure = kept or Closure()
         if kept is None and declared.text is not None:
             progress(f"resolving {declared.source}")
-            closure = await self._packages.resolve(declared.text, declared.line_words)
+            closure = await self._packages.resolve(declared.text, declared.line_words, config.packages.chosen)
         await self._ensure(name, closure, progress)
         return closure
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from sockd import toml
+from sockd.caches.indexes import Chosen
 from sockd.config import FunctionDefaults, RunRule
 from sockd.errors import BadArchive, BadFunctionConfig, SecretsLocked
 from sockd.lambdas.archive import checked_path
@@ -50,6 +51,7 @@ INITSCRIPT_BOUNDS: dict[str, tuple[float, float]] = {
 ARGS_BYTES = 32 * 1024
 ENDPOINT = re.compile(r"[A-Za-z0-9*._/:\[\]-]{1,300}")
 MAX_ENDPOINTS = 100
+MAX_INDEXES = 10
 
 MASK = "********"
 """Stands for a value that is not shown."""
@@ -114,8 +116,26 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 class FunctionPackages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Where a function's packages come from, beside those that it names."""
 
+    index: str | None = None
+    """The index, by its name in the worker's `packages.indexes`, or by the URL of one that the worker has; None: its own."""
+    extra_index: list[str] = []
+    """Likewise, indexes that are searched before it."""
     default: bool = True
     """Whether it is given those of the worker's `packages.default` that its code or packages mention."""
+
+    @property
+    def chosen(self) -> Chosen:
+        return Chosen(self.index, tuple(self.extra_index))
+
+    def check(self) -> None:
+        """Raises: BadFunctionConfig."""
+        for url in (self.index or "", *self.extra_index):
+            if len(url) > 2000 or not url.isprintable() or "@" in url:
+                raise BadFunctionConfig(
+                    "packages.index: must be a name or a URL without credentials; those are the worker's (packages.indexes)"
+                )
+        if len(self.extra_index) > MAX_INDEXES:
+            raise BadFunctionConfig(f"packages.extra_index: at most {MAX_INDEXES}")
 
 
 class AwsAttributes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -203,6 +223,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             table = beneath | table
         if isinstance(table.get("initscript"), dict):
             _check_keys(table["initscript"], InitscriptConfig.__struct_fields__, "initscript.")
+        if isinstance(table.get("packages"), dict):
+            _check_keys(table["packages"], FunctionPackages.__struct_fields__, "packages.")
         try:
             config = msgspec.convert(msgspec.structs.asdict(defaults) | table, cls)
         except (msgspec.ValidationError, OverflowError, RecursionError) as error:
@@ -304,6 +326,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         check_methods(self.methods)
         check_env(self.environment)
         check_deployer(self.deployer)
+        self.packages.check()
         if self.initscript is not None:
             self.initscript.check()
 

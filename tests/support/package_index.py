@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import ssl
 import threading
 import zipfile
 from collections.abc import Mapping
@@ -56,8 +57,13 @@ class PackageIndex(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, credentials: str = "", tls: ssl.SSLContext | None = None) -> None:
+        """Args: credentials: "user:password" that each request must bring."""
         super().__init__(("127.0.0.1", 0), _Requests)
+        self.authorization = f"Basic {base64.b64encode(credentials.encode()).decode()}" if credentials else ""
+        self._scheme = "https" if tls else "http"
+        if tls:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.files: dict[str, bytes] = {}
         self.requests: list[str] = []
         """Paths that were asked for, oldest first."""
@@ -72,7 +78,7 @@ class PackageIndex(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/simple"
+        return f"{self._scheme}://127.0.0.1:{self.server_port}/simple"
 
     def add(self, file: tuple[str, bytes]) -> str:
         """Publishes a file; returns its sha256."""
@@ -85,7 +91,7 @@ class PackageIndex(ThreadingHTTPServer):
         self._thread.join()
 
     def file_url(self, filename: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}/files/{filename}"
+        return f"{self._scheme}://127.0.0.1:{self.server_port}/files/{filename}"
 
 
 class _Requests(BaseHTTPRequestHandler):
@@ -94,6 +100,8 @@ class _Requests(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.requests.append(self.path)
+        if self._is_stranger():
+            return
         kind, _, name = self.path.strip("/").partition("/")
         if kind == "simple":
             page = self._page(name)
@@ -104,8 +112,21 @@ class _Requests(BaseHTTPRequestHandler):
         return self._answer(200 if data else 404, data or b"", "application/octet-stream")
 
     def do_HEAD(self) -> None:
+        if self._is_stranger():
+            return
         name = self.path.strip("/").partition("/")[2]
         self._head(200 if name in self.server.files else 404, len(self.server.files.get(name, b"")), "application/zip")
+
+    def _is_stranger(self) -> bool:
+        """Whether it brings no credentials though it must; it is told so."""
+        wanted = self.server.authorization
+        if not wanted or self.headers.get("Authorization") == wanted:
+            return False
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", "Basic")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return True
 
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""

@@ -1,0 +1,74 @@
+"""Pictures of results: one for each question, distributions on a logarithmic axis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.plots import file_name, plot, questions
+from benchmarks.results import LEAST_SAMPLES, Result
+
+pyplot = pytest.importorskip("matplotlib.pyplot")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """matplotlib keeps the files of fonts open that it has used."""
+    result = measured()
+    result.series["case"] = [1.0, 2.0, 9.0]
+    plot(result, tmp_path_factory.mktemp("fonts"))
+
+
+@pytest.fixture
+def result() -> Result:
+    return measured()
+
+
+def measured() -> Result:
+    result = Result("cold_start", machine={})
+    for case, factor in (("floor", 1.0), ("no-op", 2.0), ("docker", 400.0)):
+        result.add(case, "cold start", "ms", [factor * (1 + n / 10) for n in range(50)])
+        result.add(case, "rate, 10 at once", "1/s", [1000 / factor, 900 / factor], tail=False)
+    result.add("no-op, spares", "answered by a spare", "%", [0.0], tail=False)
+    return result
+
+
+def test_each_question_has_a_picture_of_its_own(result: Result, tmp_path: Path) -> None:
+    assert questions(result) == [("cold start", "ms"), ("rate, 10 at once", "1/s"), ("answered by a spare", "%")]
+    files = plot(result, tmp_path / "plots")
+    assert [file.name for file in files] == [file_name(result, *each) for each in questions(result)]
+    assert file_name(result, "rate, 10 at once", "1/s") == "cold_start-rate-10-at-once-1-per-s.png"
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+
+
+def test_scales_and_labels(result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    plot(result, tmp_path)
+    assert [figure.axes[0].get_xscale() for figure in drawn] == ["log", "log", "linear"]
+    assert [len(figure.axes) for figure in drawn] == [1, 1, 1]
+    labels = [label.get_text() for label in drawn[0].axes[0].get_yticklabels()]
+    assert labels == ["floor (n = 50)", "no-op (n = 50)", "docker (n = 50)"]
+    monkeypatch.undo()
+    pyplot.close("all")
+
+
+def test_distributions_are_in_the_json(result: Result, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(result.to_json())
+    read = Result.load(tmp_path / "r.json")
+    assert read.distributions == result.distributions and len(read.distributions) == 3
+    floor = read.distributions[0]
+    assert (floor.at(0), floor.at(0.5), floor.at(1)) == (1.0, result.row("floor", "cold start").p50, 5.9)
+
+
+def test_few_samples_are_no_distribution() -> None:
+    result = Result("few", machine={})
+    result.add("case", "latency", "ms", [1.0] * (LEAST_SAMPLES - 1))
+    assert result.distributions == []
+
+
+def test_a_series_is_a_picture_more(result: Result, tmp_path: Path) -> None:
+    result.series["case"] = [1.0, 2.0, 9.0]
+    assert plot(result, tmp_path)[-1].name == "cold_start-cdf.png"
