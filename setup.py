@@ -13,7 +13,7 @@ from setuptools.errors import BaseError, CCompilerError
 HERE = Path(__file__).parent
 CARRIED = (
     *("benchmarks", "demo", "docs", "systemd", "tests"),
-    *("ARCHITECTURE.md", "CHANGELOG.md", "DECISIONS.md", "GLOSSARY.md", "LICENSE", "README.md", "SECURITY.md"),
+    *("ARCHITECTURE.md", "CHANGELOG.md", "GLOSSARY.md", "LICENSE", "README.md", "SECURITY.md"),
     *("SPECIFICATION.md", "pyproject.toml"),
 )
 """What `sockd bench`, `sockd selftest` and `sockd files` use. Modules of these folders are not installed by their own names:
