@@ -42,7 +42,7 @@ class Step(TypedDict):
 
 
 def summary(trace: Trace) -> dict[str, Any]:
-    """A trace in a line."""
+    """A trace without its spans."""
     ending = trace.run.ending if trace.run is not None else None
     return {
         "request_id": str(uuid.UUID(bytes=trace.request_id)),
@@ -57,6 +57,8 @@ def summary(trace: Trace) -> dict[str, Any]:
         "answered_ns": trace.answered_ns,
         "initscript": None if trace.run is None else ending.outcome if ending is not None else "running",
         "times": msgspec.structs.asdict(trace.times),
+        "error": trace.message,
+        "stack": list(trace.stack),
     }
 
 
@@ -76,8 +78,6 @@ def describe(trace: Trace, why: str = "") -> dict[str, Any]:
         "fetched_ns": length(union(within(fetched, (trace.arrived_ns, trace.answered_ns)))),
         "hidden_ns": hidden_ns(trace, fetched, [(read.start_ns, read.end_ns) for read in reads]),
         "critical": critical_path(phases, reads),
-        "error": trace.message,
-        "stack": list(trace.stack),
         "why": why,
         "zygote": zygote_words(trace.node) if trace.forked_ns else "",
         "passed_over": trace.passed_over,

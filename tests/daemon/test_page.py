@@ -255,32 +255,6 @@ def test_a_function_may_not_look(daemon: RunningDaemon) -> None:
     assert [daemon.call("looks", f"{daemon.url}{path}") for path in ("/", "/functions/looks", "/events")] == [403] * 3
 
 
-def test_a_function_may_not_send_test_events_even_with_a_token(daemon: RunningDaemon) -> None:
-    """With everything that a page of ours would send; the same request from this process, which is no sandbox, is answered."""
-    code = (
-        "import urllib.error, urllib.request\n"
-        "def f(event):\n"
-        " url, form, headers = event\n"
-        " try: return urllib.request.urlopen(urllib.request.Request(url, form.encode(), headers), timeout=5).status\n"
-        " except urllib.error.HTTPError as error: return error.code\n"
-    )
-    daemon.deploy("sends", code)
-    daemon.deploy("target", "def f(event): return event")
-    html = daemon.request("GET", "/functions/target").body.decode()
-    token = html.partition('name="token" value="')[2].partition('"')[0]
-    form, path = f"token={token}&event=1", "/functions/target/test-events"
-    headers = {
-        "Content-Type": "application/x-www-form-urlencoded",
-        "Sec-Fetch-Dest": "document",
-        "Sec-Fetch-Site": "same-origin",
-        "Origin": daemon.url,
-    }
-    assert daemon.call("sends", [f"{daemon.url}{path}", form, headers]) == 403
-    assert daemon.request("POST", path, form, headers).status == 200
-    elsewhere = {**headers, "Sec-Fetch-Site": "cross-site", "Origin": "https://elsewhere.example"}
-    assert daemon.request("POST", path, form, elsewhere).status == 403
-
-
 def test_the_end_of_the_daemon_ends_open_pages(daemon: RunningDaemon) -> None:
     """The module's daemon must end in order, and soon: see its fixture."""
     import http.client

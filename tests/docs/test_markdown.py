@@ -21,6 +21,11 @@ TEXTS = (".md", ".py", ".c", ".h", ".rs", ".js", ".css", ".html", ".toml", ".cfg
 UNKNOWN_PAGES = re.compile(r"\bDESIGN,? (?:section )?\d|\bconventions? \d|\bDECISIONS\.md\b", re.IGNORECASE)
 """Names of pages that are not in the repository."""
 RECORD = re.compile(r"\bdecisions? \d|\bADR[ -]?(\d+)", re.IGNORECASE)
+NAMED = re.compile(
+    r"(?<![\w/.-])(?:tests|docs|sockd|zygote|initscripts|benchmarks|storage_lib)/[\w./-]+\.(?:py|md|c|h|js|css)\b"
+)
+"""Files of the repository as texts name them."""
+MADE_UP = {"tests/nowhere.py", "docs/adr/NNNN-title.md"}
 MAX_LINES = 40
 STATUS = re.compile(r"- Status: (?:accepted|proposed|rejected|superseded by \[\d{4}\]\(\d{4}-[a-z0-9-]+\.md\).*)")
 DATE = re.compile(r"- Date: \d{4}-\d\d-\d\d")
@@ -91,6 +96,17 @@ def test_no_file_refers_to_a_page_that_is_not_in_the_repository() -> None:
         for path in files
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if UNKNOWN_PAGES.search(line)
+    }
+    assert found == set()
+
+
+def test_files_that_texts_name_are_there() -> None:
+    found = {
+        f"{name_of(path)}: {name}"
+        for path in tracked()
+        if path.suffix in TEXTS
+        for name in NAMED.findall(path.read_text())
+        if not (ROOT / name).exists() and name not in MADE_UP
     }
     assert found == set()
 

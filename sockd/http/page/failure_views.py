@@ -5,48 +5,49 @@ Pure but for reading the worker. Bounded: a page has so many failures, and so ma
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from sockd.errors import NoSuchFunction, SockdError
+from sockd.errors import NoSuchFunction
 from sockd.http.page import trace_view, words
 from sockd.http.page.function_views import log_row
 from sockd.http.page.views import Values, invocation_row
 from sockd.http.page.worker import PageWorker
+from sockd.telemetry import LogRecord
 
 MAX_FAILURES = 50
 MAX_LOG_BYTES = 8 << 10
+MAX_RECORDS = 500
+"""Of each function; the log of an older failure is on the page of its trace."""
 
 
-async def failures_page(worker: PageWorker, function: str | None) -> Values:
+def failures_page(worker: PageWorker, function: str | None) -> Values:
     """The last failures of one function, or of all, the newest first."""
-    summaries = worker.traces(MAX_FAILURES, function, "failed")
-    traces = await asyncio.gather(*(described(worker, each["request_id"]) for each in summaries))
+    traces = worker.traces(MAX_FAILURES, function, "failed")
+    logs = {name: newest_logs(worker, name) for name in {trace["function"] for trace in traces}}
     return {
         "function": function,
-        "failures": [failure_row(worker, trace) for trace in traces if trace is not None],
+        "failures": [failure_row(trace, logs[trace["function"]].get(trace["request_id"])) for trace in traces],
         "most": MAX_FAILURES,
     }
 
 
-async def described(worker: PageWorker, request_id: str) -> Mapping[str, Any] | None:
-    """A trace with its error; None: it was forgotten in the meantime."""
-    try:
-        return await worker.trace(request_id)
-    except SockdError:
-        return None
-
-
-def failure_row(worker: PageWorker, trace: Mapping[str, Any]) -> Values:
-    """One failure."""
+def failure_row(trace: Mapping[str, Any], record: LogRecord | None) -> Values:
+    """One failure. Args: record: what it printed, if that is among the newest logs."""
     return {
         **invocation_row(trace),
         "message": words.first_line(trace["error"], 160),
         "error": trace_view.error(trace),
-        "log": log_of(worker, trace["function"], trace["request_id"]),
+        "log": log_row(record, MAX_LOG_BYTES)["text"] if record is not None else "",
     }
+
+
+def newest_logs(worker: PageWorker, function: str) -> Mapping[str, LogRecord]:
+    """The newest logs of a function by request id, in one pass: a search for each failure would look through all logs."""
+    with contextlib.suppress(NoSuchFunction):  # removed since
+        return {record.request_id: record for record in worker.logs(function, request_id=None, limit=MAX_RECORDS)}
+    return {}
 
 
 def log_of(worker: PageWorker, function: str, request_id: str) -> str:

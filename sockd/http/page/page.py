@@ -123,7 +123,7 @@ class Page:
         return await self._responses.html(request, "functions.html", found, 200 if found["names"] else 404)
 
     async def _failures_page(self, request: Request) -> Response:
-        values = await failure_views.failures_page(self._worker, request.query_params.get("function") or None)
+        values = failure_views.failures_page(self._worker, request.query_params.get("function") or None)
         return await self._responses.html(request, "failures.html", values)
 
     async def _queue_page(self, request: Request) -> Response:

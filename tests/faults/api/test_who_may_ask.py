@@ -58,6 +58,47 @@ def test_only_who_signs_is_let_in(house: PrivateWorker, echo: str, signer: Signe
     assert (whole.status, whole.json) == (200, ["once"])
 
 
+SENDS = """
+import urllib.error, urllib.request
+def f(event):
+    url, form, headers = event
+    try: return urllib.request.urlopen(urllib.request.Request(url, form.encode(), headers), timeout=5).status
+    except urllib.error.HTTPError as error: return error.code
+"""
+
+
+@case(
+    "H8",
+    "a function sends a test event of the page, with its token; so does a web page of another site, and a script without it",
+    expect="403 each; 200 from the page itself",
+)
+def test_only_the_page_sends_test_events(house: PrivateWorker, echo: str, happened: Happened) -> None:
+    house.deploy("sends", SENDS)
+    daemon, path = house.daemon, "/functions/echo/test-events"
+    token = (
+        daemon.request("GET", "/functions/echo").body.decode().partition('name="token" value="')[2].partition('"')[0]
+    )
+    form, guessed = f"token={token}&event=1", f"token={'0' * 64}&event=1"
+    ours = {
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Sec-Fetch-Dest": "document",
+        "Sec-Fetch-Site": "same-origin",
+        "Origin": daemon.url,
+    }
+    elsewhere = {**ours, "Sec-Fetch-Site": "cross-site", "Origin": "https://elsewhere.example"}
+    came = {
+        "a function": house.call("sends", [f"{daemon.url}{path}", form, ours]),
+        "a page elsewhere": daemon.request("POST", path, form, elsewhere).status,
+        "a script": daemon.request("POST", path, form, {**ours, "Sec-Fetch-Dest": "empty"}).status,
+        "a guessed token": daemon.request("POST", path, guessed, ours).status,
+        "a token of another function": daemon.request("POST", path.replace("echo", "neighbour"), form, ours).status,
+    }
+    happened(", ".join(f"{name} {status}" for name, status in came.items()))
+    assert came == dict.fromkeys(came, 403)
+    assert daemon.request("POST", path, form, ours).status == 200
+    assert daemon.call("echo", 2) == [1, 2], "nothing else has run"
+
+
 @case("H4", "start a worker that other machines reach, without a key", expect="it refuses, and says what to configure")
 def test_an_open_door_needs_a_lock(house: PrivateWorker, tmp_path: Path, happened: Happened) -> None:
     started = house.cli("up", "--listen", "0.0.0.0:0", "--state-dir", str(tmp_path / "state"), check=False)

@@ -95,7 +95,8 @@ class FakePageWorker(FakeWorker):
         return Tree(root=root, refused=[refusal])
 
     def traces(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
-        return [{**TOLD, "function": name, "outcome": self.text} for name in sorted(self.names)][:limit]
+        failed = {"outcome": self.text, "error": self.text, "stack": [self.text]}
+        return [{**TOLD, "function": name, **failed} for name in sorted(self.names)][:limit]
 
     async def trace(self, request_id: str) -> dict[str, Any]:
         if request_id != REQUEST_ID:

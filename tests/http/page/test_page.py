@@ -151,7 +151,7 @@ async def test_failures_have_their_tracebacks_and_logs(port: int, worker: FakePa
     async with raw(port) as client:
         reader = read((await client.ask(get("/failures?function=echo"))).body.decode())
         assert (await client.ask(get("/"))).body.count(b'href="/failures"') == 2
-    assert "KeyError: KeyError\n\nKeyError" in reader.text and "Nothing of its log" not in reader.text
+    assert "KeyError: KeyError\n\nKeyError" in reader.text and "No log of it" not in reader.text
 
 
 async def test_the_tree_says_what_zygotes_refuse_and_why_they_were_passed_over(port: int) -> None:
@@ -356,7 +356,7 @@ async def pages(text: str) -> dict[str, str]:
     values = {
         "queue.html": await event_views.queue_page(sources, None),
         "event.html": {**event_views.event_page(await sources.event(REQUEST_ID)), "log": text},
-        "failures.html": await failure_views.failures_page(worker, None),
+        "failures.html": failure_views.failures_page(worker, None),
         "functions.html": {"wanted": text, "names": ["echo"], "hidden": 0},
         "tested.html": {**form, **sent_event.outcome(asked, await worker.invoke_told(asked))},
         "function.html": {
