@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
 import time
 
 from zygote import _native, fork_hooks, hygiene, protocol, rehearsal
@@ -125,6 +126,8 @@ def imported(request: dict, file: int) -> dict:
 
 def settle() -> None:
     """Leave as little as possible for each fork to copy."""
+    if "logging" in sys.modules:
+        from zygote import log_layout  # noqa: F401  # here, or in each child, for a millisecond
     fork_hooks.rehearse(rehearsal.REPETITIONS)
     hygiene.settle()
     for _ in range(rehearsal.REPETITIONS):

@@ -64,14 +64,21 @@ def request_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+HANDLER = logging.StreamHandler()
+"""Made where this module is imported: in a Zygote whose packages have imported `logging`."""
+HANDLER.setFormatter(Formatter())
+
+
 def apply() -> None:
     """Give the root logger AWS's layout, unless the function has chosen another."""
     root = logging.getLogger()
     if not root.handlers:
-        root.addHandler(logging.StreamHandler(sys.stderr))
-    elif len(root.handlers) > 1 or not is_default(root.handlers[0]):
+        HANDLER.stream = sys.stderr
+        root.addHandler(HANDLER)
         return
-    root.handlers[0].setFormatter(Formatter())
+    if len(root.handlers) > 1 or not is_default(root.handlers[0]):
+        return
+    root.handlers[0].setFormatter(HANDLER.formatter)
 
 
 def apply_json() -> None:

@@ -48,12 +48,16 @@ class Sharing:
 
     def serves(self, packages: Keys, closure: Keys) -> bool:
         """Whether a Zygote of these packages may serve functions with this closure, whatever their code and environment."""
+        if not packages <= closure:
+            return False
+        return _remembered(self._verdicts, (packages, closure), lambda: self._would_serve(packages, closure))
+
+    def _would_serve(self, packages: Keys, closure: Keys) -> bool:
+        """If these were never imported: what fewer of them looked for, without finding it in the rest, they look for again."""
         shared = self._known.get(packages)
-        if shared is None:
-            return packages <= closure
-        return _remembered(
-            self._verdicts, (packages, closure), lambda: not difference(shared, self._bare(shared, closure))
-        )
+        fewer = [shared] if shared else [known for known in self._known.values() if known.packages < packages]
+        besides = closure - packages
+        return not any(difference(known, self._bare(known, known.packages | besides)) for known in fewer)
 
     def refusal(self, packages: Keys, view: ImportView) -> str:
         """Why it may not serve this very function; empty: it may, or it is not known."""

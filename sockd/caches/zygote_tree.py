@@ -259,13 +259,16 @@ class ZygoteTree:
     # -- growth and loss
 
     def add(self, node: ZygoteNode) -> None:
-        """A provisioned node serves from now on."""
+        """A provisioned node serves from now on. Its parent may have been replaced or evicted while it imported."""
+        if node.parent not in self.nodes:
+            above = [other for other in self.nodes if other.packages < node.packages]
+            node.parent = max(above, key=lambda other: len(other.packages), default=None)
         self.nodes.append(node)
 
     def replace(self, old: ZygoteNode, new: ZygoteNode) -> None:
         """A provisioned node with the same packages serves instead of an old one, whose use it goes on counting."""
         new.hits, new.last_used_s, new.rate, new.lately = old.hits, old.last_used_s, old.rate, old.lately
-        self.nodes.append(new)
+        self.add(new)
         for other in self.nodes:
             if other.parent is old:
                 other.parent = new

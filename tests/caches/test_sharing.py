@@ -112,3 +112,12 @@ def test_what_is_remembered_is_bounded() -> None:
     view = ImportView(keys("p0"), environment={"X": "1"})
     assert sharing.refusal(keys("p0"), view) == ""
     assert sharing.refusal(keys("p299"), view)
+
+
+def test_what_fewer_packages_looked_for_is_looked_for_by_more_unless_it_is_among_them() -> None:
+    known = Known({}, {"socks": Provided(modules=frozenset({"socks"}))})
+    known.sharing.learn(Preimported(keys("requests"), seen=Observed(missed=frozenset({"socks"}))))
+    closure = keys("requests", "click", "socks")
+    assert not known.sharing.serves(keys("requests", "click"), closure)
+    assert known.sharing.serves(keys("requests", "socks"), closure)
+    assert known.sharing.serves(keys("click"), closure) and not known.sharing.serves(keys("faker"), closure)

@@ -123,3 +123,17 @@ async def test_make_room_takes_the_roots_spares_last(roots: list[Any]) -> None:
         kept.append((len(learned.spares), len(tree.root.spares), tree.spare_bytes() // SPARE_MEMORY_BYTES))
     assert kept == [(2, 2, 4), (1, 2, 3), (0, 2, 2), (0, 0, 0)]
     tree.close()
+
+
+async def test_a_node_whose_parent_was_replaced_while_it_imported_hangs_below_the_new_one(roots: list[Any]) -> None:
+    tree = Tree()
+    await tree.open()
+    old, new = (ZygoteNode(Root(number, alive=True), frozenset({"a"}), tree.root) for number in (1, 2))  # type: ignore[arg-type]
+    tree.add(old)
+    tree.replace(old, new)
+    late = ZygoteNode(Root(3, alive=True), frozenset({"a", "b"}), old)  # type: ignore[arg-type]
+    tree.add(late)
+    assert late.parent is new and late.depth == 2
+    tree.remove(new)
+    assert late.parent is tree.root
+    tree.close()

@@ -26,8 +26,9 @@ DEPTH = 2
 """Of containers in containers."""
 ITEMS = 200
 """Of one container that are looked at."""
-SHAKEN = [object() for _ in range(int.from_bytes(os.urandom(2), "big"))]
-"""Moves what is imported after this module to other addresses: orders of sets of objects without a `__hash__` are noise."""
+SHAKEN = [bytes(2 * size) for size in os.urandom(8000)]
+"""Of all sizes that Python's allocator knows: moves what is imported after this module to other addresses, so that orders of sets
+of objects without a `__hash__` are seen to be noise."""
 
 
 def take(answer: str, also: Iterable[str] = ()) -> dict[str, object]:
