@@ -14,7 +14,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sockd.caches import standard_library
@@ -39,6 +39,8 @@ from sockd.sandbox.zygote import Zygote
 ROOT_UIDS = 1 << 30
 SPARE_MEMORY_BYTES = 16 << 20
 """What a spare reserves until it becomes a function."""
+LEAST_APART_BYTES = 128 << 20
+"""With less no sandbox is made for nobody's request: it would end for want of memory."""
 REVIVALS = 3
 """How often a request waits for a new root Zygote, when one after the other ends."""
 REFILL_S = 0.004
@@ -72,6 +74,8 @@ class ZygoteTree:
         self.nodes: list[ZygoteNode] = []
         self.demand = DemandMeter(RATE_TAU_S)
         self.under_pressure: Callable[[], bool] = lambda: False
+        self.unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
+        """As each node's."""
 
     @property
     def most_spares(self) -> int:
@@ -256,6 +260,22 @@ class ZygoteTree:
             raise NoCapacity("no memory for a spare")
         return await Sandbox.fork(self._parts, zygote, self._spare_limits, reservation, None)
 
+    async def fork_apart(self, node: ZygoteNode, program: Program) -> Sandbox:
+        """A child of a node that becomes a program for nobody's request. Raises: SandboxFailed, NoCapacity, OSError."""
+        most_bytes = min(program.limits.memory_bytes, self._parts.budget.free // 2)  # requests shall not wait for it
+        reservation = self._parts.budget.reserve_nowait(most_bytes) if most_bytes >= LEAST_APART_BYTES else None
+        if reservation is None:
+            raise NoCapacity("no memory for a verification")
+        limits = replace(program.limits, memory_bytes=most_bytes)
+        sandbox = await Sandbox.fork(self._parts, node.zygote, limits, reservation, program)
+        try:
+            sandbox.cgroup.lower_weight()
+            sandbox.become(program)
+        except BaseException:
+            sandbox.destroy()
+            raise
+        return sandbox
+
     # -- growth and loss
 
     def add(self, node: ZygoteNode) -> None:
@@ -263,6 +283,7 @@ class ZygoteTree:
         if node.parent not in self.nodes:
             above = [other for other in self.nodes if other.packages < node.packages]
             node.parent = max(above, key=lambda other: len(other.packages), default=None)
+        node.unverified = self.unverified
         self.nodes.append(node)
 
     def replace(self, old: ZygoteNode, new: ZygoteNode) -> None:
