@@ -85,3 +85,31 @@ def test_a_process_that_dies_breaks_the_run_off(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
     assert "crashed while running" in done.stdout
+
+
+FAILS_ONCE = """\
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range({count}))
+def test_it(number):
+    assert "AGAIN" in os.environ
+"""
+
+
+@pytest.mark.parametrize(("count", "status"), [(1, 0), (3, 0), (4, 1)])
+def test_what_is_asked_twice_is_counted_and_more_than_three_fail_the_run(
+    count: int, status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "test_it.py").write_text(FAILS_ONCE.format(count=count) + "\ndef test_steady():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-q", str(tmp_path)]
+    again = ["-p", "tests.support.asked_twice", "--last-failed", "--last-failed-no-failures=none"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    first = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert first.returncode == pytest.ExitCode.TESTS_FAILED, first.stdout
+    second = subprocess.run(
+        [*command, *again], cwd=tmp_path, env={**env, "AGAIN": "1"}, capture_output=True, text=True, check=False
+    )
+    assert second.returncode == status, second.stdout
+    assert f"{count} asked twice, of which 0 failed again" in second.stdout
+    assert second.stdout.count("unsteady: ") == count

@@ -239,9 +239,10 @@ class FrameDecoder:
         self._buffer: bytes | bytearray = b""
         self._at = 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
+        """A view is copied: it may be of memory that is read to again."""
         if self._at == len(self._buffer):
-            self._buffer, self._at = data, 0
+            self._buffer, self._at = bytes(data), 0
             return
         if not isinstance(self._buffer, bytearray) or self._at:
             self._buffer, self._at = bytearray(self._buffer[self._at :]), 0

@@ -19,6 +19,8 @@ from sockd.sandbox.read_turns import READ_BYTES, ReadTurns, Series
 
 PIPE_BYTES = 256 * 1024
 
+_scratch = memoryview(bytearray(READ_BYTES))
+"""Where all outputs read to."""
 _waiting = array.array("i", [0])
 """Where FIONREAD puts its answer."""
 
@@ -109,16 +111,16 @@ class Output:
     def _read(self) -> int:
         """Take out what one read gives; how much that was."""
         try:
-            data = os.read(self._fd, READ_BYTES)
+            size = os.readv(self._fd, [_scratch])
         except BlockingIOError:
             return 0
-        if not data:
+        if not size:
             self._is_over = True
             self._loop.remove_reader(self._fd)
             return 0
         room = max(0, self.limit_bytes - len(self._kept))
-        self._kept += data[:room]
-        self._dropped += max(0, len(data) - room)
+        self._kept += _scratch[: min(size, room)]
+        self._dropped += max(0, size - room)
         if self._live.shows:
             self._show(self._kept)
-        return len(data)
+        return size

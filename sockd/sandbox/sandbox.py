@@ -451,6 +451,7 @@ class Sandbox:
             self.destroy()  # nobody waits to be told, and nobody may be given it from now on
         elif not self.dead:
             self._explaining = self._loop.create_task(self._explain_end(error))
+            self._explaining.add_done_callback(_report)
 
     async def _explain_end(self, error: Exception | None) -> None:
         spent_ns = self._spent_ns()
@@ -567,3 +568,9 @@ _TAKE: dict[int, Callable[[Sandbox, int, bytes], None]] = {
     protocol.CHUNK: Sandbox._on_chunk,
 }
 """What is done with each kind of frame that `protocol.sandbox_limits` lets through."""
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """Log an error when it happens: the task is in a cycle with its sandbox, so asyncio would when that is collected."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        task.get_loop().call_exception_handler({"message": "a sandbox was not given back whole", "exception": error})

@@ -200,7 +200,7 @@ def test_a_zygote_that_floods_its_wire_is_ended(house: PrivateWorker, happened: 
     house.deploy("teaches", user, requirements=["floods"], wheels=[wheel("floods", "1.0", {"floods.py": code})])
     with house.watching() as watch:
         assert house.call("teaches", 1) == 1
-        house.daemon.wait_line(r"floods-1\.0.*(failed|ended|not cacheable)", since=mark)
+        house.daemon.wait_line(r"floods-1\.0.*(failed|ended|not imported ahead)", since=mark)
         before = cpu_seconds()
         house.deploy("after", user, requirements=["floods"], timeout_s=8)
         answers = [house.invoke("after", number).status for number in range(100)]
@@ -250,7 +250,7 @@ def test_a_zygote_cannot_fill_the_scratch_of_others(house: PrivateWorker, happen
     )
     with house.watching() as watch:
         assert house.call("filler") == 1
-        line = house.daemon.wait_line(rf"{name}-1\.0.*(not cacheable|serves).*", since=mark)[0]
+        line = house.daemon.wait_line(rf"{name}-1\.0.*(not imported ahead|serves).*", since=mark)[0]
         user = f"import writes_{fill}\ndef f(event): return writes_{fill}.WROTE\n"
         package = wheel(f"writes-{fill}", "1.0", {f"writes_{fill}.py": good})
         house.deploy("writer", user, requirements=[f"writes-{fill}"], wheels=[package])
