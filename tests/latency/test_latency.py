@@ -11,7 +11,8 @@ import pytest
 
 from sockd.config import Config, LatencyConfig
 from sockd.kernel.hierarchies import Hierarchies
-from sockd.latency.latency import Latency
+from sockd.latency import favordynmods
+from sockd.latency.latency import FAVORDYNMODS_IS_ON, Latency
 from tests.support.kernel_threads import threads_of
 
 pytestmark = pytest.mark.anyio
@@ -52,6 +53,16 @@ async def test_switched_on_there_is_a_tick_and_a_collector_until_it_is_closed() 
     assert gc.get_threshold() != thresholds
     latency.close()
     assert threads_of(os.getpid(), "hrtick/") == []
+
+
+async def test_what_changes_the_host_is_told_once_it_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = [True, False]
+    monkeypatch.setattr(favordynmods, "enabled_needed", lambda hierarchies: needed.pop(0))
+    monkeypatch.setattr(favordynmods, "enable", lambda: None)
+    config = LatencyConfig(hrtick="off", garbage="off")
+    told = [Latency.open(config, Hierarchies.detect()).told for _ in range(2)]
+    assert told == [FAVORDYNMODS_IS_ON, ""]
+    assert 'latency.favordynmods = "off"' in FAVORDYNMODS_IS_ON and "\n" not in FAVORDYNMODS_IS_ON
 
 
 def test_settings_of_before_are_taken_for_what_they_are_now(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
