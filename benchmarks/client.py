@@ -34,6 +34,11 @@ class Answer:
     def cold(self) -> bool:
         return self.headers["x-sockd-cold"] not in ("0", "false")
 
+    @property
+    def last(self) -> bool:
+        """Whether the server closes the connection behind it."""
+        return self.headers.get("connection", "").lower() == "close"
+
     def phases_ms(self) -> dict[str, float]:
         """The phases of `Server-Timing`, in ms."""
         parts = (part.strip().partition(";dur=") for part in self.headers["server-timing"].split(","))
@@ -82,9 +87,19 @@ class Client:
     """One connection."""
 
     def __init__(self, host: str, port: int, *, timeout_s: float = 60.0) -> None:
-        self.socket = socket.create_connection((host, port), timeout_s)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._address = (host, port)
+        self._timeout_s = timeout_s
         self._parser = AnswerParser()
+        self._connect()
+
+    def _connect(self) -> None:
+        self.socket = socket.create_connection(self._address, self._timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def reconnect(self) -> None:
+        """For the next request, when an answer was the connection's last. Another descriptor, perhaps."""
+        self.socket.close()
+        self._connect()
 
     def __enter__(self) -> Self:
         return self
@@ -146,6 +161,12 @@ def closed_loop(host: str, port: int, concurrency: int, requests: Iterable[bytes
                 client = by_fd[fd]
                 if (answer := client.receive()) is None:
                     continue
+                if answer.last:
+                    poll.unregister(fd)
+                    del by_fd[fd]
+                    client.reconnect()
+                    by_fd[client.socket.fileno()] = client
+                    poll.register(client.socket.fileno(), select.EPOLLIN)
                 if (data := next(waiting, None)) is None:
                     in_flight -= 1
                 else:

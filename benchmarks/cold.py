@@ -6,6 +6,7 @@ function is enough for any number of cold starts. That each answer was cold is c
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -13,10 +14,12 @@ from typing import Any
 
 from benchmarks.client import Answer, BadAnswer, Client, closed_loop, request
 from benchmarks.results import Result, median
+from benchmarks.traffic import requests
 from benchmarks.worker import Config, Worker
 
 NO_HANDLER_CACHE: dict[str, Any] = {"idle_limit": 0}
 LEARN_DEADLINE_S = 60.0
+DRAWN = 1000
 LEARN_REQUESTS = 30
 """Requests after a Zygote was made, in which it may be seen that functions import more than it has, and be made anew."""
 
@@ -36,9 +39,11 @@ class NeverLearned(Exception):
 class ColdFunction:
     """A function of one worker, invoked cold over one kept connection."""
 
-    def __init__(self, worker: Worker, name: str, body: bytes = b"{}") -> None:
+    def __init__(self, worker: Worker, name: str, body: bytes | None = None) -> None:
+        """Args: body: of each request; None: drawn, as are trace headers."""
         self._client = Client(worker.host, worker.port)
-        self._request = request(name, body)
+        drawn = requests((name,), DRAWN, last=0.0) if body is None else [request(name, body)]
+        self._requests = itertools.cycle(drawn)
         self._address = (worker.host, worker.port)
         self.phases: dict[str, list[float]] = defaultdict(list)
         """ms in each phase of `Server-Timing`, and "http": what the client saw beyond them."""
@@ -46,7 +51,7 @@ class ColdFunction:
 
     def start(self) -> Answer:
         """One cold start. Raises BadAnswer when it was not cold."""
-        answer = cold_only(self._client.exchange(self._request))
+        answer = cold_only(self._client.exchange(next(self._requests)))
         self._origins[answer.headers["x-sockd-origin"]] += 1
         phases = answer.phases_ms()
         phases["http"] = answer.ms - sum(phases.values())
@@ -56,7 +61,7 @@ class ColdFunction:
 
     def batch(self, size: int, *, gap_s: float = 0.0) -> list[float]:
         """ms of `size` starts in a row, `gap_s` of silence before each, after one start that is not counted."""
-        cold_only(self._client.exchange(self._request))
+        cold_only(self._client.exchange(next(self._requests)))
         times = []
         for _ in range(size):
             if gap_s:
@@ -71,7 +76,7 @@ class ColdFunction:
     def rate(self, concurrency: int, count: int) -> float:
         """Cold starts per second with `concurrency` requests in flight; the client's work included."""
         begun = time.perf_counter()
-        for answer in closed_loop(*self._address, concurrency, [self._request] * count):
+        for answer in closed_loop(*self._address, concurrency, itertools.islice(self._requests, count)):
             cold_only(answer)
         return count / (time.perf_counter() - begun)
 

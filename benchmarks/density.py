@@ -6,6 +6,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +27,7 @@ SLOWEST_RATE = 150
 SETTLE_S = 1.0
 """After the last answer: longer than the pause interval, so that every sandbox is paused."""
 SPACING_S = 0.03
+SPARES = 16
 PROBE_HOLD_S = 1.5
 
 
@@ -39,6 +41,7 @@ def measure(run: Run) -> Result:
         run.say(f"{count} idle sandboxes")
         measure_memory(crowded, "noop", "no-op, forked from the root Zygote", count, result)
         measure_crowd(run, crowded, empty, count, result)
+    measure_spares(run, result)
     with tempfile.TemporaryDirectory() as scratch_name:
         for package in run.pick(("numpy", "pandas"), ("requests",)):
             measure_import_cache(run, package, Path(scratch_name), result)
@@ -97,6 +100,21 @@ def measure_memory(target: Worker, name: str, case: str, count: int, result: Res
     rollups = [smaps_rollup_mb(pid) for pid in sample]
     result.add(case, "PSS", "MB", [rollup["Pss"] for rollup in rollups])
     result.add(case, "unique", "MB", [rollup["Private_Clean"] + rollup["Private_Dirty"] for rollup in rollups])
+
+
+def measure_spares(run: Run, result: Result) -> None:
+    """What a spare takes: each Zygote keeps `zygote.least_spares` of them, one by default."""
+    run.say(f"{SPARES} spares")
+    with worker({"zygote": {"spares": SPARES, "least_spares": SPARES}}) as house:
+        while house.json("status")["sandboxes"]["spare"] < SPARES:
+            time.sleep(SETTLE_S)
+        siblings: dict[int, list[int]] = defaultdict(list)
+        for pid in sandbox_pids(house):
+            siblings[int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])].append(pid)
+        rollups = [smaps_rollup_mb(pid) for pid in max(siblings.values(), key=len)]
+    result.add("a spare of the root Zygote", "PSS", "MB", [rollup["Pss"] for rollup in rollups])
+    unique = [rollup["Private_Clean"] + rollup["Private_Dirty"] for rollup in rollups]
+    result.aim("memory of a spare, MB", result.add("a spare of the root Zygote", "unique", "MB", unique).p50, "<= 2.5")
 
 
 def available_mb() -> float:

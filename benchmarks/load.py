@@ -1,4 +1,7 @@
-"""Warm load: many requests of one kind for a few seconds. By wrk where it is installed, else by processes of our own client."""
+"""Warm load: requests from a list, again and again, for a few seconds.
+
+By wrk where it is installed, else by processes of our own client.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.client import closed_loop, request
+from benchmarks.client import closed_loop
 from benchmarks.results import quantile
 from benchmarks.worker import REPOSITORY
 
 WRK_SCRIPT = """\
-wrk.method = "POST"
-wrk.body = [==[%s]==]
-wrk.headers["Content-Type"] = "application/json"
+local requests, next = {}, 0
+local file = io.open("%s", "rb")
+while true do
+  local size = file:read("*l")
+  if not size then break end
+  requests[#requests + 1] = file:read(tonumber(size))
+end
+request = function()
+  next = next %% #requests + 1
+  return requests[next]
+end
 done = function(summary, latency, requests)
   local e = summary.errors
   io.write(string.format('\\n@{"requests": %%d, "duration_us": %%d, "errors": %%d, "p50_us": %%d, "p99_us": %%d}\\n',
@@ -50,16 +61,18 @@ def generator() -> str:
     return "wrk" if shutil.which("wrk") else "python"
 
 
-def drive(host: str, port: int, function: str, body: bytes, *, concurrency: int, seconds: float) -> Load:
-    """Closed-loop load on one function. Raises LoadFailed (or BadAnswer) when any request fails."""
+def drive(host: str, port: int, requests: Sequence[bytes], *, concurrency: int, seconds: float) -> Load:
+    """Closed-loop load by these requests, in this order, again and again. Raises LoadFailed (or BadAnswer) when one fails."""
     if generator() == "wrk":
-        return drive_by_wrk(f"http://{host}:{port}/run/{function}", body, concurrency, seconds)
-    return drive_by_python(host, port, request(function, body), concurrency, seconds)
+        return drive_by_wrk(f"http://{host}:{port}", requests, concurrency, seconds)
+    return drive_by_python(host, port, requests, concurrency, seconds)
 
 
-def drive_by_wrk(url: str, body: bytes, concurrency: int, seconds: float) -> Load:
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(WRK_SCRIPT % body.decode())
+def drive_by_wrk(url: str, requests: Sequence[bytes], concurrency: int, seconds: float) -> Load:
+    with tempfile.NamedTemporaryFile("wb") as data, tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        data.write(framed(requests))
+        data.flush()
+        script.write(WRK_SCRIPT % data.name)
         script.flush()
         connections = [f"-c{concurrency}", "-t1", f"-d{max(1, round(seconds))}s", "-s", script.name]
         done = subprocess.run(["wrk", *connections, url], capture_output=True, text=True, check=True)
@@ -70,7 +83,7 @@ def drive_by_wrk(url: str, body: bytes, concurrency: int, seconds: float) -> Loa
     return Load(rate, report["p50_us"] / 1000, report["p99_us"] / 1000, report["requests"])
 
 
-def drive_by_python(host: str, port: int, data: bytes, concurrency: int, seconds: float) -> Load:
+def drive_by_python(host: str, port: int, requests: Sequence[bytes], concurrency: int, seconds: float) -> Load:
     """Two processes at most: the machine is shared with the server. Raises LoadFailed when one of them fails."""
     processes = min(2, concurrency)
     shares = [concurrency // processes + (i < concurrency % processes) for i in range(processes)]
@@ -79,14 +92,14 @@ def drive_by_python(host: str, port: int, data: bytes, concurrency: int, seconds
         clients = [stack.enter_context(client_process(host, port, share, seconds)) for share in shares]
         for client in clients:
             assert client.stdin
-            client.stdin.write(data)
+            client.stdin.write(framed(requests))
             client.stdin.close()
         ordered = sorted(itertools.chain.from_iterable(latencies_of(client) for client in clients))
     return Load(len(ordered) / seconds, quantile(ordered, 0.5), quantile(ordered, 0.99), len(ordered))
 
 
 def client_process(host: str, port: int, concurrency: int, seconds: float) -> subprocess.Popen[bytes]:
-    """A process that reads the bytes of a request from its input and writes the latencies of a closed loop, as JSON."""
+    """A process that reads framed requests from its input and writes the latencies of a closed loop, as JSON."""
     command = [sys.executable, "-m", "benchmarks.load", host, str(port), str(concurrency), str(seconds)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY)
 
@@ -101,16 +114,35 @@ def latencies_of(client: subprocess.Popen[bytes]) -> list[float]:
     return latencies
 
 
-def latencies(host: str, port: int, data: bytes, concurrency: int, seconds: float) -> list[float]:
+def latencies(host: str, port: int, requests: Sequence[bytes], concurrency: int, seconds: float) -> list[float]:
     """Latencies in ms of a closed loop that stops sending after `seconds`."""
-    return [answer.ms for answer in closed_loop(host, port, concurrency, until(data, time.perf_counter() + seconds))]
+    end = time.perf_counter() + seconds
+    return [answer.ms for answer in closed_loop(host, port, concurrency, until(requests, end))]
 
 
-def until(data: bytes, end: float) -> Iterator[bytes]:
-    while time.perf_counter() < end:
-        yield data
+def until(requests: Sequence[bytes], end: float) -> Iterator[bytes]:
+    for request in itertools.cycle(requests):
+        if time.perf_counter() >= end:
+            return
+        yield request
+
+
+def framed(requests: Sequence[bytes]) -> bytes:
+    """Each with its length before it, on a line."""
+    return b"".join(b"%d\n%s" % (len(request), request) for request in requests)
+
+
+def unframed(data: bytes) -> list[bytes]:
+    """What `framed` has made one of."""
+    requests = []
+    while data:
+        size, _, data = data.partition(b"\n")
+        requests.append(data[: int(size)])
+        data = data[int(size) :]
+    return requests
 
 
 if __name__ == "__main__":
     host_, port_, concurrency_, seconds_ = sys.argv[1:]
-    json.dump(latencies(host_, int(port_), sys.stdin.buffer.read(), int(concurrency_), float(seconds_)), sys.stdout)
+    requests_ = unframed(sys.stdin.buffer.read())
+    json.dump(latencies(host_, int(port_), requests_, int(concurrency_), float(seconds_)), sys.stdout)

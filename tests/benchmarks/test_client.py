@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.client import AnswerParser, BadAnswer, Client, closed_loop, request
-from benchmarks.load import drive
+from benchmarks.load import drive, drive_by_python
 from benchmarks.warm import Server, in_process_server
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer-Timing: queue;dur=0.5, exec;dur=1.25\r\n\r\n{}"
@@ -59,6 +59,14 @@ def test_a_closed_loop_answers_every_request_once(server: Server, concurrency: i
 
 
 def test_load_is_counted(server: Server) -> None:
-    load = drive(server.host, server.port, "echo", b"{}", concurrency=2, seconds=1)
+    load = drive(server.host, server.port, [request("echo", b"{}"), request("echo", b"[1]")], concurrency=2, seconds=1)
     assert load.requests > 0
     assert load.p50_ms <= load.p99_ms
+
+
+def test_connections_that_go_are_replaced(server: Server) -> None:
+    last = request("echo", b"1").replace(b"Content-Type", b"Connection: close\r\nContent-Type")
+    answers = list(closed_loop(server.host, server.port, 2, [last, request("echo", b"2")] * 4))
+    assert sorted(answer.body for answer in answers) == [b"1"] * 4 + [b"2"] * 4
+    assert sum(answer.last for answer in answers) == 4
+    assert drive_by_python(server.host, server.port, [last], concurrency=2, seconds=0.2).requests > 0
