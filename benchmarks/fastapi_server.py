@@ -26,6 +26,8 @@ async def run(name: str, event: Annotated[Any, Body()]) -> Any:
 def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.set_inheritable(True)
+    # uvicorn takes a descriptor for a Unix socket's, so it would not set this: each answer would wait 40 ms for an ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     print(listener.getsockname()[1], flush=True)
     uvicorn.run(
         "benchmarks.fastapi_server:app",
