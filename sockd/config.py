@@ -159,6 +159,17 @@ class ZygoteConfig(Slice, frozen=True):
     """Most ready children of one Zygote; 0 switches spares off."""
     least_spares: int = 1
     """Of those, what each Zygote keeps however rare starts from it are, 1 to 2 MB each; given up while memory is short."""
+    verify: bool = True
+    """Whether a start of a function's own is compared with a fork before a Zygote serves a closure or environment that is not the
+    one it was made from. False: what its imports looked at decides alone."""
+    verifiers: int = 1
+    """Verifications at a time."""
+    verify_deadline_s: float = 60.0
+    """How long each sandbox of a verification may import; beyond, the Zygote does not serve, and it is tried again later."""
+    verify_memory_mb: int = 1024
+    """Memory of each of these sandboxes, at most half of `sandbox.memory_mb`."""
+    verify_again_after: int = 1000
+    """Cold starts from Zygotes with packages after which one that serves is verified again; 0: never."""
 
 
 class PackageConfig(Slice, frozen=True):

@@ -290,7 +290,8 @@ class Daemon:
         return sorted(closure.keys)
 
     def forgive_packages(self, name: str | None) -> list[str]:
-        return self._worker.nursery.forgive(name)
+        forgiven = {*self._worker.nursery.forgive(name), *self._worker.verifier.forgive(name)}
+        return sorted(forgiven)
 
     async def remove_package(self, key: str) -> None:
         await self._worker.packages.remove(key, users=self._worker.functions.users)

@@ -37,7 +37,7 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
         "seen": seen is not None,
         "zygotes_allowed": version.view.closure == version.keys,
         "passed_over": [
-            {"packages": sorted(requirement(worker, key) for key in larger.packages), "reason": reason}
+            {"packages": sorted(requirement(worker, key) for key in larger.packages), "reason": str(reason)}
             for larger, reason in worker.tree.passed_over(version.view)
         ],
         "packages": sorted(packages, key=lambda package: (-package["ms"], package["package"])),

@@ -30,6 +30,7 @@ def status(worker: Worker) -> dict[str, Any]:
         "queued": worker.functions.waiting(),
         "zygotes": len(worker.tree.nodes),
         "learning": worker.nursery.is_learning,
+        "verifying": worker.verifier.pending,
         "packages": len(worker.packages.snapshot()),
         "memory": {"total_bytes": budget.total, "reserved_bytes": budget.used},
         "evictions": worker.handlers.evictions,
@@ -110,7 +111,11 @@ def tree_snapshot(worker: Worker) -> Tree:
 
 
 def package_rows(worker: Worker) -> list[dict[str, Any]]:
-    """The install cache, a row per distribution."""
+    """The install cache, a row per distribution; with `differs`: Zygotes in which it is not as in a start of a function's own."""
+    differing: dict[str, list[dict[str, Any]]] = {}
+    for pair in worker.verifier.refused():
+        shown = {"reason": pair.refusal.reason, **_refusal(pair.refusal)}
+        differing.setdefault(pair.owner or min(pair.packages), []).append(shown)
     refused = {entry.key: entry for entry in worker.nursery.refused.list()}
     return [
         {
@@ -120,6 +125,7 @@ def package_rows(worker: Worker) -> list[dict[str, Any]]:
             "size_bytes": package.size_bytes,
             "functions": list(package.used_by),
             **({"reason": entry.reason, **_refusal(entry)} if (entry := refused.get(package.key)) else {}),
+            **({"differs": found} if (found := differing.get(package.key)) else {}),
         }
         for package in worker.packages.snapshot(worker.functions.users)
     ]
@@ -147,6 +153,11 @@ def watch(metrics: Metrics, worker: Worker) -> None:
     metrics.gauge("zygotes", "Zygotes in the tree, the root among them.", lambda: len(worker.tree.nodes))
     metrics.gauge("memory_reserved_bytes", "Memory given to sandboxes.", lambda: budget.used)
     metrics.gauge("memory_total_bytes", "Memory that may be given to sandboxes.", lambda: budget.total)
+    verifier = worker.verifier
+    words = "Comparisons of forks with starts of functions' own, by what came of them."
+    metrics.counter("zygote_verifications", words, lambda: verifier.outcomes, label="outcome")
+    metrics.counter("zygote_verification_cpu_seconds", "CPU time of their sandboxes.", lambda: verifier.cpu_s)
+    metrics.gauge("zygote_verifications_pending", "That wait or are under way.", lambda: verifier.pending)
     metrics.counter("handler_cache_evictions", "Idle sandboxes evicted.", lambda: worker.handlers.evictions)
     engine = worker.initscripts.client
     metrics.counter("initscript_runs", "Runs by how they ended.", lambda: engine.outcomes, label="outcome")

@@ -29,8 +29,11 @@ from initscripts.limits import EngineLimits
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.install_cache import InstallCache
 from sockd.caches.nursery import Nursery
+from sockd.caches.soundness import ImportView
+from sockd.caches.verifier import Verifier
+from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
-from sockd.config import MB, Config
+from sockd.config import MB, Config, ZygoteConfig
 from sockd.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
 from sockd.kernel import mounts, oom_score, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
@@ -93,6 +96,7 @@ class Worker:
     packages: InstallCache
     tree: ZygoteTree
     nursery: Nursery
+    verifier: Verifier
     handlers: HandlerCache
     functions: Functions
     versions: Versions
@@ -153,15 +157,17 @@ class Worker:
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
         budget.make_room = partial(make_room, budget, tree, handlers)
+        verifier = _verifier(zygotes, tree, nursery, handlers)
+        stack.push_async_callback(verifier.aclose)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
-        caches = Caches(handlers, tree, nursery, budget, scripts, *limits, latency, *guards)
+        caches = Caches(handlers, tree, nursery, budget, verifier, scripts, *limits, latency, *guards)
         functions, versions = _functions(config, state, packages, caches, stack)
         urls = FunctionUrls.open(state.path / REGISTRY)
         stack.callback(urls.close)
         worker = cls(
-            *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, handlers),
+            *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, nursery, verifier, handlers),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
         )
         worker._keep_house()
@@ -207,6 +213,22 @@ async def _cgroups(
     await cgroups.start()
     stack.push_async_callback(cgroups.aclose)
     return tree, cgroups
+
+
+def _verifier(config: ZygoteConfig, tree: ZygoteTree, nursery: Nursery, handlers: HandlerCache) -> Verifier:
+    """Verification for a tree's nodes, the future ones."""
+
+    def refused(node: ZygoteNode, view: ImportView, has_served: bool) -> None:
+        if has_served:
+            handlers.drop_children(node.zygote)
+        if not view.variables:
+            nursery.differs(node.packages, view.closure)
+
+    verifier = Verifier(
+        config, tree, nursery.profile.order_of, is_learning=lambda: nursery.is_learning, on_refused=refused
+    )
+    tree.unverified = verifier.unverified
+    return verifier
 
 
 def _functions(

@@ -9,6 +9,7 @@ from typing import Any
 
 from sockd.caches.install_cache import PackageSnapshot
 from sockd.caches.refusals import AFTER_DEADLINE_S, Refusals
+from sockd.caches.verifier import Refused
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.snapshots import package_rows, requirement, tree_snapshot
 
@@ -35,9 +36,13 @@ def worker(*nodes: ZygoteNode) -> Any:
     refused = Refusals()
     refused.refuse(B, "it hangs", module="b.core", node="a, b", by_deadline=True)
     refused.refuse(GONE, "it was there")
+    again = refused.refuse("pair", "a.x: 1 instead of 2", node="a, b")
+    refused.forgive("pair")
+    differing = [Refused(frozenset({A, B}), (frozenset({A, B}), frozenset()), A, again)]
     return SimpleNamespace(
         tree=SimpleNamespace(nodes=list(nodes)),
         nursery=SimpleNamespace(refused=refused),
+        verifier=SimpleNamespace(refused=lambda: differing),
         packages=Packages(),
         functions=SimpleNamespace(users=lambda key: ("f",) if key == A else ()),
     )

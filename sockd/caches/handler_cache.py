@@ -15,6 +15,7 @@ from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd.sandbox.program import Program
 from sockd.sandbox.sandbox import Sandbox
+from sockd.sandbox.zygote import Zygote
 
 
 class HandlerCache:
@@ -74,6 +75,11 @@ class HandlerCache:
         for sandbox in list(self._by_program.get(program, ())):
             sandbox.destroy()
         self._by_program.pop(program, None)
+
+    def drop_children(self, zygote: Zygote) -> None:
+        """Destroy the idle sandboxes that were forked from a Zygote."""
+        for sandbox in [sandbox for sandbox in self._idle if sandbox.zygote is zygote]:
+            sandbox.destroy()
 
     def drop_oldest(self, program: Program) -> None:
         """Destroy the least recently used idle sandbox of a program, if there is one: another is to take its place."""

@@ -22,7 +22,7 @@ import os
 import sys
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,6 +140,15 @@ class ImportProfile:
         """What a function (its name and version) was seen importing; None, if nothing is known of it."""
         observation = self._observations.get(function)
         return observation.seen if observation is not None else None
+
+    def order_of(self, function: str, modules: Sequence[str]) -> list[str]:
+        """A Zygote's modules and those that a function was seen importing, in the order in which a start of its own would begin
+        them, as far as that is known."""
+        observation = self._observations.get(function)
+        if observation is None:
+            return list(modules)
+        own = [entry.module for entry in observation.seen]
+        return list(dict.fromkeys([*modules, *own] if observation.inherited else [*own, *modules]))
 
     def seconds_by_key(self) -> dict[str, float]:
         """Import time of each distribution seen: the mean, over functions that could tell, of the sum over its

@@ -146,6 +146,10 @@ class Nursery:
         self.save()
         return sorted(forgiven)
 
+    def differs(self, packages: frozenset[str], closure: frozenset[str]) -> None:
+        """A Zygote of these packages does not serve functions with this closure: perhaps one of their own is worth making."""
+        self._sharing.refuse(packages, closure)
+
     def forget(self, key: str) -> None:
         """A distribution was removed from the install cache: forget it, and every Zygote that holds it."""
         self.profile.forget(key)
@@ -400,6 +404,7 @@ class Nursery:
         shared = Preimported(distributions, {**environments.BASE, **request.env}, seen)
         modules = frozenset(request.modules)
         node = ZygoteNode(zygote, plan.packages, parent, modules, shared, seconds_saved=plan.seconds_saved)
+        node.order = tuple(dict.fromkeys((*parent.order, *request.modules)))
         node.import_seconds = imported.seconds
         node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
         node.unique_bytes, node.shared_bytes = await asyncio.to_thread(pidfds.memory, zygote.pidfd)

@@ -31,6 +31,7 @@ class Sharing:
         self._refused = refused
         self._known: OrderedDict[Keys, Preimported] = OrderedDict()
         self._verdicts: dict[tuple[Keys, Keys], bool] = {}
+        self._differing: dict[tuple[Keys, Keys], bool] = {}
         self._unfit: dict[tuple[Keys, Keys, Keys], Keys] = {}
 
     def learn(self, shared: Preimported) -> None:
@@ -41,13 +42,20 @@ class Sharing:
             self._known.popitem(last=False)
         self._verdicts.clear()
 
+    def refuse(self, packages: Keys, closure: Keys) -> None:
+        """A Zygote of these has been found to differ from a start with this closure (`verifier`)."""
+        _remembered(self._differing, (packages, closure), lambda: True)
+
     def forget(self) -> None:
+        self._differing.clear()
         self._known.clear()
         self._verdicts.clear()
         self._unfit.clear()
 
     def serves(self, packages: Keys, closure: Keys) -> bool:
         """Whether a Zygote of these packages may serve functions with this closure, whatever their code and environment."""
+        if (packages, closure) in self._differing:
+            return False
         shared = self._known.get(packages)
         if shared is None:
             return packages <= closure

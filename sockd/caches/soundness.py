@@ -23,6 +23,10 @@ LISTS_DISTRIBUTIONS = "pkg_resources"
 """A module that, when it is imported, notes every distribution that there is."""
 
 
+Pair = tuple[frozenset[str], frozenset[tuple[str, str]]]
+"""A closure, and the variables that a function has set."""
+
+
 @dataclass(frozen=True, slots=True)
 class Preimported:
     """What a Zygote has imported for others: with what, and what its imports saw, those of its ancestors included."""
@@ -31,6 +35,10 @@ class Preimported:
     """Keys of the distributions that were on sys.path."""
     environment: Mapping[str, str] = field(default_factory=dict)
     seen: Observed = NOTHING_SEEN
+
+    def was_made_from(self, view: ImportView) -> bool:
+        """Whether its imports ran with this very closure and environment, but for what the worker sets."""
+        return view.pair == (self.packages, frozenset())
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -47,6 +55,13 @@ class ImportView:
     """All that its process has."""
     uses_standard_library: bool = False
     """Whether its handler imports modules of `standard_library.MODULES`."""
+    variables: frozenset[tuple[str, str]] = frozenset()
+    """Of its environment what is not the worker's, with the values."""
+
+    @property
+    def pair(self) -> Pair:
+        """What its imports can see that those of other functions cannot: one verification is for all views with it."""
+        return self.closure, self.variables
 
     def besides(self, packages: frozenset[str]) -> Iterator[tuple[str, Provided]]:
         """(name for people, what it offers) of all that a Zygote with these packages did not have."""

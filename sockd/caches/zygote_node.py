@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -33,6 +33,10 @@ class ZygoteNode:
     """What its imports saw: which functions it may serve."""
     verdicts: MutableMapping[ImportView, str] = field(default_factory=WeakKeyDictionary)
     """Why it must not serve a function, or "": worked out once for each version."""
+    unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
+    """Why it must not, though its imports looked at nothing that the function has otherwise (`verifier`)."""
+    order: tuple[str, ...] = ()
+    """The modules in the order in which it was told to import them, behind its ancestors'."""
     import_seconds: float = 0.0
     """What importing them took."""
     late_seconds: float = 0.0
@@ -64,12 +68,12 @@ class ZygoteNode:
         """Why it must not serve a function that has this view; empty: it may (`soundness`)."""
         verdict = self.verdicts.get(view)
         if verdict is None:
-            verdict = self.verdicts[view] = difference(self.shared, view)
+            verdict = self.verdicts[view] = difference(self.shared, view) or self.unverified(self, view)
         return verdict
 
     def refusals(self) -> list[str]:
         """The reasons for which it did not serve functions that have all of its packages."""
-        refused = {reason for view, reason in self.verdicts.items() if reason and self.packages <= view.closure}
+        refused = {str(reason) for view, reason in self.verdicts.items() if reason and self.packages <= view.closure}
         return sorted(refused)
 
     def hit(self, now_s: float) -> None:

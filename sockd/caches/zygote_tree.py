@@ -14,7 +14,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sockd.caches import standard_library
@@ -72,6 +72,8 @@ class ZygoteTree:
         self.nodes: list[ZygoteNode] = []
         self.demand = DemandMeter(RATE_TAU_S)
         self.under_pressure: Callable[[], bool] = lambda: False
+        self.unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
+        """As each node's."""
 
     @property
     def most_spares(self) -> int:
@@ -256,16 +258,33 @@ class ZygoteTree:
             raise NoCapacity("no memory for a spare")
         return await Sandbox.fork(self._parts, zygote, self._spare_limits, reservation, None)
 
+    async def fork_apart(self, node: ZygoteNode, program: Program) -> Sandbox:
+        """A child of a node that becomes a program for nobody's request. Raises: SandboxFailed, NoCapacity, OSError."""
+        most_bytes = min(program.limits.memory_bytes, self._parts.budget.total // 2)
+        reservation = self._parts.budget.reserve_nowait(most_bytes)
+        if reservation is None:
+            raise NoCapacity("no memory for a verification")
+        limits = replace(program.limits, memory_bytes=most_bytes)
+        sandbox = await Sandbox.fork(self._parts, node.zygote, limits, reservation, program)
+        try:
+            sandbox.cgroup.lower_weight()
+            sandbox.become(program)
+        except BaseException:
+            sandbox.destroy()
+            raise
+        return sandbox
+
     # -- growth and loss
 
     def add(self, node: ZygoteNode) -> None:
         """A provisioned node serves from now on."""
+        node.unverified = self.unverified
         self.nodes.append(node)
 
     def replace(self, old: ZygoteNode, new: ZygoteNode) -> None:
         """A provisioned node with the same packages serves instead of an old one, whose use it goes on counting."""
         new.hits, new.last_used_s, new.rate, new.lately = old.hits, old.last_used_s, old.rate, old.lately
-        self.nodes.append(new)
+        self.add(new)
         for other in self.nodes:
             if other.parent is old:
                 other.parent = new

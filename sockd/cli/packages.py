@@ -34,7 +34,9 @@ def ls(state_dir: Path, as_json: bool) -> None:
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    return str(row["key"]), size(row["size_bytes"]), ", ".join(row.get("functions", ())), refusal(row)
+    differs = (f"differs, {refusal(each)}" for each in row.get("differs", ()))
+    why = "; ".join(filter(None, (refusal(row), *differs)))
+    return str(row["key"]), size(row["size_bytes"]), ", ".join(row.get("functions", ())), why
 
 
 @packages.command()

@@ -158,11 +158,12 @@ class MemoryV2:
 
 
 class Cpu:
-    """The CPU bandwidth of one cgroup: `cpus` whole CPUs' time in each period of 100 ms."""
+    """The CPU bandwidth of one cgroup, `cpus` whole CPUs' time in each period of 100 ms, and its weight among its siblings."""
 
     def __init__(self, files: CgroupFiles, version: int) -> None:
         self._files = files
         self._file, self._unlimited = ("cpu.cfs_quota_us", "-1") if version == 1 else ("cpu.max", "max")
+        self._weight_file, self._weights = ("cpu.shares", (1024, 2)) if version == 1 else ("cpu.weight", (100, 1))
         if version == 1:
             files.write("cpu.cfs_period_us", str(CPU_PERIOD_US))
 
@@ -175,6 +176,10 @@ class Cpu:
     def set_limit(self, cpus: float | None) -> None:
         quota = self._unlimited if cpus is None else str(max(_LEAST_QUOTA_US, round(cpus * CPU_PERIOD_US)))
         self._files.write(self._file, quota if self._file == "cpu.cfs_quota_us" else f"{quota} {CPU_PERIOD_US}")
+
+    def set_weight(self, *, least: bool) -> None:
+        """The least weight that there is, or the usual one."""
+        self._files.write(self._weight_file, str(self._weights[least]))
 
 
 class Pids:

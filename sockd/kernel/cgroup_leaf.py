@@ -49,6 +49,7 @@ class Cgroup:
         self._procs_fds: tuple[int, ...] = ()
         # Bytes of memory, tasks and CPUs as `limit` wrote them last; a new cgroup has none.
         self._limits: tuple[int | None, int | None, float | None] | None = (None, None, None)
+        self._has_least_weight = False
 
     @classmethod
     def create(cls, hierarchies: Hierarchies, parent: str, name: str, sockets: SocketCounts = UNCOUNTED) -> Cgroup:
@@ -142,6 +143,11 @@ class Cgroup:
         self._limits = None
         self._cpu.set_limit(cpus)
 
+    def lower_weight(self) -> None:
+        """Give it CPU time that no other cgroup wants, nearly; until it is scrubbed. Raises OSError."""
+        self._has_least_weight = True
+        self._cpu.set_weight(least=True)
+
     def limit_sockets(self, most: int = NO_LIMIT, function: int = NO_FUNCTION) -> None:
         """Limit the IP sockets that it has open; without a system call. A new cgroup has no limit, and is not counted: what
         is no sandbox or Zygote, such as the initscript engine, takes nothing from them.
@@ -224,6 +230,9 @@ class Cgroup:
         if self.open_sockets():  # another sandbox was given one, and must not make the next function here pay for it
             return False
         self.limit_sockets()
+        if self._has_least_weight:
+            self._cpu.set_weight(least=False)
+            self._has_least_weight = False
         if self.has_leftover:
             if self._memory.cache_bytes() > LEFTOVER_BYTES:
                 return False

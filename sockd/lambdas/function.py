@@ -17,6 +17,8 @@ from functools import partial
 
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.nursery import Nursery
+from sockd.caches.verifier import Verifier
+from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.errors import SandboxFailed
 from sockd.invoke_request import InvokeRequest
@@ -46,6 +48,7 @@ class Caches:
     tree: ZygoteTree
     nursery: Nursery
     budget: MemoryBudget
+    verifier: Verifier | None = None
     initscripts: Initscripts | None = None
     max_answer_bytes: int = 6 << 20
     max_streamed_bytes: int = 200 << 20
@@ -133,6 +136,7 @@ class Function:
             started.sandbox.destroy()
             raise
         reply = await started.sandbox.initialize()
+        self._verify(started.node, self.version)
         self.caches.tree.refill(started.node)
         if reply.error is not None:
             raise reply.error
@@ -228,7 +232,7 @@ class Function:
     def _passed_over(self, version: Version) -> str:
         """Why no Zygote with more of its packages served a start. Asked when the sandbox has all it needs to go on."""
         larger = self.caches.tree.passed_over(version.view)
-        return larger[0][1] if larger else ""
+        return str(larger[0][1]) if larger else ""
 
     def put_back_soon(self, leased: Leased, version: Version) -> None:
         """Have a sandbox put back whose request is over: not in this step, in which its answer goes out, as destroying or
@@ -279,7 +283,13 @@ class Function:
                 passed_over = bool(leased.passed_over)
                 nursery.observe(version.id, version.view, leased.node, sandbox.imports, passed_over=passed_over)
             nursery.consider(version.view)
+            self._verify(leased.node, version)
             self.caches.tree.refill(leased.node)
+
+    def _verify(self, node: ZygoteNode, version: Version) -> None:
+        """A sandbox of a version was forked from `node`."""
+        if self.caches.verifier is not None:
+            self.caches.verifier.consider(node, version.view, version.program, version.id)
 
 
 def tell(told: asyncio.Future[Outcome | BaseException], outcome: Outcome | BaseException) -> None:

@@ -161,6 +161,7 @@ def import_view(
         with_storage(provided_by(code)) if config.storage == "sockd" else provided_by(code),
         environments.BASE | environment(record, config, closure, packages, number),
         uses_standard_library,
+        frozenset(config.environment.items()),
     )
 
 

@@ -210,6 +210,13 @@ class RunningDaemon:
         found = [node for node in self.nodes() if node["packages"] == set(requirements)]
         return found[0] if found else None
 
+    def wait_verified(self, deadline_s: float = DEADLINE_S) -> None:
+        """Wait until no Zygote is to be compared with starts of functions' own."""
+        ends, tick = time.monotonic() + deadline_s, threading.Event()
+        while self.status()["verifying"]:
+            assert time.monotonic() < ends, "still verifying:\n" + "\n".join(self.lines)
+            tick.wait(0.02)
+
     def packages(self) -> dict[str, dict[str, Any]]:
         """`sockd packages` by name==version."""
         return {f"{row['name']}=={row['version']}": row for row in self.manage("GET", "/packages").json}

@@ -116,9 +116,12 @@ def test_a_function_that_did_not_ask_for_a_package_never_gets_it(daemon: Running
 def test_a_function_is_served_by_the_largest_subset_of_what_it_asked_for(daemon: RunningDaemon) -> None:
     fresh(daemon, "base", "slow==1.0", USES)
     wait_for_node(daemon, "slow==1.0")
-    above = fresh(daemon, "above", "upper", "import upper\ndef f(event): return [upper.PID, upper.slow.PID]\n")
-    assert daemon.log_of("above", above) == "importing upper\n"
-    assert above.json[0] == 1 and above.json[1] > 1
+    above = fresh(daemon, "above", "slow==1.0\nnever", USES)
+    assert above.json[1] == 1, "served before it was compared with a start of its own"
+    daemon.wait_verified()
+    above = daemon.run("above", x_sockd_fresh="1")
+    assert daemon.log_of("above", above) == "" and above.json[1] > 1
+    fresh(daemon, "upper", "upper", "import upper\ndef f(event): return 1\n")
     wait_for_node(daemon, "slow==1.0", "upper==1.0")
     again = fresh(daemon, "again", "upper", "import upper\ndef f(event): return [upper.PID, upper.slow.PID]\n")
     assert daemon.log_of("again", again) == "" and again.json[0] > 1 < again.json[1]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,14 @@ from tests.support.cases import Happened, case
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
-FINGERPRINT = (Path(__file__).parents[1] / "support" / "module_fingerprint.py").read_text()
+FINGERPRINT = """
+from zygote.fingerprint import Fingerprint, digest
+
+def f(event):
+    look = Fingerprint()
+    names = {name: look.names_of(name, module) for name, module in look.modules().items()}
+    return {f"{name}.{key}": digest(repr(value)) for name in names for key, value in names[name].items()}
+"""
 SETTINGS: dict[str, Any] = {"memory_mb": 768, "timeout_s": 60, "init_timeout_s": 60}
 LEARN_DEADLINE_S = 60.0
 OWN_START = {"LC_TEST": "1"}
@@ -87,7 +93,9 @@ def test_a_learned_start_is_as_one_of_its_own(worker: RunningDaemon, which: str,
         if error.type == "Packages.Failed":
             pytest.skip(f"no package index can be reached: {error.message}")
         raise
-    answer = worker.run(name)
+    worker.run(name)
+    worker.wait_verified(LEARN_DEADLINE_S)
+    answer = worker.run(name, x_sockd_fresh="1")
     own, learned = worker.call(f"{name}-own"), answer.json
     noise = differences(own, worker.call(f"{name}-again"))
     assert {key: value for key, value in differences(own, learned).items() if key not in noise} == {}

@@ -8,11 +8,33 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-FINGERPRINT = (HERE / "fingerprint.py").read_text()
-HANDLER = """import fingerprint
+HANDLER = """import os
+from zygote import fingerprint, trial
+
+SHAKEN = [object() for _ in range(int.from_bytes(os.urandom(2), "big"))]
 {imports}
-def f(event): return fingerprint.take({answer!r}, event.get("also", ()))
+
+REGISTRIES = ("copyreg.dispatch_table", "logging.root", "sys.meta_path", "warnings.filters")
+
+def f(event):
+    for name in event.get("also", ()):
+        __import__(name)
+    look = fingerprint.Fingerprint()
+    modules = {{}}
+    for name, module in look.modules().items():
+        names = look.names_of(name, module)
+        modules[name] = {{key: fingerprint.digest(repr(value)) for key, value in names.items()}}
+    registries = {{name: value for name, value in trial.interpreter().items() if name in REGISTRIES}}
+    return {{"answer": answer(), "modules": modules, "registries": registries}}
+
+def answer():
+    try:
+        return repr({answer})
+    except BaseException as error:
+        return f"{{type(error).__name__}}: {{error}}"
 """
+"""The function's answer is evaluated in it, and what its packages' modules are is told by the product's own fingerprint. `SHAKEN`
+moves what is imported after it to other addresses: orders of sets of objects without a `__hash__` are noise."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +50,7 @@ class Entry:
     def files(self) -> dict[str, str]:
         """Its source directory."""
         code = HANDLER.format(imports="\n".join(f"import {name}" for name in self.imports), answer=self.answer)
-        files = {"f.py": code, "fingerprint.py": FINGERPRINT, "requirements.txt": "\n".join(self.requirements)}
+        files = {"f.py": code, "requirements.txt": "\n".join(self.requirements)}
         if self.env:
             lines = (f'{name} = "{value}"' for name, value in self.env.items())
             files["sockd.toml"] = "[env]\n" + "\n".join(lines) + "\n"

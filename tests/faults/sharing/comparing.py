@@ -50,9 +50,9 @@ class Worker:
             self.daemon.deploy(f"{entry.name}-own", own.files(), **SETTINGS)
 
     def settle(self) -> None:
-        """Wait until the worker has made the Zygotes that it finds worth making, and count what starts had so far."""
+        """Wait until the worker has made and verified the Zygotes that it finds worth it, and count what starts had so far."""
         tick = threading.Event()
-        while (status := self.daemon.status())["learning"]:
+        while (status := self.daemon.status())["learning"] or status["verifying"]:
             tick.wait(TICK_S)
         self.hits = Counter(status["caches"]["import"])
 

@@ -1,0 +1,115 @@
+"""What a verification found: two starts' answers, read with suspicion and compared. Pure; owns nothing.
+
+A trial (`zygote.trial`) tells a digest of each module, and of modules that differ a digest and words for each name. What
+differs between two starts of the function's own is no difference: it holds a time or a random value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from sockd.sandbox.claims import read_seconds
+from zygote import trial
+
+MOST_TOLD = 3
+"""Differences in the words for people."""
+MOST_TEXT = 300
+"""Characters of one side of a difference."""
+ABSENT = ("", "nothing")
+
+Name = tuple[str, str]
+"""Digest and words."""
+
+
+class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one sandbox answers to a trial."""
+
+    digests: dict[str, str]
+    """By module."""
+    names: dict[str, dict[str, Name]]
+    """By module, of those that were asked for or differ from what was expected; then by name."""
+    complete: bool
+    """Whether all of these names are there."""
+    owners: dict[str, str]
+    """Keys of distributions, by module, as far as names are told."""
+    pids: list[int]
+    """Of the process and its Zygotes; numbers that were not compared."""
+    cpu_s: float
+
+    def differing(self, other: Fingerprint) -> list[str]:
+        """Modules that are not alike, or only in one."""
+        every = self.digests.keys() | other.digests.keys()
+        return sorted(name for name in every if self.digests.get(name) != other.digests.get(name))
+
+
+class BadFingerprint(Exception):
+    """A sandbox answered with something else."""
+
+
+def read_fingerprint(body: bytes | memoryview) -> Fingerprint:
+    """Raises: BadFingerprint."""
+    try:
+        told = msgspec.json.decode(body, type=Fingerprint)
+        return msgspec.structs.replace(told, cpu_s=read_seconds(told.cpu_s))
+    except (ValueError, RecursionError, OverflowError):  # msgspec's errors are ValueErrors
+        raise BadFingerprint("the answer of a trial is not a fingerprint") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One name that a fork has otherwise than both starts of the function's own."""
+
+    module: str
+    name: str
+    here: str
+    """In the fork, in words."""
+    own: str
+    owner: str
+    """The distribution of the module; empty: of none."""
+
+    def __str__(self) -> str:
+        where = f"{self.module} {self.name}" if self.module.startswith("(") else f"{self.module}.{self.name}"
+        return f"{where.rstrip('.')}: {self.here[:MOST_TEXT]} instead of {self.own[:MOST_TEXT]}"
+
+
+def differences(fork: Fingerprint, own: Sequence[Fingerprint]) -> list[Difference]:
+    """What the fork has otherwise, where starts of the function's own agree. Args: own: two of them."""
+    found: list[Difference] = []
+    for module in fork.names.keys() | own[0].names.keys():
+        found += _differences_of(module, fork, own)
+    return sorted(found, key=lambda each: (each.module.startswith("("), each.module, each.name))
+
+
+def _differences_of(module: str, fork: Fingerprint, own: Sequence[Fingerprint]) -> Iterator[Difference]:
+    first, again = own
+    owner = fork.owners.get(module) or first.owners.get(module, "")
+    there = [module in each.digests for each in (fork, first, again)]
+    if not all(there):
+        if there[1] == there[2]:
+            words = "it is loaded", "it is not loaded"
+            yield Difference(module, "", words[not there[0]], words[not there[1]], owner)
+        return
+    here, names, noise = _names(fork, module), _names(first, module), _names(again, module)
+    for name in here.keys() | names.keys():
+        ours, theirs = here.get(name, ABSENT), names.get(name, ABSENT)
+        if ours[0] != theirs[0] and theirs[0] == noise.get(name, ABSENT)[0]:
+            yield Difference(module, name, ours[1], theirs[1], owner)
+
+
+def _names(told: Fingerprint, module: str) -> Mapping[str, Name]:
+    return told.names.get(module, {})
+
+
+def in_words(found: Sequence[Difference]) -> str:
+    """The first of them, and how many more there are."""
+    words = "; ".join(map(str, found[:MOST_TOLD]))
+    return f"{words}; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else words
+
+
+def last_begun(log: bytes) -> str:
+    """What a trial began last, as it printed that; empty: nothing."""
+    _, mark, rest = log.decode(errors="replace").rpartition(trial.BEGUN)
+    return rest.split("\n", 1)[0][:200] if mark else ""

@@ -1,0 +1,231 @@
+"""What the modules of a function's packages are in this process, name by name: runs in a sandbox, and no code of a package.
+
+Two starts of one function are alike if their fingerprints are. Compared are names, types, values of plain constants, containers
+to a depth of `DEPTH`, functions by their code, classes by their bases and attributes, objects by their class and the constants
+in their `__dict__`. Left out is what differs between two starts of one closure: addresses, process ids, the order of sets, and
+which submodules are bound to their packages. Times and random values are recognised by a second start
+(`sockd.caches.verification`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import types
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+STORE = "/packages/"
+"""Where the distributions are: sockd.caches.distribution.SANDBOX_STORE."""
+KEPT_DUNDERS = frozenset({"__all__", "__version__", "__path__"})
+"""Of names with two underscores those that are a package's own; the others are the interpreter's, or Cython's."""
+LARGEST = 1 << 40
+"""Integers above are taken for addresses."""
+DEPTH = 2
+"""Of containers in containers."""
+MOST_ITEMS = 2000
+"""Of one container that are described."""
+MOST_CHARACTERS = 4096
+"""Of a constant's text that are compared, and beside them its length."""
+SHOWN = 100
+"""Characters of a value that people are shown."""
+
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+_REPR: dict[type, Any] = {
+    kind: kind.__repr__ for kind in (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+}
+_OF_MODULE: Mapping[str, Any] = vars(types.ModuleType)
+_OF_CLASS: Mapping[str, Any] = vars(type)
+"""What `type` knows of a class, without its metaclass being asked."""
+
+Names = dict[str, object]
+
+
+class Fingerprint:
+    """Describes modules. Remembers the digests of code that it has seen."""
+
+    def __init__(self, pids: Iterable[int] = ()) -> None:
+        """Args: pids: of processes that the modules may have been imported in: these numbers are taken for each other."""
+        self._pids = frozenset(pids)
+        self._codes: dict[int, tuple[types.CodeType, str]] = {}
+
+    def modules(self) -> dict[str, types.ModuleType]:
+        """The loaded modules of packages, by name."""
+        return {name: module for name, module in sorted(sys.modules.items()) if owner(module)}
+
+    def names_of(self, name: str, module: types.ModuleType) -> Names:
+        """What each name of a module is, as nested tuples."""
+        found: Names = {}
+        for key, value in list(namespace(module).items()):
+            if type(key) is not str or (key.startswith("__") and key not in KEPT_DUNDERS):
+                continue
+            if sys.modules.get(f"{name}.{key}") is value and is_a(value, types.ModuleType):
+                continue  # a submodule, bound by its import
+            found[key] = self.looks(value, DEPTH, home=name)
+        return found
+
+    def looks(self, value: Any, depth: int = DEPTH, home: str = "") -> object:
+        """A value, described alike in each process in which it is equal.
+
+        Args: home: the module whose classes are described whole."""
+        try:
+            return self._looks(value, depth, home)
+        except Exception as error:  # what changes while it is looked at, or is no such thing
+            return "error", type(error).__name__
+
+    def _looks(self, value: Any, depth: int, home: str) -> object:
+        kind = type(value)
+        if kind is int and value in self._pids:
+            return "constant", "int", "a process id"
+        for constant, text_of in _REPR.items():
+            if issubclass(kind, constant):
+                return "constant", name_of(kind), constant_text(value, text_of)
+        if issubclass(kind, type):
+            return self._class(value, home)
+        if issubclass(kind, types.FunctionType):
+            return self._function(value)
+        if issubclass(kind, types.ModuleType):
+            return "module", str(namespace(value).get("__name__"))
+        if issubclass(kind, dict):
+            items = some(dict.items(value), depth)
+            pairs = [(self.looks(key, 0), self.looks(each, depth - 1)) for key, each in items]
+            return name_of(kind), dict.__len__(value) if depth else -1, tuple(sorted(pairs, key=repr))
+        if issubclass(kind, (set, frozenset)):
+            unordered: Any = set if issubclass(kind, set) else frozenset
+            each_looks = [self.looks(each, 0) for each in some(unordered.__iter__(value), depth)]
+            return name_of(kind), unordered.__len__(value) if depth else -1, tuple(sorted(each_looks, key=repr))
+        if issubclass(kind, (list, tuple)):
+            whole: Any = list if issubclass(kind, list) else tuple
+            items = some(whole.__iter__(value), depth)
+            return (
+                name_of(kind),
+                whole.__len__(value) if depth else -1,
+                tuple(self.looks(each, depth - 1) for each in items),
+            )
+        if issubclass(kind, (staticmethod, classmethod)):
+            return kind.__name__, self.looks(value.__func__, depth)
+        if kind is property:
+            return "property", self.looks(value.fget, 0), self.looks(value.fset, 0)
+        return "object", name_of(kind), self._constants(instance_dict(value))
+
+    def _class(self, value: type, home: str) -> object:
+        attributes: Mapping[str, Any] = _OF_CLASS["__dict__"].__get__(value)
+        module = attributes.get("__module__")
+        bases = tuple(name_of(base) for base in _OF_CLASS["__mro__"].__get__(value))
+        if not home or module != home:
+            return "class", bases
+        own = [(name, each) for name, each in list(attributes.items()) if not is_private_to_python(name)]
+        return "class", bases, tuple(sorted((name, self.looks(each, 1)) for name, each in own))
+
+    def _function(self, value: types.FunctionType) -> object:
+        defaults = tuple(self.looks(each, 1) for each in value.__defaults__ or ())
+        return "function", str(value.__module__), value.__qualname__, self._code(value.__code__), defaults
+
+    def _code(self, code: types.CodeType) -> str:
+        """A digest of what code does; two with the same digest do the same."""
+        known = self._codes.get(id(code))
+        if known is None:
+            constants = [self._code(c) if type(c) is types.CodeType else self.looks(c, 1) for c in code.co_consts]
+            text = repr((code.co_qualname, code.co_code, code.co_names, constants))
+            known = self._codes[id(code)] = code, digest(text)
+        return known[1]
+
+    def _constants(self, attributes: Mapping[str, Any] | None) -> object:
+        """Of an object's attributes those that are constants."""
+        if not attributes:
+            return ()
+        plain = [(name, value) for name, value in some(attributes.items(), 1) if type(value) in _REPR]
+        return tuple(sorted((str(name), self.looks(value, 0)) for name, value in plain))
+
+
+def digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+
+
+def digest_of(names: Names) -> str:
+    """Of all names of a module."""
+    whole = hashlib.blake2b(digest_size=8)
+    for name in sorted(names):
+        whole.update(f"{name}={names[name]!r}\n".encode("utf-8", "backslashreplace"))
+    return whole.hexdigest()
+
+
+def shown(look: Any) -> str:
+    """What `looks` gave, in a few words for people."""
+    kind = look[0]
+    if kind == "constant":
+        text = str(look[2])
+    elif kind == "class":
+        text = f"the class {look[1][0]}"
+    elif kind == "function":
+        text = f"the function {look[1]}.{look[2]}"
+    elif kind == "module":
+        text = f"the module {look[1]}"
+    elif kind == "object":
+        text = f"an object of {look[1]}"
+    elif len(look) == 3 and isinstance(look[1], int) and look[1] >= 0:
+        items = look[2] if kind.endswith(("list", "tuple", "set")) else ()
+        plain = [each[2] for each in items[:8] if each[0] == "constant"]
+        text = f"a {kind} of {look[1]}" + (
+            f" ({', '.join(plain)}{', …' if look[1] > len(plain) else ''})" if plain else ""
+        )
+    else:
+        text = f"a {kind}"
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+
+
+def owner(module: object) -> str:
+    """The key of the distribution that a module is of; empty: of none."""
+    if not is_a(module, types.ModuleType):
+        return ""
+    file = namespace(module).get("__file__")
+    return file.split("/")[2] if isinstance(file, str) and file.startswith(STORE) else ""
+
+
+def namespace(module: Any) -> dict[str, Any]:
+    """A module's names. Not by its own attribute: a lazy module would be loaded by that."""
+    names: dict[str, Any] = _OF_MODULE["__dict__"].__get__(module)
+    return names
+
+
+def instance_dict(value: object) -> Mapping[str, Any] | None:
+    """An object's own attributes, if the interpreter keeps them, and no property of its class is in the way."""
+    for each in _OF_CLASS["__mro__"].__get__(type(value)):
+        descriptor = _OF_CLASS["__dict__"].__get__(each).get("__dict__")
+        if descriptor is not None:
+            return descriptor.__get__(value) if type(descriptor) is types.GetSetDescriptorType else None
+    return None
+
+
+def name_of(kind: type) -> str:
+    module = _OF_CLASS["__dict__"].__get__(kind).get("__module__")
+    if type(module) is not str:  # a class in C
+        module = _OF_CLASS["__module__"].__get__(kind)
+    qualname = _OF_CLASS["__qualname__"].__get__(kind)
+    return str(qualname) if module == "builtins" else f"{module}.{qualname}"
+
+
+def is_a(value: object, kind: type) -> bool:
+    """isinstance, without asking the value for its __class__: a lazy object would load what it stands for."""
+    return issubclass(type(value), kind)
+
+
+def is_private_to_python(name: object) -> bool:
+    """Names that a class has from the interpreter or from `abc`."""
+    return type(name) is not str or name.startswith(("__", "_abc_"))
+
+
+def constant_text(value: Any, text_of: Callable[[Any], str]) -> str:
+    if is_a(value, int) and abs(int.__index__(value)) > LARGEST:
+        return "a large number"
+    text = _ADDRESS.sub("0x…", text_of(value))
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:SHOWN]}… {len(text)} characters, {digest(text)}"
+
+
+def some(items: Iterable[Any], depth: int) -> list[Any]:
+    """The first of them; none below the last depth."""
+    return list(items)[:MOST_ITEMS] if depth > 0 else []

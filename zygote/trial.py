@@ -1,0 +1,226 @@
+"""A start of a function for verification: import the modules, tell what they are, and try what a fingerprint cannot see.
+
+The handler `zygote.trial:answer` of a sandbox that has the function's packages, code and environment. It is run in a fork of a
+Zygote and in one of the root Zygote (`sockd.caches.verifier`), and the two answers are compared. No code of the function is
+called. What it says is a claim, as everything that a sandbox says.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from zygote import hygiene
+from zygote.fingerprint import Fingerprint, Names, digest, digest_of, owner, shown
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+BEGUN = "\0sockd: "
+"""Before the name of what is begun, in a line of what this process prints."""
+INTERPRETER, CHECKS, IMPORTS = "(interpreter)", "(checks)", "(imports)"
+"""Beside the modules: what packages change in the interpreter and the standard library; what was tried; what failed."""
+MOST_NAMES = 20_000
+"""Of all modules whose names are told."""
+BALLAST = 12_007
+"""Objects that move the addresses of all that come after them."""
+
+
+def answer(event: dict[str, Any]) -> dict[str, Any]:
+    """One trial.
+
+    Args:
+        event: `modules` to import, in this order; `expected`: digest by module, of the other process: the names of modules
+            that differ are told; `names_of`: modules whose names are told in any case; `pids`: of the other process and its
+            Zygotes; `moved`: addresses are to differ from those of other starts; `variables`: names of the function's own,
+            whose values are not told.
+    """
+    began = time.process_time()
+    ballast = [object() for _ in range(BALLAST)] if event["moved"] else []
+    failed = import_all(event["modules"])
+    lay_out_logs()
+    begin("fingerprint")
+    pids = sorted({os.getpid(), *hygiene.pids, *event["pids"]})
+    fingerprint = Fingerprint(pids)
+    modules = fingerprint.modules()
+    every: dict[str, Names] = {name: fingerprint.names_of(name, module) for name, module in modules.items()}
+    every[IMPORTS] = {name: fingerprint.looks(words) for name, words in failed.items()}
+    every[INTERPRETER] = {name: fingerprint.looks(value) for name, value in interpreter().items()}
+    every[CHECKS] = {name: fingerprint.looks(try_out(name, check)) for name, check in CHECKED.items()}
+    digests = {name: digest_of(names) for name, names in every.items()}
+    wanted, expected = set(event["names_of"]), event["expected"]
+    if expected is not None:
+        wanted |= {name for name in digests if digests[name] != expected.get(name)}
+    told = tell({name: every[name] for name in sorted(wanted) if name in every}, event["variables"])
+    del ballast
+    return {
+        "digests": digests,
+        "names": told,
+        "complete": sum(map(len, told.values())) <= MOST_NAMES,
+        "owners": {name: owner(modules[name]) for name in told if name in modules},
+        "pids": pids,
+        "cpu_s": time.process_time() - began,
+    }
+
+
+def import_all(names: list[str]) -> dict[str, str]:
+    """Import modules in an order; error by module, of those that cannot be imported."""
+    failed = {}
+    for name in names:
+        begin(f"import {name}")
+        try:
+            __import__(name)
+        except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
+            failed[name] = type(error).__name__
+    return failed
+
+
+def lay_out_logs() -> None:
+    """As the handler server does once a function is imported."""
+    if "logging" in sys.modules:
+        from zygote import log_layout
+
+        log_layout.apply()
+
+
+def begin(what: str) -> None:
+    """Say what is begun, for the case that it does not end. Not by sys.stdout, which packages replace."""
+    os.write(1, f"\n{BEGUN}{what}\n".encode("utf-8", "backslashreplace"))
+
+
+def tell(modules: Mapping[str, Names], variables: list[str]) -> dict[str, dict[str, tuple[str, str]]]:
+    """Digest and words for each name, of as many modules as may be told and one more."""
+    hidden = {os.environ[name]: f"${name}" for name in variables if len(os.environ.get(name, "")) > 3}
+    told: dict[str, dict[str, tuple[str, str]]] = {}
+    count = 0
+    for module, names in modules.items():
+        if count > MOST_NAMES:
+            break
+        count += len(names)
+        told[module] = {name: (digest(repr(look)), without(shown(look), hidden)) for name, look in names.items()}
+    return told
+
+
+def without(text: str, hidden: Mapping[str, str]) -> str:
+    """A text in which values of variables are replaced by their names."""
+    for value, name in sorted(hidden.items(), key=lambda item: -len(item[0])):
+        text = text.replace(value, name)
+    return text
+
+
+# -- what packages change beside their own modules
+
+
+def interpreter() -> dict[str, object]:
+    """Registries and settings of the interpreter and the standard library."""
+    import atexit
+    import copyreg
+    import locale
+    import logging
+    import signal
+    import warnings
+
+    for name in PATCHED:
+        __import__(name)
+    found: dict[str, object] = {
+        "atexit callbacks": atexit._ncallbacks(),
+        "copyreg.dispatch_table": sorted(str(key) for key in copyreg.dispatch_table),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "logging.root": [type(handler).__qualname__ for handler in logging.getLogger().handlers] + [logging.root.level],
+        "os.environ": {name: digest(value) for name, value in os.environ.items()},
+        "signal handlers": {str(number): str(signal.getsignal(number)) for number in range(1, 32)},
+        "sys.excepthook": getattr(sys.excepthook, "__module__", ""),
+        "sys.getrecursionlimit()": sys.getrecursionlimit(),
+        "sys.getswitchinterval()": sys.getswitchinterval(),
+        "sys.meta_path": [type(finder).__qualname__ for finder in sys.meta_path],
+        "sys.path": list(sys.path),
+        "sys.path_hooks": len(sys.path_hooks),
+        "warnings.filters": [[str(part) for part in (entry[0], *entry[2:])] for entry in warnings.filters],
+        "working directory": os.getcwd(),
+    }
+    return found | {name: what(sys.modules[name]) for name, what in PATCHED.items()}
+
+
+PATCHED: dict[str, Callable[[Any], object]] = {
+    "builtins": lambda module: sorted(vars(module)),
+    "decimal": lambda module: str(module.getcontext()),
+    "json": lambda module: str(module.JSONEncoder.default.__qualname__),
+    "mimetypes": lambda module: [len(table) for table in getattr(module._db, "types_map", ())],
+    "socket": lambda module: [str(module.getdefaulttimeout()), module.socket.__module__],
+    "threading": lambda module: [module.Thread.__module__, module.active_count()],
+    "ssl": lambda module: module.SSLContext.__module__,
+}
+"""Of modules of the standard library that packages patch or register with."""
+
+
+# -- what a fingerprint cannot see
+
+
+def try_out(name: str, check: Callable[[], object]) -> str:
+    begin(name)
+    try:
+        return str(check())
+    except BaseException as error:  # of C code and of hooks of packages
+        return f"{type(error).__name__}: {error}"[:200]
+
+
+def check_thread() -> str:
+    import threading
+
+    done: list[int] = []
+    thread = threading.Thread(target=done.append, args=(1,))
+    thread.start()
+    thread.join()
+    return "works" if done else "did not run"
+
+
+def check_fork() -> str:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if not child:
+        os._exit(7)
+    return f"ends with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
+
+
+def check_ssl() -> str:
+    import ssl
+
+    inward, outward = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        ssl.create_default_context().wrap_bio(inward, outward, server_hostname="localhost").do_handshake()
+    except ssl.SSLWantReadError:
+        return "works" if outward.pending else "sends nothing"
+    return "ends too early"
+
+
+def check_socket() -> str:
+    import socket
+
+    near, far = socket.socketpair()
+    with near, far, socket.socket():
+        near.sendall(b"works")
+        return far.recv(5).decode()
+
+
+def check_numpy() -> str:
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not hasattr(numpy, "dot"):
+        return "is not there"
+    ones = numpy.ones((128, 128))
+    return str(float(numpy.dot(ones, ones).sum()))
+
+
+CHECKED: dict[str, Callable[[], object]] = {
+    "a thread": check_thread,
+    "fork": check_fork,
+    "ssl": check_ssl,
+    "a socket": check_socket,
+    "numpy.dot": check_numpy,
+}
+"""Run in this order, after the fingerprint, as they import modules of the standard library."""
