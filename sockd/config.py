@@ -167,7 +167,7 @@ class ZygoteConfig(Slice, frozen=True):
     verify_deadline_s: float = 60.0
     """How long each sandbox of a verification may import; beyond, the Zygote does not serve, and it is tried again later."""
     verify_memory_mb: int = 1024
-    """Memory of each of these sandboxes, at most half of `sandbox.memory_mb`."""
+    """Memory of each of these sandboxes, at most half of what is free; with less than 128 MB they wait."""
     verify_again_after: int = 1000
     """Cold starts from Zygotes with packages after which one that serves is verified again; 0: never."""
 

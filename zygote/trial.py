@@ -26,7 +26,7 @@ INTERPRETER, CHECKS, IMPORTS = "(interpreter)", "(checks)", "(imports)"
 MOST_NAMES = 20_000
 """Of all modules whose names are told."""
 BALLAST = 12_007
-"""Objects that move the addresses of all that come after them."""
+"""Objects that move the addresses of all that come after them, for each step of `moved`."""
 
 
 def answer(event: dict[str, Any]) -> dict[str, Any]:
@@ -35,11 +35,11 @@ def answer(event: dict[str, Any]) -> dict[str, Any]:
     Args:
         event: `modules` to import, in this order; `expected`: digest by module, of the other process: the names of modules
             that differ are told; `names_of`: modules whose names are told in any case; `pids`: of the other process and its
-            Zygotes; `moved`: addresses are to differ from those of other starts; `variables`: names of the function's own,
+            Zygotes; `moved`: another number, other addresses; `variables`: names of the function's own,
             whose values are not told.
     """
     began = time.process_time()
-    ballast = [object() for _ in range(BALLAST)] if event["moved"] else []
+    ballast = [object() for _ in range(BALLAST * event["moved"])]
     failed = import_all(event["modules"])
     lay_out_logs()
     begin("fingerprint")

@@ -60,7 +60,7 @@ def read_fingerprint(body: bytes | memoryview) -> Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One name that a fork has otherwise than both starts of the function's own."""
+    """One name that a fork has otherwise than all starts of the function's own."""
 
     module: str
     name: str
@@ -76,7 +76,7 @@ class Difference:
 
 
 def differences(fork: Fingerprint, own: Sequence[Fingerprint]) -> list[Difference]:
-    """What the fork has otherwise, where starts of the function's own agree. Args: own: two of them."""
+    """What the fork has otherwise, where all starts of the function's own agree. Args: own: two or more."""
     found: list[Difference] = []
     for module in fork.names.keys() | own[0].names.keys():
         found += _differences_of(module, fork, own)
@@ -84,18 +84,18 @@ def differences(fork: Fingerprint, own: Sequence[Fingerprint]) -> list[Differenc
 
 
 def _differences_of(module: str, fork: Fingerprint, own: Sequence[Fingerprint]) -> Iterator[Difference]:
-    first, again = own
+    first, *others = own
     owner = fork.owners.get(module) or first.owners.get(module, "")
-    there = [module in each.digests for each in (fork, first, again)]
+    there = [module in each.digests for each in (fork, *own)]
     if not all(there):
-        if there[1] == there[2]:
+        if len(set(there[1:])) == 1:
             words = "it is loaded", "it is not loaded"
             yield Difference(module, "", words[not there[0]], words[not there[1]], owner)
         return
-    here, names, noise = _names(fork, module), _names(first, module), _names(again, module)
+    here, names, same = _names(fork, module), _names(first, module), [_names(each, module) for each in others]
     for name in here.keys() | names.keys():
         ours, theirs = here.get(name, ABSENT), names.get(name, ABSENT)
-        if ours[0] != theirs[0] and theirs[0] == noise.get(name, ABSENT)[0]:
+        if ours[0] != theirs[0] and all(theirs[0] == each.get(name, ABSENT)[0] for each in same):
             yield Difference(module, name, ours[1], theirs[1], owner)
 
 

@@ -51,6 +51,8 @@ LOG_BYTES = 1 * MB
 LONGEST_LEARNING_S = 30.0
 """How long a verification waits for learners: the Zygote that they make may serve the function better, and needs none."""
 LOOK_S = 0.1
+SURE = 4
+"""Starts of a function's own that a difference is compared with: what depends on addresses may be equal in two by chance."""
 APART_S = 1.1
 """Between two starts of a function's own that are compared: a clock in seconds shows another time."""
 
@@ -261,7 +263,7 @@ class Verifier:
                 "expected": None,
                 "names_of": [],
                 "pids": [],
-                "moved": False,
+                "moved": 0,
                 "variables": sorted(name for name, _ in work.view.variables),
             }
             fork = await self._try(work.node, program, trial)
@@ -273,10 +275,16 @@ class Verifier:
                 return []
             fork = await self._try(work.node, program, {**trial, "names_of": suspects})
             await self._until(began_s + APART_S)
-            again = await self._try(self._tree.root, program, {**trial, "names_of": suspects, "moved": True})
-            if not all(each.complete for each in (fork, own, again)):
-                raise TrialFailed(f"{len(suspects)} modules differ, {suspects[0]} for one", is_late=False)
-            return await asyncio.to_thread(differences, fork, (own, again))
+            starts = [own]
+            for number in range(1, SURE):
+                again = {**trial, "names_of": suspects, "moved": number}
+                starts.append(await self._try(self._tree.root, program, again))
+                if not all(each.complete for each in (fork, *starts)):
+                    raise TrialFailed(f"{len(suspects)} modules differ, {suspects[0]} for one", is_late=False)
+                found = await asyncio.to_thread(differences, fork, starts)
+                if not found:
+                    break
+            return found
         finally:
             program.close()
 

@@ -39,6 +39,8 @@ from sockd.sandbox.zygote import Zygote
 ROOT_UIDS = 1 << 30
 SPARE_MEMORY_BYTES = 16 << 20
 """What a spare reserves until it becomes a function."""
+LEAST_APART_BYTES = 128 << 20
+"""With less no sandbox is made for nobody's request: it would end for want of memory."""
 REVIVALS = 3
 """How often a request waits for a new root Zygote, when one after the other ends."""
 REFILL_S = 0.004
@@ -260,8 +262,8 @@ class ZygoteTree:
 
     async def fork_apart(self, node: ZygoteNode, program: Program) -> Sandbox:
         """A child of a node that becomes a program for nobody's request. Raises: SandboxFailed, NoCapacity, OSError."""
-        most_bytes = min(program.limits.memory_bytes, self._parts.budget.total // 2)
-        reservation = self._parts.budget.reserve_nowait(most_bytes)
+        most_bytes = min(program.limits.memory_bytes, self._parts.budget.free // 2)  # requests shall not wait for it
+        reservation = self._parts.budget.reserve_nowait(most_bytes) if most_bytes >= LEAST_APART_BYTES else None
         if reservation is None:
             raise NoCapacity("no memory for a verification")
         limits = replace(program.limits, memory_bytes=most_bytes)

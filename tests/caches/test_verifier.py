@@ -177,6 +177,7 @@ async def test_a_difference_is_the_reason_until_it_is_forgiven(monkeypatch: pyte
         g.tree.own = {"a": "2"}
         assert await g.verify(WITH_B) == "a start of its own differs: a.x: 1 instead of 2"
         assert g.refused == [("of-a", False)]
+        assert [asked["moved"] for _, asked in g.tree.asked] == [0, 0, 0, 1, 2, 3], "compared with several starts"
         g.start(WITH_B)
         assert g.verifier.pending == 0, "it is not tried again before its time"
         (refused,) = g.verifier.refused()
@@ -193,7 +194,7 @@ async def test_what_two_starts_have_otherwise_is_no_difference(monkeypatch: pyte
         times = iter("234")
         g.tree.answer = lambda node, asked: {"a": "1" if node is g.tree.node else next(times)}  # type: ignore[method-assign]
         assert await g.verify(WITH_B) == ""
-        assert [asked["moved"] for _, asked in g.tree.asked] == [False, False, False, True]
+        assert [asked["moved"] for _, asked in g.tree.asked] == [0, 0, 0, 1]
 
 
 LATE = Reply(error=TimedOut("Task timed out", "timeout_s"), log=f"\n{trial.BEGUN}import a\n".encode())
