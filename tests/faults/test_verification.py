@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.daemon.running import DEADLINE_S
 from tests.faults.packages import SLOW
 from tests.support.cases import Happened, case
 from tests.support.package_index import wheel
@@ -18,6 +21,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(90)]
 
 SETTINGS: dict[str, Any] = {"memory_mb": 128, "timeout_s": 20}
 TRY = "try:\n    import opt\n    SAW = 'opt is there'\nexcept ImportError:\n    SAW = None\n"
+HANGING = "import sys, threading\nSAW = 1\nif 'zygote.trial' in sys.modules:\n    threading.Event().wait()\n"
 HANDLER = "import sys\nTHERE = 'p' in sys.modules\nimport p\ndef f(event): return [THERE, p.SAW]\n"
 
 
@@ -35,6 +39,20 @@ def learn(house: PrivateWorker, code: str, name: str = "p") -> None:
     house.deploy("first", HANDLER, requirements=[name], wheels=[wheel(name, "1.0", {f"{name}.py": SLOW + code})])
     house.call("first")
     house.daemon.when(lambda: house.daemon.node(f"{name}==1.0"))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    ends, tick = time.monotonic() + DEADLINE_S, threading.Event()
+    while not condition():
+        assert time.monotonic() < ends, "it did not come to be"
+        tick.wait(0.02)
+
+
+def title_of(pid: int) -> str:
+    """What ps shows; empty for a process that has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    return ""
 
 
 def outcomes(house: PrivateWorker) -> dict[str, float]:
@@ -109,9 +127,8 @@ def test_a_pair_that_is_alike_is_used(tmp_path: Path, kind: str, happened: Happe
     expect="verification ends by its deadline, and its refusal is tried again soon",
 )
 def test_an_import_that_hangs_ends_verification(tmp_path: Path, happened: Happened) -> None:
-    code = "import sys, threading\nSAW = 1\nif 'zygote.trial' in sys.modules:\n    threading.Event().wait()\n"
     with a_worker(tmp_path, "verify_deadline_s = 2.0\n") as house:
-        learn(house, code)
+        learn(house, HANGING)
         house.deploy("then", HANDLER, requirements=["p"], env={"UNREAD": "1"})
         assert house.call("then") == [False, 1]
         house.daemon.wait_verified()
@@ -122,3 +139,24 @@ def test_an_import_that_hangs_ends_verification(tmp_path: Path, happened: Happen
         assert row["differs"][0]["retry_in_s"] <= 300
         assert outcomes(house)["late"] == 1
         assert house.invoke("then", x_sockd_fresh="1").json == [False, 1]
+
+
+@case(
+    "P43",
+    "end the worker while it verifies: kindly, and by SIGKILL",
+    expect="it ends at once, and nothing of the verification is left",
+)
+@pytest.mark.parametrize("kindly", [True, False], ids=["SIGTERM", "SIGKILL"])
+def test_a_verification_ends_with_the_worker(tmp_path: Path, kindly: bool) -> None:
+    with a_worker(tmp_path) as house:
+        learn(house, HANGING)
+        house.deploy("then", HANDLER, requirements=["p"], env={"UNREAD": "1"})
+        assert house.call("then") == [False, 1]
+        wait_until(lambda: any("verification of then" in title_of(pid) for pid in house.daemon.pids()))
+        assert house.daemon.status()["verifying"] == 1
+        assert house.call("then") == [False, 1], "a request waits for no verification"
+        if kindly:
+            assert house.daemon.terminate() == 0
+        else:
+            house.daemon.kill()
+        wait_until(lambda: not house.daemon.pids())
