@@ -34,6 +34,9 @@ MOST_CHARACTERS = 4096
 SHOWN = 100
 """Characters of a value that people are shown."""
 
+HARMLESS = frozenset({"bool", "NoneType", "ellipsis"})
+"""Kinds of constants that hold no secret."""
+
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _REPR: dict[type, Any] = {
     kind: kind.__repr__ for kind in (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
@@ -154,11 +157,14 @@ def digest_of(names: Names) -> str:
     return whole.hexdigest()
 
 
-def shown(look: Any) -> str:
-    """What `looks` gave, in a few words for people."""
+def shown(look: Any, known: Mapping[str, str] | None = None) -> str:
+    """What `looks` gave, in a few words for people.
+
+    Args:
+        known: names of values that may be secrets, by `constant_text`. No other value is shown then: it may be a part of one."""
     kind = look[0]
     if kind == "constant":
-        text = str(look[2])
+        text = constant_shown(look, known)
     elif kind == "class":
         text = f"the class {look[1][0]}"
     elif kind == "function":
@@ -168,14 +174,24 @@ def shown(look: Any) -> str:
     elif kind == "object":
         text = f"an object of {look[1]}"
     elif len(look) == 3 and isinstance(look[1], int) and look[1] >= 0:
-        items = look[2] if kind.endswith(("list", "tuple", "set")) else ()
-        plain = [each[2] for each in items[:8] if each[0] == "constant"]
-        text = f"a {kind} of {look[1]}" + (
-            f" ({', '.join(plain)}{', …' if look[1] > len(plain) else ''})" if plain else ""
-        )
+        text = f"a {kind} of {look[1]}" + items_shown(look, known)
     else:
         text = f"a {kind}"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+
+
+def constant_shown(look: Any, known: Mapping[str, str] | None) -> str:
+    if known is None or look[1] in HARMLESS:
+        return str(look[2])
+    return known.get(look[2], f"an {look[1]}" if look[1] == "int" else f"a {look[1]}")
+
+
+def items_shown(look: Any, known: Mapping[str, str] | None) -> str:
+    """The first items of a list, a tuple or a set, as far as they are constants."""
+    if known is not None or not look[0].endswith(("list", "tuple", "set")):
+        return ""
+    plain = [each[2] for each in look[2][:8] if each[0] == "constant"]
+    return f" ({', '.join(plain)}{', …' if look[1] > len(plain) else ''})" if plain else ""
 
 
 def owner(module: object) -> str:

@@ -12,7 +12,7 @@ import sys
 import time
 
 from zygote import hygiene
-from zygote.fingerprint import Fingerprint, Names, digest, digest_of, owner, shown
+from zygote.fingerprint import Fingerprint, Names, constant_text, digest, digest_of, owner, shown
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -92,23 +92,20 @@ def begin(what: str) -> None:
 
 
 def tell(modules: Mapping[str, Names], variables: list[str]) -> dict[str, dict[str, tuple[str, str]]]:
-    """Digest and words for each name, of as many modules as may be told and one more."""
-    hidden = {os.environ[name]: f"${name}" for name in variables if len(os.environ.get(name, "")) > 3}
+    """Digest and words for each name, of as many modules as may be told and one more.
+
+    A value may be a function's variable, or be made from one, and what is told is shown to people: where a function has
+    variables, values are not told."""
+    known = {constant_text(os.environ[name], str.__repr__): f"${name}" for name in variables if name in os.environ}
     told: dict[str, dict[str, tuple[str, str]]] = {}
     count = 0
     for module, names in modules.items():
         if count > MOST_NAMES:
             break
         count += len(names)
-        told[module] = {name: (digest(repr(look)), without(shown(look), hidden)) for name, look in names.items()}
+        hidden = known if variables and module != CHECKS else None
+        told[module] = {name: (digest(repr(look)), shown(look, hidden)) for name, look in names.items()}
     return told
-
-
-def without(text: str, hidden: Mapping[str, str]) -> str:
-    """A text in which values of variables are replaced by their names."""
-    for value, name in sorted(hidden.items(), key=lambda item: -len(item[0])):
-        text = text.replace(value, name)
-    return text
 
 
 # -- what packages change beside their own modules
@@ -164,7 +161,7 @@ def try_out(name: str, check: Callable[[], object]) -> str:
     try:
         return str(check())
     except BaseException as error:  # of C code and of hooks of packages
-        return f"{type(error).__name__}: {error}"[:200]
+        return type(error).__name__
 
 
 def check_thread() -> str:

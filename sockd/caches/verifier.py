@@ -36,7 +36,7 @@ from sockd.caches.verification import (
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.config import MB, ZygoteConfig
-from sockd.errors import NoCapacity, OutOfMemory, SandboxFailed, TimedOut
+from sockd.errors import FunctionFailed, NoCapacity, OutOfMemory, SandboxFailed, TimedOut
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.program import Program
 from zygote import protocol
@@ -202,6 +202,8 @@ class Verifier:
             await self._wake.wait()
             while self._waiting:
                 await self._let_learners_go_first()
+                if not self._waiting:
+                    break  # another task has it
                 key, work = self._waiting.popitem(last=False)
                 self._under_way.add(key)
                 try:
@@ -255,7 +257,7 @@ class Verifier:
         return best is not work.node and work.node.packages <= best.packages
 
     async def _compare(self, work: Work) -> list[Difference]:
-        """The differences that no two starts of the function's own have. Raises: as `_try`."""
+        """The differences that starts of the function's own do not have. Raises: as `_try`."""
         program = self._program_of(work)
         try:
             trial: dict[str, object] = {
@@ -312,7 +314,9 @@ class Verifier:
         finally:
             sandbox.destroy()
         if reply.error is not None:
-            words = f"{whose} did not come to its end: {reply.error}"
+            # What a package says in its errors may be a secret; what the daemon says is none.
+            error = reply.error.error_type if isinstance(reply.error, FunctionFailed) else reply.error
+            words = f"{whose} did not come to its end: {error}"
             if begun := last_begun(reply.log):
                 words = f"{begun}: {words}"
             raise TrialFailed(words, is_late=isinstance(reply.error, TimedOut | OutOfMemory))

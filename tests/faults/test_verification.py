@@ -95,6 +95,27 @@ def test_what_the_rule_lets_through_is_found(tmp_path: Path, happened: Happened)
         assert house.invoke("then", x_sockd_fresh="1").json == [True, "opt is there"]
 
 
+SECRET = "hunter2-and-more"
+
+
+@case(
+    "P40", "take from the rule the variables that imports read", expect="found, too, and no value of a variable is told"
+)
+def test_a_difference_tells_no_value_of_a_variable(tmp_path: Path, happened: Happened) -> None:
+    code = "import os\nSAW = os.environ.get('P_KEY')\nPART = SAW and SAW.split('-')[0]\n"
+    with a_worker(tmp_path, broken="variables-unobserved") as house:
+        learn(house, code)
+        house.deploy("then", HANDLER, requirements=["p"], env={"P_KEY": SECRET})
+        assert house.call("then") == [False, SECRET]
+        house.daemon.wait_verified()
+        reason = passed_over(house, "then")
+        happened(reason)
+        assert "p.SAW: None instead of $P_KEY" in reason and "p.PART: None instead of a str" in reason
+        assert house.invoke("then", x_sockd_fresh="1").json == [False, SECRET]
+        told = "\n".join(house.daemon.lines) + house.cli("tree").stdout + house.cli("packages", "ls").stdout
+        assert "P_KEY" in told and SECRET.split("-")[0] not in told
+
+
 @case(
     "P41",
     "learn a package, and deploy it with another package, and with a variable that nobody reads",

@@ -246,6 +246,12 @@ def names_unobserved() -> None:
     soundness.CLAUSES = tuple(clause for clause in soundness.CLAUSES if clause is not soundness._names_looked_up)
 
 
+@breaks("variables-unobserved")
+def variables_unobserved() -> None:
+    """The rule does not know which variables imports read."""
+    soundness.CLAUSES = tuple(clause for clause in soundness.CLAUSES if clause is not soundness._variables_read)
+
+
 @breaks("plans-by-subset")
 def plans_by_subset() -> None:
     """A plan for a Zygote is whatever two functions have in common."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zygote.fingerprint import DEPTH, MOST_ITEMS, Fingerprint, digest_of, namespace, owner, shown
+from zygote.fingerprint import DEPTH, MOST_ITEMS, Fingerprint, constant_text, digest_of, namespace, owner, shown
 
 CONSTANTS = st.one_of(
     st.none(), st.booleans(), st.integers(-1000, 1000), st.floats(), st.text(max_size=20), st.binary(max_size=20)
@@ -204,6 +204,22 @@ WORDS = {
     "int": "the class int",
     "len": "an object of builtin_function_or_method",
 }
+
+
+SECRETS = {
+    "'the secret'": "$KEY",
+    "'secret'": "a str",
+    "['the secret']": "a list of 1",
+    "1234": "an int",
+    "None": "None",
+    "True": "True",
+}
+
+
+@pytest.mark.parametrize("expression", SECRETS)
+def test_words_hold_no_secret(expression: str) -> None:
+    known = {constant_text("the secret", repr): "$KEY"}
+    assert shown(Fingerprint().looks(eval(expression)), known) == SECRETS[expression]
 
 
 @pytest.mark.parametrize("expression", WORDS)
