@@ -6,8 +6,8 @@ ones, and sort and filter a table. Everything that a function, a client or a pac
 
     access      who may look
     words       numbers and strangers' text as people read them
-    views       the worker's data as the values of templates; `function_views`, `trace_view`, `failure_views` and `event_views`,
-                those of one function, one invocation, the failures and the queue
+    views       the worker's data as the values of templates; `tree_view`, `function_views`, `trace_view`, `failure_views` and
+                `event_views`, those of the Zygotes, one function, one invocation, the failures and the queue
     sources     what is read of versions, URLs, schedules and events
     sent_event  a test event: its form, its outcome
     charts      shares and moments as geometry

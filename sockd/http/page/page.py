@@ -36,7 +36,7 @@ from sockd.http.callers import Callers
 from sockd.http.connection import Connection
 from sockd.http.exchange import Exchange
 from sockd.http.head import Head
-from sockd.http.page import event_views, failure_views, function_views, sent_event, trace_view, views
+from sockd.http.page import event_views, failure_views, function_views, sent_event, trace_view, tree_view, views
 from sockd.http.page.access import PageAccess
 from sockd.http.page.boards import Board, Fragment, Part
 from sockd.http.page.live import Live
@@ -225,7 +225,7 @@ def index_parts(worker: PageWorker, sources: PageSources) -> list[Part]:
     return [
         Part("glance", partial(views.glance, worker)),
         Part("functions", partial(views.functions, worker)),
-        Part("tree", partial(views.tree, worker)),
+        Part("tree", partial(tree_view.tree, worker)),
         Part("caches", partial(views.caches, worker)),
         Part("events", partial(event_views.events, sources)),
         Part("invocations", partial(views.invocations, worker)),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sockd.http.page import event_views, failure_views, function_views, sent_event, trace_view, views, words
+from sockd.http.page import event_views, failure_views, function_views, sent_event, trace_view, tree_view, views, words
 from sockd.http.page.page import Page
 from sockd.http.page.rendering import load
 from sockd.http.page.responses import sandboxed
@@ -306,7 +306,7 @@ def rendered(text: str) -> dict[str, str]:
     worker = FakePageWorker("echo", text=text)
     values = {
         "parts/functions.html": views.functions(worker),
-        "parts/tree.html": views.tree(worker),
+        "parts/tree.html": tree_view.tree(worker),
         "parts/invocations.html": views.invocations(worker),
         "parts/failures.html": views.failures(worker),
         "parts/cold_starts.html": views.cold_starts(worker, "echo"),
