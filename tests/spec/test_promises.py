@@ -115,7 +115,7 @@ def test_limits_are_those_that_are_written_down(house: PrivateWorker, happened: 
     told = {name: int(number) << 10 * bool(kb) for name, number, kb in re.findall(r"`(\w+)` \((\d+)( KB)?\)", page)}
     assert told.keys() >= {"memory_mb", "pids", "open_files", "cpus", "tmp_mb", "tmp_inodes", "log_bytes"}
     assert {name: getattr(defaults, name) for name in told} == told
-    assert f"at most {HttpConfig().max_payload_bytes // MB} MB, either way" in page
+    assert f"at most {HttpConfig().max_payload_bytes // MB} MB in each direction" in page
     assert f"time ({budget.deadline_s:.0f} s), memory ({budget.memory_bytes // MB} MB and" in page
     assert f"{budget.region_bytes // MB} MB of region), RPCs ({budget.rpcs})" in page
 
