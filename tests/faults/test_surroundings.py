@@ -189,7 +189,11 @@ REAL = {
         "    return [matplotlib.get_cachedir(), matplotlib.get_configdir(), sorted(os.listdir(matplotlib.get_cachedir())),\n"
         "            os.path.exists(matplotlib.get_configdir())]\n"
     ),
-    "joblib": "import joblib._multiprocessing_helpers as h\ndef f(event): return h.mp is not None\n",
+    "joblib": (
+        "import joblib, joblib._multiprocessing_helpers as h\ndef f(event):\n"
+        "    work = joblib.Parallel(n_jobs=2, backend='loky')\n"
+        "    return [h.mp is not None, work(joblib.delayed(abs)(number) for number in (-1, -2))]\n"
+    ),
     "nltk": "import nltk\ndef f(event): return nltk.data.path\n",
     "rich": "import rich, rich.console, rich.table, rich.markdown\ndef f(event): return rich._IMPORT_CWD\n",
 }
@@ -213,6 +217,7 @@ def test_real_packages_answer_as_in_a_first_start(real: RunningDaemon, package: 
             pytest.skip(f"no package index can be reached: {error.message}")
         raise
     first = real.run(f"{package}-1")
+    assert first.status == 200, first.body
     learned(real, package)
     assert real.tree()["refused"] == []
     real.deploy(f"{package}-2", files, **settings)
