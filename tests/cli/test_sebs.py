@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_the_benches_are_listed(tmp_path: Path) -> None:
 
 def test_a_wrong_name_is_a_mistake_of_the_user(tmp_path: Path) -> None:
     done = run(tmp_path, "invoke", "tumbnailer", "test", "--out", str(tmp_path / "out"))
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert "did you mean 'thumbnailer'" in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -52,7 +53,7 @@ def test_without_the_suite_there_is_a_command_that_helps(tmp_path: Path, argumen
     arguments = tuple(str(tmp_path / each) if each in ("out", "there") else each for each in arguments)
     done = run(tmp_path / "cache", *arguments)
     assert done.returncode == 1
-    assert "fix: sockd sebs fetch" in done.stderr
+    assert re.search(r"fix: \S*sockd sebs fetch", done.stderr)
 
 
 def test_a_fetch_without_an_index_says_so(tmp_path: Path) -> None:

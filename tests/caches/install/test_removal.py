@@ -9,7 +9,7 @@ import pytest
 
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
-from sockd.errors import BadRequest
+from sockd.errors import BadRequest, NoSuchPackage
 from tests.caches.install.store import NOISE, nothing_half_done, stored
 from tests.support.package_index import PackageIndex, wheel
 
@@ -48,7 +48,7 @@ async def test_a_package_in_use_stays_and_its_users_are_named(
 
 
 async def test_what_is_not_installed_cannot_be_removed(cache: InstallCache) -> None:
-    with pytest.raises(BadRequest, match=r"no package \.\./\.\./etc"):
+    with pytest.raises(NoSuchPackage, match=r"no package \.\./\.\./etc"):
         await cache.remove("../../etc", users=unused)
 
 
