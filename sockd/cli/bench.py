@@ -11,7 +11,7 @@ import click
 from sockd.cli.output import NOT_FOUND, USAGE, Failure, echo
 from sockd.cli.source_tree import environment, installing, lacking, source_tree
 
-LIBRARIES = ("boto3", "matplotlib", "uvicorn")
+LIBRARIES = ("boto3", "fastapi", "matplotlib", "uvicorn")
 """Of the extra `bench`."""
 
 
