@@ -49,6 +49,10 @@ class ColdFunction:
         """ms in each phase of `Server-Timing`, and "http": what the client saw beyond them."""
         self._origins: Counter[str] = Counter()
 
+    def reconnect(self) -> None:
+        """Over a new connection from now on: a server closes one that nobody uses for minutes."""
+        self._client.reconnect()
+
     def start(self) -> Answer:
         """One cold start. Raises BadAnswer when it was not cold."""
         answer = cold_only(self._client.exchange(next(self._requests)))

@@ -114,6 +114,8 @@ def measure_gaps(run: Run, plain: Worker, spared: Worker, kernel: Starter, door:
     samples: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(run.pick(40, 20)):
         time.sleep(gap_s(rng, SHORTEST_GAP_S, longest_s))
+        for connected in (http, spare, forked):
+            connected.reconnect()
         for name in rng.sample(list(cases), len(cases)):
             samples[name].append(cases[name]())
     for name, times in samples.items():
