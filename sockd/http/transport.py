@@ -71,7 +71,9 @@ class Transport:
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """`peername`, `sockname` or `socket`, as of asyncio's transports."""
         try:
-            return self._sock if name == "socket" else getattr(self._sock, f"get{name}")()
+            if name == "socket":
+                return self._sock
+            return self._sock.getpeername() if name == "peername" else self._sock.getsockname()
         except OSError:
             return default
 

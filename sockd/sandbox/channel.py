@@ -18,8 +18,8 @@ from sockd.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES, Queue, ReadTur
 from zygote import protocol
 
 _scratch = memoryview(bytearray(READ_BYTES))
-"""Where all channels read to. A buffer of this size for each read, cut to what has come, stays in the middle of malloc's heap as
-long as its sandbox; the next read finds no room there, and the heap grew by 30 KB with each cold start."""
+"""Where all channels read to. A buffer for each read, cut to what has come, would stay in the heap as long as its sandbox, and
+leave a hole that is too small for the next read: the heap of a busy worker grew by 30 KB with each cold start."""
 SMALL_BYTES = 4096
 """A read of less, in the middle of an answer, is a small one."""
 

@@ -1,22 +1,39 @@
 """A worker that counts what is alive in it: python -m tests.support.counted up ...
 
-On SIGUSR2 it collects all cycles and writes what it then holds to the file that SOCKD_COUNTED_FILE names: blocks and bytes by the
-line that has asked for them (tracemalloc), and objects by type, as JSON; a line on stderr says so. It runs several times slower.
+On SIGUSR2 it collects all cycles and writes what it then holds to the file that SOCKD_COUNTED_FILE names, as JSON: objects by
+type, bytes that malloc(3) has given out, and, unless SOCKD_COUNTED_LINES is 0, blocks and bytes by the line that has asked for
+them (tracemalloc, which makes it several times slower). A line on stderr says when.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
 import signal
-import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
 
-COUNTED = "COUNTED_FILE_IS_WRITTEN"
-FRAMES = int(os.environ.get("SOCKD_COUNTED_FRAMES", "1"))
+WRITTEN = "the count is written"
+
+
+class Mallinfo2(ctypes.Structure):
+    """mallinfo(3)"""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    )
+
+
+def malloc_in_use() -> dict[str, int]:
+    """Of the main arena: what is given out, what is free inside, and what is mapped by itself."""
+    function = ctypes.CDLL(None).mallinfo2
+    function.restype = Mallinfo2
+    info = function()
+    return {"in_use": info.uordblks, "free": info.fordblks, "mapped": info.hblkhd}
 
 
 def count(file: Path) -> None:
@@ -25,33 +42,24 @@ def count(file: Path) -> None:
     for _ in range(3):  # a finalizer may leave more
         gc.collect()
     types = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
-    if not FRAMES:
-        import ctypes
-        class M(ctypes.Structure):
-            _fields_=[(n,ctypes.c_size_t) for n in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
-        f=ctypes.CDLL(None).mallinfo2; f.restype=M
-        m=f()
-        file.write_text(json.dumps({"types": types, "lines": {}, "m": {n: getattr(m,n) for n,_ in M._fields_}}))
-        os.write(2, f"{COUNTED}\n".encode())
-        return
-    snapshot = tracemalloc.take_snapshot().filter_traces((tracemalloc.Filter(False, tracemalloc.__file__),))
-    lines = {
-        " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(each.traceback)): (each.count, each.size)
-        for each in snapshot.statistics("traceback" if FRAMES > 1 else "lineno")
-    }
-    file.write_text(json.dumps({"types": types, "lines": lines}))
-    os.write(2, f"{COUNTED}\n".encode())
+    lines: dict[str, tuple[int, int]] = {}
+    if tracemalloc.is_tracing():
+        snapshot = tracemalloc.take_snapshot().filter_traces((tracemalloc.Filter(False, tracemalloc.__file__),))
+        for each in snapshot.statistics("lineno"):
+            lines[f"{each.traceback[0].filename}:{each.traceback[0].lineno}"] = each.count, each.size
+    file.write_text(json.dumps({"types": types, "lines": lines, "malloc": malloc_in_use()}))
+    os.write(2, f"{WRITTEN}\n".encode())
 
 
 def main() -> None:
-    """Run the command with counting."""
-    from sockd.cli.main import main as run
+    """Run the command, and count when asked."""
+    from sockd.cli.main import main as sockd_main
 
     file = Path(os.environ["SOCKD_COUNTED_FILE"])
     signal.signal(signal.SIGUSR2, lambda *_: count(file))
-    FRAMES and tracemalloc.start(FRAMES)
-    sys.argv = ["sockd", *sys.argv[1:]]
-    run()
+    if os.environ.get("SOCKD_COUNTED_LINES") != "0":
+        tracemalloc.start()
+    sockd_main()
 
 
 if __name__ == "__main__":
