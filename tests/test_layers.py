@@ -27,7 +27,7 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
-NEEDED = ("apps", "asgi", "decimals", "details", "log_layout", "outlet", "pieces", "wsgi")
+NEEDED = ("app_kinds", "apps", "asgi", "decimals", "details", "log_layout", "outlet", "pieces", "wsgi")
 NEEDED_BY_ZYGOTES = ("kept", "listed_variables", "observer", "package_path", "randomness", "surroundings")
 NEEDED_TO_VERIFY = ("fingerprint", "trial")
 FOR_THOSE_THAT_NEED_THEM = {f"zygote.{name}" for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY)}

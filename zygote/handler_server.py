@@ -11,17 +11,14 @@ import os
 import sys
 from time import monotonic_ns, tzset
 
-from zygote import _native, egress, entry, errors, hygiene, initscript_link, protocol, storage_finder
+from zygote import _native, current_request, egress, entry, errors, hygiene, initscript_link, protocol, storage_finder
+from zygote.handler import Handler
 from zygote.import_timer import ImportTimer
 from zygote.protocol import CODE, FAILED, GONE, INIT, INVOKE, MODULES_MAX, MODULES_MAX_BYTES, NO_DETAILS, READY, RESULT
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from typing import Any
-
-
-current_request = bytes(16)
-"""The id of the request that is answered, or of the last one: for lines that the function logs."""
 
 
 def run(channel: int, *, is_spare: bool = False) -> int:
@@ -66,7 +63,7 @@ def serve(channel: int, is_spare: bool) -> int:
     return 0
 
 
-def initialize(channel: int, number: int, function: dict, link: int | None, is_spare: bool) -> entry.Handler | None:
+def initialize(channel: int, number: int, function: dict, link: int | None, is_spare: bool) -> Handler | None:
     """Become the function in `function` (`protocol.decode_init`): environment, paths, limits, handler. Answers READY or FAILED.
 
     Args: link: the function's end of the link to its initscript, if it has one."""
@@ -141,7 +138,7 @@ def extend_path(function: dict) -> None:
 
 
 def answer_requests(
-    channel: int, handler: entry.Handler, max_bytes: int, timer: ImportTimer | None, link: int | None
+    channel: int, handler: Handler, max_bytes: int, timer: ImportTimer | None, link: int | None
 ) -> None:
     """INVOKE after INVOKE until the daemon closes the channel. What the first one imported is told once, in one write with
     its answer: told later, a sandbox that is evicted at once would never tell. Then the initscript's work is done."""
@@ -165,18 +162,17 @@ def answer_requests(
 
 
 def answer(
-    handler: entry.Handler, channel: int, number: int, body: bytes, started: int, max_bytes: int
+    handler: Handler, channel: int, number: int, body: bytes, started: int, max_bytes: int
 ) -> tuple[int, bytes, int]:
     """One request: call the handler, flush what it printed; RESULT or FAILED, its body, and when it ended.
 
     An answer that comes piece by piece has gone out by then."""
-    global current_request
     kind = RESULT
-    current_request = body[:16]
+    request = current_request.number = body[:16]
     try:
         deadline = started + int.from_bytes(body[16:24], "little")  # protocol.INVOCATION
         if body[24:28] == NO_DETAILS:
-            result = handler.call(body[28:], current_request, deadline)
+            result = handler.call(body[28:], request, deadline)
             if type(result) is not bytes:
                 result = pour(result, channel, number)
         else:
@@ -192,7 +188,7 @@ def answer(
     return kind, result, ended
 
 
-def answer_told(handler: entry.Handler, channel: int, number: int, body: bytes, deadline: int) -> bytes:
+def answer_told(handler: Handler, channel: int, number: int, body: bytes, deadline: int) -> bytes:
     """Call the handler with what is told beside its event (`zygote.details`); the answer, empty if it has gone out."""
     from zygote import details
 

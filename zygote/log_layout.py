@@ -14,6 +14,8 @@ import sys
 import time
 import traceback
 
+from zygote import current_request
+
 LAYOUT = "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"
 MOMENT = "%Y-%m-%dT%H:%M:%S"
 LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
@@ -58,9 +60,7 @@ class JsonFormatter(logging.Formatter):
 
 def request_id() -> str:
     """Of the request that is answered, or of the last one."""
-    from zygote import handler_server
-
-    digits = handler_server.current_request.hex()
+    digits = current_request.number.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 

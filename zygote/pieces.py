@@ -10,7 +10,7 @@ status and headers of an answer that streams: then that is the head and no piece
 
 from __future__ import annotations
 
-from zygote.entry import encode_answer
+from zygote.event_json import encode_answer
 from zygote.outlet import ClientGone, Outlet
 
 TYPE_CHECKING = False

@@ -18,7 +18,8 @@ import os
 import sys
 import time
 
-from zygote import entry, errors, initscript_link
+from zygote import errors, initscript_link
+from zygote.handler import Context, Handler, shared_context
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ runpy.run_module("awslambdaric", run_name="__main__", alter_sys=True)
 READY, ANSWER, ERROR, EXIT = range(4)
 
 
-class Program(entry.Handler):
+class Program(Handler):
     """A handler that is a process of its own."""
 
     def __init__(self, function: dict) -> None:
@@ -57,7 +58,7 @@ class Program(entry.Handler):
         import threading
         from queue import SimpleQueue
 
-        self._shared = entry.shared_context(function)
+        self._shared = shared_context(function)
         self._outcomes: SimpleQueue[tuple[int, Any]] = SimpleQueue()
         self._events: SimpleQueue[tuple[dict[str, str], bytes]] = SimpleQueue()
         self._current = ""
@@ -74,7 +75,7 @@ class Program(entry.Handler):
 
     def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> bytes:
         """One event; as of a handler. Raises: errors.Told, for what the program reports; SystemExit when it has ended."""
-        context = entry.Context(self._shared, request, deadline_ns)
+        context = Context(self._shared, request, deadline_ns)
         self._current = context.aws_request_id
         until_ms = int(time.time() * 1000) + context.get_remaining_time_in_millis()
         headers = {

@@ -14,7 +14,8 @@ from wsgiref.validate import validator
 import pytest
 
 from zygote import protocol
-from zygote.apps import App, NotHttp, Request, kind_of, open_app
+from zygote.app_kinds import kind_of, open_app
+from zygote.apps import App, NotHttp, Request
 from zygote.outlet import Outlet
 from zygote.pieces import Pieces
 from zygote.protocol import CHUNK, GONE, HEAD, FrameDecoder, ProtocolError

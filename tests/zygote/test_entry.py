@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from zygote import entry, errors
+from zygote import entry, errors, event_json
+from zygote import handler as handlers
 
 _modules = itertools.count()
-Load = Callable[..., entry.Handler]
+Load = Callable[..., handlers.Handler]
 
 
 @pytest.fixture
 def load(directory: Path) -> Load:
     """Load a handler from source."""
 
-    def load(source: str, attribute: str = "handler", *, entry_file: bool = False) -> entry.Handler:
+    def load(source: str, attribute: str = "handler", *, entry_file: bool = False) -> handlers.Handler:
         name = f"sockd_test_module_{next(_modules)}"
         (directory / f"{name}.py").write_text(source)
         function = {
@@ -37,7 +38,7 @@ def load(directory: Path) -> Load:
     return load
 
 
-def call(handler: entry.Handler, event: bytes = b'{"a": 1}') -> Any:
+def call(handler: handlers.Handler, event: bytes = b'{"a": 1}') -> Any:
     return json.loads(handler.call(event, bytes(range(16)), time.monotonic_ns() + 900 * 10**9))
 
 
@@ -84,13 +85,13 @@ def wrapping(*args: Any, **kwargs: Any) -> Any:
     ],
 )
 def test_a_signature_is_read(function: Any, expected: tuple[int, bool]) -> None:
-    assert entry.signature(function, "m:f") == expected
+    assert handlers.signature(function, "m:f") == expected
 
 
 @pytest.mark.parametrize("function", [lambda: 1, lambda a, b, c: a, lambda *, event: event, 5, None, "text"])
 def test_what_takes_no_event_is_no_handler(function: Any) -> None:
     with pytest.raises(errors.HandlerNotFound, match=r"^m:f "):
-        entry.signature(function, "m:f")
+        handlers.signature(function, "m:f")
 
 
 def test_an_event_goes_in_and_an_answer_comes_out(load: Load) -> None:
@@ -120,7 +121,7 @@ def test_the_context_is_awss(load: Load) -> None:
 
 
 def test_time_left_is_never_negative() -> None:
-    context = entry.Context({}, bytes(16), time.monotonic_ns() - 10**9)
+    context = handlers.Context({}, bytes(16), time.monotonic_ns() - 10**9)
     assert context.get_remaining_time_in_millis() == 0
 
 
@@ -155,7 +156,7 @@ def test_what_nests_too_deep_is_a_marshal_error(load: Load) -> None:
 @pytest.mark.parametrize("event", [b"", b"{", b"nope", b"\xff", b"[" * 100_000, b'"' + b"9" * 10])
 def test_what_is_not_json_is_an_invalid_event(event: bytes) -> None:
     with pytest.raises(errors.InvalidEvent, match=r"^Could not parse request body into json: "):
-        entry.parse_event(event)
+        event_json.parse_event(event)
 
 
 def test_a_module_that_is_missing_is_told_from_a_missing_import_inside_it(directory: Path) -> None:
