@@ -41,7 +41,7 @@ def test_the_fix_of_a_timeout_changes_the_setting_and_not_the_code(daemon: Runni
         "long", "import select\ndef f(event):\n    select.select([], [], [], event)\n    return 'ok'", timeout_s=0.1
     )
     failed = sockd(daemon, "invoke", "long", "-d", "0.5", cwd=tmp_path)
-    assert failed.returncode == 5 and "fix: sockd config long --timeout S" in failed.stderr
+    assert failed.returncode == 5 and "sockd config long --timeout S" in failed.stderr
     (tmp_path / "f.py").write_text("def f(event): return 'of another directory'")
     changed = sockd(daemon, "config", "long", "--timeout", "5", "--memory", "256", "--json", cwd=tmp_path)
     told = json.loads(changed.stdout)
