@@ -17,7 +17,7 @@ FAILING = """
 [zygote]
 import_deadline_s = 1.0
 canary_deadline_s = 1.0
-memory_mb = 96
+memory_mb = 1024
 spares = 0
 [sandbox]
 spawn_deadline_s = 0.75
