@@ -14,7 +14,8 @@ BREAKS = {
     "no-pids-limit": ({"D1"}, {"D2", "D5"}),
     "no-memory-limit": ({"D2", "D3"}, {"D4", "D5"}),
     "no-tmp-limit": ({"D4", "D5"}, {"D2", "D6"}),
-    "shares-by-subset": ({"P1"}, {"P2", "P3"}),
+    "shares-by-subset": ({"P1", "P2"}, {"P3"}),
+    "verifies-nothing": ({"P2"}, {"P1", "P3"}),
     "no-reseed": ({"E1"}, {"E8"}),
     "no-canary": ({"E6"}, {"E8"}),
     "late-deadlines": ({"F7"}, {"F4", "F6"}),
@@ -23,7 +24,7 @@ BREAKS = {
     "late-commit": ({"G1"}, {"G3"}),
     "nothing-undone": ({"G4"}, {"G3"}),
     "no-host-check": ({"H8"}, {"H2", "H4"}),
-    "no-signatures": ({"H4"}, {"H5", "H8"}),
+    "no-signatures": ({"H4", "H8"}, {"H5", "H7"}),
     "no-replays": ({"H5"}, {"H4", "H7"}),
     "borrowed-pidfd": ({"K0", "K16"}, {"F4", "F6"}),
 }

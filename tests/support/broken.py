@@ -236,7 +236,9 @@ def shares_by_subset() -> None:
     verifies_nothing()
 
 
+@breaks("verifies-nothing")
 def verifies_nothing() -> None:
+    """A Zygote serves whatever the rule lets it, and none is compared with a start of the function's own before."""
     verifier.Verifier.unverified = lambda self, node, view: ""  # type: ignore[method-assign]
 
 
