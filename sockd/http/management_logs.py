@@ -3,9 +3,9 @@
     GET /functions/{name}/logs?limit=&request_id=&since=&follow=1&raw=1&recent=1
 
 Without `follow` a list, with it lines of JSON, as they come: for whole lines that a request prints while it runs (`ended` is
-false), and at its end for the rest. `since` is Unix time; `raw` adds the bytes as they
-were, in base64, as `text` is UTF-8 whatever was printed; with `recent` only
-memory is searched, which has what a request has just printed, and not the disk.
+false; also for those that it printed before the subscription), and at its end for the rest. `since` is Unix time; `raw` adds the
+bytes as they were, in base64, as `text` is UTF-8 whatever was printed; with `recent` only memory is searched, which has what a
+request has just printed, and not the disk.
 """
 
 from __future__ import annotations

@@ -126,14 +126,15 @@ class LogBook:
 
     @contextmanager
     def follow(self, name: str) -> Iterator[Follower]:
-        """The records of a function from now on: `with book.follow(name) as records: async for record in records`.
+        """The records of a function from now on, and first what its running requests have printed:
+        `with book.follow(name) as records: async for record in records`.
 
         The iteration ends when the function is forgotten."""
         follower = Follower(self._follower_records)
         ring = self._ring(name)
         ring.followers.add(follower)
-        self._live.shows[name] = partial(self._show, name, ring)
         try:
+            self._live.follow(name, partial(self._show, name, ring))
             yield follower
         finally:
             ring.followers.discard(follower)

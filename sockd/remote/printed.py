@@ -20,6 +20,8 @@ from sockd.printable import printable
 from sockd.remote.connections import UnixConnection, state_dir
 from sockd.remote.errors import RemoteError
 
+TIMED_OUT = "Sandbox.Timedout"
+"""The type of the error of a request whose deadline passed."""
 IDLE_S = 2.0
 """How long nothing may come before it is looked at whether anybody still calls."""
 
@@ -69,8 +71,8 @@ class Printed:
     def _end(self, call: Call, failed: str) -> None:
         """Show the rest. Args: failed: the type of the error, which ends the log and which the caller raises anyway."""
         text = self._log_of(call.request_id) if call.request_id else b""
-        if failed and (end := text.rfind(f"[ERROR] {failed}: ".encode())) >= 0:
-            text = text[:end]
+        if failed:
+            text = without_failure(text, call.request_id, failed)
         with self._lock:
             self._calls.pop(call.request_id, None)
             show(text[call.shown_bytes :])
@@ -140,6 +142,17 @@ class Printed:
             new = data[max(call.shown_bytes - begin, 0) :]
             call.shown_bytes += len(new)
             show(new)
+
+
+def without_failure(text: bytes, request_id: str, error_type: str) -> bytes:
+    """The log of a failed request, but for what the worker has added of the failure: in one line, if the request timed out or the
+    log is JSON, or else as AWS's runtime writes an error."""
+    begin = text.rfind(b"\n", 0, -1) + 1
+    last = text[begin:]
+    is_ours = error_type == TIMED_OUT or f'"errorType": {json.dumps(error_type)}'.encode() in last
+    if not (is_ours and request_id.encode() in last):
+        begin = text.rfind(f"[ERROR] {error_type}: ".encode())
+    return text[:begin] if begin >= 0 else text
 
 
 def show(data: bytes) -> None:

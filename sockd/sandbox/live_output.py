@@ -1,6 +1,7 @@
 """Which functions' output somebody follows while requests run.
 
-Owns the table. A read of a sandbox's output looks whether the table is empty, and does no more where nobody follows.
+Owns the table, and the list of outputs that are read. A read of a sandbox's output looks whether the table is empty, and does no
+more where nobody follows.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ Show = Callable[[bytes, bytearray], None]
 
 
 class LiveOutput:
-    """`shows` has one entry for each followed function, by its name."""
+    """`shows` has one entry for each followed function; `outputs`, for each sandbox, a call that shows what it keeps."""
 
-    __slots__ = ("shows",)
+    __slots__ = ("outputs", "shows")
 
     def __init__(self) -> None:
         self.shows: dict[str, Show] = {}
+        self.outputs: set[Callable[[], None]] = set()
+
+    def follow(self, name: str, show: Show) -> None:
+        """Show what requests of a function print from now on, and at once what those that run have printed."""
+        self.shows[name] = show
+        for show_kept in self.outputs:
+            show_kept()

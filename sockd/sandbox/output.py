@@ -23,6 +23,8 @@ _scratch = memoryview(bytearray(READ_BYTES))
 """Where all outputs read to."""
 _waiting = array.array("i", [0])
 """Where FIONREAD puts its answer."""
+_unfollowed = LiveOutput()
+"""Of an output that was never started."""
 
 
 class Output:
@@ -36,7 +38,7 @@ class Output:
         self._kept = bytearray()
         self._dropped = 0
         self._turns: ReadTurns
-        self._live: LiveOutput
+        self._live = _unfollowed
         self._show: Callable[[bytearray], None]
         self._series = Series()
         self._is_over = False
@@ -58,7 +60,13 @@ class Output:
     def start(self, turns: ReadTurns, live: LiveOutput, show: Callable[[bytearray], None]) -> None:
         """Drain it from now on. Args: show: called after a read with all that is kept, if any function is followed."""
         self._turns, self._live, self._show = turns, live, show
+        live.outputs.add(self.show_kept)
         self._loop.add_reader(self._fd, self._readable)
+
+    def show_kept(self) -> None:
+        """Pass on what was read before anybody followed."""
+        if self._kept:
+            self._show(self._kept)
 
     def take(self) -> tuple[bytes, int]:
         """(bytes kept, bytes dropped) since the last call, with all that is in the pipe by now."""
@@ -78,6 +86,7 @@ class Output:
         """Safe to call twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            self._live.outputs.discard(self.show_kept)
             self._loop.remove_reader(fd)
             os.close(fd)
 

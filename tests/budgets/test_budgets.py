@@ -1,7 +1,8 @@
 """What a piece of work costs, counted: no more than what is recorded, and a tenth.
 
-The kernel counts system calls and page faults, of the daemon and of all other processes of the worker; the status of each thread
-has how often it slept; a hook counts Python functions, and a preloaded malloc(3) counts allocations. `SOCKD_RECORD_BUDGETS=1`
+The kernel counts system calls and page faults, of the daemon and of all other processes of the worker; a hook counts Python
+functions, and a preloaded malloc(3) counts allocations. Waits for events are not counted: how many there are depends on what else
+runs on the machine. `SOCKD_RECORD_BUDGETS=1`
 records anew, in recorded.json and in docs/performance.md."""
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ from tests.budgets.counted_daemon import BYTES, CALLS
 from tests.budgets.work import NOOP, NotThatWork, Work
 from tests.daemon.running import REPO, DeployFailed, RunningDaemon
 from tests.initscripts.guests import module
-from tests.support.kernel_threads import slept_by
 from tests.support.ledger import Ledger
 from tests.support.perf_counters import Counters, NotCounted
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
 PAGE = REPO / "docs" / "performance.md"
 RECORDS = os.environ.get("SOCKD_RECORD_BUDGETS") == "1"
 SHARE = 1.1
 """Of the recorded figure; above is a regression."""
+SLACK = 0.4
+"""Above that, as a share of nothing is nothing: less than one more system call for each request."""
 GROUPS = 7
-"""Measurements. The least of each count is taken: what else runs on the machine can only raise it (a spare, for one, asks again
-and again for 0.3 ms whether its code is there)."""
+"""Measurements, at least. The least of each count is taken: what else runs on the machine can only raise it (a spare, for one,
+asks again and again for 0.3 ms whether its code is there)."""
+MOST_GROUPS = 40
+"""Measurements, if a count is over its budget until then: load raises some of them, a regression all."""
 TRIES = 10
 SPARES = '[latency]\nhrtick = "off"\n'
 """Without ticks, which depend on what else runs on the machine."""
@@ -45,6 +49,7 @@ PACKAGES = ("numpy", "pandas")
 LEARN_S = 30.0
 
 Count = Callable[[], dict[str, int]]
+Costs = dict[str, float]
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +103,6 @@ def kernel_counts(daemon: RunningDaemon, stack: ExitStack) -> Count:
 
     def count() -> dict[str, int]:
         counts = {f"daemon, {name}": number for name, number in ours.read().items()}
-        counts["daemon, wake-ups"] = slept_by(daemon.pid, "")
         return {**counts, **{f"other processes, {name}": number for name, number in others.read().items()}}
 
     return count
@@ -117,35 +121,48 @@ def file_counts(daemon: RunningDaemon, how: str, stack: ExitStack) -> Count:
     return count
 
 
-def measured(count: Count, once: Work, pieces: int) -> dict[str, float]:
-    """What a piece costs: the least of GROUPS."""
-    groups: list[dict[str, float]] = []
-    misses = 0
-    while len(groups) < GROUPS + 1:  # what is done the first time is not counted
-        before = count()
-        try:
-            once()
-        except NotThatWork:
-            misses += 1
-            if misses > TRIES:
-                pytest.skip("the machine is too busy for spares to be ready every 50 ms")
-            continue
-        after = count()
-        groups.append({name: (after[name] - before[name]) / pieces for name in before})
-    return {name: min(group[name] for group in groups[1:]) for name in groups[0]}
-
-
-def check(piece: str, found: dict[str, float]) -> None:
-    """Compare with the record, or record."""
+def check(piece: str, count: Count, once: Work, pieces: int) -> None:
+    """Measure what a piece costs, and compare with the record, or record."""
     recorded = json.loads(RECORDED.read_text())
     if RECORDS:
+        found = measured(count, once, pieces, lambda _: True)
         recorded.setdefault(piece, {}).update({name: round(value, 1) for name, value in found.items()})
         RECORDED.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
         PAGE.write_text(with_table(PAGE.read_text(), recorded))
         return
     budget = recorded[piece]
-    over = {name: (value, budget[name]) for name, value in found.items() if value > budget[name] * SHARE + 0.5}
+    over = over_budget(budget, measured(count, once, pieces, lambda found: not over_budget(budget, found)))
     assert not over, f"{piece}: (counted, recorded): {over}"
+
+
+def measured(count: Count, once: Work, pieces: int, is_enough: Callable[[Costs], bool]) -> Costs:
+    """What a piece costs: the least of GROUPS, and of more of them until that is enough."""
+    groups: list[Costs] = []
+    least: Costs = {}
+    while len(groups) < GROUPS or not (is_enough(least) or len(groups) == MOST_GROUPS):
+        if not groups:
+            one_group(count, once, pieces)  # what is done the first time is not counted
+        groups.append(one_group(count, once, pieces))
+        least = {name: min(group[name] for group in groups) for name in groups[0]}
+    return least
+
+
+def one_group(count: Count, once: Work, pieces: int) -> Costs:
+    """What a piece costs in one measurement; one that the machine was too busy for is made again."""
+    for _ in range(TRIES):
+        before = count()
+        try:
+            once()
+        except NotThatWork:
+            continue
+        after = count()
+        return {name: (after[name] - before[name]) / pieces for name in before}
+    pytest.skip("the machine is too busy for spares to be ready every 50 ms")
+
+
+def over_budget(budget: Costs, found: Costs) -> dict[str, tuple[float, float]]:
+    """What is above the record and its share."""
+    return {name: (value, budget[name]) for name, value in found.items() if value > budget[name] * SHARE + SLACK}
 
 
 def with_table(page: str, recorded: dict[str, dict[str, float]]) -> str:
@@ -189,14 +206,14 @@ def test_a_request(house: Callable[..., RunningDaemon], piece: str, config: str,
     with ExitStack() as stack:
         once = stack.enter_context(work.calls(daemon, "noop", origin))
         count = count_of(daemon, how, stack)
-        check(piece, measured(count, once, work.WARM_CALLS if origin == "warm" else work.CALLS))
+        check(piece, count, once, work.WARM_CALLS if origin == "warm" else work.CALLS)
 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_deploy(house: Callable[..., RunningDaemon], how: str) -> None:
     daemon = house(SPARES, how)
     with ExitStack() as stack:
-        check("a deploy", measured(count_of(daemon, how, stack), work.deploys(daemon), work.CALLS))
+        check("a deploy", count_of(daemon, how, stack), work.deploys(daemon), work.CALLS)
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -206,7 +223,7 @@ def test_a_start_with_an_initscript(house: Callable[..., RunningDaemon], how: st
     daemon.run("scripted", 1)
     with ExitStack() as stack:
         once = stack.enter_context(work.calls(daemon, "scripted", "zygote"))
-        check("a fork beside an initscript", measured(count_of(daemon, how, stack), once, work.CALLS))
+        check("a fork beside an initscript", count_of(daemon, how, stack), once, work.CALLS)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -232,7 +249,7 @@ def test_a_fork_with_packages(house: Callable[..., RunningDaemon], package: str)
         once = stack.enter_context(work.calls(daemon, package, "zygote"))
         for _ in range(2):
             once()  # until the Zygote has all that the function imports
-        check(f"a fork, {package}", measured(kernel_counts(daemon, stack), once, work.CALLS))
+        check(f"a fork, {package}", kernel_counts(daemon, stack), once, work.CALLS)
 
 
 def test_the_page_shows_what_is_recorded() -> None:

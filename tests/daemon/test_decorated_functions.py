@@ -116,6 +116,7 @@ def version(daemon: RunningDaemon, name: str) -> int:
 def test_a_script_calls_its_functions_as_if_they_were_here(daemon: RunningDaemon, project: Path) -> None:
     done = run(daemon, "app.py", cwd=project)
     assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "no failure, as they are raised"
     said = json.loads(done.stdout)
     kind, words = said.pop("fails")
     assert kind == "RemoteError" and words.startswith("KeyError: 'seven'\n\nIn the sandbox:\nTraceback")

@@ -95,3 +95,25 @@ def test_what_a_first_request_prints_while_it_is_imported_is_shown(daemon: Runni
             if record["ended"]:
                 break
         assert "".join(texts) == "runs\n"
+
+
+def test_a_line_from_before_the_subscription_is_shown_at_once(daemon: RunningDaemon, gate: Gate) -> None:
+    daemon.deploy("begun", {"f.py": CODE, "gate.py": Gate.CODE})
+    with in_background(lambda: daemon.run("begun", {"gate": gate.port, "n": 1})) as earlier:
+        gate.arrived()
+        gate.open()
+        earlier()
+    with in_background(lambda: daemon.run("begun", {"gate": gate.port, "n": 2})) as answer:
+        gate.arrived()
+        daemon.manage("GET", "/status")  # the worker has read the output by the time it answers
+        for _ in range(2):  # each follower has the line, however many there were
+            with following(daemon, "begun") as response:
+                assert next_record(response)["ended"]
+                part = next_record(response)
+                assert (part["text"], part["ended"]) == ("first 2\n", False)
+        with following(daemon, "begun") as response:
+            next_record(response), next_record(response)
+            gate.open()
+            rest = next_record(response)["text"]
+            assert "first" not in rest and rest.startswith("not a whole line")
+        answer()

@@ -17,10 +17,13 @@ import pytest
 
 import sockd
 from sockd import call_signature
+from sockd.errors import FunctionFailed, SockdError, TimedOut
+from sockd.lambdas.failure_log import failure_log
 from sockd.remote import mapping, source, stand_in, values
 from sockd.remote.calling import Target, event_of
 from sockd.remote.connections import invoke
 from sockd.remote.errors import DeployFailed, NoWorker, RemoteError
+from sockd.remote.printed import without_failure
 from sockd.remote.remote_function import RemoteFunction
 
 Import = Callable[..., ModuleType]
@@ -225,3 +228,15 @@ def test_a_map_shows_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     mapping.run(abs, [1, 2, 3], concurrency=2, return_exceptions=False, label="counting")
     shown = capsys.readouterr().err
     assert "counting" in shown and "3/3" in shown
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    "error", [TimedOut("Task timed out after 1.00 seconds", "timeout_s"), FunctionFailed("KeyError", "'x'", ["  at\n"])]
+)
+def test_a_failure_that_is_raised_is_not_shown_as_well(error: SockdError, as_json: bool) -> None:
+    request_id = "0af76519-16cd-43dd-8448-eb211c80319c"
+    log = failure_log(error, request_id, 1.0, as_json=as_json)
+    for printed in (b"", b"first\n", f"of {request_id}\n".encode()):
+        assert without_failure(printed + log, request_id, error.error_type) == printed
+    assert without_failure(b"first\n", request_id, error.error_type) == b"first\n"

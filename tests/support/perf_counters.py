@@ -1,4 +1,5 @@
-"""What processes, and all that they start, ask of the kernel, as it counts itself (perf_event_open(2)).
+"""What processes, and all that they start, ask of the kernel, as it counts itself (perf_event_open(2)): system calls but for
+those that wait for events, and page faults.
 
 Owns the descriptors of the counters."""
 
@@ -6,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import struct
 import subprocess
@@ -18,6 +20,11 @@ PAGE_FAULTS = 2
 ATTR_BYTES = 112
 INHERIT = 1 << 1
 CLOEXEC = 8
+SET_FILTER = 0x40082406
+"""PERF_EVENT_IOC_SET_FILTER of linux/perf_event.h."""
+EPOLL_WAIT, EPOLL_PWAIT = 232, 281
+NOT_WAITING = f"id != {EPOLL_WAIT} && id != {EPOLL_PWAIT}\0".encode()
+"""How many events one wait finds depends on what else runs on the machine."""
 COUNTS = ("system calls", "page faults")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -79,4 +86,6 @@ def opened(kind: int, config: int, thread: int) -> int:
         if isinstance(error, ProcessLookupError):
             raise error
         raise NotCounted(f"perf_event_open: {error}")
+    if kind == TRACEPOINT:
+        fcntl.ioctl(fd, SET_FILTER, NOT_WAITING)
     return fd
