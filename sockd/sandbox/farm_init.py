@@ -9,6 +9,7 @@ SIGCHLD, so the kernel reaps whatever is orphaned in the farm. The launcher goes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -80,7 +81,7 @@ def serve(control: socket.socket) -> None:
         message = protocol.decode_control(data)
         given: tuple[int, ...] = (procfs,) if message["op"] == "ready" else ()
         if message["op"] == "exec":
-            given = (os.pidfd_open(exec_zygote(message, fds, null)),)
+            given = (exec_zygote(message, fds, null),)
             fds.extend(given)
         linux.send(control, protocol.encode_control({"op": "done", "id": message["id"]}), given)
         for fd in fds:
@@ -88,13 +89,17 @@ def serve(control: socket.socket) -> None:
 
 
 def exec_zygote(message: dict[str, Any], fds: list[int], null: int) -> int:
-    """Spawn a root Zygote with its control socket and cgroups; it closes all else itself. Returns its pid."""
+    """Spawn a root Zygote with its control socket and cgroups; it closes all else itself. Returns its pidfd."""
     for fd in fds:
         os.set_inheritable(fd, True)
     control, *procs = fds
     arguments = [*message["command"], str(control), ",".join(map(str, procs)), ",".join(message["filters"])]
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
-    return os.posix_spawn(arguments[0], arguments, environment.OF_EXEC | environment.OF_LOADING, file_actions=actions)
+    env = environment.OF_EXEC | environment.OF_LOADING
+    while True:
+        pid = os.posix_spawn(arguments[0], arguments, env, file_actions=actions)
+        with contextlib.suppress(ProcessLookupError):  # killed at once, and reaped, as SIGCHLD is ignored: the next one
+            return os.pidfd_open(pid)
 
 
 if __name__ == "__main__":
