@@ -24,6 +24,8 @@ from zygote import linux, protocol
 
 KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
 """What farm init keeps for the root Zygotes that it execs: they write id maps."""
+TRIES = 3
+"""How often a root Zygote is spawned that is killed before it has a pidfd."""
 RELEASE = b"release"
 """Said when whoever has sent trees has closed its own fds of them: the next close is the last."""
 
@@ -96,10 +98,11 @@ def exec_zygote(message: dict[str, Any], fds: list[int], null: int) -> int:
     arguments = [*message["command"], str(control), ",".join(map(str, procs)), ",".join(message["filters"])]
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
     env = environment.OF_EXEC | environment.OF_LOADING
-    while True:
+    for _ in range(TRIES):
         pid = os.posix_spawn(arguments[0], arguments, env, file_actions=actions)
         with contextlib.suppress(ProcessLookupError):  # killed at once, and reaped, as SIGCHLD is ignored: the next one
             return os.pidfd_open(pid)
+    raise ProcessLookupError(f"{TRIES} root Zygotes ended before they could be watched")
 
 
 if __name__ == "__main__":
