@@ -132,6 +132,8 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of its initscript's module; empty: it has none."""
     source: str = ""
     """FILE:FUNCTION of a decorated function; empty: it was deployed from a directory or zip."""
+    run: str | None = None
+    """Who may call it at /run: open, keys or off; None: as the worker's `http.run` says."""
     call_key_id: str = ""
     """Names the key that its deployer's calls are signed with."""
     code_bytes: int

@@ -55,7 +55,27 @@ class JsonFormatter(logging.Formatter):
             fields["errorType"], fields["errorMessage"] = kind.__name__, str(error)
             fields["location"] = f"{record.pathname}:{record.funcName}:{record.lineno}"
         extra = {name: value for name, value in record.__dict__.items() if name not in OWN_FIELDS}
-        return json.dumps({**extra, **fields}, ensure_ascii=False, default=str)
+        try:
+            return json.dumps({**extra, **fields}, ensure_ascii=False, default=str, allow_nan=False)
+        except Exception:  # the values are the function's: NaN, keys that are tuples, a list in itself, any __str__
+            extra = {name: encodable(value) for name, value in extra.items()}
+            return json.dumps({**extra, **fields}, ensure_ascii=False)
+
+
+def encodable(value: object) -> object:
+    """The value as JSON has it, or its text."""
+    try:
+        return json.loads(json.dumps(value, default=str, allow_nan=False))
+    except Exception:
+        return text_of(value)
+
+
+def text_of(value: object) -> str:
+    """Its text, also where that cannot be made."""
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<its text cannot be made: {type(error).__name__}>"
 
 
 def request_id() -> str:

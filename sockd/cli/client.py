@@ -134,9 +134,10 @@ class Management:
     def call(self, method: str, *path: str, body: bytes | None = None, query: Query = NO_QUERY) -> Any:
         """Any method, as parsed JSON. Raises: Failure."""
         reply = self.exchange(method, *path, body=body, query=query)
+        answer = self._parsed(reply.status, reply.body)
         if reply.status != 200:
-            raise self.failure(reply.status, _error(reply.body), path)
-        return json.loads(reply.body)
+            raise self.failure(reply.status, answer, path)
+        return answer
 
     def exchange(
         self,
@@ -163,7 +164,7 @@ class Management:
             connection.request(method, self._target(path, query), body, self._headers(headers))
             response = connection.getresponse()
             if response.status != 200:
-                raise self.failure(response.status, _error(response.read()), path)
+                raise self.failure(response.status, self._parsed(response.status, response.read()), path)
             for line in response:
                 message: dict[str, Any] = json.loads(line)
                 if "error" in message:
@@ -189,9 +190,18 @@ class Management:
         """Raises: Failure, unless there is a function of this name."""
         self.get("functions", name.partition(":")[0])
 
+    def _parsed(self, status: int, body: bytes) -> Any:
+        try:
+            answer = json.loads(body)
+            if status == 200 or isinstance(answer, dict):
+                return answer
+        except ValueError:  # a page of the worker's public port, or a proxy's
+            pass
+        raise no_door(self._worker.url if self._worker else str(self._socket), status)
+
     def _names(self) -> list[str]:
         reply = self.exchange("GET", "functions")  # which a key may not see
-        return [function["name"] for function in json.loads(reply.body)] if reply.status == 200 else []
+        return [function["name"] for function in self._parsed(200, reply.body)] if reply.status == 200 else []
 
     def _target(self, path: tuple[str, ...], query: Query) -> str:
         return (self._worker.prefix if self._worker is not None else "") + _target(path, query)
@@ -221,6 +231,12 @@ class Management:
         if self._worker is not None:
             return self._worker.connection()
         return UnixConnection(self._socket, patience=patience())
+
+
+def no_door(where: str, status: int) -> Failure:
+    """Something answers there that is no worker's management door."""
+    why = f"status {status}; is this where its management.listen is published?"
+    return Failure(f"{where} does not answer as a worker's management door does", why=why)
 
 
 def _managing_group(path: Path) -> str:
@@ -264,11 +280,3 @@ def _target(path: tuple[str, ...], query: Query) -> str:
 def quoted(text: str, safe: str = "") -> str:
     """A text as it is in a URL; the worker refuses bytes that are no UTF-8."""
     return quote(text, safe=safe, errors="surrogateescape")
-
-
-def _error(body: bytes) -> dict[str, Any]:
-    try:
-        error = json.loads(body)
-    except ValueError:
-        return {"errorMessage": body[:500].decode(errors="replace")}
-    return error if isinstance(error, dict) else {"errorMessage": str(error)}

@@ -32,7 +32,7 @@ def config(name: str, state_dir: Path, as_json: bool, **options: Any) -> None:
         print_json(function)
         return
     print_table(
-        ("name", "v", "timeout", "memory", "at once"),
+        ("name", "v", "timeout", "memory", "at once", "run"),
         [
             (
                 name,
@@ -40,6 +40,7 @@ def config(name: str, state_dir: Path, as_json: bool, **options: Any) -> None:
                 f"{function['timeout_s']:g} s",
                 f"{function['memory_mb']} MB",
                 str(function["concurrency"]),
+                function.get("run") or "as http.run",
             )
         ],
     )

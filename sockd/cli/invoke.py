@@ -28,6 +28,8 @@ from sockd.cli.output import (
     write_result,
 )
 
+_REFUSED = frozenset({401, 403, 405, 429})
+"""Statuses of requests that were not run, so that nothing of them is in the log."""
 NOT_JSON = "InvalidRequestContentException"
 
 
@@ -186,7 +188,8 @@ def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
             "the event is not JSON", why=message, fix=f"sockd invoke {name} -d '{{\"key\": 1}}'", exit_code=USAGE
         )
     fixes = {NOT_FOUND: "sockd ls", TIMED_OUT: f"sockd config {name} {option} S"}
-    fix = fixes.get(exit_code, f"sockd logs {name} --request {error.get('requestId')}")
+    logs = "" if reply.status in _REFUSED else f"sockd logs {name} --request {error.get('requestId')}"
+    fix = fixes.get(exit_code, logs)
     raise Failure(f"{kind}: {message}", fix=fix, exit_code=exit_code)
 
 

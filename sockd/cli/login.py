@@ -10,6 +10,7 @@ from contextlib import closing
 
 import click
 
+from sockd.cli.client import no_door
 from sockd.cli.output import NOT_FOUND, UNREACHABLE, USAGE, Failure, echo
 from sockd.remote.workers import (
     KEY_VARIABLE,
@@ -97,8 +98,9 @@ def _ask(worker: RemoteWorker) -> dict[str, list[str]]:
             return {"name": said["name"], "may": said["may"], "functions": said["functions"]}
         message = said["errorMessage"]
     except (ValueError, KeyError, TypeError):
-        why = f"status {response.status}; is this where its management.listen is published?"
-        raise Failure(f"{worker.url} does not answer as a worker does", why=why) from None
+        raise no_door(worker.url, response.status) from None
+    if response.status == 404:  # the worker's public port
+        raise no_door(worker.url, response.status)
     raise Failure(
         f"{worker.url} refuses the key", why=str(message), fix="sockd keys add NAME --may deploy (on its host)"
     )

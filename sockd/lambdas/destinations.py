@@ -83,7 +83,8 @@ class Directories:
         path = self._named.get(directory)
         if path is None:
             path = self._own / directory
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._own.mkdir(mode=0o700, parents=True, exist_ok=True)  # parents of a path are made with the umask's mode
+            path.mkdir(mode=0o700, exist_ok=True)
         directory_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _publish(directory_fd, name, content)

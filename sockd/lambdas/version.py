@@ -132,6 +132,7 @@ class Version:
             zygote=config.zygote,
             initscript=record.initscript,
             source=config.source,
+            run=config.run,
             call_key_id=key_id(config.call_key) if config.call_key else "",
             code_bytes=record.code_bytes,
             created_at=record.created_at,

@@ -174,6 +174,29 @@ def test_a_worker_elsewhere(daemon: RunningDaemon, happened: Happened, project: 
     assert refused.returncode == 1 and "revoked" in refused.stderr
 
 
+def test_the_public_port_is_told_from_the_management_door(daemon: RunningDaemon, project: Path, tmp_path: Path) -> None:
+    text = key(daemon, "strayed", "read", "deploy", "invoke")
+    refused = cli("login", daemon.url, home=tmp_path, stdin=text + "\n")
+    assert refused.returncode == 1 and "management.listen" in refused.stderr and "refuses" not in refused.stderr
+    daemon.deploy("near", ECHO)  # with a function, /functions is a page; without one it is the page that says so
+    for command in (("ls",), ("logs", "near"), ("deploy", str(project))):
+        done = cli(*command, home=tmp_path, SOCKD_WORKER=daemon.url, SOCKD_KEY=text)
+        assert done.returncode != 0 and "Traceback" not in done.stderr, done.stderr
+        assert command[0] == "logs" or "management.listen" in done.stderr, done.stderr
+    assert daemon.manage("DELETE", "/keys/strayed").status == 200
+
+
+def test_who_may_call_a_function_is_shown_and_a_refused_call_has_no_log(daemon: RunningDaemon, tmp_path: Path) -> None:
+    daemon.deploy("closed", ECHO)
+    state = ("--state-dir", str(daemon.state))
+    assert "as http.run" in cli("config", "closed", *state, home=tmp_path).stdout
+    assert "keys" in cli("config", "closed", "--run", "keys", *state, home=tmp_path).stdout
+    reader = key(daemon, "looks", "read")
+    refused = cli("invoke", "closed", home=tmp_path, SOCKD_WORKER=managed_at(daemon), SOCKD_KEY=reader)
+    assert refused.returncode == 1 and "AccessDenied" in refused.stderr and "sockd logs" not in refused.stderr
+    assert daemon.manage("DELETE", "/keys/looks").status == 200
+
+
 def follow(home: Path, project: Path, url: str, call: object) -> list[str]:
     """What `sockd logs -f` shows of a call that is made while it runs."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("SOCKD_")}

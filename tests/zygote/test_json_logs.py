@@ -43,6 +43,15 @@ def test_an_exception_and_extras_are_members_and_cannot_take_the_place_of_others
     assert line["requestId"] != "forged" and line["odd"].startswith("<class")
 
 
+def test_a_line_whose_extras_json_cannot_have_is_an_object_with_their_text() -> None:
+    code = "class Odd:\n  def __str__(self): raise ValueError\n"
+    code += "circle = []; circle.append(circle)\n"
+    code += "log.info('x', extra={'nan': float('nan'), 'pairs': {(1, 2): 3}, 'circle': circle, 'odd': Odd(), 'n': [1]})"
+    (line,) = logged(code)
+    assert (line["message"], line["nan"], line["pairs"]) == ("x", "nan", "{(1, 2): 3}")
+    assert (line["circle"], line["n"]) == ("[[...]]", [1]) and "ValueError" in line["odd"]
+
+
 @pytest.mark.parametrize(
     ("level", "count"), [("TRACE", 5), ("DEBUG", 5), ("INFO", 4), ("WARN", 3), ("ERROR", 2), ("FATAL", 1)]
 )

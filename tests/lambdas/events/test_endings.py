@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 
 import msgspec
 import pytest
@@ -48,6 +49,8 @@ async def test_a_record_goes_to_a_directory(house: House) -> None:
         assert record["responsePayload"]["errorMessage"] == "no good"
         assert events.dead() == 0
         assert sorted(path.name for path in (house.path / "directories" / "done").iterdir()) == [f"{good}.json"]
+        for directory in (house.path / "directories", house.path / "directories" / "done"):
+            assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
 async def test_a_record_is_the_event_of_another_function(house: House) -> None:
