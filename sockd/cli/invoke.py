@@ -28,7 +28,7 @@ from sockd.cli.output import (
     write_result,
 )
 
-_REFUSED = frozenset({401, 403, 405, 429})
+_REFUSED = frozenset({401, 403, 405})
 """Statuses of requests that were not run, so that nothing of them is in the log."""
 NOT_JSON = "InvalidRequestContentException"
 
