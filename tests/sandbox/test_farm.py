@@ -7,6 +7,8 @@ import os
 import select
 import signal
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -103,3 +105,38 @@ def test_when_it_has_fallen_behind_all_trees_are_freed_nevertheless(house: House
 
 
 DEPTH = 3000
+
+
+SPAWN = """
+import os, select, signal, sys
+from sockd.sandbox import farm_init
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+open_pidfd, killed = os.pidfd_open, []
+
+def too_late(pid):
+    if len(killed) < int(sys.argv[1]):
+        killed.append(pid)
+        pidfd = open_pidfd(pid)
+        os.kill(pid, signal.SIGKILL)
+        select.select([pidfd], [], [])
+        os.close(pidfd)
+        while os.path.exists(f"/proc/{pid}"):
+            os.sched_yield()
+    return open_pidfd(pid)
+
+os.pidfd_open = too_late
+message = {"command": ["/bin/sh", "-c", "exec sleep 60"], "filters": []}
+pidfd = farm_init.exec_zygote(message, [os.memfd_create("control")], os.open("/dev/null", os.O_RDWR))
+signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+print(len(killed))
+"""
+
+
+@pytest.mark.parametrize(("kills", "is_spawned"), [(0, True), (1, True), (3, False)])
+def test_a_root_zygote_that_is_killed_before_it_is_watched_is_spawned_again(kills: int, is_spawned: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SPAWN, str(kills)], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode == 0) == is_spawned, done.stderr
+    assert done.stdout.split() == ([str(kills)] if is_spawned else [])
+    assert is_spawned or "3 root Zygotes ended before they could be watched" in done.stderr
