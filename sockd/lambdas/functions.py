@@ -352,6 +352,10 @@ class Functions:
     ) -> Version:
         config, handler, closure = await self._deployments.prepare(name, code, overrides, progress)
         self._check_reserve(name, config)
+        if (rule := self.run_rules.get(name)) is not None and config.run != rule:
+            progress(
+                f"/run was {rule!r}, and is {config.run or 'as http.run'!r} from now on: a deploy has its sockd.toml's settings"
+            )
         current = self._live[name].version.record.initscript if name in self._live else ""
         async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
             if not overrides.get(FORCE):

@@ -171,3 +171,12 @@ def test_signed_requests_come_under_any_name(tmp_path: Path, happened: Happened)
     told = [answer.status for answer in (signed, unsigned, invoked, run, keyless)]
     happened(f"signed {told[0]}, others {told[1:]}")
     assert told == [200, 403, 403, 403, 403], signed
+
+
+def test_a_deploy_that_opens_a_closed_function_says_so(tmp_path: Path) -> None:
+    with running(tmp_path / "state", "") as daemon:
+        daemon.deploy("keyed", {"f.py": ECHO, "sockd.toml": 'run = "keys"'})
+        mark = daemon.mark
+        daemon.deploy("keyed", ECHO)
+        daemon.wait_line(r"deploy of keyed: /run was 'keys', and is 'as http.run' from now on", since=mark)
+        assert daemon.run("keyed", 1).json == 1
