@@ -20,11 +20,11 @@ import msgspec
 
 import sockd
 from sockd.cli.main import COMMANDS
-from sockd.cli.output import EXIT_CODES
-from sockd.config import Config
-from sockd.errors import SockdError
+from sockd.code.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, FunctionPackages, InitscriptConfig
+from sockd.console.output import EXIT_CODES
 from sockd.http.aws.routes import TABLE
-from sockd.lambdas.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, FunctionPackages, InitscriptConfig
+from sockd.plain.config import Config
+from sockd.plain.errors import SockdError
 
 PAGES = Path(__file__).with_name("reference")
 ERRORS_AS_JSON = """
@@ -100,6 +100,9 @@ def configuration() -> str:
     return text
 
 
+ROOMS = tuple(f"sockd.{room}" for room in "caches code events functions http images observe registry sandbox".split())
+
+
 def function() -> str:
     """`sockd.toml`."""
     text = "# `sockd.toml`\n\nThe settings of a function, a file beside its code; every key is optional.\n"
@@ -113,7 +116,7 @@ def function() -> str:
 def errors() -> str:
     """Everything that is raised on purpose and that a client can see."""
     for module in pkgutil.walk_packages(sockd.__path__, "sockd."):
-        if module.name.startswith(("sockd.http", "sockd.lambdas", "sockd.caches", "sockd.sandbox")):
+        if module.name.startswith(ROOMS):
             import_module(module.name)
     rows = sorted(
         {

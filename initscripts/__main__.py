@@ -21,13 +21,13 @@ from collections import deque
 import uvloop
 
 from initscripts import wire
-from initscripts.engine import Definition, Engine, set_switch_interval
+from initscripts.engine.engine import Definition, Engine, set_switch_interval
+from initscripts.engine.modules import WASMTIME_VERSION
+from initscripts.engine.run import RunRequest
 from initscripts.errors import WireError
 from initscripts.limits import EngineLimits, parse_limits
-from initscripts.modules import WASMTIME_VERSION
 from initscripts.report import RunReport
 from initscripts.rpc import preload
-from initscripts.run import RunRequest
 from sockd.kernel.event_loop import EventLoop
 
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024

@@ -33,6 +33,8 @@ NEEDED_TO_VERIFY = ("fingerprint", "trial")
 FOR_THOSE_THAT_NEED_THEM = {f"zygote.{name}" for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY)}
 """Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, or is told
 more than its event; in Zygotes with packages; in sandboxes of a verification."""
+HOLD_ROOMS = ("sockd", "sockd.http")
+"""Packages of several rooms: their `__init__.py` is in one of them, and the name alone in none."""
 MODULES_LIMIT = 88
 """A bare interpreter has 23. Counted, not timed: what this costs is `sockd bench cold_start`'s affair."""
 
@@ -51,7 +53,7 @@ class Room:
 @functools.cache
 def rooms() -> list[Room]:
     """The rows of the table: `| L4 | `sockd/sandbox` | ... |`."""
-    rows = re.findall(r"^\| L(\d) \| (.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| L(\d+) \| (.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     return [
         Room(int(level), tuple(name_of(path) for path in re.findall(r"`(.*?)`", modules))) for level, modules in rows
     ]
@@ -60,7 +62,8 @@ def rooms() -> list[Room]:
 def name_of(path: str | Path) -> str:
     """`sockd/http/front.py` as the import system calls it: `sockd.http.front`."""
     name = str(path).removesuffix(".py").replace("/", ".")
-    return name if name == "sockd.__init__" else name.removesuffix(".__init__")
+    package = name.removesuffix(".__init__")
+    return name if package in HOLD_ROOMS else package
 
 
 def product_files() -> list[Path]:
@@ -68,8 +71,8 @@ def product_files() -> list[Path]:
 
 
 def room_of(module: str) -> Room:
-    # The file sockd/__init__.py is a room's member, but `sockd` as a prefix would be in all of them.
-    found = [room for room in rooms() if room.holds("sockd.__init__" if module == "sockd" else module)]
+    member = f"{module}.__init__" if module in HOLD_ROOMS else module
+    found = [room for room in rooms() if room.holds(member)]
     assert len(found) == 1, f"{module} is in {len(found)} rows of the table in ARCHITECTURE.md"
     return found[0]
 

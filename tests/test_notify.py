@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.notify import notify
+from sockd.worker.notify import notify
 
 
 def test_without_systemd_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:

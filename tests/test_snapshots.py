@@ -11,7 +11,7 @@ from sockd.caches.install_cache import PackageSnapshot
 from sockd.caches.refusals import AFTER_DEADLINE_S, Refusals
 from sockd.caches.verifier import Refused
 from sockd.caches.zygote_node import ZygoteNode
-from sockd.snapshots import package_rows, requirement, tree_snapshot
+from sockd.worker.status_views import package_rows, requirement, tree_snapshot
 
 A, B, GONE = "a-1.0-aaaaaaaaaaaa", "b-2.0-bbbbbbbbbbbb", "gone-3.0-cccccccccccc"
 
@@ -41,7 +41,7 @@ def worker(*nodes: ZygoteNode) -> Any:
     differing = [Refused(frozenset({A, B}), (frozenset({A, B}), frozenset()), A, again)]
     return SimpleNamespace(
         tree=SimpleNamespace(nodes=list(nodes)),
-        nursery=SimpleNamespace(refused=refused),
+        learner=SimpleNamespace(refused=refused),
         verifier=SimpleNamespace(refused=lambda: differing),
         packages=Packages(),
         functions=SimpleNamespace(users=lambda key: ("f",) if key == A else ()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sockd.spelling import size, span
+from sockd.plain.spelling import size, span
 
 
 def test_sizes() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sockd.errors import BadConfig
-from sockd.state_dir import StateDir
+from sockd.plain.errors import BadConfig
+from sockd.worker.state_dir import StateDir
 
 
 def test_opening_makes_the_directory_and_its_rooms(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_refused_one_touches_nothing(tmp_path: Path) -> None:
 
 def test_the_lock_goes_with_its_process_however_that_ends(tmp_path: Path) -> None:
     code = (
-        "import os, sys\nfrom pathlib import Path\nfrom sockd.state_dir import StateDir\n"
+        "import os, sys\nfrom pathlib import Path\nfrom sockd.worker.state_dir import StateDir\n"
         "state = StateDir.open(Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen(

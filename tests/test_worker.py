@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sockd.errors import NoCapacity, SandboxFailed
-from sockd.worker import FDS_AT_ONCE, affordable_idle, try_sandbox
+from sockd.plain.errors import NoCapacity, SandboxFailed
+from sockd.worker.worker import FDS_AT_ONCE, affordable_idle, try_sandbox
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,9 @@ async def test_idle_sandboxes_leave_descriptors_to_the_doors(
 
 
 def test_the_table_of_descriptors_need_not_grow_when_a_crowd_comes() -> None:
-    code = "from sockd.worker import raise_open_files; raise_open_files(); print(open('/proc/self/status').read())"
+    code = (
+        "from sockd.worker.worker import raise_open_files; raise_open_files(); print(open('/proc/self/status').read())"
+    )
     status = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     (size,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("FDSize")]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

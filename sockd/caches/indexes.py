@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from sockd.config import PackageConfig
-from sockd.errors import BadFunctionConfig
+from sockd.plain.config import PackageConfig
+from sockd.plain.errors import BadFunctionConfig
 
 PYPI = "https://pypi.org/simple"
 

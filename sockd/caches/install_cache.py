@@ -27,8 +27,8 @@ from sockd.caches.requirements import LINE
 from sockd.caches.resolver import Resolver
 from sockd.caches.single_flight import SingleFlight
 from sockd.caches.uv import BASE_PYTHON, Completed, Uv
-from sockd.config import PackageConfig
-from sockd.errors import BadRequest, InstallFailed, NoSuchPackage, PackagesFailed
+from sockd.plain.config import PackageConfig
+from sockd.plain.errors import BadRequest, InstallFailed, NoSuchPackage, PackagesFailed
 
 Progress = Callable[[str], None]
 """Told one line when something starts or ends that may take long."""

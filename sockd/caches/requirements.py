@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from sockd.errors import ResolveFailed
+from sockd.plain.errors import ResolveFailed
 
 MAX_CHARACTERS = 1 << 20
 """A hundred packages with the hashes of fifty wheels each is 0.4 MB."""

@@ -26,7 +26,7 @@ from sockd.caches.distribution import Closure, Distribution
 from sockd.caches.indexes import without_credentials
 from sockd.caches.requirements import LINE, Requirements, parse
 from sockd.caches.uv import BASE_PYTHON, Uv
-from sockd.errors import PackagesFailed, ResolveFailed
+from sockd.plain.errors import PackagesFailed, ResolveFailed
 
 
 class Wheel(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from sockd.errors import Draining
+from sockd.plain.errors import Draining
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

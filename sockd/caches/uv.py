@@ -24,8 +24,8 @@ from uv import find_uv_bin
 
 from sockd.caches.blocking import in_thread
 from sockd.caches.indexes import secrets_of
-from sockd.errors import PackagesFailed
 from sockd.kernel import oom_score
+from sockd.plain.errors import PackagesFailed
 
 BASE_PYTHON = str(getattr(sys, "_base_executable", None) or sys.executable)
 """The interpreter that sandboxes run: the one under the virtual environment, if the daemon runs in one."""

@@ -35,10 +35,10 @@ from sockd.caches.verification import (
 )
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
-from sockd.config import MB, ZygoteConfig
-from sockd.errors import FunctionFailed, NoCapacity, OutOfMemory, SandboxFailed, TimedOut
+from sockd.images.program import Program
+from sockd.plain.config import MB, ZygoteConfig
+from sockd.plain.errors import FunctionFailed, NoCapacity, OutOfMemory, SandboxFailed, TimedOut
 from sockd.sandbox.control import ZygoteGone
-from sockd.sandbox.program import Program
 from zygote import protocol
 
 MOST_WAITING = 256

@@ -1,7 +1,7 @@
 """The import cache: a tree of Zygotes, from which every sandbox is forked (SOCK 4.3).
 
 Owns the nodes. `start` gives a sandbox forked from the best node there is now; whether a better node is worth making is
-decided and done in the background (`Nursery`), so that no request waits for an import that it could do itself. A node
+decided and done in the background (`ImportLearner`), so that no request waits for an import that it could do itself. A node
 that fails is dropped and the next best serves; the root is exec'd anew. Knows nothing of functions: closures in,
 sandboxes out.
 """
@@ -23,15 +23,15 @@ from sockd.caches.selection import best_node
 from sockd.caches.soundness import ImportView
 from sockd.caches.spare_policy import wanted_spares
 from sockd.caches.zygote_node import ZygoteNode
-from sockd.config import ZygoteConfig
-from sockd.errors import NoCapacity, SandboxFailed, SockdError
+from sockd.images.program import Limits, Program
 from sockd.kernel import pidfds
+from sockd.plain.config import ZygoteConfig
+from sockd.plain.errors import NoCapacity, SandboxFailed, SockdError
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.imported import Imported, ImportRequest
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.parts import Parts
-from sockd.sandbox.program import Limits, Program
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.zygote import Zygote

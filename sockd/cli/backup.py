@@ -19,8 +19,8 @@ from pathlib import Path
 
 import click
 
-from sockd.cli.client import state_dir_option
-from sockd.cli.output import USAGE, Failure, echo, progress
+from sockd.console.client import state_dir_option
+from sockd.console.output import USAGE, Failure, echo, progress
 
 DATABASES = ("registry.sqlite", "events.sqlite")
 BY_DIGEST = {"code": "digest", "initscripts": "initscript"}

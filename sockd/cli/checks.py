@@ -19,15 +19,15 @@ from pathlib import Path
 
 import uv
 
-from initscripts.process import missing
-from sockd.errors import SandboxFailed
+from initscripts.client.process import missing
 from sockd.kernel.cgroups import Hierarchies
 from sockd.kernel.port_guard import PortGuard
 from sockd.kernel.socket_counts import SocketCounts
 from sockd.latency import favordynmods
 from sockd.latency.hrtick import PERIOD_NS, tick_s
-from sockd.own_command import same_as_root
-from sockd.state_dir import open_to_others
+from sockd.plain.errors import SandboxFailed
+from sockd.plain.own_command import same_as_root
+from sockd.worker.state_dir import open_to_others
 
 GB = 1 << 30
 NEEDED_CAPABILITIES = {  # capabilities(7)

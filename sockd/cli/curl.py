@@ -11,9 +11,9 @@ from urllib.parse import quote, urlsplit
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
 from sockd.cli.invoke import payload_of
-from sockd.cli.output import FAILED, UNREACHABLE, USAGE, Failure, say, write_result
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import FAILED, UNREACHABLE, USAGE, Failure, say, write_result
 
 _PIECE_BYTES = 64 * 1024
 _KEPT = "/?&=%:@!$'()*+,;~#"

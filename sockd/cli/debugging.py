@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, Reply
-from sockd.cli.output import say
+from sockd.console.client import Management, Reply
+from sockd.console.output import say
 
 DEBUG_PORT = 5678
 """What debuggers for Python expect."""

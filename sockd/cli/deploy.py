@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.inputs import ARCHIVE_BYTES, MODULE_BYTES, read_file
-from sockd.cli.output import USAGE, Failure, echo, json_option, print_json, progress
-from sockd.own_command import runnable
+from sockd.console.client import Management, state_dir_option
+from sockd.console.inputs import ARCHIVE_BYTES, MODULE_BYTES, read_file
+from sockd.console.output import USAGE, Failure, echo, json_option, print_json, progress
+from sockd.plain.own_command import runnable
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -155,7 +155,7 @@ def _pair(item: str) -> tuple[str, str]:
 
 def packed(source: Path, management: Management) -> bytes:
     """A zip as it is, or a directory as a zip. Raises: Failure."""
-    from sockd.lambdas.packing import pack
+    from sockd.code.packing import pack
 
     if source.is_file():
         return read_file(source, ARCHIVE_BYTES, lambda: int(management.get("status")["limits"]["archive_bytes"]))
@@ -164,7 +164,7 @@ def packed(source: Path, management: Management) -> bytes:
 
 def readable(source: Path, read: Callable[[Path], T]) -> T:
     """What `read` makes of a directory or zip. Raises: Failure, for what cannot be deployed."""
-    from sockd.errors import SockdError
+    from sockd.plain.errors import SockdError
 
     try:
         return read(source)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sockd.cli.client import chosen_worker
-from sockd.cli.output import UNREACHABLE, USAGE, Failure, echo, print_json, progress
+from sockd.console.client import chosen_worker
+from sockd.console.output import UNREACHABLE, USAGE, Failure, echo, print_json, progress
 from sockd.remote.errors import DeployFailed, NoWorker
 from sockd.remote.remote_function import RemoteFunction, found
 from sockd.remote.workers import RemoteWorker

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 import sockd
-from sockd.cli.client import Management
-from sockd.cli.output import Failure, echo, say
+from sockd.console.client import Management
+from sockd.console.output import Failure, echo, say
 
 LOG = "worker.log"
 DEADLINE_S = 120.0

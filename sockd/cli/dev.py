@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
 from sockd.cli.deploy import default_name, readable, result
 from sockd.cli.logs import show_line_by_line
-from sockd.cli.output import Failure, echo, json_option, print_json, say
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import Failure, echo, json_option, print_json, say
 
 SETTLE_MS = 5
 """How long nothing more may change before a save is taken for complete: editors write a file, and then rename it."""
@@ -75,7 +75,7 @@ class Project:
 
         Args: saved: what events told of, to be named if nothing can be packed. Raises: Failure, of the first deploy."""
         started_ns = time.perf_counter_ns()
-        from sockd.lambdas.packing import pack_with_digest
+        from sockd.code.packing import pack_with_digest
 
         changed = [_relative(path, self._directory) for path in saved]
         is_first = not self._digest

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sockd.cli import checks as look
 from sockd.cli.checks import Check
 from sockd.cli.effects import effects
-from sockd.printable import printable
+from sockd.plain.printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from sockd.cli.client import state_dir_option
-from sockd.cli.output import FAILED, console, echo, json_option, print_json
+from sockd.console.client import state_dir_option
+from sockd.console.output import FAILED, console, echo, json_option, print_json
 
 MARKS = {True: "ok  ", False: "FAIL", None: "note"}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import initscripts
 import storage_lib
 from sockd.cli.checks import Check
-from sockd.config import SandboxConfig
 from sockd.latency import favordynmods
+from sockd.plain.config import SandboxConfig
 
 UIDS = 1 << 30
 """`sockd.caches.zygote_tree.ROOT_UIDS`."""

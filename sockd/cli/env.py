@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.inputs import TEXT_BYTES, read_stdin
-from sockd.cli.output import USAGE, Failure, json_option, print_json, say, suggest
-from sockd.cli.tables import print_table
+from sockd.console.client import Management, state_dir_option
+from sockd.console.inputs import TEXT_BYTES, read_stdin
+from sockd.console.output import USAGE, Failure, json_option, print_json, say, suggest
+from sockd.console.tables import print_table
 
 MASK = "********"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import USAGE, Failure, age, json_option, print_json, say, suggest
-from sockd.cli.tables import print_table
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import USAGE, Failure, age, json_option, print_json, say, suggest
+from sockd.console.tables import print_table
 
 HEADINGS = ("id", "function", "state", "tries", "accepted", "why")
 function_option = click.option("--function", metavar="NAME", help="Those of one function only.")

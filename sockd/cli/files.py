@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from sockd.cli.output import echo, json_option, print_json
 from sockd.cli.source_tree import source_tree
+from sockd.console.output import echo, json_option, print_json
 
 FILES = {
     "docs": "docs",

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import age, json_option, print_json, say, suggest
-from sockd.cli.tables import print_table
-from sockd.spelling import size
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import age, json_option, print_json, say, suggest
+from sockd.console.tables import print_table
+from sockd.plain.spelling import size
 
 HEADINGS = ("name", "v", "handler", "memory", "timeout", "at once", "network", "pkgs", "code", "updated")
 OPTIONAL = ("code", "network", "pkgs", "at once", "handler", "memory", "timeout", "updated", "v")

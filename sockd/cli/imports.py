@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import echo, json_option, print_json
-from sockd.cli.tables import print_table
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import echo, json_option, print_json
+from sockd.console.tables import print_table
 
 
 @click.command()

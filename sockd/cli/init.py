@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from sockd.cli.deploy import default_name
-from sockd.cli.output import USAGE, Failure, echo
-from sockd.own_command import runnable
+from sockd.console.output import USAGE, Failure, echo
+from sockd.plain.own_command import runnable
 
 HELLO = '''"""The function `handler` answers each event; a second parameter would get AWS's context."""
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.inputs import PAYLOAD_BYTES, read_file
 from sockd.cli.invoke import payload_of
-from sockd.cli.output import FAILED, USAGE, Failure, echo, echo_lines, json_option, print_json, say, suggest
-from sockd.cli.tables import print_table
 from sockd.cli.written_file import WrittenFile
-from sockd.spelling import size
+from sockd.console.client import Management, state_dir_option
+from sockd.console.inputs import PAYLOAD_BYTES, read_file
+from sockd.console.output import FAILED, USAGE, Failure, echo, echo_lines, json_option, print_json, say, suggest
+from sockd.console.tables import print_table
+from sockd.plain.spelling import size
 
 if TYPE_CHECKING:
-    from initscripts.rehearsal import Received, Rehearsal
+    from initscripts.engine.rehearsal import Received, Rehearsal
     from initscripts.report import RpcRecord
 
 WISHED_BYTES = 20_000
@@ -45,7 +45,7 @@ def build(source: Path, output: Path | None, as_json: bool) -> None:
     """Compile SOURCE (.c, .rs, or the directory of a Rust crate) to a module.
 
     C needs `pip install ziglang`, or clang with wasm-ld; Rust needs its target wasm32-unknown-unknown."""
-    from initscripts import toolchain
+    from initscripts.authoring import toolchain
 
     with _told():
         made = toolchain.build(source, output or source.with_suffix(".wasm"))
@@ -69,7 +69,7 @@ def check(module: Path, as_json: bool) -> None:
     It is run with an empty event, and can connect nowhere."""
     import msgspec
 
-    from initscripts import rehearsal
+    from initscripts.engine import rehearsal
 
     with _told():
         checked = rehearsal.check(read_file(module, PAYLOAD_BYTES))
@@ -103,7 +103,7 @@ def run(
     Needs neither a worker nor root. The AWS_ variables of this environment count as the function's; --env adds to them."""
     import msgspec
 
-    from initscripts import rehearsal
+    from initscripts.engine import rehearsal
     from initscripts.limits import Budget
 
     allowed = None if endpoints is None else [entry for entry in endpoints.split(",") if entry]
@@ -134,7 +134,7 @@ def record(
     """Run the function NAME once and write the source of an initscript that asks for what it read.
 
     Read it, change what was guessed wrongly, and build it."""
-    from initscripts import recorder
+    from initscripts.authoring import recorder
 
     output = output or Path(f"{name}{recorder.SUFFIXES[language]}")
     if output.exists() and not force:
@@ -160,8 +160,8 @@ def record(
 @contextmanager
 def _told() -> Iterator[None]:
     """What goes wrong, for a person. Raises: Failure."""
+    from initscripts.authoring.toolchain import BuildFailed, NoToolchain
     from initscripts.errors import BadModule
-    from initscripts.toolchain import BuildFailed, NoToolchain
 
     try:
         yield

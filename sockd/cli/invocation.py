@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sockd.cli.client import NO_QUERY, Query, Reply, chosen_worker, patience, quoted, up_command, words
-from sockd.cli.output import UNREACHABLE, USAGE, Failure
+from sockd.console.client import NO_QUERY, Query, Reply, chosen_worker, patience, quoted, up_command, words
+from sockd.console.output import UNREACHABLE, USAGE, Failure
 from sockd.remote.connections import EXAMPLE_URL, UnixConnection
 
 PIECE_BYTES = 64 * 1024

@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, Reply, exit_code_for, state_dir_option
 from sockd.cli.debugging import DEBUG_PORT, DebugPort, debugged
-from sockd.cli.inputs import PAYLOAD_BYTES, read_file, read_stdin
 from sockd.cli.invocation import Answer, invoked
-from sockd.cli.output import (
+from sockd.console.client import Management, Reply, exit_code_for, state_dir_option
+from sockd.console.inputs import PAYLOAD_BYTES, read_file, read_stdin
+from sockd.console.output import (
     NOT_FOUND,
     TIMED_OUT,
     USAGE,

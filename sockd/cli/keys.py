@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import echo, json_option, print_json, say, suggest
-from sockd.cli.tables import print_table
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import echo, json_option, print_json, say, suggest
+from sockd.console.tables import print_table
 
 RIGHTS = ("read", "invoke", "deploy")
 

@@ -10,8 +10,8 @@ from contextlib import closing
 
 import click
 
-from sockd.cli.client import no_door
-from sockd.cli.output import NOT_FOUND, UNREACHABLE, USAGE, Failure, echo
+from sockd.console.client import no_door
+from sockd.console.output import NOT_FOUND, UNREACHABLE, USAGE, Failure, echo
 from sockd.remote.workers import (
     KEY_VARIABLE,
     WORKER_VARIABLE,

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import echo, json_option, print_json, write_result
-from sockd.cli.times import since as time_of
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import echo, json_option, print_json, write_result
+from sockd.console.times import since as time_of
 
 
 @click.command()

@@ -11,8 +11,8 @@ from importlib import import_module
 import click
 
 from sockd import __version__
-from sockd.cli.output import INTERRUPTED, JsonFailure, show_uncaught, wants_json
-from sockd.printable import one_line
+from sockd.console.output import INTERRUPTED, JsonFailure, show_uncaught, wants_json
+from sockd.plain.printable import one_line
 
 COMMANDS = {
     "up": ("sockd.cli.up", "Run a worker in the foreground."),

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.inputs import TEXT_BYTES, read_file
-from sockd.cli.output import NOT_FOUND, USAGE, Failure, echo_lines, json_option, print_json, progress, say, suggest
-from sockd.cli.tables import print_table
 from sockd.cli.tree import refusal
-from sockd.spelling import size
+from sockd.console.client import Management, state_dir_option
+from sockd.console.inputs import TEXT_BYTES, read_file
+from sockd.console.output import NOT_FOUND, USAGE, Failure, echo_lines, json_option, print_json, progress, say, suggest
+from sockd.console.tables import print_table
+from sockd.plain.spelling import size
 
 
 @click.group()

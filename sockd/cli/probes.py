@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from sockd.images import assembly
+from sockd.images import base as bases
+from sockd.images.program import Limits
 from sockd.kernel import mounts, syscalls
-from sockd.sandbox import assembly
-from sockd.sandbox import base as bases
-from sockd.sandbox.program import Limits
 from zygote import linux
 
 _CLONE_NEWUSER = 0x10000000  # os.CLONE_NEWUSER since Python 3.12.

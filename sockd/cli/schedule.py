@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
 from sockd.cli.invoke import payload_of
-from sockd.cli.output import USAGE, Failure, age, json_option, print_json, say, suggest
-from sockd.cli.tables import print_table
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import USAGE, Failure, age, json_option, print_json, say, suggest
+from sockd.console.tables import print_table
 
 HEADINGS = ("name", "function", "when", "zone", "next", "last")
 OPTIONAL = ("last", "zone", "function")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sockd.cli.output import NOT_FOUND, USAGE, Failure, json_option, print_json, progress, say, suggest
-from sockd.cli.tables import print_table
+from sockd.console.output import NOT_FOUND, USAGE, Failure, json_option, print_json, progress, say, suggest
+from sockd.console.tables import print_table
 
 if TYPE_CHECKING:
     from sockd.sebs.experiment import Outcome
@@ -292,7 +292,7 @@ def _cell(value: str | int | float) -> str:
 @contextmanager
 def _told() -> Iterator[None]:
     """The runner's errors, and those of what it uses, for a person."""
-    from sockd.errors import SockdError
+    from sockd.plain.errors import SockdError
     from sockd.sebs.errors import NoSuchBench, SebsError
 
     try:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import echo_lines, json_option, print_json
-from sockd.cli.terminal import watch
-from sockd.cli.times import short_ms
-from sockd.spelling import size
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import echo_lines, json_option, print_json
+from sockd.console.terminal import watch
+from sockd.console.times import short_ms
+from sockd.plain.spelling import size
 
 PLAIN_WIDTH = 120
 MIN_NAME = 8

@@ -10,8 +10,10 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import (
+from sockd.cli.waterfall import chrome, draw, ms, words
+from sockd.cli.written_file import WrittenFile
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import (
     NOT_FOUND,
     Failure,
     echo,
@@ -21,9 +23,7 @@ from sockd.cli.output import (
     print_json,
     say,
 )
-from sockd.cli.tables import print_table
-from sockd.cli.waterfall import chrome, draw, ms, words
-from sockd.cli.written_file import WrittenFile
+from sockd.console.tables import print_table
 
 PLAIN_WIDTH = 120
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import echo_lines, json_option, print_json
-from sockd.cli.terminal import watch
-from sockd.spelling import size, span
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import echo_lines, json_option, print_json
+from sockd.console.terminal import watch
+from sockd.plain.spelling import size, span
 
 Node = dict[str, Any]
 

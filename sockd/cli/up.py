@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from sockd.cli.detaching import detached
-from sockd.cli.output import USAGE, Failure
-from sockd.own_command import same_as_root
+from sockd.console.output import USAGE, Failure
+from sockd.plain.own_command import same_as_root
 
 
 @click.command()
@@ -31,9 +31,9 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: 
     """Run a worker in the foreground, until SIGTERM or Ctrl-C.
 
     Prints where it listens once it does."""
-    from sockd.config import Config
-    from sockd.errors import BadConfig, SockdError
-    from sockd.log_format import log_to_file, log_to_stderr
+    from sockd.plain.config import Config
+    from sockd.plain.errors import BadConfig, SockdError
+    from sockd.plain.log_format import log_to_file, log_to_stderr
 
     overrides = {"listen": listen, "state_dir": str(state_dir) if state_dir else None}
     try:
@@ -64,9 +64,9 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: 
 def _serve(settings: object) -> int:
     import uvloop
 
-    from sockd.config import Config
-    from sockd.daemon import serve
     from sockd.kernel.event_loop import EventLoop
+    from sockd.plain.config import Config
+    from sockd.worker.daemon import serve
 
     assert isinstance(settings, Config)
     return uvloop.run(serve(settings), loop_factory=EventLoop)

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import echo, json_option, print_json, say
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import echo, json_option, print_json, say
 
 _AUTH = {"none": "NONE", "iam": "AWS_IAM"}
 _MODE = {"buffered": "BUFFERED", "stream": "RESPONSE_STREAM"}

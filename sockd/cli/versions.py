@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from sockd.cli.client import Management, state_dir_option
-from sockd.cli.output import USAGE, Failure, age, json_option, print_json, say, suggest
-from sockd.cli.tables import print_table
-from sockd.spelling import size
+from sockd.console.client import Management, state_dir_option
+from sockd.console.output import USAGE, Failure, age, json_option, print_json, say, suggest
+from sockd.console.tables import print_table
+from sockd.plain.spelling import size
 
 
 @click.command()

@@ -1,6 +1,6 @@
 """The waterfall of a trace: rows on one time axis, what it says in words, and the same for Chrome's tracing page.
 
-Pure: a trace of the management door in (`sockd.lambdas.trace_spans`), text and plain data out. Whoever prints it brings
+Pure: a trace of the management door in (`sockd.observe.trace_spans`), text and plain data out. Whoever prints it brings
 the colours.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sockd.lambdas.trace_axis import extent, in_order
+from sockd.observe.trace_axis import extent, in_order
 
 MAX_ROWS = 60
 """Rows of a drawing; `--json` has all spans."""

@@ -6,7 +6,7 @@
                            of a web app: what follows the name is its own
     GET /healthz  /status  /metrics
                            these three also over a Unix socket of the state directory, which only root can put there;
-                           who may use all but the first: `sockd.http.callers`
+                           who may use all but the first: `sockd.http.access.callers`
     /2015-03-31/...        AWS's Lambda API (`sockd.http.aws`)
     /url/<id>/...          function URLs (`sockd.http.urls`), which have names of their own, too
     /  /functions/<name>   the page for people (`sockd.http.page`), where there is one
@@ -24,29 +24,29 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from sockd.config import HttpConfig
-from sockd.errors import BadRequest, MethodNotAllowed, RequestTooLarge, SockdError
-from sockd.http.answers import Answer, failure, json_answer, success
-from sockd.http.app_request import app_request
+from sockd.http.access.callers import AUTHORIZATION, Callers, Door
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
-from sockd.http.body import Body
-from sockd.http.callers import AUTHORIZATION, Callers, Door
-from sockd.http.connection import Connection
-from sockd.http.exchange import Exchange, why_cancelled
-from sockd.http.head import Head, length_of
-from sockd.http.host_check import CrossSite, ForbiddenHost, NoServiceWorkers, host_check, may_come_from
-from sockd.http.replays import Replays
-from sockd.http.request_ids import new_request_id, request_id_text
-from sockd.http.run_options import HEADERS, SIGNATURE, ours, run_as_asked
-from sockd.http.signed_calls import SignedCall
-from sockd.http.streamed import StreamedAnswer
+from sockd.http.run.replays import Replays
+from sockd.http.run.run_options import HEADERS, SIGNATURE, ours, run_as_asked
+from sockd.http.run.signed_calls import SignedCall
+from sockd.http.run.worker_api import WorkerApi
 from sockd.http.urls.door import UrlDoor
-from sockd.http.worker_api import WorkerApi
-from sockd.invoke_request import InvokeRequest
-from sockd.lambdas import trace_context
-from sockd.telemetry import Ending, Invocation
+from sockd.http.wire.answers import Answer, failure, json_answer, success
+from sockd.http.wire.app_request import app_request
+from sockd.http.wire.body import Body
+from sockd.http.wire.connection import Connection
+from sockd.http.wire.exchange import Exchange, why_cancelled
+from sockd.http.wire.head import Head, length_of
+from sockd.http.wire.host_check import CrossSite, ForbiddenHost, NoServiceWorkers, host_check, may_come_from
+from sockd.http.wire.streamed import StreamedAnswer
+from sockd.plain import trace_context
+from sockd.plain.config import HttpConfig
+from sockd.plain.errors import BadRequest, MethodNotAllowed, RequestTooLarge, SockdError
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.request_ids import new_request_id, request_id_text
+from sockd.plain.telemetry import Ending, Invocation
 
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
@@ -230,7 +230,7 @@ class FrontExchange(Exchange):
     _target: Called | Page | SockdError
     _asked: dict[bytes, bytes] | None = None
     _end: Callable[[], object] | None = None
-    """Ends an invocation that is no task."""
+    """SandboxPipes an invocation that is no task."""
     _sink: StreamedAnswer | None = None
     """Who takes its answer."""
     _has_key = False

@@ -15,13 +15,13 @@ from time import monotonic
 
 from cgroupspy.trees import Tree
 
-from sockd.errors import SandboxFailed
 from sockd.kernel.cgroup_files import CgroupFiles
 from sockd.kernel.cgroup_leaf import Cgroup, remove_directory
 from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
 from sockd.kernel.hierarchies import CONTROLLERS, Hierarchies
 from sockd.kernel.port_guard import PortGuard
 from sockd.kernel.socket_counts import NO_LIMIT, UNCOUNTED, SocketCounts
+from sockd.plain.errors import SandboxFailed
 
 __all__ = ["Cgroup", "CgroupTree", "Hierarchies"]
 

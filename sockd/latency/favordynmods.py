@@ -22,10 +22,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 
-from sockd.errors import SandboxFailed
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.hierarchies import CgroupMount, Hierarchies, parse_mounts
 from sockd.kernel.syscalls import MountFlag
+from sockd.plain.errors import SandboxFailed
 
 SLOW_MOVE_S = 0.002
 """A move that takes longer has waited for a grace period; none takes a quarter of it otherwise."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from typing import Self
 
-from sockd.config import LatencyConfig
-from sockd.errors import BadConfig
 from sockd.kernel.hierarchies import Hierarchies
 from sockd.latency import favordynmods
 from sockd.latency.garbage import Collector
 from sockd.latency.hrtick import PERIOD_NS, HrTick, tick_s
+from sockd.plain.config import LatencyConfig
+from sockd.plain.errors import BadConfig
 
 FAVORDYNMODS_IS_ON = (
     "favordynmods was switched on for all cgroups of this host, until it reboots: a process moves without a wait of 8 to 16 ms"

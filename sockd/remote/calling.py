@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sockd.call_signature import IF_CODE, SIGNATURE, is_answer_signed, request_signature
-from sockd.own_command import runnable
-from sockd.printable import printable
+from sockd.plain.call_signature import IF_CODE, SIGNATURE, is_answer_signed, request_signature
+from sockd.plain.own_command import runnable
+from sockd.plain.printable import printable
 from sockd.remote.connections import Reply, invoke, is_authenticated
 from sockd.remote.errors import DeployFailed, OtherCode, RemoteError, UnverifiedAnswer
 from sockd.remote.printed import Printed

@@ -2,7 +2,7 @@
 
 `SOCKD_STATE_DIR` says which worker is meant: functions are called over `run.sock` of that directory, and managed over
 `sockd.sock`. The kernel tells who listens there, and only root is answered. `SOCKD_URL` names a worker by its address instead,
-where every program that listens can be the one that answers: what it answers is verified (`sockd.call_signature`).
+where every program that listens can be the one that answers: what it answers is verified (`sockd.plain.call_signature`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from sockd.own_command import runnable
+from sockd.plain.own_command import runnable
 from sockd.remote.errors import NoWorker
 from sockd.remote.starting import PATIENCE, Patience, Waiting
 from sockd.remote.workers import RemoteWorker

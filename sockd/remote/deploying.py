@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from sockd.call_signature import key_id
-from sockd.own_command import runnable
-from sockd.printable import printable
+from sockd.plain.call_signature import key_id
+from sockd.plain.own_command import runnable
+from sockd.plain.printable import printable
 from sockd.remote.connections import local_url, manage
 from sockd.remote.errors import DeployFailed, NameTaken, NoWorker
 from sockd.remote.source import Packed

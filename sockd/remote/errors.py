@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sockd.printable import printable
+from sockd.plain.printable import printable
 
 
 class RemoteError(Exception):

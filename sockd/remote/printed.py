@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from sockd.printable import printable
+from sockd.plain.printable import printable
 from sockd.remote.connections import UnixConnection, state_dir
 from sockd.remote.errors import RemoteError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from sockd.call_signature import source_tag
+from sockd.plain.call_signature import source_tag
 from sockd.remote import calling, deploying, mapping, source
 from sockd.remote.connections import UNIX, worker_url
 from sockd.remote.errors import DeployFailed

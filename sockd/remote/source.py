@@ -89,8 +89,8 @@ def package(
         pickles: whether the function takes and gives pickles.
     Raises: DeployFailed."""
     # Here, because a client that finds its functions deployed needs none of it, and it takes longer than all the rest.
-    from sockd.errors import BadArchive
-    from sockd.lambdas.packing import pack_with_digest
+    from sockd.code.packing import pack_with_digest
+    from sockd.plain.errors import BadArchive
 
     if (place.directory / "sockd.py").exists() or (place.directory / "sockd").exists():
         raise DeployFailed(

@@ -1,7 +1,7 @@
 """Arguments and results on their way: JSON where that loses nothing, else a pickle.
 
 A worker's port is open to other functions and to web pages, so a function takes pickles from its deployer alone: the worker
-verifies the signature of the call (`sockd.call_signature`) with a key of this user's, which no sandbox has. Results are
+verifies the signature of the call (`sockd.plain.call_signature`) with a key of this user's, which no sandbox has. Results are
 unpickled here, after the worker has proved that they are its answer; so a client trusts the functions that it calls, with
 all that they import, as its own code; `pickle=False` does without pickles.
 """

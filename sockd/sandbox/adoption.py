@@ -11,8 +11,8 @@ import asyncio
 import os
 from collections.abc import Sequence
 
-from sockd.errors import SandboxFailed
 from sockd.kernel import pidfds
+from sockd.plain.errors import SandboxFailed
 
 
 class NotItsChild(SandboxFailed):

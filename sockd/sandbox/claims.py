@@ -11,7 +11,7 @@ import math
 
 import msgspec
 
-from sockd.errors import FunctionFailed, InvalidEvent, ResponseTooLarge, SandboxFailed, SockdError
+from sockd.plain.errors import FunctionFailed, InvalidEvent, ResponseTooLarge, SandboxFailed, SockdError
 from zygote import protocol
 
 LONGEST_TYPE = 200

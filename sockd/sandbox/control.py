@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sockd.errors import SandboxFailed
+from sockd.plain.errors import SandboxFailed
 from zygote import linux, protocol
 
 _buffer = bytearray(protocol.CONTROL_ANSWER_MAX_BYTES)

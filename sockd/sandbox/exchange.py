@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from sockd.errors import SockdError
+from sockd.plain.errors import SockdError
 from sockd.sandbox.stream import Flow, Head, Joined, Stream, Taker
 from zygote import protocol
 

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sockd.errors import SandboxFailed
+from sockd.images import base as bases
 from sockd.kernel import cgroups, mounts, oom_score, pidfds, seccomp, syscalls
-from sockd.sandbox import base as bases
+from sockd.plain.errors import SandboxFailed
 from sockd.sandbox.control import ControlWire, close_all
 from sockd.sandbox.farm_init import RELEASE
 

@@ -17,9 +17,9 @@ import socket
 import sys
 from typing import Any
 
+from sockd.images import environment
 from sockd.kernel import launching, syscalls
 from sockd.kernel.syscalls import MountFlag
-from sockd.sandbox import environment
 from zygote import linux, protocol
 
 KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-from sockd.errors import NoCapacity
+from sockd.plain.errors import NoCapacity
 
 
 class Reservation:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sockd.sandbox.assembly import Assembly
+from sockd.images.assembly import Assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
-from sockd.sandbox.ends import Ends
 from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd.sandbox.read_turns import ReadTurns
+from sockd.sandbox.sandbox_pipes import SandboxPipes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Parts:
     spawn_deadline_s: float
     stop_grace_s: float = 1.0
     """How long a function may go on with an answer that nobody reads any more."""
-    take_ends: Callable[[], Ends] = Ends.open
+    take_ends: Callable[[], SandboxPipes] = SandboxPipes.open
     """A new sandbox's connections; perhaps made ahead."""
     turns: ReadTurns = field(default_factory=ReadTurns)
     live: LiveOutput = field(default_factory=LiveOutput)

@@ -17,7 +17,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
-from sockd.errors import (
+from sockd.images.program import Limits, Program
+from sockd.images.root import Root
+from sockd.kernel import pidfds
+from sockd.kernel.cgroups import Cgroup
+from sockd.kernel.socket_counts import NO_FUNCTION
+from sockd.plain.errors import (
     FunctionFailed,
     InitFailed,
     InvalidEvent,
@@ -29,9 +34,6 @@ from sockd.errors import (
     SockdError,
     TimedOut,
 )
-from sockd.kernel import pidfds
-from sockd.kernel.cgroups import Cgroup
-from sockd.kernel.socket_counts import NO_FUNCTION
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.claims import read_failure, read_imports
 from sockd.sandbox.companion import Companion
@@ -41,8 +43,6 @@ from sockd.sandbox.lifecycle import State, Step, advance
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.output import Output
 from sockd.sandbox.parts import Parts
-from sockd.sandbox.program import Limits, Program
-from sockd.sandbox.root import Root
 from sockd.sandbox.stream import Flow, Taker
 from sockd.sandbox.zygote import Zygote
 from zygote import protocol

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from sockd.config import HttpConfig, SandboxConfig
 from sockd.kernel.cgroups import CgroupTree
 from sockd.kernel.socket_counts import NO_LIMIT, Account, SocketCounts, ephemeral_ports
+from sockd.plain.config import HttpConfig, SandboxConfig
 
 DEFAULT_PORT = int(HttpConfig().listen.rpartition(":")[2])
 """Where a client looks for a worker that was told no other place; no function may answer there, wherever ours listens."""

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sockd.errors import ResponseTooLarge
-from sockd.invoke_request import Sink
+from sockd.plain.errors import ResponseTooLarge
+from sockd.plain.invoke_request import Sink
 
 HELD_BYTES = 256 * 1024
 JOINED_BYTES = 64 * 1024

@@ -7,7 +7,7 @@ namespace (user_namespaces(7)): from SANDBOX_UID in a user namespace of its own,
 
 from __future__ import annotations
 
-from sockd.errors import NoCapacity
+from sockd.plain.errors import NoCapacity
 
 SANDBOX_UID = 1000
 """Of each handler, and of each Zygote with packages, inside its user namespace (zygote/native/native.h)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from initscripts import toolchain
+from initscripts.authoring import toolchain
 from sockd.sebs.benches import Bench
 from sockd.sebs.errors import NotPossible
 

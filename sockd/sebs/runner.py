@@ -18,7 +18,7 @@ from typing import Literal, Self
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from sockd.cli.output import Failure
+from sockd.console.output import Failure
 from sockd.sebs import dynamodb, file_server
 from sockd.sebs.benches import DYNAMODB, FFMPEG, TORCH, URL, Bench
 from sockd.sebs.checks import Check

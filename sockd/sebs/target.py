@@ -22,9 +22,9 @@ from typing import IO, Any
 
 from packaging.utils import canonicalize_name
 
-from sockd.cli.client import Management
-from sockd.config import MB, CodeConfig
-from sockd.lambdas.packing import pack
+from sockd.code.packing import pack
+from sockd.console.client import Management
+from sockd.plain.config import MB, CodeConfig
 from sockd.sebs.errors import NotPossible
 
 READY = re.compile(r"sockd is listening on (http://\S+)")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sockd.caches.handler_cache import HandlerCache
-from sockd.config import SandboxConfig
+from sockd.plain.config import SandboxConfig
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 

@@ -14,7 +14,7 @@ from sockd.caches import requirements
 from sockd.caches.distribution import Closure
 from sockd.caches.resolver import NEVER, Resolver, choose, preference
 from sockd.caches.uv import Uv, confinement, environment
-from sockd.errors import PackagesFailed, ResolveFailed
+from sockd.plain.errors import PackagesFailed, ResolveFailed
 from tests.support.package_index import PackageIndex, wheel
 
 DIGEST = "8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sockd.caches.single_flight import SingleFlight
-from sockd.errors import Draining, InstallFailed
+from sockd.plain.errors import Draining, InstallFailed
 
 pytestmark = pytest.mark.anyio
 

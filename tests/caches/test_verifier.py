@@ -16,11 +16,11 @@ from sockd.caches import verifier as verifiers
 from sockd.caches.soundness import ImportView, Preimported
 from sockd.caches.verifier import PENDING, Verifier
 from sockd.caches.zygote_node import ZygoteNode
-from sockd.config import ZygoteConfig
-from sockd.errors import NoCapacity, SandboxFailed, TimedOut
+from sockd.images.program import Limits, Program
+from sockd.plain.config import ZygoteConfig
+from sockd.plain.errors import NoCapacity, SandboxFailed, TimedOut
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.imported import Observed
-from sockd.sandbox.program import Limits, Program
 from zygote import protocol, trial
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ import pytest
 from sockd.caches.soundness import NO_PACKAGES
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
-from sockd.config import ZygoteConfig
-from sockd.errors import SandboxFailed
+from sockd.plain.config import ZygoteConfig
+from sockd.plain.errors import SandboxFailed
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd.sandbox.zygote import Zygote

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import uvloop
 
-from sockd.config import Config, HttpConfig
 from sockd.http.front import Front
-from sockd.http.management import LIMITS, Management
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp, bind_unix
+from sockd.http.management.doors import LIMITS, Management
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp, bind_unix
+from sockd.plain.config import Config, HttpConfig
 from tests.http.fake_worker import FakeWorker
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from sockd.cli.client import Reply
 from sockd.cli.invoke import _raise
-from sockd.cli.output import Failure
-from sockd.http.sockets import bind_unix
-from sockd.own_command import as_root, own_command
-from sockd.telemetry import LogRecord
+from sockd.console.client import Reply
+from sockd.console.output import Failure
+from sockd.http.wire.sockets import bind_unix
+from sockd.plain.own_command import as_root, own_command
+from sockd.plain.telemetry import LogRecord
 from tests.cli.serving import REPOSITORY, Run, Served
 
 

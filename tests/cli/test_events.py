@@ -14,18 +14,19 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from sockd.config import Config, EventsConfig, HttpConfig
-from sockd.http import management_events, management_schedules
-from sockd.http.answers import error_body
+from sockd.events.destinations import Directories
+from sockd.events.dispatcher import Functions
+from sockd.events.event_store import EventStore
+from sockd.events.events import Events
+from sockd.events.schedules import Schedules
 from sockd.http.front import Front
-from sockd.http.management import LIMITS, Management
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp, bind_unix
-from sockd.lambdas.destinations import Directories
-from sockd.lambdas.dispatcher import Functions
-from sockd.lambdas.event_store import EventStore
-from sockd.lambdas.events import Events
-from sockd.lambdas.schedules import Schedules
+from sockd.http.management import events as management_events
+from sockd.http.management import schedules as management_schedules
+from sockd.http.management.doors import LIMITS, Management
+from sockd.http.wire.answers import error_body
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp, bind_unix
+from sockd.plain.config import Config, EventsConfig, HttpConfig
 from tests.http.fake_worker import FakeWorker
 from tests.support.fake_clock import FakeClock
 

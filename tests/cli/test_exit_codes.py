@@ -13,7 +13,7 @@ import pytest
 
 from sockd import __version__
 from sockd.cli.doctor import run_checks
-from sockd.own_command import as_root, own_command, runnable
+from sockd.plain.own_command import as_root, own_command, runnable
 from tests.cli.serving import REPOSITORY, Run, Served
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -170,7 +170,7 @@ def test_hints_name_a_command_that_runs() -> None:
 
 @needs_root
 def test_an_ordinary_user_is_told_the_same_command_for_root(served: Served, tmp_path: Path) -> None:
-    code = "from sockd.own_command import same_as_root; print(same_as_root())"
+    code = "from sockd.plain.own_command import same_as_root; print(same_as_root())"
     command = [*NOBODY, sys.executable, "-c", code, "logs", "my function"]
     done = subprocess.run(command, capture_output=True, text=True, env=served.environment(), check=True)
     words = done.stdout.strip()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from initscripts import recorder, toolchain
+from initscripts.authoring import recorder, toolchain
 from sockd.cli.initscript import initscript
 from sockd.s3.process import S3Process
 from tests.cli.serving import Run

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import sockd.cli
-from sockd.cli import output, tables
-from sockd.log_format import PrintableFormatter
-from sockd.own_command import own_command
-from sockd.printable import one_line, printable
+from sockd.console import output, tables
+from sockd.plain.log_format import PrintableFormatter
+from sockd.plain.own_command import own_command
+from sockd.plain.printable import one_line, printable
 
 LAYER = {"output.py", "terminal.py"}
 CALLS = {"print", "click.echo", "click.secho", "click.echo_via_pager", "sys.stdout.write", "sys.stderr.write"}
@@ -31,7 +31,7 @@ def test_only_the_output_layer_prints(path: Path) -> None:
             found.append(f"{node.lineno}: {ast.unparse(node)}")
         if isinstance(node, ast.ImportFrom) and node.module in ("rich.console", "rich.live"):
             found.append(f"{node.lineno}: {node.module}")
-    assert not found, f"{path.name} prints by itself; use sockd.cli.output: {found}"
+    assert not found, f"{path.name} prints by itself; use sockd.console.output: {found}"
 
 
 def test_what_terminals_obey_is_escaped_and_the_rest_stays() -> None:

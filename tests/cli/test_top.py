@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from sockd.cli.times import short_ms, since
 from sockd.cli.top import lines, sparkline
-from sockd.printable import printable
+from sockd.console.times import short_ms, since
+from sockd.plain.printable import printable
 from tests.cli.pty_process import Terminal
 from tests.cli.serving import Run, Served
 from tests.http.fake_worker import LIVE

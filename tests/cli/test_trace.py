@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from sockd.cli import trace as command
 from sockd.cli.waterfall import MAX_ROWS, NAME_WIDTH, chrome, column, draw, in_lanes, ms, shorten, words
-from sockd.lambdas.trace_axis import extent
+from sockd.observe.trace_axis import extent
 from tests.http.fake_worker import MS, TRACE
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sockd.remote.starting import Patience, Waiting, is_locked
-from sockd.state_dir import StateDir
+from sockd.worker.state_dir import StateDir
 
 SOCKD = (sys.executable, "-m", "sockd")
 

@@ -267,7 +267,7 @@ class RunningDaemon:
     @property
     def cgroup(self) -> str:
         """The name of its part of the cgroup tree."""
-        from sockd.state_dir import StateDir
+        from sockd.worker.state_dir import StateDir
 
         return f"sockd-{StateDir(self.state.resolve(), -1).id}"
 

@@ -18,7 +18,7 @@ import requests
 import yaml
 from botocore.config import Config
 
-from sockd.http.metrics import REASONS
+from sockd.observe.metrics import REASONS
 from tests.abuse.clients import free_port
 from tests.abuse.managing import bearer, cli, key, managed_at
 from tests.daemon.aws_client import KEY, KEYS, SECRET

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.lambdas.event_store import SPARE_PAGES
+from sockd.events.event_store import SPARE_PAGES
 from tests.daemon.running import DEADLINE_S
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker

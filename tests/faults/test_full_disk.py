@@ -14,7 +14,7 @@ import pytest
 
 from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountFlag
-from sockd.space_reserve import RESERVE_BYTES
+from sockd.worker.space_reserve import RESERVE_BYTES
 from tests.daemon.running import REPO, DeployFailed
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker

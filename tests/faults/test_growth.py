@@ -25,10 +25,10 @@ BESIDES = 40
 """Of blocks that a line has asked for, or objects of a type: what comes and goes with the moment of the count."""
 CONFIG = "[traces]\nkeep = 100\nkeep_each = 20\n"
 """Stores that are full after the first load."""
-MINUTE = "sockd/lambdas/recent.py"
+MINUTE = "sockd/observe/recent.py"
 """What is counted of each second is kept for one minute: the one store that the first load does not fill."""
 MINUTE_BLOCKS = 60 * FUNCTIONS * 8
-MINUTE_TYPE = "sockd.lambdas.recent.Slot"
+MINUTE_TYPE = "sockd.observe.recent.Slot"
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from initscripts.engine import Engine
+from initscripts.engine.engine import Engine
+from initscripts.engine.run import RunRequest
 from initscripts.limits import Budget, EngineLimits
-from initscripts.run import RunRequest
 from initscripts.wire import decode_to_daemon, encode_done
 from sockd.kernel.event_loop import EventLoop
 from storage_lib.sockd_initscript import NoMessage

@@ -1,6 +1,6 @@
 """Archives whose every field is somebody's choice: what is taken lies inside the tree, and is what was declared.
 
-Archives that are damaged at random are in tests/lambdas/test_archive.py; these are put together field by field, with the
+Archives that are damaged at random are in tests/code/test_archive.py; these are put together field by field, with the
 offsets and lengths right unless they are meant not to be, so that the checks behind the first ones are reached, too.
 """
 
@@ -17,11 +17,11 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.config import CodeConfig
-from sockd.errors import BadArchive
-from sockd.lambdas import zip_directory
-from sockd.lambdas.archive import extract
-from sockd.lambdas.zip_directory import CENTRAL, DEFLATED, END, END64, LOCAL, LOCATOR64, STORED
+from sockd.code import zip_directory
+from sockd.code.archive import extract
+from sockd.code.zip_directory import CENTRAL, DEFLATED, END, END64, LOCAL, LOCATOR64, STORED
+from sockd.plain.config import CodeConfig
+from sockd.plain.errors import BadArchive
 from tests.fuzz.fuzzing import fuzz
 
 CONFIG = msgspec.structs.replace(CodeConfig(), max_zip_bytes=1 << 20, max_code_bytes=20_000, max_files=12)

@@ -13,8 +13,8 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.errors import FunctionFailed, InitFailed, SockdError
-from sockd.http.answers import failure
+from sockd.http.wire.answers import failure
+from sockd.plain.errors import FunctionFailed, InitFailed, SockdError
 from sockd.sandbox.claims import LONGEST_TYPE, read_failure, read_imports
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.imported import read_report

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from initscripts import wire
-from initscripts.engine_wire import EngineWire
+from initscripts.client.engine_wire import EngineWire
 from initscripts.errors import WireError
 from initscripts.report import AppRead, MessageRecord, RpcRecord, RunReport
 from tests.fuzz.fuzzing import encoded, fuzz, integers, objects, texts, values

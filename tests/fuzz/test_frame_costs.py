@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from initscripts.engine_wire import SO_SNDBUFFORCE, EngineWire
+from initscripts.client.engine_wire import SO_SNDBUFFORCE, EngineWire
 from initscripts.report import AppRead, RpcRecord, RunReport
 from initscripts.wire import Done, encode_done
 from sockd.sandbox.channel import Channel

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.config import HttpConfig
-from sockd.http import connection as connections
-from sockd.http.buffers import COPIES, PLACE_BYTES, BufferBudget
 from sockd.http.front import Front
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp
+from sockd.http.wire import connection as connections
+from sockd.http.wire.buffers import COPIES, PLACE_BYTES, BufferBudget
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp
 from sockd.kernel.event_loop import EventLoop
+from sockd.plain.config import HttpConfig
 from tests.fuzz.fuzzing import fuzz
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import post

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from initscripts import abi
-from initscripts.engine import Engine
+from initscripts.engine import abi
+from initscripts.engine.engine import Engine
 from initscripts.limits import Budget, EngineLimits
 from initscripts.report import RunReport
 from initscripts.wire import decode_to_daemon, encode_done

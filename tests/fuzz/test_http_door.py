@@ -14,11 +14,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.config import HttpConfig
 from sockd.http.front import Front
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp
 from sockd.kernel.event_loop import EventLoop
+from sockd.plain.config import HttpConfig
 from tests.fuzz.fuzzing import encoded, fuzz, values
 from tests.http.fake_worker import FakeWorker
 

@@ -17,21 +17,24 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd import toml
 from sockd.caches import requirements
 from sockd.caches.blocking import in_thread
-from sockd.config import Config, FunctionDefaults
-from sockd.errors import BadConfig, SockdError
-from sockd.http import management_events, management_schedules, management_urls, management_versions
+from sockd.code import dependencies, ol_yaml
+from sockd.code.code_store import SETTINGS_BYTES
+from sockd.code.entrypoint import parse_handler
+from sockd.code.function_config import AwsAttributes, FunctionConfig
+from sockd.events.schedule_expressions import parse as parse_expression
 from sockd.http.aws import shapes
-from sockd.http.management_env import Change
-from sockd.http.uploads import parse_json
-from sockd.lambdas import dependencies, ol_yaml
-from sockd.lambdas.code_store import SETTINGS_BYTES
-from sockd.lambdas.entrypoint import parse_handler
-from sockd.lambdas.function_config import AwsAttributes, FunctionConfig
-from sockd.lambdas.function_urls import Cors
-from sockd.lambdas.schedule_expressions import parse as parse_expression
+from sockd.http.management import events as management_events
+from sockd.http.management import schedules as management_schedules
+from sockd.http.management import urls as management_urls
+from sockd.http.management import versions as management_versions
+from sockd.http.management.env import Change
+from sockd.http.management.uploads import parse_json
+from sockd.plain import toml
+from sockd.plain.config import Config, FunctionDefaults
+from sockd.plain.errors import BadConfig, SockdError
+from sockd.registry.function_urls import Cors
 from tests.fuzz.fuzzing import encoded, fuzz, texts, values
 
 DEFAULTS = FunctionDefaults()

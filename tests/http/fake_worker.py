@@ -1,6 +1,6 @@
 """A worker without sandboxes: what the HTTP doors and the CLI talk to in their own tests.
 
-Verified: `worker: WorkerApi = FakeWorker()` is type-checked below, and every error it raises is one of sockd.errors.
+Verified: `worker: WorkerApi = FakeWorker()` is type-checked below, and every error it raises is one of sockd.plain.errors.
 A function's name says what it does: `echo`, `raises`, `slow`, `oom`, and so on.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from sockd import errors
-from sockd.http.worker_api import Progress, Tree, TreeNode, WorkerApi
-from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.traces import TraceKind
-from sockd.telemetry import ASKED_FOR, Ending, FunctionInfo, Invocation, LogRecord, Times
+from sockd.http.run.worker_api import Progress, Tree, TreeNode, WorkerApi
+from sockd.observe.traces import TraceKind
+from sockd.plain import errors
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.telemetry import ASKED_FOR, Ending, FunctionInfo, Invocation, LogRecord, Times
 from tests.http.fake_events import FakeEvents
 
 TIMES = Times(queue=1000, setup=200_000, init=3_000_000, exec=40_000)
@@ -92,7 +92,7 @@ TRACE: dict[str, Any] = {
     "passed_over": "",
     "critical": [{"name": "setup", "ns": 5 * MS}, {"name": "init", "ns": 345 * MS}, {"name": "exec", "ns": 49 * MS}],
 }
-"""What the worker says of one invocation: see `sockd.lambdas.trace_spans`."""
+"""What the worker says of one invocation: see `sockd.observe.trace_spans`."""
 
 
 LIVE: dict[str, Any] = {
@@ -129,7 +129,7 @@ LIVE: dict[str, Any] = {
         )
     ],
 }
-"""What the worker is doing: see `sockd.live`."""
+"""What the worker is doing: see `sockd.worker.live`."""
 
 
 STREAMS: dict[str, tuple[int, list[tuple[bytes, bytes]]]] = {
@@ -166,7 +166,7 @@ IMPORTS: dict[str, Any] = {
         {"package": "odd==1.0", "ms": 1.0, "in_zygote": False, "refused": "it starts threads", "modules": []},
     ],
 }
-"""What a function imports: see `sockd.import_report`."""
+"""What a function imports: see `sockd.worker.import_report`."""
 
 
 class FakeWorker:

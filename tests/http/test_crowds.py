@@ -10,17 +10,17 @@ from typing import cast
 
 import pytest
 
-from sockd.config import HttpConfig
-from sockd.http import connection as connections
-from sockd.http.body import Body
-from sockd.http.buffers import COPIES, BufferBudget
-from sockd.http.exchange import Exchange
 from sockd.http.front import Front, FrontExchange
-from sockd.http.limits import ConnectionLimits
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp
-from sockd.http.sources import source_of
-from sockd.http.transport import Transport
+from sockd.http.wire import connection as connections
+from sockd.http.wire.body import Body
+from sockd.http.wire.buffers import COPIES, BufferBudget
+from sockd.http.wire.exchange import Exchange
+from sockd.http.wire.limits import ConnectionLimits
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp
+from sockd.http.wire.sources import source_of
+from sockd.http.wire.transport import Transport
+from sockd.plain.config import HttpConfig
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, get, post, raw
 

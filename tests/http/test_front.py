@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sockd.config import HttpConfig
-from sockd.daemon import open_without_key
 from sockd.http.front import Front, FrontExchange
-from sockd.http.host_check import may_come_from
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp
+from sockd.http.wire.host_check import may_come_from
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp
+from sockd.plain.config import HttpConfig
+from sockd.worker.daemon import open_without_key
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, get, post, raw
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from initscripts import toolchain
+from initscripts.authoring import toolchain
 
 
 @functools.cache

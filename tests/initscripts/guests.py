@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import wasmtime
 
-from initscripts import abi
+from initscripts.engine import abi
 
 NOTES = 99
 OUT = 1024

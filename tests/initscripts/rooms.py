@@ -19,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from initscripts import modules
-from initscripts.engine import Definition, Engine
+from initscripts.engine import modules
+from initscripts.engine.engine import Definition, Engine
+from initscripts.engine.run import Run, RunRequest
 from initscripts.limits import EngineLimits
 from initscripts.report import RunReport
-from initscripts.run import Run, RunRequest
 from storage_lib.sockd_initscript import wire
 from tests.initscripts.guests import NOTES, notes_in
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from initscripts.calls import Input
+from initscripts.engine.calls import Input
 from initscripts.limits import Budget
 from tests.initscripts.guests import LOOP, module, wasm
 from tests.initscripts.rooms import Room, room

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from initscripts import modules, toolchain
+from initscripts.authoring import toolchain
+from initscripts.engine import modules
 from tests.initscripts.builds import example
 from tests.initscripts.fake_engine import FakeEngine
 

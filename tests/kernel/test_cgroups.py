@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from sockd.errors import SandboxFailed
 from sockd.kernel.cgroups import Cgroup, CgroupTree, Hierarchies
 from sockd.latency import favordynmods
+from sockd.plain.errors import SandboxFailed
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

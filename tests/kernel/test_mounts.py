@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from sockd.images.assembly import why_not_late
 from sockd.kernel import mounts, pidfds, syscalls
 from sockd.kernel.mounts import owned
 from sockd.kernel.syscalls import AT_FDCWD, MountAttr
-from sockd.sandbox.assembly import why_not_late
 from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.root

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from sockd.images.assembly import why_not_late
 from sockd.kernel import syscalls
 from sockd.kernel.mounts import owned
 from sockd.kernel.syscalls import AT_FDCWD, MountAttr, MountFlag
-from sockd.sandbox.assembly import why_not_late
 
 pytestmark = pytest.mark.root
 

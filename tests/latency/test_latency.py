@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sockd.config import Config, LatencyConfig
 from sockd.kernel.hierarchies import Hierarchies
 from sockd.latency import favordynmods
 from sockd.latency.latency import FAVORDYNMODS_IS_ON, Latency
+from sockd.plain.config import Config, LatencyConfig
 from tests.support.kernel_threads import threads_of
 
 pytestmark = pytest.mark.anyio

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from sockd.config import OtlpConfig
-from sockd.errors import BadConfig
-from sockd.lambdas.traces import Trace
-from sockd.otlp import client
-from sockd.otlp.client import SpanExport, environment_of
-from sockd.otlp.wire import MAX_FRAME_BYTES, frames
-from sockd.telemetry import SpanContext, Times
+from sockd.observe.otlp import client
+from sockd.observe.otlp.client import SpanExport, environment_of
+from sockd.observe.otlp.wire import MAX_FRAME_BYTES, frames
+from sockd.observe.traces import Trace
+from sockd.plain.config import OtlpConfig
+from sockd.plain.errors import BadConfig
+from sockd.plain.telemetry import SpanContext, Times
 from tests.daemon.collector import Collector
 
 

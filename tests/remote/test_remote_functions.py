@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import sockd
-from sockd import call_signature
-from sockd.errors import FunctionFailed, SockdError, TimedOut
-from sockd.lambdas.failure_log import failure_log
+from sockd.observe.failure_log import failure_log
+from sockd.plain import call_signature
+from sockd.plain.errors import FunctionFailed, SockdError, TimedOut
 from sockd.remote import mapping, source, stand_in, values
 from sockd.remote.calling import Target, event_of
 from sockd.remote.connections import invoke
@@ -69,7 +69,7 @@ def test_importing_sockd_costs_nothing_and_knows_nothing_of_the_daemon() -> None
         "import sys; before = len(sys.modules); import sockd; print(len(sys.modules) - before)\n"
         "sockd.function(lambda: 1)\n"
         "print([name for name in sys.modules if name.startswith('sockd.') and not name.startswith('sockd.remote')\n"
-        "    and name not in ('sockd.call_signature', 'sockd.own_command', 'sockd.printable')])"
+        "    and name not in ('sockd.plain.call_signature', 'sockd.plain.own_command', 'sockd.plain.printable')])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     added, ours = run.stdout.splitlines()

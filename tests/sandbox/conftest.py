@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sockd.sandbox.assembly import why_not_late
+from sockd.images.assembly import why_not_late
 from tests.support.house import House, house_fixture
 from tests.support.ledger import Ledger
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import pytest
 
-from sockd.sandbox import ahead
-from sockd.sandbox.ahead import Ahead
-from sockd.sandbox.ends import Ends
+from sockd.images import ahead
+from sockd.images.ahead import Ahead
+from sockd.sandbox.sandbox_pipes import SandboxPipes
 
 
 class Numbers:
@@ -89,7 +89,7 @@ def test_connections_that_cannot_be_made_leave_nothing(
         before = len(os.listdir("/proc/self/fd"))
         for _ in nth_call(module, call):
             with suppress(OSError):
-                Ends.open().close()
+                SandboxPipes.open().close()
             assert len(os.listdir("/proc/self/fd")) == before
 
     asyncio.run(scenario())

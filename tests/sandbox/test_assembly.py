@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from sockd.errors import BadConfig
+from sockd.images import assembly
+from sockd.images.program import Program
+from sockd.images.root import Root
 from sockd.kernel import pidfds, syscalls
 from sockd.kernel.mounts import owned
-from sockd.sandbox import assembly
-from sockd.sandbox.program import Program
-from sockd.sandbox.root import Root
+from sockd.plain.errors import BadConfig
 from tests.support.house import House
 from tests.support.ledger import Ledger
 

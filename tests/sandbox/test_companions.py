@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from sockd.errors import LaunchAborted
+from sockd.plain.errors import LaunchAborted
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.lifecycle import State
 from tests.support.house import MB, House, Running, read_answer

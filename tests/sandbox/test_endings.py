@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sockd.errors import FunctionFailed, InitFailed, InvalidEvent, SandboxDied, SockdError
+from sockd.plain.errors import FunctionFailed, InitFailed, InvalidEvent, SandboxDied, SockdError
 from sockd.sandbox.lifecycle import State
 from tests.support.house import House, tells_exit_status, uids_in_use
 from zygote import protocol

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from sockd.errors import NoCapacity, SandboxDied, SandboxFailed
+from sockd.images.program import Program
 from sockd.kernel import pidfds, syscalls
+from sockd.plain.errors import NoCapacity, SandboxDied, SandboxFailed
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.imported import ImportRequest
-from sockd.sandbox.program import Program
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.zygote import Zygote
 from tests.support.house import MB, House

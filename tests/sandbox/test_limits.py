@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sockd.errors import OutOfMemory, ResponseTooLarge, SandboxDied, TimedOut
 from sockd.kernel.mounts import owned
 from sockd.kernel.pidfds import wait_exited
+from sockd.plain.errors import OutOfMemory, ResponseTooLarge, SandboxDied, TimedOut
 from sockd.sandbox.deadline import Deadline
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.output import PIPE_BYTES

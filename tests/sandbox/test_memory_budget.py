@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sockd.errors import NoCapacity
+from sockd.plain.errors import NoCapacity
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation, host_memory_bytes
 
 pytestmark = pytest.mark.anyio

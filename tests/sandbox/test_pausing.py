@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.errors import NoCapacity, SandboxDied
+from sockd.plain.errors import NoCapacity, SandboxDied
 from sockd.sandbox.lifecycle import BadTransition, State
 from sockd.sandbox.sandbox import PAUSED_SLACK_BYTES
 from tests.support.house import MB, House, Running

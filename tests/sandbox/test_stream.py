@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from sockd.errors import ResponseTooLarge
-from sockd.invoke_request import Sink
+from sockd.plain.errors import ResponseTooLarge
+from sockd.plain.invoke_request import Sink
 from sockd.sandbox.stream import HELD_BYTES, JOINED_BYTES, Flow, Head, Stream, Taker
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from sockd.errors import NoCapacity
+from sockd.plain.errors import NoCapacity
 from sockd.sandbox.uids import CHILDREN, SANDBOX_UID, UidBlock
 
 BASE = 0x10000000

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from sockd.errors import NoCapacity, OutOfMemory
 from sockd.kernel import pidfds
 from sockd.kernel.mounts import owned
 from sockd.kernel.pidfds import wait_exited
+from sockd.plain.errors import NoCapacity, OutOfMemory
 from sockd.sandbox.control import ZygoteGone, ZygoteRefused
 from sockd.sandbox.uids import CHILDREN
 from tests.sandbox.zygotes import HANDLER, pid_of

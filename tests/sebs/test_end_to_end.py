@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.cli.output import Failure
+from sockd.console.output import Failure
 from sockd.sebs.benches import find
 from sockd.sebs.experiment import Kind, Outcome
 from sockd.sebs.packaging import Arm

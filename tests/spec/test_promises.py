@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from initscripts.limits import Budget
-from sockd.config import MB, FunctionDefaults, HttpConfig
+from sockd.plain.config import MB, FunctionDefaults, HttpConfig
 from tests.daemon.kernel_view import open_fds, waited_for_cpu_s
 from tests.daemon.running import RunningDaemon
 from tests.spec.promises import ROOT

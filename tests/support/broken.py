@@ -21,14 +21,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sockd.caches import nursery, sharing, soundness, verifier
-from sockd.http import front, replays
+from sockd.caches import import_learner as learner
+from sockd.caches import sharing, soundness, verifier
+from sockd.http import front
 from sockd.http.aws import access
+from sockd.http.run import replays
+from sockd.images import base, root
 from sockd.kernel import cgroup_leaf, cgroups, mounts, pidfds, readiness, seccomp, syscalls
 from sockd.kernel.seccomp_compiler import compile_filter, compile_restriction, only
 from sockd.kernel.syscall_table import NUMBERS
-from sockd.lambdas import registry
-from sockd.sandbox import base, channel, deadline, root, sandbox, uids, zygote
+from sockd.registry import registry
+from sockd.sandbox import channel, deadline, sandbox, uids, zygote
 from zygote import protocol
 
 BREAKS: dict[str, Callable[[], None]] = {}
@@ -267,10 +270,10 @@ def plans_by_subset() -> None:
 def no_canary() -> None:
     """A new Zygote serves without one fork of it having been tried."""
 
-    async def try_nothing(self: nursery.Nursery, node: object) -> None:
+    async def try_nothing(self: learner.ImportLearner, node: object) -> None:
         return
 
-    nursery.Nursery._try_canary = try_nothing  # type: ignore[method-assign]
+    learner.ImportLearner._try_canary = try_nothing  # type: ignore[method-assign]
 
 
 @breaks("no-reseed")

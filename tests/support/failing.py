@@ -20,11 +20,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sockd.caches.nursery import Nursery
+from sockd.caches.import_learner import ImportLearner
+from sockd.functions.function import Function
+from sockd.images import ahead
 from sockd.kernel import pidfds, syscalls
 from sockd.kernel.cgroups import Cgroup
-from sockd.lambdas.function import Function
-from sockd.sandbox import ahead
 from tests.support.broken import BREAKS, copied_zygote
 from tests.support.native_build import build_native
 
@@ -163,8 +163,8 @@ def main() -> None:
     for module, name in CALLS:
         failing(failpoint, module, name)
     start = asking(failpoint, "start", Function.start, lambda self, *rest: self.caches.tree.root.zygote)
-    provision = asking(failpoint, "provision", Nursery._provision, lambda self, parent, plan: parent.zygote)
-    Function.start, Nursery._provision = start, provision  # type: ignore[method-assign]
+    provision = asking(failpoint, "provision", ImportLearner._provision, lambda self, parent, plan: parent.zygote)
+    Function.start, ImportLearner._provision = start, provision  # type: ignore[method-assign]
     sockd_main()
 
 

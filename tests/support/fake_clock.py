@@ -19,7 +19,7 @@ class FakeTimer:
 
 
 class FakeClock:
-    """`sockd.lambdas.clock.Clock`; `pass_by` lets time pass, `jump` sets the wall clock."""
+    """`sockd.events.clock.Clock`; `pass_by` lets time pass, `jump` sets the wall clock."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._monotonic = 1000.0

@@ -7,10 +7,10 @@ import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from initscripts import process
-from initscripts.process import Ground
+from initscripts.client import process
+from initscripts.client.process import Ground
+from sockd.images import base as bases
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
-from sockd.sandbox import base as bases
 from sockd.sandbox.cgroup_pool import CgroupPool
 
 

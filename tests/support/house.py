@@ -23,12 +23,13 @@ from typing import Any, TypeVar
 
 import pytest
 
+from sockd.images import base
+from sockd.images.assembly import open_assembly
+from sockd.images.program import Limits, Program
 from sockd.kernel import pidfds
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.kernel.event_loop import EventLoop
 from sockd.latency import favordynmods
-from sockd.sandbox import base
-from sockd.sandbox.assembly import open_assembly
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.farm import Farm
@@ -36,7 +37,6 @@ from sockd.sandbox.imported import Imported, ImportRequest
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.parts import Parts
-from sockd.sandbox.program import Limits, Program
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.zygote import Zygote

@@ -37,7 +37,7 @@ GROUPS = {
 }
 WIDTH = 118
 NO_SUCH_CASE = 3
-"""The exit status for a wrong name, as of all commands (`sockd.cli.output.NOT_FOUND`)."""
+"""The exit status for a wrong name, as of all commands (`sockd.console.output.NOT_FOUND`)."""
 
 
 @dataclass

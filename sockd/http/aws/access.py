@@ -4,7 +4,8 @@ A function whose network is the host's reaches this port, and so does every web 
 at. Whoever can deploy runs code; whoever can read a function's settings knows its secrets. So:
 
     POLICY: with keys, every request is signed with one of them. Without keys, Invoke alone is open, where `/run` is as
-    well (`sockd.http.callers`), and only to a worker that listens on loopback; off loopback a worker without keys does not start.
+    well (`sockd.http.access.callers`), and only to a worker that listens on loopback. Off loopback a worker without keys
+    does not start.
 
 Owns the keys. A signature covers method, path, query, host, the x-amz-* headers and the body; it holds for 15 minutes.
 """
@@ -14,12 +15,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from sockd.config import HttpConfig, LambdaApiConfig
-from sockd.errors import BadConfig
 from sockd.http.aws.errors import AccessDenied, InvalidSignature, MissingSignature, UnknownKey
 from sockd.http.aws.routes import EVENTS, Operation
-from sockd.http.host_check import is_loopback
-from sockd.http.sockets import parse_listen
+from sockd.http.wire.host_check import is_loopback
+from sockd.http.wire.sockets import parse_listen
+from sockd.plain.config import HttpConfig, LambdaApiConfig
+from sockd.plain.errors import BadConfig
 from sockd.s3.canonical import SignedRequest
 from sockd.s3.signature import Credentials, SignatureRefused, Verifier
 

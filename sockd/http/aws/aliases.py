@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
-from sockd.errors import NoSuchVersion
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import (
     InvalidParameterValue,
@@ -24,7 +23,8 @@ from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.versions import check_description
 from sockd.http.aws.worker import LambdaWorker
-from sockd.lambdas.aliases import LATEST, NAME, Alias, number_of
+from sockd.plain.errors import NoSuchVersion
+from sockd.registry.aliases import LATEST, NAME, Alias, number_of
 
 WEIGHTS = "routingConfig.additionalVersionWeights"
 

@@ -1,7 +1,7 @@
 """The door of this API: requests whose path is one of AWS's, from their heads to their answers.
 
 Owns the bodies that are being read. An operation runs once for
-all requests with the id that an SDK keeps over its retries (`sockd.http.replays`).
+all requests with the id that an SDK keeps over its retries (`sockd.http.run.replays`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from sockd.config import Config
-from sockd.errors import BadRequest, RequestTooLarge, SockdError
-from sockd.http.answers import Answer
+from sockd.http.access.callers import Callers
 from sockd.http.aws.access import Access
 from sockd.http.aws.aliases import AliasOperations
 from sockd.http.aws.archives import CodeTooLarge
@@ -34,15 +32,17 @@ from sockd.http.aws.tags import TagOperations
 from sockd.http.aws.urls import UrlOperations
 from sockd.http.aws.versions import VersionOperations
 from sockd.http.aws.worker import LambdaWorker
-from sockd.http.body import Body
-from sockd.http.callers import Callers
-from sockd.http.connection import Connection
-from sockd.http.exchange import Exchange, why_cancelled
-from sockd.http.head import Head
-from sockd.http.host_check import CrossSite, ForbiddenHost, host_check, may_come_from
-from sockd.http.replays import Replays
-from sockd.http.request_ids import new_request_id, request_id_text
-from sockd.lambdas.aliases import LATEST
+from sockd.http.run.replays import Replays
+from sockd.http.wire.answers import Answer
+from sockd.http.wire.body import Body
+from sockd.http.wire.connection import Connection
+from sockd.http.wire.exchange import Exchange, why_cancelled
+from sockd.http.wire.head import Head
+from sockd.http.wire.host_check import CrossSite, ForbiddenHost, host_check, may_come_from
+from sockd.plain.config import Config
+from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
+from sockd.plain.request_ids import new_request_id, request_id_text
+from sockd.registry.aliases import LATEST
 from sockd.s3.canonical import SignedRequest
 
 SETTINGS_BYTES = 256 * 1024

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import msgspec
 
-from sockd.errors import (
+from sockd.http.wire.answers import Answer, failure
+from sockd.http.wire.fields import field
+from sockd.plain.errors import (
     BadRequest,
     InvalidEvent,
     NoCapacity,
@@ -29,8 +31,6 @@ from sockd.errors import (
     TooManyEvents,
     TooManyRequests,
 )
-from sockd.http.answers import Answer, failure
-from sockd.http.fields import field
 
 RESERVED_REACHED = "ReservedFunctionConcurrentInvocationLimitExceeded"
 CALLER_LIMIT = "CallerRateLimitExceeded"

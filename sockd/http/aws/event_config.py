@@ -1,6 +1,6 @@
 """The operations on event-invoke-configs: how the asynchronous invocations of a function are to end.
 
-Owns nothing. A destination is a function's ARN or name, or `directory:NAME` (see `sockd.lambdas.destinations`).
+Owns nothing. A destination is a function's ARN or name, or `directory:NAME` (see `sockd.events.destinations`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
+from sockd.events.event_configs import EventInvokeConfig
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
 from sockd.http.aws.names import arn, function_named
 from sockd.http.aws.operations import Call, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.lambdas.aliases import LATEST
-from sockd.lambdas.event_configs import EventInvokeConfig
+from sockd.registry.aliases import LATEST
 
 RETRIES = (0, 2)
 AGES_S = (60, 21600)

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sockd.config import CodeConfig
-from sockd.errors import NoSuchFunction
+from sockd.code.function_config import AwsAttributes
 from sockd.http.aws import shapes
 from sockd.http.aws.archives import archive
 from sockd.http.aws.errors import InvalidParameterValue, PreconditionFailed, ResourceConflict, ValidationFailed
@@ -20,8 +19,9 @@ from sockd.http.aws.names import Named, function_named, whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table, page, version_key
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import Details, LambdaWorker
-from sockd.lambdas.aliases import LATEST, number_of
-from sockd.lambdas.function_config import AwsAttributes
+from sockd.plain.config import CodeConfig
+from sockd.plain.errors import NoSuchFunction
+from sockd.registry.aliases import LATEST, number_of
 
 
 class FunctionOperations:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
-from sockd.lambdas.aliases import LATEST
+from sockd.registry.aliases import LATEST
 
 ARN_PREFIX = "arn:aws:lambda:local:000000000000:function:"
 FUNCTIONS_ONLY = (

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sockd.http.answers import Answer
 from sockd.http.aws.errors import InvalidParameterValue, ResourceConflict, ValidationFailed
 from sockd.http.aws.names import arn
 from sockd.http.aws.routes import Operation
-from sockd.http.exchange import Exchange
-from sockd.lambdas.publications import Publication
+from sockd.http.wire.answers import Answer
+from sockd.http.wire.exchange import Exchange
+from sockd.registry.publications import Publication
 
 PAGE = 50
 """Most entries of one answer, as on AWS."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sockd.errors import NoCapacity, NoSuchVersion
+from sockd.functions.provisioning import Status
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound, ValidationFailed
 from sockd.http.aws.names import Named, arn, function_named, whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.lambdas.aliases import LATEST, number_of
-from sockd.lambdas.provisioning import Status
+from sockd.plain.errors import NoCapacity, NoSuchVersion
+from sockd.registry.aliases import LATEST, number_of
 
 
 class ProvisionedOperations:

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from sockd.code.function_config import AwsAttributes
 from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent, ValidationFailed
 from sockd.http.aws.names import arn
 from sockd.http.aws.worker import Details
-from sockd.lambdas.function_config import AwsAttributes
 
 ROLE = "arn:aws:iam::000000000000:role/sockd"
 """Of functions that were given none: clients cannot do without."""

@@ -13,8 +13,6 @@ import asyncio
 
 import msgspec
 
-from sockd.errors import SockdError
-from sockd.http.answers import Answer, invocation_fields
 from sockd.http.aws.errors import ValidationFailed
 from sockd.http.aws.event_stream import CONTENT_TYPE, message
 from sockd.http.aws.invoke import FUNCTION_ERRORS, error_payload, executed, log_type_of, request_of
@@ -22,11 +20,13 @@ from sockd.http.aws.log_tail import log_tail
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.http.exchange import Exchange
-from sockd.http.request_ids import request_id_text
-from sockd.http.streamed import StreamedAnswer
-from sockd.lambdas.aliases import LATEST
-from sockd.telemetry import Invocation
+from sockd.http.wire.answers import Answer, invocation_fields
+from sockd.http.wire.exchange import Exchange
+from sockd.http.wire.streamed import StreamedAnswer
+from sockd.plain.errors import SockdError
+from sockd.plain.request_ids import request_id_text
+from sockd.plain.telemetry import Invocation
+from sockd.registry.aliases import LATEST
 
 INLINE_BYTES = 512 * 1024
 """Of an answer whose checksum is taken on the loop: half a millisecond."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
+from sockd.code.function_config import AwsAttributes
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.lambdas.function_config import AwsAttributes
 
 
 class TagOperations:

@@ -1,6 +1,6 @@
 """The operations on function URLs: one for each function, and one for each of its aliases.
 
-Owns nothing. The URLs are `sockd.lambdas.function_urls`'s; what a client is told of one stands here.
+Owns nothing. The URLs are `sockd.registry.function_urls`'s; what a client is told of one stands here.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from sockd.config import Config
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
 from sockd.http.aws.names import arn, function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.http.urls.names import UrlNames
-from sockd.lambdas.aliases import LATEST
-from sockd.lambdas.aliases import NAME as ALIAS
-from sockd.lambdas.function_urls import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
+from sockd.http.wire.url_names import UrlNames
+from sockd.plain.config import Config
+from sockd.registry.aliases import LATEST
+from sockd.registry.aliases import NAME as ALIAS
+from sockd.registry.function_urls import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
 
 
 class UrlSettings(shapes.Shape):

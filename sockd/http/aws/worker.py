@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from sockd.errors import SockdError
-from sockd.http.worker_api import EventsApi, VersionsApi, WorkerApi
-from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.aliases import LATEST
-from sockd.lambdas.event_configs import EventInvokeConfig
-from sockd.lambdas.function_config import FunctionConfig
-from sockd.lambdas.function_urls import FunctionUrls
-from sockd.lambdas.publications import Publication
-from sockd.lambdas.registry import FunctionRecord
-from sockd.lambdas.versions import Described
-from sockd.telemetry import Invocation
+from sockd.code.function_config import FunctionConfig
+from sockd.events.event_configs import EventInvokeConfig
+from sockd.functions.versions import Described
+from sockd.http.run.worker_api import EventsApi, VersionsApi, WorkerApi
+from sockd.plain.errors import SockdError
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.telemetry import Invocation
+from sockd.registry.aliases import LATEST
+from sockd.registry.function_urls import FunctionUrls
+from sockd.registry.publications import Publication
+from sockd.registry.registry import FunctionRecord
 
 
 class Details(NamedTuple):
@@ -55,7 +55,7 @@ class Told(NamedTuple):
 
 
 class LambdaEvents(EventsApi, Protocol):
-    """Asynchronous invocation, and how it is to end (`sockd.lambdas.events`)."""
+    """Asynchronous invocation, and how it is to end (`sockd.events.events`)."""
 
     def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None: ...
     def event_configs(self, name: str) -> list[EventInvokeConfig]: ...

@@ -30,11 +30,11 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from sockd.config import Config
-from sockd.errors import BadConfig, SockdError
-from sockd.http.host_check import is_loopback
-from sockd.http.sockets import parse_listen
+from sockd.http.wire.host_check import is_loopback
+from sockd.http.wire.sockets import parse_listen
 from sockd.kernel.socket_owners import owner
+from sockd.plain.config import Config
+from sockd.plain.errors import BadConfig, SockdError
 
 UIDS = 1 << 30
 """So many from `sandbox.base_uid` on are the Zygotes' and sandboxes' (`sockd.caches.zygote_tree`)."""

@@ -9,12 +9,12 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from sockd.errors import NoSuchFunction
 from sockd.http.page import trace_view, words
 from sockd.http.page.function_views import log_row
 from sockd.http.page.views import Values, invocation_row
 from sockd.http.page.worker import PageWorker
-from sockd.telemetry import LogRecord
+from sockd.plain.errors import NoSuchFunction
+from sockd.plain.telemetry import LogRecord
 
 MAX_FAILURES = 50
 MAX_LOG_BYTES = 8 << 10

@@ -13,9 +13,9 @@ from sockd.http.page.event_views import event_row, schedule_row
 from sockd.http.page.sources import PageSources
 from sockd.http.page.views import Values, spark
 from sockd.http.page.worker import PageWorker
-from sockd.lambdas.recent import SLOT_NS, SLOTS
-from sockd.spelling import size
-from sockd.telemetry import LogRecord
+from sockd.observe.recent import SLOT_NS, SLOTS
+from sockd.plain.spelling import size
+from sockd.plain.telemetry import LogRecord
 
 MAX_RECORDS = 30
 MAX_RECORD_BYTES = 4 << 10

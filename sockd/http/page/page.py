@@ -30,12 +30,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from sockd.errors import NoSuchFunction, SockdError
-from sockd.http.asgi import AsgiApplication
-from sockd.http.callers import Callers
-from sockd.http.connection import Connection
-from sockd.http.exchange import Exchange
-from sockd.http.head import Head
+from sockd.http.access.callers import Callers
+from sockd.http.management.streams import Stream
 from sockd.http.page import event_views, failure_views, function_views, sent_event, trace_view, tree_view, views
 from sockd.http.page.access import PageAccess
 from sockd.http.page.boards import Board, Fragment, Part
@@ -43,8 +39,12 @@ from sockd.http.page.live import Live
 from sockd.http.page.responses import PRIVATE, SECURITY, Responses
 from sockd.http.page.sources import PageSources
 from sockd.http.page.worker import PageWorker
-from sockd.http.streams import Stream
-from sockd.spelling import size
+from sockd.http.wire.asgi import AsgiApplication
+from sockd.http.wire.connection import Connection
+from sockd.http.wire.exchange import Exchange
+from sockd.http.wire.head import Head
+from sockd.plain.errors import NoSuchFunction, SockdError
+from sockd.plain.spelling import size
 
 PREFIXES: Final = (b"/functions", b"/failures", b"/queue", b"/traces/", b"/static/", b"/events")
 STREAM: Final = {

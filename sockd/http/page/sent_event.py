@@ -11,15 +11,15 @@ from urllib.parse import parse_qs
 
 from starlette.requests import Request
 
-from sockd.errors import BadRequest, FunctionFailed
+from sockd.functions.version import ANY_METHOD
 from sockd.http.aws.worker import Told
+from sockd.http.management.uploads import read_body
 from sockd.http.page import words
 from sockd.http.page.views import PHASES, Values
-from sockd.http.request_ids import new_request_id, request_id_text
-from sockd.http.uploads import read_body
-from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.version import ANY_METHOD
-from sockd.spelling import size
+from sockd.plain.errors import BadRequest, FunctionFailed
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.request_ids import new_request_id, request_id_text
+from sockd.plain.spelling import size
 
 MAX_FORM_BYTES = 256 << 10
 """Of a form as browsers encode it; `sockd invoke NAME -d @FILE` sends more."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sockd.config import Config
-from sockd.http import management_versions
-from sockd.http.urls.names import UrlNames
-from sockd.lambdas.events import Events
-from sockd.lambdas.function_urls import FunctionUrls
-from sockd.lambdas.schedule_table import Schedule
-from sockd.lambdas.schedules import Schedules
-from sockd.lambdas.versions import Versions
+from sockd.events.events import Events
+from sockd.events.schedule_table import Schedule
+from sockd.events.schedules import Schedules
+from sockd.functions.versions import Versions
+from sockd.http.management import versions as management_versions
+from sockd.http.wire.url_names import UrlNames
+from sockd.plain.config import Config
+from sockd.registry.function_urls import FunctionUrls
 
 
 class UrlRow(NamedTuple):

@@ -1,6 +1,6 @@
 """One invocation as a page: the waterfall, what the answer waited for, and why it was cold.
 
-Pure: a trace of the worker (`sockd.lambdas.trace_spans`) in, values of the template out.
+Pure: a trace of the worker (`sockd.observe.trace_spans`) in, values of the template out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from sockd.http.page import charts, words
 from sockd.http.page.views import Values, unix_s
-from sockd.lambdas.trace_axis import extent, in_order
+from sockd.observe.trace_axis import extent, in_order
 
 MAX_SPANS = 80
 KINDS = frozenset(("queue", "memory", "fork", "prepare", "thaw", "setup", "init", "exec", "answer"))

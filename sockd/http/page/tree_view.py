@@ -11,7 +11,7 @@ from typing import Any
 from sockd.http.page import charts, words
 from sockd.http.page.views import Values
 from sockd.http.page.worker import PageWorker
-from sockd.spelling import size, span
+from sockd.plain.spelling import size, span
 
 MAX_NAMES = 4
 """Packages of a Zygote that are shown by name; the others are in its title."""

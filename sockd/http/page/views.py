@@ -11,7 +11,7 @@ from typing import Any
 
 from sockd.http.page import charts, words
 from sockd.http.page.worker import PageWorker
-from sockd.spelling import size
+from sockd.plain.spelling import size
 
 Values = dict[str, Any]
 MAX_FUNCTIONS = 100

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 
-from sockd.spelling import size
+from sockd.plain.spelling import size
 
 COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 CONTROLS = re.compile(

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from sockd.config import RunRule
 from sockd.http.aws.worker import Told
-from sockd.http.worker_api import WorkerApi
-from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.recent import Lately
+from sockd.http.run.worker_api import WorkerApi
+from sockd.observe.recent import Lately
+from sockd.plain.config import RunRule
+from sockd.plain.invoke_request import InvokeRequest
 
 
 class PageWorker(WorkerApi, Protocol):

@@ -2,5 +2,5 @@
 HTTP answer.
 
 `door` takes the requests, `event` and `response` are the two mappings, `cors` what browsers ask for, `names` what a URL looks
-like. Which URLs there are is kept by `sockd.lambdas.function_urls`. What runs a function does not know of URLs.
+like. Which URLs there are is kept by `sockd.registry.function_urls`. What runs a function does not know of URLs.
 """

@@ -11,30 +11,30 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from sockd.config import Config
-from sockd.errors import BadRequest, RequestTooLarge, SockdError
-from sockd.http.answers import Answer, invocation_fields
-from sockd.http.app_request import app_request
+from sockd.functions.version import ANY_METHOD
 from sockd.http.aws.access import Access
 from sockd.http.aws.errors import AccessDenied
 from sockd.http.aws.names import arn
 from sockd.http.aws.worker import LambdaWorker
-from sockd.http.body import Body
-from sockd.http.connection import Connection
-from sockd.http.exchange import Exchange, why_cancelled
-from sockd.http.head import Head
-from sockd.http.host_check import ForbiddenHost, NoServiceWorkers, host_check
-from sockd.http.request_ids import new_request_id, request_id_text
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
 from sockd.http.urls.event import UrlRequest, event
-from sockd.http.urls.names import PATH_PREFIX, Addressed, UrlNames
 from sockd.http.urls.refusals import Forbidden, refusal
 from sockd.http.urls.response import Fields, lines, reply
 from sockd.http.urls.streams import Buffered, UrlStream
-from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.function_urls import FunctionUrl
-from sockd.lambdas.trace_context import of_headers
-from sockd.lambdas.version import ANY_METHOD
+from sockd.http.wire.answers import Answer, invocation_fields
+from sockd.http.wire.app_request import app_request
+from sockd.http.wire.body import Body
+from sockd.http.wire.connection import Connection
+from sockd.http.wire.exchange import Exchange, why_cancelled
+from sockd.http.wire.head import Head
+from sockd.http.wire.host_check import ForbiddenHost, NoServiceWorkers, host_check
+from sockd.http.wire.url_names import PATH_PREFIX, Addressed, UrlNames
+from sockd.plain.config import Config
+from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.request_ids import new_request_id, request_id_text
+from sockd.plain.trace_context import of_headers
+from sockd.registry.function_urls import FunctionUrl
 from sockd.s3.canonical import SignedRequest
 
 INLINE_BYTES = 128 * 1024

@@ -12,7 +12,7 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
-from sockd.http.head import Headers
+from sockd.http.wire.head import Headers
 
 TEXT_TYPES = ("text", "json", "xml", "form-urlencoded", "javascript")
 """What a content type says of a body that is text; any other body is in base64."""

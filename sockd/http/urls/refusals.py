@@ -11,7 +11,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sockd.errors import (
+from sockd.http.aws.errors import RESERVED_REACHED, AccessDenied
+from sockd.http.urls.response import BadReply
+from sockd.http.wire.answers import Answer, failure, invocation_fields
+from sockd.http.wire.fields import field
+from sockd.plain.errors import (
     FunctionFailed,
     NoSuchFunction,
     RequestTooLarge,
@@ -20,10 +24,6 @@ from sockd.errors import (
     TimedOut,
     TooManyRequests,
 )
-from sockd.http.answers import Answer, failure, invocation_fields
-from sockd.http.aws.errors import RESERVED_REACHED, AccessDenied
-from sockd.http.fields import field
-from sockd.http.urls.response import BadReply
 
 FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut, BadReply)
 """What is the function's own failure. Everything else is the service's."""

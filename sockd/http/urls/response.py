@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sockd.errors import SockdError
-from sockd.http.fields import field
 from sockd.http.urls.event import HOP_BY_HOP
+from sockd.http.wire.fields import field
+from sockd.plain.errors import SockdError
 
 HEADERS_BYTES = 64 * 1024
 """Of all headers that a function sends along (AWS: 10,240 bytes)."""

@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sockd.errors import ResponseTooLarge
-from sockd.http.answers import Answer
-from sockd.http.exchange import Exchange
-from sockd.http.streamed import OUR_PREFIX, OURS, StreamedAnswer
 from sockd.http.urls.response import Fields, Reply, metadata
-from sockd.invoke_request import Sink
+from sockd.http.wire.answers import Answer
+from sockd.http.wire.exchange import Exchange
+from sockd.http.wire.streamed import OUR_PREFIX, OURS, StreamedAnswer
+from sockd.plain.errors import ResponseTooLarge
+from sockd.plain.invoke_request import Sink
 
 PRELUDE_BYTES = 16 * 1024
 """Most of the JSON before the eight bytes."""

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sockd.caches.install_cache import InstallCache
-from sockd.config import PackageConfig
+from sockd.plain.config import PackageConfig
 from tests.caches.install.store import Opened
 from tests.support.package_index import PackageIndex
 

@@ -12,8 +12,8 @@ import pytest
 
 from sockd.caches.distribution import Closure, Distribution
 from sockd.caches.install_cache import InstallCache
-from sockd.config import PackageConfig
-from sockd.errors import Draining, InstallFailed, PackagesFailed
+from sockd.plain.config import PackageConfig
+from sockd.plain.errors import Draining, InstallFailed, PackagesFailed
 from tests.caches.install.store import NOISE, Opened, nothing_half_done, stored
 from tests.support.package_index import PackageIndex, wheel
 

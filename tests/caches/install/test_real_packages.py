@@ -11,8 +11,8 @@ from uv import find_uv_bin
 
 from sockd.caches.install_cache import InstallCache
 from sockd.caches.uv import BASE_PYTHON
-from sockd.config import PackageConfig
-from sockd.errors import ResolveFailed
+from sockd.plain.config import PackageConfig
+from sockd.plain.errors import ResolveFailed
 
 pytestmark = pytest.mark.anyio
 

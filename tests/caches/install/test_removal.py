@@ -9,7 +9,7 @@ import pytest
 
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
-from sockd.errors import BadRequest, NoSuchPackage
+from sockd.plain.errors import BadRequest, NoSuchPackage
 from tests.caches.install.store import NOISE, nothing_half_done, stored
 from tests.support.package_index import PackageIndex, wheel
 

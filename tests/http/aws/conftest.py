@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sockd.config import Config, HttpConfig, LambdaApiConfig
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.front import Front
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp
+from sockd.plain.config import Config, HttpConfig, LambdaApiConfig
 from sockd.s3.signature import Credentials
 from sockd.s3.signing import signed_headers
 from tests.http.aws.fake_lambda import FakeLambda

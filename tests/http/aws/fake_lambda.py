@@ -9,15 +9,15 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from sockd import errors
-from sockd.config import FunctionDefaults
+from sockd.code.function_config import FunctionConfig
 from sockd.http.aws.worker import Details, LambdaWorker, Told
-from sockd.http.worker_api import Progress
-from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.function_config import FunctionConfig
-from sockd.lambdas.function_urls import FunctionUrls
-from sockd.lambdas.registry import FunctionRecord
-from sockd.telemetry import FunctionInfo
+from sockd.http.run.worker_api import Progress
+from sockd.plain import errors
+from sockd.plain.config import FunctionDefaults
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.telemetry import FunctionInfo
+from sockd.registry.function_urls import FunctionUrls
+from sockd.registry.registry import FunctionRecord
 from tests.http.fake_worker import ERRORS, FakeWorker, info, invocation
 
 

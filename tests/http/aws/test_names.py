@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.errors import SockdError
+from sockd.code.function_config import check_name
 from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
 from sockd.http.aws.names import Named, function_named, whole_function
-from sockd.lambdas.function_config import check_name
+from sockd.plain.errors import SockdError
 
 
 @pytest.mark.parametrize(

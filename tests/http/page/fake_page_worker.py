@@ -7,18 +7,18 @@ from typing import Any
 
 import msgspec
 
-from sockd import errors
-from sockd.config import RunRule
+from sockd.events.dead_letters import NoSuchEvent
+from sockd.events.schedule_table import Schedule
 from sockd.http.aws.worker import Told
 from sockd.http.page.sources import EventCounts, PageSources, UrlRow
 from sockd.http.page.worker import PageWorker
-from sockd.http.worker_api import Tree, TreeNode
-from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.dead_letters import NoSuchEvent
-from sockd.lambdas.recent import NOTHING, SLOTS, Lately
-from sockd.lambdas.schedule_table import Schedule
-from sockd.lambdas.traces import TraceKind
-from sockd.telemetry import FunctionInfo, LogRecord
+from sockd.http.run.worker_api import Tree, TreeNode
+from sockd.observe.recent import NOTHING, SLOTS, Lately
+from sockd.observe.traces import TraceKind
+from sockd.plain import errors
+from sockd.plain.config import RunRule
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.telemetry import FunctionInfo, LogRecord
 from tests.http.fake_worker import ERRORS, IMPORTS, LIVE, TRACE, FakeWorker, info, invocation
 
 MS = 1_000_000

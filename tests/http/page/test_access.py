@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from sockd.config import Config, HttpConfig, LambdaApiConfig, PageConfig
-from sockd.errors import BadConfig
-from sockd.http.callers import Callers
+from sockd.http.access.callers import Callers
 from sockd.http.front import Front
 from sockd.http.page import access as access_module
 from sockd.http.page.access import UIDS, PageAccess
 from sockd.http.page.page import Page
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp
+from sockd.plain.config import Config, HttpConfig, LambdaApiConfig, PageConfig
+from sockd.plain.errors import BadConfig
 from tests.http.page.fake_page_worker import REQUEST_ID, FakePageSources, FakePageWorker
 from tests.http.raw import get, raw
 

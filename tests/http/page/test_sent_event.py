@@ -9,15 +9,15 @@ from urllib.parse import urlencode
 
 import pytest
 
-from sockd.config import Config, HttpConfig, LambdaApiConfig, PageConfig, RunRule
-from sockd.http.callers import Callers
+from sockd.http.access.callers import Callers
 from sockd.http.front import Front
 from sockd.http.page import access as access_module
 from sockd.http.page import sent_event
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp
+from sockd.plain.config import Config, HttpConfig, LambdaApiConfig, PageConfig, RunRule
 from tests.http.page.conftest import SANDBOX_UIDS
 from tests.http.page.fake_page_worker import FakePageSources, FakePageWorker
 from tests.http.raw import Raw, Reply, get, post, raw

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from sockd.config import Config, HttpConfig, LambdaApiConfig
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.front import Front
-from sockd.http.server import HttpServer
-from sockd.http.sockets import bind_tcp
 from sockd.http.urls.door import UrlDoor
-from sockd.invoke_request import InvokeRequest
-from sockd.lambdas.function_urls import FunctionUrl
-from sockd.telemetry import Invocation
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp
+from sockd.plain.config import Config, HttpConfig, LambdaApiConfig
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.telemetry import Invocation
+from sockd.registry.function_urls import FunctionUrl
 from tests.http.aws.conftest import KEYS
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.fake_worker import ERRORS, invocation

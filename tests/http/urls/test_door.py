@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sockd.http.urls.door import INLINE_BYTES
-from sockd.lambdas.function_urls import Cors
+from sockd.registry.function_urls import Cors
 from sockd.s3.signature import Credentials
 from sockd.s3.signing import signed_headers
 from tests.http.aws.conftest import KEYS

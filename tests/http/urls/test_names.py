@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sockd.errors import BadConfig
-from sockd.http.head import Head
-from sockd.http.urls.names import Addressed, UrlNames
+from sockd.http.wire.head import Head
+from sockd.http.wire.url_names import Addressed, UrlNames
+from sockd.plain.errors import BadConfig
 
 ID = "abcdefghijklmnopqrstuvwxyz234567"
 NAMES = UrlNames("fn.example.com")

@@ -10,7 +10,7 @@ import pytest
 
 from initscripts.region import Region
 from initscripts.rpc import DENIED, ConnectionPool, Dialer, EndpointPolicy, RpcFailed, policy
-from sockd.config import Config
+from sockd.plain.config import Config
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.peer import Request, peer
 

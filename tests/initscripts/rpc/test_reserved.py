@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from initscripts.engine.rpcs import Rpc
 from initscripts.region import Region
 from initscripts.rpc import Connection, ConnectionPool, Dialer, RpcFailed, RpcTiming
-from initscripts.rpcs import Rpc
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 

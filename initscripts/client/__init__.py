@@ -1,0 +1,1 @@
+"""The engine's client in the daemon, and the engine's process."""

@@ -1,0 +1,1 @@
+"""The initscript engine: guests, their host functions, runs."""

@@ -1,0 +1,220 @@
+"""The dependencies that a function's code declares: requirements.txt, else pyproject.toml, else its entry file (PEP 723).
+
+The first of these that declares dependencies is used, the others are ignored. Reads text, runs no code. What Python they
+require is checked whichever is used: it says of the code that it does not run on another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from platform import python_version
+from typing import Any, NamedTuple
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+import sockd
+from sockd.caches import requirements
+from sockd.code.code_store import read_bytes, read_text
+from sockd.plain import toml
+from sockd.plain.errors import BadArchive, ResolveFailed
+
+REQUIREMENTS = "requirements.txt"
+PYPROJECT = "pyproject.toml"
+STAND_IN = "sockd.py"
+"""In the code of a decorated function: its project may depend on sockd, which its sandbox does not need."""
+MAX_BYTES = 256 * 1024
+"""Of requirements.txt and of pyproject.toml."""
+MAX_SOURCE_BYTES = 4 << 20
+"""Of an entry file; a longer one has no block."""
+MAX_BLOCK_BYTES = 64 * 1024
+MAX_DEPENDENCIES = 5000
+_BEGIN, _END = "# /// script", "# ///"
+
+
+class Dependencies(NamedTuple):
+    """What a function's code asks for."""
+
+    source: str = ""
+    """The file that declares them; empty: none does."""
+    text: str | None = None
+    """Those that have to be installed, as lines of a requirements.txt; None: nothing was declared, or the code brings all."""
+    notes: tuple[str, ...] = ()
+    """What is ignored, for the person who deploys."""
+
+    @property
+    def line_words(self) -> str:
+        """How an error names the place of one, before its number."""
+        return f"{REQUIREMENTS} line" if self.source == REQUIREMENTS else f"{self.source}, dependency"
+
+
+class _Declared(NamedTuple):
+    """What one file says; `lines` is None where it declares no dependencies."""
+
+    source: str = ""
+    lines: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read(code: Path, handler: str) -> Dependencies:
+    """What the code at a path declares. Blocks. Args: handler: "module:attr", whose file may have a PEP 723 block.
+
+    Raises: BadArchive for a file that cannot be read; ResolveFailed when it requires another Python."""
+    text = read_text(code, REQUIREMENTS, MAX_BYTES)
+    used = _Declared(REQUIREMENTS, text) if text is not None else None
+    notes: list[str] = []
+    for declares in (partial(_pyproject, code), partial(_script, code, handler)):
+        try:
+            declared = declares()
+        except BadArchive as error:
+            if used is None:
+                raise
+            notes.append(f"{error.message}; it is ignored, the dependencies of {used.source} are used")
+            continue
+        notes += declared.notes
+        if declared.lines is None:
+            continue
+        if used is None:
+            used = declared
+        else:
+            notes.append(f"the dependencies of {declared.source} are ignored, those of {used.source} are used")
+    return _missing(code, used, notes) if used is not None else Dependencies(notes=tuple(notes))
+
+
+def _missing(code: Path, used: _Declared, notes: list[str]) -> Dependencies:
+    """Those of the declared dependencies that the code does not bring."""
+    text = used.lines or ""
+    brought = _distributions(code)
+    if (code / STAND_IN).is_file():
+        brought["sockd"] = Version(sockd.__version__)
+    missing = requirements.without(text, brought) if brought else text
+    if missing == text:
+        return Dependencies(used.source, text, tuple(notes))
+    note = f"packages of {used.source} that are in the code are used as they are"
+    return Dependencies(used.source, missing or None, (*notes, note))
+
+
+def _pyproject(code: Path) -> _Declared:
+    text = read_text(code, PYPROJECT, MAX_BYTES)
+    if text is None:
+        return _Declared()
+    table = _parsed(PYPROJECT, text)
+    project = table.get("project")
+    if not isinstance(project, dict):
+        return _Declared()
+    _check_python(PYPROJECT, project.get("requires-python"))
+    notes = []
+    if "dependencies" in _list(project.get("dynamic")):
+        notes.append(
+            f"{PYPROJECT}: its dependencies are dynamic, so a build backend would have to be run; they are ignored"
+        )
+    ignored = [
+        *(["project.optional-dependencies"] if project.get("optional-dependencies") else []),
+        *(["dependency-groups"] if table.get("dependency-groups") else []),
+        *_ignored_tools(table),
+    ]
+    if ignored:
+        notes.append(f"{PYPROJECT}: {', '.join(ignored)} ignored; project.dependencies alone are installed")
+    return _Declared(PYPROJECT, _lines(PYPROJECT, project.get("dependencies")), tuple(notes))
+
+
+def _script(code: Path, handler: str) -> _Declared:
+    """The PEP 723 block of the entry file."""
+    file = f"{handler.partition(':')[0].replace('.', '/')}.py"
+    if not os.path.lexists(code / file) or (code / file).lstat().st_size > MAX_SOURCE_BYTES:
+        return _Declared()
+    block = _block(file, read_bytes(code, file, MAX_SOURCE_BYTES).decode(errors="replace"))
+    if block is None:
+        return _Declared()
+    table = _parsed(file, block)
+    _check_python(file, table.get("requires-python"))
+    ignored = _ignored_tools(table)
+    notes = (f"{file}: {', '.join(ignored)} ignored",) if ignored else ()
+    return _Declared(file, _lines(file, table.get("dependencies")), notes)
+
+
+def _block(file: str, source: str) -> str | None:
+    """The text of `# /// script`. As PEP 723's reference: it ends at the last `# ///` of the comment lines that follow."""
+    found = None
+    lines = source.splitlines()
+    number = 0
+    while number < len(lines):
+        number += 1
+        if lines[number - 1] != _BEGIN:
+            continue
+        begin = number
+        while number < len(lines) and (lines[number] == "#" or lines[number].startswith("# ")):
+            number += 1
+        comments = lines[begin:number]
+        if _END not in comments:
+            number = begin
+            continue
+        if found is not None:
+            raise BadArchive(f"{file} has more than one block '{_BEGIN}'")
+        last = len(comments) - 1 - comments[::-1].index(_END)
+        found = "\n".join(line[2:] for line in comments[:last])
+    if found is not None and len(found) > MAX_BLOCK_BYTES:
+        raise BadArchive(f"{file}: its block '{_BEGIN}' is longer than {MAX_BLOCK_BYTES} characters")
+    return found
+
+
+def _parsed(file: str, text: str) -> dict[str, Any]:
+    try:
+        return toml.loads(text)
+    except toml.BadToml as error:
+        raise BadArchive(f"{file} cannot be read: {error}") from None
+
+
+def _ignored_tools(table: dict[str, Any]) -> list[str]:
+    """Tables that say where packages come from, which is for the worker to say."""
+    tool = table.get("tool")
+    own = tool.get("uv") if isinstance(tool, dict) else None
+    return [
+        f"tool.uv.{key}" for key in ("sources", "index", "dev-dependencies") if isinstance(own, dict) and own.get(key)
+    ]
+
+
+def _lines(file: str, dependencies: object) -> str | None:
+    """A list of PEP 508 texts as lines of a requirements.txt. Raises: BadArchive."""
+    if dependencies is None:
+        return None
+    if not isinstance(dependencies, list) or not all(isinstance(each, str) for each in dependencies):
+        raise BadArchive(f"{file}: dependencies must be a list of texts")
+    if len(dependencies) > MAX_DEPENDENCIES:
+        raise BadArchive(f"{file}: at most {MAX_DEPENDENCIES} dependencies are read")
+    for number, each in enumerate(dependencies, 1):
+        if not each.strip() or not each.isprintable() or each.endswith("\\"):
+            raise BadArchive(f"{file}, dependency {number}: {each[:80]!r} is not a requirement")
+    return "".join(f"{each}\n" for each in dependencies)
+
+
+def _check_python(file: str, required: object) -> None:
+    """Raises: ResolveFailed when this worker's Python is not among those."""
+    if required is None:
+        return
+    try:
+        is_fit = isinstance(required, str) and SpecifierSet(required).contains(python_version(), prereleases=True)
+    except InvalidSpecifier:
+        raise BadArchive(f"{file}: requires-python = {str(required)[:80]!r} is not a version specifier") from None
+    if not is_fit:
+        raise ResolveFailed(f"{file}: requires-python = {required!r}, and this worker runs Python {python_version()}")
+
+
+def _list(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else []
+
+
+def _distributions(directory: Path) -> dict[str, Version]:
+    """Those that were installed into the top of a code tree (`pip install --target`), by normalised name."""
+    found = {}
+    for entry in os.listdir(directory):
+        name, _, version = entry.removesuffix(".dist-info").rpartition("-")
+        if entry.endswith(".dist-info") and os.path.isfile(directory / entry / "METADATA"):
+            with suppress(InvalidVersion):
+                found[str(canonicalize_name(name))] = Version(version)
+    return found

@@ -1,0 +1,413 @@
+"""A function's settings: what its `sockd.toml` may say, and what holds when it is silent.
+
+Pure. The numbers and their defaults are those of the worker's `FunctionDefaults`; limits are AWS Lambda's where it has
+one, wider where its reason (billing, its own hosts) is not ours.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from sockd.caches.indexes import Chosen
+from sockd.code.archive import checked_path
+from sockd.plain import toml
+from sockd.plain.config import FunctionDefaults, RunRule
+from sockd.plain.errors import BadArchive, BadFunctionConfig, SecretsLocked
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    "memory_mb": (32, 10240),
+    "reserved_memory_mb": (0, 1 << 20),
+    "timeout_s": (0.001, 900),
+    "init_timeout_s": (0.001, 900),
+    "concurrency": (0, 1000),
+    "queue_depth": (0, 100_000),
+    "pids": (1, 32768),
+    "open_files": (32, 65536),
+    "sockets": (0, 1 << 20),
+    "cpus": (0.01, 256),
+    "tmp_mb": (1, 10240),
+    "tmp_inodes": (16, 10_000_000),
+    "log_bytes": (0, 6 << 20),
+}
+"""Least and most of each number. AWS: memory 128-10240 MB (a no-op here lives in 32), timeout 1-900 s, concurrency 1000
+an account, /tmp 512-10240 MB, 1024 open files and 1024 processes. cpus: the least that a cgroup's quota can say."""
+
+INITSCRIPT_BOUNDS: dict[str, tuple[float, float]] = {
+    "deadline_s": (0.001, 900),
+    "memory_mb": (1, 1024),
+    "region_mb": (1, 10240),
+    "rpcs": (1, 10_000),
+    "connections": (1, 1000),
+    "messages": (0, 10_000),
+}
+"""Likewise, of the table [initscript]."""
+ARGS_BYTES = 32 * 1024
+ENDPOINT = re.compile(r"[A-Za-z0-9*._/:\[\]-]{1,300}")
+MAX_ENDPOINTS = 100
+MAX_INDEXES = 10
+
+MASK = "********"
+"""Stands for a value that is not shown."""
+NOT_IN_FILES = ("secrets", "sealed", "aws", "deployer")
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "*")
+SOURCE_CHARS = 8192
+CALL_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
+ENV_BYTES = 4096
+"""AWS: 4 KB, names and values together."""
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+RESERVED_ENV = frozenset(
+    {"_HANDLER", "_X_AMZN_TRACE_ID", "AWS_EXECUTION_ENV", "LAMBDA_TASK_ROOT", "LAMBDA_RUNTIME_DIR"}
+)
+RESERVED_ENV_PREFIX = "AWS_LAMBDA_"
+"""Set by us. AWS reserves its credentials and region too; here the function may set them."""
+EXEC_WRAPPER = "AWS_LAMBDA_EXEC_WRAPPER"
+"""The one of that prefix that is the function's own to set: a program that starts the runtime (`zygote.runtime_api`)."""
+
+
+class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the initscript of a function is given, and what one run of it may use."""
+
+    wasm: str | None = None
+    """The module, a file of the code; None: it is uploaded beside the code."""
+    args: str | None = None
+    """What the script reads as its input; None: the event."""
+    deadline_s: float = 10.0
+    """Of one run, in seconds."""
+    memory_mb: int = 16
+    """Linear memory, in MB."""
+    region_mb: int = 256
+    """Shared memory for what it fetches, in MB."""
+    rpcs: int = 1000
+    """Most that one run may send."""
+    connections: int = 64
+    """Most that one run may have open."""
+    messages: int = 1000
+    """Most that one run may pass on to the function."""
+    endpoints: list[str] | None = None
+    """Where it may connect to: host, host:port, *.suffix, or a network, of which no name is resolved. None: anywhere but
+    link-local addresses, `initscripts.denied` and the daemon's own ports; for a function without network: nowhere."""
+
+    def check(self) -> None:
+        """Raises BadFunctionConfig for the first value out of its bounds."""
+        _check_bounds(self, INITSCRIPT_BOUNDS, "initscript.")
+        if self.args is not None and (not _is_unicode(self.args) or len(self.args.encode()) > ARGS_BYTES):
+            raise BadFunctionConfig(f"initscript.args: must be text of at most {ARGS_BYTES} bytes")
+        if self.wasm is not None:
+            try:
+                checked_path(self.wasm)
+                if not self.wasm.isprintable():
+                    raise BadArchive("control characters")
+            except (BadArchive, UnicodeEncodeError):
+                raise BadFunctionConfig(f"initscript.wasm = {self.wasm[:80]!r}: must be a file of the code") from None
+        if self.endpoints is not None and len(self.endpoints) > MAX_ENDPOINTS:
+            raise BadFunctionConfig(f"initscript.endpoints: at most {MAX_ENDPOINTS}")
+        for endpoint in self.endpoints or ():
+            if not ENDPOINT.fullmatch(endpoint):
+                raise BadFunctionConfig(f"initscript.endpoints: {endpoint[:80]!r} is not host, host:port or a network")
+
+
+class FunctionPackages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Where a function's packages come from, beside those that it names."""
+
+    index: str | None = None
+    """The index, by its name in the worker's `packages.indexes`, or by the URL of one that the worker has; None: its own."""
+    extra_index: list[str] = []
+    """Likewise, indexes that are searched before it."""
+    default: bool = True
+    """Whether it is given those of the worker's `packages.default` that its code or packages mention."""
+
+    @property
+    def chosen(self) -> Chosen:
+        return Chosen(self.index, tuple(self.extra_index))
+
+    def check(self) -> None:
+        """Raises: BadFunctionConfig."""
+        for url in (self.index or "", *self.extra_index):
+            if len(url) > 2000 or not url.isprintable() or "@" in url:
+                raise BadFunctionConfig(
+                    "packages.index: must be a name or a URL without credentials; those are the worker's (packages.indexes)"
+                )
+        if len(self.extra_index) > MAX_INDEXES:
+            raise BadFunctionConfig(f"packages.extra_index: at most {MAX_INDEXES}")
+
+
+class AwsAttributes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What clients of AWS's API have said of a function, and are told again; nothing here changes how it runs."""
+
+    description: str = ""
+    role: str = ""
+    runtime: str = ""
+    tags: dict[str, str] = {}
+    zip_sha256: str = ""
+    """Of the archive as it was uploaded, base64; with `zip_bytes`, its size."""
+    zip_bytes: int = 0
+    reserved_concurrency: int | None = None
+    """`concurrency`, if it was set there."""
+
+
+class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The settings of one version of a function."""
+
+    handler: str | None = None
+    """As written, "module:attr" or AWS's "module.attr"; None: detected from the files (`entrypoint`)."""
+    app: Literal["wsgi", "asgi", "auto"] | None = None
+    """What kind of web app the handler is; auto: one of the two. None: a function of events, unless its files or the handler
+    itself say otherwise."""
+    methods: list[str] | None = None
+    """HTTP methods by which it can be called; `*` is all. None: GET and POST, a web app by all."""
+    run: RunRule | None = None
+    """Who may call it at /run: everybody (open), those with a key (keys), nobody (off); None: as the worker's `http.run`, which
+    holds besides, so that this can only be stricter. Of all its versions, what was deployed last says it."""
+    reuse_sandbox: bool = True
+    """Whether a sandbox serves more than one request."""
+    runtime: Literal["python", "provided"] | None = None
+    """provided: a program of its own, which speaks to the Runtime API; None: that if there is an executable bootstrap."""
+    reserved_memory_mb: int = 0
+    """Memory that only this function's sandboxes may use, taken from the worker's budget while it is deployed."""
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    """The environment, 4 KB together; never in a Zygote or a log."""
+    storage: Literal["own", "sockd"] = "own"
+    """Whose `storage` and `nosql` modules the function imports: its package's own, or the library of ours that takes
+    what an initscript has fetched."""
+    zygote: Literal["packages", "stdlib", "none"] = "packages"
+    """What may be imported ahead for it: its packages and modules of the standard library, the latter alone, or nothing."""
+    initscript: InitscriptConfig | None = None
+    """The initscript's, if the function has one."""
+    packages: FunctionPackages = FunctionPackages()
+    """Which packages it gets that it does not name, and from which index."""
+    secrets: dict[str, str] = msgspec.field(default_factory=dict)
+    """As `env`, but set one by one, kept over deploys and never shown."""
+    sealed: str | None = None
+    """In the registry: what the two above are (`sockd.registry.secrets`); nobody has opened it."""
+    aws: AwsAttributes | None = None
+    deployer: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of a decorated function: `source`, the FILE:FUNCTION that it was deployed from, and `key`, which signs its deployer's
+    calls (`sockd.plain.call_signature`), in hex. Said by each deploy, kept sealed, never given to a sandbox."""
+
+    @classmethod
+    def from_toml(
+        cls,
+        text: str | None,
+        defaults: FunctionDefaults,
+        overrides: dict[str, Any] | None = None,
+        *,
+        beneath: dict[str, Any] | None = None,
+    ) -> FunctionConfig:
+        """The settings in a `sockd.toml` (None: there is none).
+
+        Args:
+            text: the file.
+            defaults: the worker's, for every key that is not in the file.
+            beneath: what another file says (`ol_yaml`); this one wins, and so does each of its variables.
+            overrides: of this deploy; they win over the file. None as a value means not overridden.
+        Raises: BadFunctionConfig, naming the key and what it should be."""
+        try:
+            table = toml.loads(text or "")
+        except toml.BadToml as error:
+            raise BadFunctionConfig(f"sockd.toml: {error}") from None
+        given = {key: value for key, value in (overrides or {}).items() if value is not None}
+        keys = tuple(key for key in cls.__struct_fields__ if key not in NOT_IN_FILES)
+        _check_keys(table, keys)
+        _check_keys([key for key in given if key not in ("aws", "deployer")], keys)
+        table |= given
+        if beneath:
+            if isinstance(table.get("env"), dict):
+                table["env"] = beneath.get("env", {}) | table["env"]
+            table = beneath | table
+        if isinstance(table.get("initscript"), dict):
+            _check_keys(table["initscript"], InitscriptConfig.__struct_fields__, "initscript.")
+        if isinstance(table.get("packages"), dict):
+            _check_keys(table["packages"], FunctionPackages.__struct_fields__, "packages.")
+        try:
+            config = msgspec.convert(msgspec.structs.asdict(defaults) | table, cls)
+        except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+            raise BadFunctionConfig(_words(error)) from None
+        config.check()
+        return config
+
+    @classmethod
+    def from_json(cls, text: str) -> FunctionConfig:
+        """What `to_json` wrote; not checked again, so that a tightened limit does not break what is deployed.
+
+        Raises: SecretsLocked when nobody could open its environment."""
+        config = msgspec.json.decode(text, type=cls)
+        if config.sealed is not None:
+            raise SecretsLocked(
+                "this function's environment does not open with the worker's key: put the right key back and start sockd "
+                "again, or, if it is lost, deploy the function again"
+            )
+        return config
+
+    def changed(self, changes: dict[str, Any]) -> FunctionConfig:
+        """With other values for some keys; what is a secret stays one, whatever `env` says of it.
+
+        Raises: BadFunctionConfig, as `from_toml`."""
+        try:
+            config = msgspec.convert(msgspec.to_builtins(self) | changes, FunctionConfig).without_shadowed()
+        except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+            raise BadFunctionConfig(_words(error)) from None
+        config.check()
+        return config
+
+    def with_secrets(self, secrets: dict[str, str]) -> FunctionConfig:
+        """These settings with the secrets of the version before. Raises: BadFunctionConfig when they are too much."""
+        config = msgspec.structs.replace(self, secrets=secrets).without_shadowed()
+        config.check()
+        return config
+
+    def without_shadowed(self) -> FunctionConfig:
+        """These settings without variables that are secrets: a client of AWS's API sends back what it was shown of them."""
+        env = {name: value for name, value in self.env.items() if name not in self.secrets}
+        return msgspec.structs.replace(self, env=env)
+
+    @property
+    def source(self) -> str:
+        """What the function was deployed from, if that is a decorated function."""
+        return self.deployer.get("source", "")
+
+    @property
+    def call_key(self) -> bytes | None:
+        """What its deployer's calls and their answers are signed with."""
+        return bytes.fromhex(self.deployer["key"]) if "key" in self.deployer else None
+
+    @property
+    def json_log_level(self) -> str:
+        """Of the platform's events in a log that is JSON; empty: the log is text."""
+        return (self.system_log_level or "info") if self.log_format == "json" else ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All that the function is given."""
+        return self.env | self.secrets
+
+    @property
+    def shown_environment(self) -> dict[str, str]:
+        """All of it, without what nobody is to see."""
+        return self.env | dict.fromkeys(self.secrets, MASK)
+
+    def with_shared(self, other: FunctionConfig) -> FunctionConfig:
+        """These settings, and of another version what all versions of a function share: what it may use, and its tags."""
+        own, theirs = self.aws or AwsAttributes(), other.aws or AwsAttributes()
+        aws = msgspec.structs.replace(own, tags=theirs.tags, reserved_concurrency=theirs.reserved_concurrency)
+        return msgspec.structs.replace(
+            self,
+            concurrency=other.concurrency,
+            queue_depth=other.queue_depth,
+            reserved_memory_mb=other.reserved_memory_mb,
+            run=other.run,
+            aws=aws if aws != AwsAttributes() else None,
+        )
+
+    def to_json(self) -> str:
+        """As the registry keeps it."""
+        return msgspec.json.encode(self).decode()
+
+    def check(self) -> None:
+        """Raises BadFunctionConfig for the first value out of its bounds."""
+        _check_bounds(self, BOUNDS)
+        if self.concurrency and self.reserved_memory_mb > self.memory_mb * self.concurrency:
+            raise BadFunctionConfig(
+                f"reserved_memory_mb = {self.reserved_memory_mb}: more than the function can use, "
+                f"which is memory_mb x concurrency = {self.memory_mb * self.concurrency}"
+            )
+        if self.runtime == "provided" and self.network == "none":
+            raise BadFunctionConfig(
+                'network = "none": a program with runtime = "provided" reaches its events over loopback, so it needs "host"'
+            )
+        if self.log_format == "text" and (self.log_level or self.system_log_level):
+            raise BadFunctionConfig('log_level and system_log_level go with log_format = "json"')
+        check_methods(self.methods)
+        check_env(self.environment)
+        check_deployer(self.deployer)
+        self.packages.check()
+        if self.initscript is not None:
+            self.initscript.check()
+
+
+def check_name(name: str) -> str:
+    """The name of a function, unchanged (AWS: letters, digits, '-' and '_', at most 64). Raises BadFunctionConfig."""
+    if not NAME.fullmatch(name):
+        raise BadFunctionConfig(f"function name {name[:80]!r}: must be 1 to 64 of the characters a-z A-Z 0-9 - _")
+    return name
+
+
+def check_methods(methods: list[str] | None) -> None:
+    """Raises BadFunctionConfig unless these are HTTP methods or `*`."""
+    if methods is not None and not 1 <= len(methods) <= len(METHODS):
+        raise BadFunctionConfig(f"methods: must be 1 to {len(METHODS)} of {', '.join(METHODS)}")
+    for method in methods or ():
+        if method not in METHODS:
+            raise BadFunctionConfig(f"methods: {method[:20]!r} is none of {', '.join(METHODS)}")
+
+
+def check_env(env: dict[str, str]) -> None:
+    """Raises BadFunctionConfig unless these can be the environment of a function."""
+    for name, value in env.items():
+        shown = f"env name {name[:80]!r}"
+        if not ENV_NAME.fullmatch(name):
+            raise BadFunctionConfig(f"{shown}: must be letters, digits and '_', and not start with a digit")
+        if name in RESERVED_ENV or (name.startswith(RESERVED_ENV_PREFIX) and name != EXEC_WRAPPER):
+            raise BadFunctionConfig(f"{shown} is reserved: it is set for every function")
+        if "\0" in value or not _is_unicode(value):
+            raise BadFunctionConfig(f"{shown}: its value holds a zero byte or half of a surrogate pair")
+    size = sum(len(name) + len(value.encode()) for name, value in env.items())
+    if size > ENV_BYTES:
+        raise BadFunctionConfig(f"env has {size} bytes, names and values together; the limit is {ENV_BYTES}")
+
+
+def check_deployer(deployer: dict[str, str]) -> None:
+    """Raises BadFunctionConfig unless this is empty, or a source and perhaps a key."""
+    if not deployer:
+        return
+    source, key = deployer.get("source", ""), deployer.get("key")
+    if not source or len(source) > SOURCE_CHARS or deployer.keys() - {"source", "key"}:
+        raise BadFunctionConfig(
+            f"deployer: must have a source of at most {SOURCE_CHARS} characters, and may have a key"
+        )
+    if key is not None and not CALL_KEY.fullmatch(key):
+        raise BadFunctionConfig("deployer.key: must be 64 hex digits")
+
+
+def _check_bounds(config: msgspec.Struct, bounds: dict[str, tuple[float, float]], prefix: str = "") -> None:
+    for key, (least, most) in bounds.items():
+        value = getattr(config, key)
+        if not least <= value <= most:  # written so that NaN, which TOML knows, is out of bounds
+            raise BadFunctionConfig(f"{prefix}{key} = {_number(value)}: must be between {least:g} and {most:g}")
+
+
+def _number(value: float) -> str:
+    """As people read it: a number of more digits than anyone does is told by its first ones."""
+    return str(value) if isinstance(value, float) or abs(value) < 1e15 else "a number that large"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can say "\ud800", and Python's str can hold it
+        return False
+    return True
+
+
+def _check_keys(table: Iterable[str], known: tuple[str, ...], prefix: str = "") -> None:
+    for key in table:
+        if key not in known:
+            raise BadFunctionConfig(_unknown_key(prefix, key, known))
+
+
+def _unknown_key(prefix: str, key: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.5)
+    hint = f"did you mean {prefix + near[0]!r}?" if near else f"the keys are {', '.join(sorted(known))}"
+    return f"unknown key {prefix + key[:80]!r}; {hint}"
+
+
+def _words(error: Exception) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.memory_mb`" with the key in front."""
+    what, _, where = str(error).partition(" - at `$.")
+    return f"{where.rstrip('`')}: {what}" if where else what

@@ -1,0 +1,1 @@
+"""What every command needs: the management client, the terminal, tables."""

@@ -1,0 +1,282 @@
+"""The worker as the command line manages it: over its Unix socket; or over https, one elsewhere (`--worker`).
+
+Owns a connection per call. Every failure is an `output.Failure` with the exit status that fits.
+"""
+
+from __future__ import annotations
+
+import grp
+import http.client
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import click
+from click.core import ParameterSource
+
+from sockd.console.output import NOT_FOUND, UNREACHABLE, USAGE, Failure, exit_code_of
+from sockd.plain.own_command import same_as_root
+from sockd.remote.connections import DEFAULT_STATE_DIR, UnixConnection
+from sockd.remote.starting import Patience
+from sockd.remote.workers import WORKER_VARIABLE, BadLogin, RemoteWorker, worker_at
+
+Query = Mapping[str, str]
+NO_QUERY: Query = {}
+
+_FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}(:(\$LATEST|[A-Za-z0-9_-]{1,128}))?")
+_LISTS = {
+    "functions": "sockd ls",
+    "events": "sockd events ls",
+    "schedules": "sockd schedule ls",
+    "traces": "sockd trace",
+    "packages": "sockd packages ls",
+    "keys": "sockd keys ls",
+}
+"""Which command lists what is named in a path."""
+
+_PATIENCE, _WORKER = "sockd.patience", "sockd.worker.worker"
+_ABSENT_S = 0.5
+"""How long a worker is waited for by default that has no lock yet: one that was started just before."""
+
+
+def _be_patient(ctx: click.Context, parameter: click.Parameter, seconds: float | None) -> None:
+    if seconds is not None:
+        ctx.meta[_PATIENCE] = Patience(seconds, seconds)
+
+
+def patience() -> Patience:
+    ctx = click.get_current_context(silent=True)
+    wanted: Patience = (ctx.meta if ctx else {}).get(_PATIENCE, Patience(absent_s=_ABSENT_S))
+    return wanted
+
+
+def _be_elsewhere(ctx: click.Context, parameter: click.Parameter, url: str | None) -> None:
+    if url:
+        ctx.meta[_WORKER] = url
+
+
+def chosen_worker() -> RemoteWorker | None:
+    """The worker elsewhere that the command is for; None: the one of --state-dir. Raises: Failure."""
+    ctx = click.get_current_context(silent=True)
+    url = (ctx.meta if ctx else {}).get(_WORKER)
+    if ctx is None or url is None:
+        return None
+    sources = ctx.get_parameter_source("worker"), ctx.get_parameter_source("state_dir")
+    if sources == (ParameterSource.ENVIRONMENT, ParameterSource.COMMANDLINE):
+        return None  # what was typed wins
+    try:
+        return worker_at(url)
+    except BadLogin as error:
+        raise Failure(str(error), fix=error.fix, exit_code=USAGE) from None
+
+
+def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--state-dir, a parameter of the command, and --wait and --worker, which connections heed."""
+    worker = click.option(
+        "--worker",
+        envvar=WORKER_VARIABLE,
+        show_envvar=True,
+        metavar="URL",
+        expose_value=False,
+        callback=_be_elsewhere,
+        help="A worker elsewhere, instead of --state-dir: see sockd login.",
+    )
+    wait = click.option(
+        "--wait",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        expose_value=False,
+        callback=_be_patient,
+        help="How long to wait for a worker to listen.  [default: 10 for one that is starting]",
+    )
+    state_dir = click.option(
+        "--state-dir",
+        envvar="SOCKD_STATE_DIR",
+        default=DEFAULT_STATE_DIR,
+        show_default=True,
+        show_envvar=True,
+        type=click.Path(path_type=Path, readable=False),  # others may pass it, mode 0711, and not list it
+        help="The worker's directory.",
+    )
+    return state_dir(worker(wait(command)))
+
+
+class Reply(NamedTuple):
+    """One answer; header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Management:
+    """The management door of the worker that has this state directory, or of the one elsewhere that was chosen."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Raises: Failure, when another was chosen and there is no key for it."""
+        self._socket = state_dir / "sockd.sock"
+        self._worker = chosen_worker()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the worker's own addresses may mean nothing on this machine."""
+        return self._worker is not None
+
+    def get(self, *path: str, query: Query = NO_QUERY) -> Any:
+        """GET, as parsed JSON. Raises: Failure."""
+        return self.call("GET", *path, query=query)
+
+    def call(self, method: str, *path: str, body: bytes | None = None, query: Query = NO_QUERY) -> Any:
+        """Any method, as parsed JSON. Raises: Failure."""
+        reply = self.exchange(method, *path, body=body, query=query)
+        answer = self._parsed(reply.status, reply.body)
+        if reply.status != 200:
+            raise self.failure(reply.status, answer, path)
+        return answer
+
+    def exchange(
+        self,
+        method: str,
+        *path: str,
+        body: bytes | None = None,
+        query: Query = NO_QUERY,
+        headers: Query = NO_QUERY,
+    ) -> Reply:
+        """One request and its whole answer, whatever its status."""
+        with self._reached() as connection:
+            return _exchange(connection, method, self._target(path, query), body, self._headers(headers))
+
+    def lines(
+        self,
+        method: str,
+        *path: str,
+        body: bytes | None = None,
+        query: Query = NO_QUERY,
+        headers: Query = NO_QUERY,
+    ) -> Iterator[dict[str, Any]]:
+        """An answer of JSON lines, as they come. Raises: Failure, also for one that a line brings."""
+        with self._reached() as connection:
+            connection.request(method, self._target(path, query), body, self._headers(headers))
+            response = connection.getresponse()
+            if response.status != 200:
+                raise self.failure(response.status, self._parsed(response.status, response.read()), path)
+            for line in response:
+                message: dict[str, Any] = json.loads(line)
+                if "error" in message:
+                    raise self.failure(message["status"], message["error"], path)
+                yield message
+
+    def failure(self, status: int, error: Mapping[str, Any], path: tuple[str, ...]) -> Failure:
+        """A typed error of the worker, for a person."""
+        message = str(error.get("errorMessage", f"status {status}"))
+        elsewhere = f"sockd login {self._worker.url}" if self._worker is not None else ""
+        exit_code, fix = exit_code_of(status), elsewhere if status == 401 else ""
+        if len(path) > 1 and path[0] == "functions":
+            exit_code = exit_code_for(status, path[1])
+        if exit_code == NOT_FOUND:
+            fix = "sockd ls" if message.startswith("no function") else _LISTS.get(path[0], "")
+        if fix == "sockd ls" and len(path) > 1:
+            names = self._names()
+            close = [] if path[1] in names else get_close_matches(path[1], names, n=1)
+            message += f"; did you mean {close[0]}?" if close else ""
+        return Failure(message, why=str(error.get("errorType", "")), fix=fix, exit_code=exit_code)
+
+    def check_function(self, name: str) -> None:
+        """Raises: Failure, unless there is a function of this name."""
+        self.get("functions", name.partition(":")[0])
+
+    def _parsed(self, status: int, body: bytes) -> Any:
+        try:
+            answer = json.loads(body)
+            if status == 200 or isinstance(answer, dict):
+                return answer
+        except ValueError:  # a page of the worker's public port, or a proxy's
+            pass
+        raise no_door(self._worker.url if self._worker else str(self._socket), status)
+
+    def _names(self) -> list[str]:
+        reply = self.exchange("GET", "functions")  # which a key may not see
+        return [function["name"] for function in self._parsed(200, reply.body)] if reply.status == 200 else []
+
+    def _target(self, path: tuple[str, ...], query: Query) -> str:
+        return (self._worker.prefix if self._worker is not None else "") + _target(path, query)
+
+    def _headers(self, headers: Query) -> dict[str, str]:
+        return {**headers, **(self._worker.headers if self._worker is not None else {})}
+
+    @contextmanager
+    def _reached(self) -> Iterator[http.client.HTTPConnection]:
+        fix = up_command(self._socket.parent) if self._worker is None else f"sockd login {self._worker.url}"
+        where = str(self._socket) if self._worker is None else self._worker.url
+        try:
+            with closing(self._connection()) as connection:
+                yield connection
+        except PermissionError:
+            manager = _managing_group(self._socket)
+            why = f"{where} is {f'for root and the group {manager}' if manager else 'for root alone'}"
+            what = "this user does not manage the worker"
+            fix = f"sudo usermod -aG {manager} $USER, and log in again" if manager else same_as_root()
+            raise Failure(what, why=why, fix=fix, exit_code=UNREACHABLE) from None
+        except (OSError, http.client.HTTPException) as error:
+            is_there = self._worker is not None or self._socket.parent.is_dir()
+            why = f"{where}: {words(error)}" if is_there else f"{self._socket.parent} is not there"
+            raise Failure("no worker answers", why=why, fix=fix, exit_code=UNREACHABLE) from None
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._worker is not None:
+            return self._worker.connection()
+        return UnixConnection(self._socket, patience=patience())
+
+
+def no_door(where: str, status: int) -> Failure:
+    """Something answers there that is no worker's management door."""
+    why = f"status {status}; is this where its management.listen is published?"
+    return Failure(f"{where} does not answer as a worker's management door does", why=why)
+
+
+def _managing_group(path: Path) -> str:
+    """The group that a management socket is for; empty: it is root's alone."""
+    try:
+        gid = path.stat().st_gid
+        return grp.getgrgid(gid).gr_name if gid else ""
+    except (OSError, KeyError):
+        return ""
+
+
+def exit_code_for(status: int, name: str) -> int:
+    """The exit status for an answer about a function: one whose name none can have is not found, either."""
+    return NOT_FOUND if status == 400 and not _FUNCTION.fullmatch(name) else exit_code_of(status)
+
+
+def up_command(state_dir: Path) -> str:
+    """The command that starts the worker of a directory."""
+    return "sudo sockd up" + (f" --state-dir {state_dir}" if str(state_dir) != DEFAULT_STATE_DIR else "")
+
+
+def words(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _exchange(
+    connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None, headers: Query = NO_QUERY
+) -> Reply:
+    connection.request(method, target, body, dict(headers))
+    response = connection.getresponse()
+    fields = {name.lower(): value for name, value in response.getheaders()}
+    return Reply(response.status, fields, response.read())
+
+
+def _target(path: tuple[str, ...], query: Query) -> str:
+    target = "/" + "/".join(map(quoted, path))
+    pairs = "&".join(f"{key}={quoted(value)}" for key, value in query.items())
+    return f"{target}?{pairs}" if pairs else target
+
+
+def quoted(text: str, safe: str = "") -> str:
+    """A text as it is in a URL; the worker refuses bytes that are no UTF-8."""
+    return quote(text, safe=safe, errors="surrogateescape")

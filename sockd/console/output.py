@@ -1,0 +1,204 @@
+"""What all commands share: failures with an exit status, and the one way to the terminal: text, JSON, progress, bytes.
+
+Functions, packages and registries choose parts of what is printed, so every text is made `printable` here, and no other file
+of the command line prints, but for `tables` and `terminal` (tests/cli/test_output.py). rich is imported only when a person
+looks at a terminal. With NO_COLOR in the environment nothing is styled, on any stream.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from sockd.plain.own_command import runnable
+from sockd.plain.printable import one_line, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FAILED, USAGE, NOT_FOUND, THROTTLED, TIMED_OUT, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 5, 69, 130
+EXIT_CODES = {
+    0: "done",
+    FAILED: "the function failed, or the command did",
+    USAGE: "wrong use: an option, an argument or a file that cannot be",
+    NOT_FOUND: "nothing has this name or id: a function, a version, a schedule, an event, a request, a package, a benchmark",
+    THROTTLED: "the function is throttled",
+    TIMED_OUT: "the function timed out",
+    UNREACHABLE: "no worker answers, or it does not answer this user",
+    INTERRUPTED: "Ctrl-C, where that is not how the command ends",
+}
+"""What each exit status means, in all commands (docs/reference/cli.md)."""
+_BY_STATUS = {404: NOT_FOUND, 429: THROTTLED, 504: TIMED_OUT}
+_WANTS_JSON = "sockd.json"
+
+
+def _note_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    if value:
+        ctx.meta[_WANTS_JSON] = True
+    return value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, callback=_note_json, help="Print JSON, also of an error."
+)
+
+
+def wants_json(ctx: click.Context) -> bool:
+    """Whether the command that was given, in this context or below it, is to print JSON."""
+    return bool(ctx.meta.get(_WANTS_JSON))
+
+
+class Failure(click.ClickException):
+    """What went wrong, why, and one command that helps; ends the program with `exit_code`."""
+
+    exit_code: int  # type: ignore[misc]  # click's own pattern: read from the instance
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "", exit_code: int = FAILED) -> None:
+        super().__init__(what)
+        self.why = why
+        self.fix = runnable(fix)
+        self.exit_code = exit_code
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        echo("error: ", fg="red", bold=True, nl=False, err=True)
+        # What follows the first line is set off, or a stranger's text could have a "fix:" of its own.
+        echo(self.message.replace("\n", "\n    "), err=True)
+        for word, text in (("why", self.why), ("fix", self.fix)):
+            if text:
+                echo(f"  {word}: " + text.replace("\n", "\n    "), err=True)
+
+
+class JsonFailure(click.ClickException):
+    """An error for a program: one object on stderr, with the fields of a `Failure` whatever kind of error it is."""
+
+    exit_code: int  # type: ignore[misc]  # as above
+
+    def __init__(self, error: click.ClickException) -> None:
+        super().__init__(error.format_message())
+        self.exit_code = error.exit_code
+        self._why, self._fix = getattr(error, "why", ""), getattr(error, "fix", "")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        fields = {"error": self.message, "why": self._why, "fix": self._fix, "exit_code": self.exit_code}
+        click.echo(_json(fields, None), err=True)
+
+
+def exit_code_of(status: int) -> int:
+    """The exit status that stands for an HTTP status."""
+    return _BY_STATUS.get(status, FAILED)
+
+
+def is_plain() -> bool:
+    """Whether nothing is to be styled (https://no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
+def echo(text: str = "", *, nl: bool = True, err: bool = False, **style: Any) -> None:
+    """A text, as terminals may have it. Args: err: to stderr; style: as click's."""
+    text = printable(text)
+    _put(click.style(text, **style) if style and not is_plain() else text, nl=nl, err=err)
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Texts that are a line each, whatever is in them."""
+    for line in lines:
+        _put(one_line(line))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """rich's, which styles nothing where nothing is to be styled."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, color_system=None if is_plain() else "auto")
+
+
+def echo_styled(rows: Iterable[tuple[str, str]]) -> None:
+    """Lines with the styles that rich has for them, cropped to the terminal."""
+    from rich.text import Text
+
+    screen = console()
+    for text, style in rows:
+        screen.print(Text(one_line(text), style=style), overflow="crop", no_wrap=True)
+
+
+def write_result(data: bytes, decoder: codecs.IncrementalDecoder | None = None, *, final: bool = False) -> None:
+    """A function's bytes: as they are for a program that reads them, printable for a person at a terminal.
+
+    Args: decoder: of an answer that comes in pieces; final: after the last of them."""
+    if sys.stdout.isatty():
+        text = data.decode(errors="replace") if decoder is None else decoder.decode(data, final)
+        _put(printable(text), nl=False)
+        return
+    with _told_if_full():
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+
+
+def _put(text: str, *, nl: bool = True, err: bool = False) -> None:
+    with _told_if_full():
+        click.echo(text, nl=nl, err=err)
+
+
+@contextmanager
+def _told_if_full() -> Iterator[None]:
+    """Raises: Failure, when a file that is written to cannot be, other than for a reader that has gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failure("the output cannot be written", why=error.strerror or str(error)) from None
+
+
+def print_json(value: object, *, indent: int | None = 2) -> None:
+    """One value, indented for people who look anyway. (JSON of ASCII holds no character that a terminal obeys.)"""
+    _put(_json(value, indent))
+
+
+def _json(value: object, indent: int | None) -> str:
+    return json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
+
+
+def say(text: str) -> None:
+    """A message: not part of the result."""
+    echo(text, err=True)
+
+
+def suggest(text: str, command: str) -> None:
+    """A message with a command that helps."""
+    say(f"{text}: {runnable(command)}")
+
+
+def show_uncaught(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+    """`sys.excepthook` of the command line: an error that nobody foresaw may quote a stranger, too."""
+    say("".join(traceback.format_exception(kind, error, frames)).rstrip())
+
+
+@contextmanager
+def progress(first: str) -> Iterator[Callable[[str], None]]:
+    """Shows what is being done, on stderr: one living line on a terminal, else a line each."""
+    if not sys.stderr.isatty():
+        say(first)
+        yield say
+        return
+    from rich.markup import escape
+
+    with console(stderr=True).status(escape(one_line(first))) as status:
+        yield lambda text: status.update(escape(one_line(text)))
+
+
+def age(seconds: float) -> str:
+    """A time ago, for people."""
+    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length_s:
+            return f"{seconds / length_s:.0f} {unit} ago"
+    return f"{max(seconds, 0):.0f} s ago"

@@ -1,0 +1,38 @@
+"""Screens that are drawn again and again.
+
+Owns the screen while one is drawn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from sockd.console.output import console
+from sockd.plain.printable import one_line
+
+
+def watch(draw: Callable[[int], Sequence[str]], every_s: float) -> None:
+    """Draw a screen again and again until Ctrl-C. Args: draw: lines for so many columns; every_s: seconds between."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    screen_of = console()
+
+    def screen() -> Group:
+        lines = draw(screen_of.width)[: max(screen_of.height - 1, 1)]
+        return Group(
+            *(
+                Text(one_line(line), style="bold" if number < 1 else "", no_wrap=True, overflow="crop")
+                for number, line in enumerate(lines)
+            )
+        )
+
+    pause = threading.Event()  # nobody sets it: a wait that Ctrl-C ends
+    try:
+        with Live(screen(), console=screen_of, screen=True, auto_refresh=False) as live:
+            while not pause.wait(every_s):
+                live.update(screen(), refresh=True)
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,31 @@
+"""Times and durations as people type them and read them."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+
+from sockd.console.output import USAGE, Failure
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_AGO = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)", re.ASCII)
+
+
+def since(text: str) -> float:
+    """Unix time of `10s`, `5m`, `2h`, `1d` ago, or of an ISO 8601 time, local unless it says otherwise. Raises: Failure."""
+    if found := _AGO.fullmatch(text.strip()):
+        return time.time() - float(found[1]) * _UNITS_S[found[2]]
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise Failure(f"{text!r} is no time", fix="say 10s, 5m, 2h, 1d or 2026-01-31T12:00", exit_code=USAGE) from None
+
+
+def short_ms(ms: float) -> str:
+    """A duration in few characters, with its unit."""
+    if ms < 1:
+        return f"{ms * 1e3:.0f}us"
+    if ms < 1000:
+        return f"{ms:.1f}ms" if ms < 100 else f"{ms:.0f}ms"
+    return f"{ms / 1e3:.1f}s" if ms < 100_000 else f"{ms / 1e3:.0f}s"

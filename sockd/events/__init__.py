@@ -1,0 +1,1 @@
+"""Asynchronous invocations: the event queue, dead letters, destinations, schedules."""

@@ -1,0 +1,138 @@
+"""Dead letters: events that ended without success, for people to look at, try again or delete.
+
+Owns nothing: they are in the store.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from sockd.events.clock import Clock
+from sockd.events.dead_letter_table import STACK_FOLLOWS, DeadLetter
+from sockd.events.event import Event
+from sockd.events.event_endings import Endings
+from sockd.events.event_records import embedded
+from sockd.events.event_store import EventStore
+from sockd.plain.errors import SockdError
+from sockd.sqlite.store_thread import StoreThread
+
+MOST_AT_ONCE = 10_000
+"""Retried or deleted by one call."""
+
+
+class NoSuchEvent(SockdError):
+    """No dead letter has this id."""
+
+    status = 404
+    error_type = "ResourceNotFoundException"
+
+
+class DeadLetters:
+    """The dead-letter queue of a worker."""
+
+    def __init__(
+        self, store: StoreThread[EventStore], endings: Endings, clock: Clock, again: Callable[[Event], None]
+    ) -> None:
+        """Args: again: takes an event that is in the store, to be run."""
+        self._store = store
+        self._endings = endings
+        self._clock = clock
+        self._again = again
+
+    async def last(self, function: str | None, limit: int) -> list[dict[str, Any]]:
+        """The newest, newest first."""
+        letters = await self._store.run(lambda store: store.dead.last(limit, function))
+        return [_described(letter) for letter in letters]
+
+    async def show(self, event_id: str) -> dict[str, Any]:
+        """One with its payload. Raises: NoSuchEvent."""
+        wanted = _parsed(event_id)
+
+        def look(store: EventStore) -> tuple[DeadLetter, bytes | None] | None:
+            letter = store.dead.get(wanted)
+            return (letter, store.dead.payload(letter)) if letter is not None else None
+
+        found = await self._store.run(look)
+        if found is None:
+            raise _missing(event_id)
+        letter, payload = found
+        return {**_described(letter), "payload": embedded(payload or b"")}
+
+    async def retry(self, function: str | None, event_id: str | None) -> int:
+        """Have dead letters run again, as if they had been accepted now: one, those of a function, or all.
+
+        Returns how many. Raises: NoSuchEvent."""
+        wanted, now = self._wanted(function, event_id), self._clock.now()
+
+        def revive(store: EventStore) -> tuple[list[Event], tuple[int, int]]:
+            return store.revive(wanted(store), now), store.dead.total()
+
+        events, self._endings.dead_total = await self._store.run(revive)
+        if event_id is not None and not events:
+            raise _missing(event_id)
+        for event in events:
+            self._again(event)
+        return len(events)
+
+    async def discard(self, function: str | None, event_id: str | None) -> int:
+        """Delete dead letters: one, those of a function, or all. Returns how many. Raises: NoSuchEvent."""
+        wanted = self._wanted(function, event_id)
+
+        def discard(store: EventStore) -> tuple[int, tuple[int, int]]:
+            return sum(store.dead.discard(letter) for letter in wanted(store)), store.dead.total()
+
+        gone, self._endings.dead_total = await self._store.run(discard)
+        if event_id is not None and not gone:
+            raise _missing(event_id)
+        return gone
+
+    @staticmethod
+    def _wanted(function: str | None, event_id: str | None) -> Callable[[EventStore], list[DeadLetter]]:
+        if event_id is None:
+            return lambda store: store.dead.last(MOST_AT_ONCE, function)
+        wanted = _parsed(event_id)
+
+        def one(store: EventStore) -> list[DeadLetter]:
+            found = store.dead.get(wanted)
+            return [found] if found is not None else []
+
+        return one
+
+
+def described(event: Event) -> dict[str, Any]:
+    """An event for people, JSON-able."""
+    return {
+        "id": str(uuid.UUID(bytes=event.id)),
+        "function": event.function,
+        "qualifier": event.qualifier,
+        "source": event.source,
+        "accepted_at": event.accepted_at,
+        "attempts": event.attempts,
+        "payload_bytes": event.size,
+    }
+
+
+def _described(letter: DeadLetter) -> dict[str, Any]:
+    message, _, stack = letter.error.partition(STACK_FOLLOWS)
+    return {
+        **described(letter),
+        "state": "dead",
+        "died_at": letter.died_at,
+        "reason": letter.reason,
+        "error_type": letter.error_type,
+        "error": message,
+        "stack": stack.splitlines(),
+    }
+
+
+def _parsed(event_id: str) -> bytes:
+    try:
+        return uuid.UUID(event_id).bytes
+    except ValueError:
+        raise _missing(event_id) from None
+
+
+def _missing(event_id: str) -> NoSuchEvent:
+    return NoSuchEvent(f"no dead letter {event_id[:80]!r}; `sockd events ls` lists them")

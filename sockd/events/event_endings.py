@@ -1,0 +1,188 @@
+"""How events end: forgotten, handed on to a destination, or kept as dead letters.
+
+Owns nothing but the numbers. An event leaves the store in the transaction in which what follows it comes in (a dead
+letter, the event of another function), or after what follows has its name on the disk (a file, named after the event, so
+that writing it twice is writing it once). A disk that is full is waited for: what has run is not run again for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from sockd.caches.blocking import in_thread
+from sockd.events.clock import Clock, pause
+from sockd.events.dead_letter_table import words_of
+from sockd.events.destinations import Directories, DirectoryDestination, FunctionDestination, parse_destination
+from sockd.events.event import Event
+from sockd.events.event_policy import FUNCTION_ERRORS, SUCCESS
+from sockd.events.event_records import record
+from sockd.events.event_store import EventStore
+from sockd.events.repeated_warnings import RepeatedWarnings
+from sockd.plain.config import EventsConfig
+from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError, StorageFull
+from sockd.plain.telemetry import Invocation
+from sockd.sqlite.store_thread import StoreThread
+
+MAX_HOPS = 16
+"""Destinations in a row; AWS stops functions that call each other at about as many."""
+MAX_STORE_PAUSE_S = 60.0
+T = TypeVar("T")
+Explain = Callable[[SockdError, str], bytes]
+"""An error as JSON; the second is the request's id."""
+Check = Callable[[str, str], object]
+"""Whether there is this function in this version. Raises: NoSuchFunction."""
+
+_log = logging.getLogger(__name__)
+
+
+class Endings:
+    """Each returns the event that follows, which is in the store already, or None."""
+
+    def __init__(
+        self,
+        store: StoreThread[EventStore],
+        directories: Directories,
+        config: EventsConfig,
+        clock: Clock,
+        *,
+        check: Check,
+        explain: Explain,
+    ) -> None:
+        self._store = store
+        self._directories = directories
+        self._config = config
+        self._clock = clock
+        self._check = check
+        self._explain = explain
+        self._warnings = RepeatedWarnings(_log)
+        self.counts: dict[str, int] = {}
+        """Endings by what they were, since the daemon started."""
+        self.dead_total = (0, 0)
+        """How many dead letters there are, and their bytes."""
+
+    async def success(self, event: Event, payload: bytes, destination: str, invocation: Invocation) -> Event | None:
+        """The function has answered."""
+        if not destination:
+            await self._written(lambda store: store.remove(event.seq))
+            self._count("succeeded")
+            return None
+        version, answer, now = invocation.version, invocation.body, self._clock.now()
+        made = await in_thread(record, event, payload, condition=SUCCESS, now=now, version=version, answer=answer)
+        return await self._deliver(event, destination, made)
+
+    async def failure(
+        self, event: Event, payload: bytes, destination: str, condition: str, error: SockdError | None
+    ) -> Event | None:
+        """There will be no other attempt. Args: error: of the last one, if that is why."""
+        if not destination:
+            await self._bury(event, condition, error)
+            return None
+        made = await in_thread(
+            record,
+            *(event, payload),
+            condition=condition,
+            now=self._clock.now(),
+            version=error.invocation.version if error is not None and error.invocation is not None else "",
+            answer=self._explain(error, str(uuid.UUID(bytes=event.id))) if error is not None else None,
+            is_error=isinstance(error, FUNCTION_ERRORS),
+        )
+        return await self._deliver(event, destination, made)
+
+    async def begin(self, event: Event) -> bytes | None:
+        """Note that an attempt is under way; what the event says. None: it has been removed."""
+
+        def begin(store: EventStore) -> bytes | None:
+            payload = store.payload(event.seq)
+            if payload is not None:
+                store.attempts.begin(event.seq)
+            return payload
+
+        return await self._written(begin)
+
+    async def note(self, event: Event) -> None:
+        """Keep what has changed of an event that goes on."""
+        await self._written(lambda store: store.note(event))
+
+    async def _deliver(self, event: Event, destination: str, content: bytes) -> Event | None:
+        """Hand a record on, and let go of its event; where that cannot be, it is a dead letter."""
+        follower = None
+        try:
+            target = parse_destination(destination)
+            if isinstance(target, DirectoryDestination):
+                name = f"{uuid.UUID(bytes=event.id)}.json"
+                await in_thread(self._directories.write, target.name, name, content)
+                await self._written(lambda store: store.remove(event.seq))
+            else:
+                follower = await self._forward(event, target, content)
+        except (SockdError, OSError) as error:
+            words = error.message if isinstance(error, SockdError) else error.strerror
+            what = f"event {uuid.UUID(bytes=event.id)}: no delivery to {destination}: {words}"
+            self._warnings.warn(f"deliveries of events of {event.function} failed", what)
+            await self._bury(event, f"DeliveryFailed: {destination}: {words}", None)
+            return None
+        self._count("delivered")
+        return follower
+
+    async def _forward(self, event: Event, target: FunctionDestination, content: bytes) -> Event:
+        """Make a record the event of another function. Raises: SockdError."""
+        self._check(target.name, target.qualifier)
+        if event.hops >= MAX_HOPS:
+            raise BadRequest(f"it has come through {MAX_HOPS} destinations already")
+        if len(content) > self._config.max_payload_bytes:
+            raise RequestTooLarge(f"the record has {len(content)} bytes; the limit is {self._config.max_payload_bytes}")
+        now = self._clock.now()
+        follower = Event(
+            *(0, uuid.uuid4().bytes, target.name, target.qualifier, "destination", event.hops + 1),
+            *(now, now, 0, 0, 0, len(content)),
+        )
+
+        def replace(store: EventStore) -> int:
+            store.remove(event.seq)
+            return store.add(follower, content)
+
+        follower.seq = await self._written(replace)
+        return follower
+
+    async def _bury(self, event: Event, reason: str, error: SockdError | None) -> None:
+        """Make a dead letter of an event."""
+        now, config = self._clock.now(), self._config
+        error_type, words = (error.error_type, words_of(error)) if error is not None else ("", "")
+
+        def bury(store: EventStore) -> tuple[int, tuple[int, int]]:
+            store.bury(event, now, reason, error_type, words)
+            return store.dead.trim(config.max_dead, config.max_dead_bytes), store.dead.total()
+
+        self.buried(1, *await self._written(bury))
+
+    def close(self) -> None:
+        """Say what has been counted of warnings."""
+        self._warnings.close()
+
+    def buried(self, buried: int, dropped: int, dead_total: tuple[int, int]) -> None:
+        """Count dead letters that came, and tell of those that had to go for them."""
+        self.dead_total = dead_total
+        if buried:
+            self._count("dead", buried)
+        if dropped:
+            self._count("dropped", dropped)
+            what = f"{dropped} dead letters were dropped: there is room for {self._config.max_dead}"
+            self._warnings.warn("dead letters were dropped", what)
+
+    async def _written(self, work: Callable[[EventStore], T]) -> T:
+        """What `work` returns, once the store could do it."""
+        delay_s = 1.0
+        while True:
+            try:
+                return await self._store.run(work)
+            except (StorageFull, sqlite3.Error) as error:
+                what = f"events cannot be written: {error}; again in {delay_s:.0f} s"
+                self._warnings.warn("events cannot be written", what)
+                await pause(self._clock, delay_s)
+                delay_s = min(delay_s * 2, MAX_STORE_PAUSE_S)
+
+    def _count(self, outcome: str, number: int = 1) -> None:
+        self.counts[outcome] = self.counts.get(outcome, 0) + number

@@ -1,0 +1,317 @@
+"""Asynchronous invocation: accepts events, and has them run until each is over.
+
+Owns the store's thread and the dispatcher. `accept` returns when the event is committed: from then on it survives the
+daemon's death, runs at least once, and ends at a destination or as a dead letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import sqlite3
+import uuid
+from collections import Counter
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+
+from sockd.caches.blocking import in_thread
+from sockd.events.attempt_table import Suspect
+from sockd.events.clock import Clock, LoopClock
+from sockd.events.dead_letters import DeadLetters, described
+from sockd.events.destinations import Directories, DirectoryDestination, parse_destination
+from sockd.events.dispatcher import Dispatcher, Functions
+from sockd.events.event import Event
+from sockd.events.event_configs import EventInvokeConfig
+from sockd.events.event_endings import Endings
+from sockd.events.event_records import LATEST, embedded
+from sockd.events.event_room import EventRoom
+from sockd.events.event_store import EventStore
+from sockd.plain.config import EventsConfig
+from sockd.plain.errors import BadRequest, Draining, NoSuchFunction, RequestTooLarge, StorageFull
+from sockd.plain.telemetry import TraceContext
+from sockd.plain.trace_context import traceparent_of
+from sockd.sqlite.store_thread import StoreThread
+
+CLOSE_DEADLINE_S = 2.0
+MOST_RETRIES = 100
+MOST_AGE_S = 366 * 24 * 3600
+
+_log = logging.getLogger(__name__)
+
+
+class Events:
+    """`start` when the functions are there; `stop` when they begin to go; `aclose`."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        functions: Functions,
+        directories: Directories,
+        config: EventsConfig,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock or LoopClock()
+        self._functions = functions
+        self._directories = directories
+        suspects = self._recover(store)
+        waiting, configs, dead_total = store.waiting(), store.configs.all(), store.dead.total()
+        self.store = StoreThread(store, "sockd-events")
+        self._endings = Endings(
+            self.store, directories, config, self.clock, check=functions.check, explain=functions.explain
+        )
+        self._dispatcher = Dispatcher(functions, self._endings, config, self.clock)
+        self._dispatcher.configs = {(each.function, each.qualifier): each for each in configs}
+        self.dead_letters = DeadLetters(self.store, self._endings, self.clock, self._dispatcher.add)
+        self._endings.dead_total = dead_total
+        for event in waiting:
+            suspect = suspects.get(event.seq)
+            if suspect is None:
+                self._dispatcher.add(event)
+            else:
+                self._dispatcher.add_suspect(event, suspect.deaths, suspect.due_at)
+        self._room = EventRoom(self._dispatcher.queue, config)
+        self._closing = False
+        self.accepted = 0
+        """Since the daemon started."""
+
+    def _recover(self, store: EventStore) -> dict[int, Suspect]:
+        """The events that were running when a daemon died, by their place in the file."""
+        try:
+            with store.transaction():
+                store.attempts.recover(self.clock.now(), self.config)
+        except sqlite3.Error as error:  # a full disk: they are suspects all the same, and counted by a later start
+            _log.error("the death of the last daemon cannot be noted: %s", error)
+        suspects = store.attempts.suspects()
+        for function, count in Counter(each.function for each in suspects).items():
+            _log.warning(
+                "a daemon died while %d of the events of %s ran: it runs them late and one at a time", count, function
+            )
+        return {each.seq: each for each in suspects}
+
+    def start(self) -> None:
+        """Run what is due, from now on."""
+        self._dispatcher.start()
+
+    def stop(self) -> None:
+        """Accept and begin nothing any more."""
+        self._closing = True
+        self._dispatcher.stop()
+
+    async def aclose(self) -> None:
+        """Let attempts that have their answer end, and close the store."""
+        self.stop()
+        await self._dispatcher.aclose(CLOSE_DEADLINE_S)
+        self._endings.close()
+        try:
+            await self.store.run(lambda store: store.attempts.end_all())
+        except (StorageFull, sqlite3.Error) as error:
+            _log.error("events that were cut off count as running when the daemon died: %s", error)
+        await self.store.aclose()
+
+    # -- accepting
+
+    async def accept(
+        self,
+        name: str,
+        qualifier: str,
+        payload: bytes,
+        *,
+        source: str,
+        retry_key: str = "",
+        trace: TraceContext | None = None,
+    ) -> str:
+        """Have a function run later, once at least. Returns the request id of its attempts, when it is committed.
+
+        Args: retry_key: what a retry of this very call has in common with it; within some minutes it is no other event.
+        Raises: NoSuchFunction, RequestTooLarge, TooManyEvents, Draining, StorageFull."""
+        self._functions.check(name, qualifier)
+        if len(payload) > self.config.max_payload_bytes:
+            raise RequestTooLarge(
+                f"the payload has {len(payload)} bytes; the limit of an asynchronous invocation is "
+                f"{self.config.max_payload_bytes}"
+            )
+        now = self.clock.now()
+        event = Event(0, uuid.uuid4().bytes, name, qualifier, source, 0, now, now, 0, 0, 0, len(payload))
+        if trace is not None:
+            event.trace = f"{traceparent_of(trace)} {trace.state}".rstrip()
+        key = b""
+        if retry_key:
+            about = f"{name}\0{self._functions.incarnation(name)}\0{qualifier}\0{retry_key}\0"
+            key = hashlib.sha256(about.encode() + payload).digest()
+        # On its own: a caller that leaves must not leave an event in the store that nobody here knows of.
+        accepting = asyncio.ensure_future(self._accept(event, payload, key))
+        return str(uuid.UUID(bytes=await asyncio.shield(accepting)))
+
+    async def _accept(self, event: Event, payload: bytes, key: bytes) -> bytes:
+        def add(store: EventStore) -> bytes:
+            since = event.accepted_at - self.config.remember_s
+            known = store.known(key, since) if key else None
+            if known is None:
+                event.seq = store.add(event, payload)
+                if key:
+                    most = self.config.max_remembered
+                    store.remember(key, event.id, event.accepted_at, since=since, most=most)
+            return known or event.id
+
+        with self.room(event.function, event.size):
+            event_id = await self.store.run(add)
+        if event.seq:
+            self.added(event)
+        return event_id
+
+    def room(self, function: str, size_bytes: int) -> AbstractContextManager[None]:
+        """Room for an event that is being written, for the length of a block.
+
+        Raises: Draining, here; TooManyEvents, when too much waits already, as the block begins."""
+        if self._closing:
+            raise Draining("the worker is shutting down")
+        return self._room.held(function, size_bytes)
+
+    def added(self, event: Event) -> None:
+        """Have an event run that is in the store."""
+        self.accepted += 1
+        self._dispatcher.add(event)
+
+    # -- functions
+
+    async def forget(self, function: str) -> None:
+        """A function has been removed: what waits for it becomes dead letters, and its settings go."""
+        queue, now = self._dispatcher.queue, self.clock.now()
+        running = [entry.event.seq for entry in queue.entries() if entry.event.seq in queue.running]
+        queue.drop_function(function)
+        self._dispatcher.probation.forget(function)
+
+        def forget(store: EventStore) -> tuple[int, int, tuple[int, int]]:
+            store.configs.remove_function(function)
+            store.schedules.remove_function(function)
+            buried = store.dead.bury_function(function, now, "FunctionRemoved", but=running)
+            dropped = store.dead.trim(self.config.max_dead, self.config.max_dead_bytes)
+            return buried, dropped, store.dead.total()
+
+        self._endings.buried(*await self.store.run(forget))
+        for key in [key for key in self._dispatcher.configs if key[0] == function]:
+            del self._dispatcher.configs[key]
+
+    async def forget_qualifier(self, function: str, qualifier: str) -> None:
+        """A version of a function, or an alias, has been removed: its settings go. What waits for it fails as it is run."""
+
+        def forget(store: EventStore) -> None:
+            store.configs.remove(function, qualifier)
+            store.schedules.remove_qualifier(function, qualifier)
+
+        await self.store.run(forget)
+        self._dispatcher.configs.pop((function, qualifier), None)
+
+    def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None:
+        """How the events of a function, or of one version of it, are to end; None: nobody has said."""
+        return self._dispatcher.configs.get((name, qualifier or LATEST))
+
+    def event_configs(self, name: str) -> list[EventInvokeConfig]:
+        """All of a function, by qualifier."""
+        found = (each for (function, _), each in self._dispatcher.configs.items() if function == name)
+        return sorted(found, key=lambda each: each.qualifier)
+
+    async def put_event_config(self, wanted: EventInvokeConfig) -> EventInvokeConfig:
+        """Set it, with the time. Raises: NoSuchFunction; BadRequest for a destination that is not there or cannot be."""
+        self._functions.check(wanted.function, wanted.qualifier)
+        for key, value, most in (
+            ("max_retries", wanted.max_retries, MOST_RETRIES),
+            ("max_age_s", wanted.max_age_s, MOST_AGE_S),
+        ):
+            if value is not None and not 0 <= value <= most:
+                raise BadRequest(f"{key} must be from 0 to {most}")
+        for destination in (wanted.on_success, wanted.on_failure):
+            if destination:
+                await self._check_destination(destination, wanted.function)
+        config = msgspec.structs.replace(wanted, modified_at=self.clock.now())
+        await self.store.run(lambda store: store.configs.put(config))
+        self._dispatcher.configs[config.function, config.qualifier] = config
+        return config
+
+    async def _check_destination(self, text: str, function: str) -> None:
+        """Args: function: whose events would end there. Raises: BadRequest."""
+        target = parse_destination(text)
+        if isinstance(target, DirectoryDestination):
+            await in_thread(self._directories.check, target.name)
+            return
+        if target.name == function:
+            raise BadRequest(
+                f"the destination {text[:200]!r} is the function itself, so that each event of it would bring another; name "
+                "another function, or say directory:NAME to have files written"
+            )
+        try:
+            self._functions.check(target.name, target.qualifier)
+        except NoSuchFunction as error:
+            raise BadRequest(
+                f"the destination {text[:200]!r} is not there: {error.message}; deploy the function first, or say "
+                "directory:NAME to have files written"
+            ) from None
+
+    async def remove_event_config(self, name: str, qualifier: str) -> bool:
+        """Back to the defaults; returns whether there was one."""
+        key = (name, qualifier or LATEST)
+        await self.store.run(lambda store: store.configs.remove(*key))
+        return self._dispatcher.configs.pop(key, None) is not None
+
+    # -- looking
+
+    def waiting(self, function: str | None, limit: int) -> list[dict[str, Any]]:
+        """Events that are not over, oldest first."""
+        running = self._dispatcher.queue.running
+        entries = (each.event for each in self._dispatcher.queue.entries() if function in (None, each.event.function))
+        return [
+            {**described(event), "state": "running" if event.seq in running else "waiting"}
+            for event, _ in zip(entries, range(limit), strict=False)
+        ]
+
+    async def show(self, event_id: str) -> dict[str, Any]:
+        """One that is not over, or a dead letter, with its payload. Raises: NoSuchEvent."""
+        queue = self._dispatcher.queue
+        entries = (entry.event for entry in queue.entries())
+        event = next((each for each in entries if str(uuid.UUID(bytes=each.id)) == event_id), None)
+        if event is None:
+            return await self.dead_letters.show(event_id)
+        seq = event.seq
+        payload = await self.store.run(lambda store: store.payload(seq))
+        state = "running" if seq in queue.running else "waiting"
+        return {**described(event), "state": state, "payload": embedded(payload or b"")}
+
+    def depth(self) -> dict[str, int]:
+        """Events that are not over, by state."""
+        queue = self._dispatcher.queue
+        return {"waiting": len(queue) - len(queue.running), "running": len(queue.running)}
+
+    def oldest_age_s(self) -> float:
+        """How long the oldest event has been here."""
+        oldest = self._dispatcher.queue.oldest()
+        return max(self.clock.monotonic() - oldest.born, 0.0) if oldest is not None else 0.0
+
+    def attempts(self) -> dict[str, int]:
+        """Attempts so far, by what became of them."""
+        return self._dispatcher.attempts
+
+    def endings(self) -> dict[str, int]:
+        """Events that are over, by how they ended."""
+        return self._endings.counts
+
+    def status(self) -> dict[str, Any]:
+        """For `/status`."""
+        return {
+            **self.depth(),
+            "waiting_bytes": self._dispatcher.queue.size_bytes,
+            "oldest_age_s": round(self.oldest_age_s(), 3),
+            "accepted": self.accepted,
+            "attempts": dict(self.attempts()),
+            "endings": dict(self.endings()),
+            "dead": self._endings.dead_total[0],
+            "dead_bytes": self._endings.dead_total[1],
+            "suspects": len(self._dispatcher.probation),
+        }
+
+    def dead(self) -> int:
+        """How many dead letters there are."""
+        return self._endings.dead_total[0]

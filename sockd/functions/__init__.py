@@ -1,0 +1,1 @@
+"""Functions that are served: versions, admission, provisioned sandboxes, deploys."""

@@ -1,0 +1,79 @@
+"""What a function may use, all of its versions together: requests at a time, memory that is reserved for it, and sockets.
+
+Owns the admission queue, the reserved memory, and the account of its sockets. The numbers are those of what was deployed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sockd.code.function_config import FunctionConfig
+from sockd.functions.admission import Admission
+from sockd.kernel.socket_counts import UNCOUNTED, Account
+from sockd.plain.errors import NoCapacity
+from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+
+
+class Allowance:
+    """Of one function. `change` when it is deployed, `close` when it is forgotten."""
+
+    def __init__(
+        self,
+        config: FunctionConfig,
+        budget: MemoryBudget,
+        open_account: Callable[[], Account] = UNCOUNTED.account,
+    ) -> None:
+        """Args: open_account: makes the account of its sockets. Raises: NoCapacity."""
+        self.admission = Admission(config.concurrency, config.queue_depth)
+        self._budget = budget
+        self._config = config
+        self._reserved: Reservation | None = None
+        self._own_budget = MemoryBudget(0)
+        self._reserve(config.reserved_memory_mb)
+        self._sockets = open_account()
+
+    def change(self, config: FunctionConfig) -> None:
+        """Give it other numbers. Raises: NoCapacity, when its memory is not to be had; the old ones stay."""
+        self._release()
+        try:
+            self._reserve(config.reserved_memory_mb)
+        except NoCapacity:
+            self._reserve(self._config.reserved_memory_mb)
+            raise
+        self._config = config
+        self.admission.resize(config.concurrency, config.queue_depth)
+
+    async def reserve(self, memory_bytes: int, *, deadline_s: float) -> Reservation:
+        """Memory for one sandbox: the function's own, or the worker's. Raises: NoCapacity."""
+        return self.reserve_nowait(memory_bytes) or await self._budget.reserve(memory_bytes, deadline_s=deadline_s)
+
+    def reserve_nowait(self, memory_bytes: int) -> Reservation | None:
+        """As `reserve`, of memory that is free; None: there is not so much."""
+        return self._own_budget.reserve_nowait(memory_bytes) or self._budget.reserve_nowait(memory_bytes)
+
+    @property
+    def socket_account(self) -> int:
+        """In which the sockets of all its sandboxes are counted."""
+        return self._sockets.index
+
+    def close(self) -> None:
+        """Waiters are served, later requests are not."""
+        self.admission.close()
+        self._release()
+        self._sockets.close()
+
+    def _reserve(self, megabytes: int) -> None:
+        """Take the memory that only this function may use out of the worker's. Raises: NoCapacity."""
+        if not megabytes:
+            return
+        self._reserved = self._budget.reserve_nowait(megabytes << 20)
+        if self._reserved is None:
+            raise NoCapacity(f"{megabytes} MB cannot be reserved: the worker has not got them")
+        self._own_budget = MemoryBudget(megabytes << 20)
+
+    def _release(self) -> None:
+        """Sandboxes that hold a part of it keep it until they end; new ones take from the worker's."""
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+            self._own_budget = MemoryBudget(0)

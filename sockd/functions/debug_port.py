@@ -1,0 +1,138 @@
+"""The port on both loopbacks where a debugger meets the function that waits for it.
+
+Both connect to it, the function first. What goes between them is the Debug Adapter Protocol, which runs any code as the
+function; nobody here reads it.
+
+    POLICY: who may debug? Whoever reaches loopback on this machine, but nothing that runs in a sandbox: not by a password,
+    which debuggers do not ask for, but by the uid that the kernel says a connection's other end has.
+
+Owns the listening socket and both connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Self
+
+from sockd.kernel import loopback
+from sockd.kernel.port_guard import PortGuard
+from sockd.kernel.socket_owners import owner
+
+HOST = "127.0.0.1"
+_CHUNK_BYTES = 64 * 1024
+_LAST_WORDS_S = 1.0
+"""How long the debugger may take to read what a function that has ended said last."""
+SandboxPipes = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class DebugPort:
+    """For one function and one debugger. `open`, `expect`, then `aclose`."""
+
+    def __init__(self, may_debug: Callable[[int], bool], guard: PortGuard) -> None:
+        self._may_debug = may_debug
+        self._guard = guard
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._function: SandboxPipes | None = None
+        self._debugger: asyncio.StreamWriter | None = None
+        self._uid = -1
+        self.number = 0
+        self.on_function: Callable[[], None] = _nothing
+        """Called when the function is there: from now on a debugger is let in."""
+        self.on_left: Callable[[], None] = _nothing
+        """Called when the debugger has gone."""
+
+    @classmethod
+    async def open(cls, number: int, may_debug: Callable[[int], bool], guard: PortGuard) -> Self:
+        """Args: number: of the port; 0: any that is free. may_debug: whether who has this uid may. guard: keeps sandboxes
+        from binding it elsewhere. Raises: OSError: a loopback has it no more."""
+        port = cls(may_debug, guard)
+        sockets = loopback.bind(loopback.LOOPBACKS, number)
+        try:
+            for sock in sockets:
+                port._servers.append(await asyncio.start_server(port._on_connection, sock=sock))
+            number = sockets[0].getsockname()[1]
+            guard.hold(number)
+        except BaseException:
+            port._stop()
+            for sock in sockets:
+                sock.close()
+            raise
+        port.number = number
+        return port
+
+    def _stop(self) -> None:
+        """Let nobody in any more."""
+        for server in self._servers:
+            server.close()
+
+    def expect(self, uid: int) -> None:
+        """The function has this uid."""
+        self._uid = uid
+
+    async def aclose(self) -> None:
+        """Close the port and both connections."""
+        self._stop()
+        self._guard.release(self.number)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in (self._function[1] if self._function else None, self._debugger):
+            if writer is not None:
+                writer.close()
+
+    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        uid = owner(theirs[:2], ours[:2]) if theirs else None
+        if uid == self._uid and self._function is None:
+            self._function = reader, writer
+            self.on_function()
+        elif uid is None or not self._may_debug(uid) or self._function is None or self._debugger is not None:
+            writer.close()
+        else:
+            self._debugger = writer
+            task = asyncio.get_running_loop().create_task(self._pass_on(reader, writer, *self._function))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        from_function: asyncio.StreamReader,
+        to_function: asyncio.StreamWriter,
+    ) -> None:
+        """What each says to the other, until one of them has gone: then both are."""
+        first = await reader.read(_CHUNK_BYTES)
+        if not first:  # somebody who only wanted to know whether the port is open
+            writer.close()
+            self._debugger = None
+            return
+        to_function.write(first)
+        ways = [asyncio.ensure_future(pump(reader, to_function)), asyncio.ensure_future(pump(from_function, writer))]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            to_function.close()
+            writer.close()
+        self.on_left()
+
+
+async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Copy until the end of either."""
+    try:
+        while data := await source.read(_CHUNK_BYTES):
+            target.write(data)
+            await target.drain()
+    except ConnectionError:
+        return
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,183 @@
+"""Debugging: one invocation that waits for a debugger, in a sandbox that is made for it and ends with it.
+
+Owns the sessions under way. The debugger's package comes through the install cache, for that sandbox alone: no Zygote
+imports it, and no other sandbox of the function knows of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from sockd.caches.distribution import Closure
+from sockd.caches.install_cache import InstallCache
+from sockd.caches.zygote_tree import ROOT_UIDS
+from sockd.code.entrypoint import provided
+from sockd.functions.debug_port import HOST, DebugPort
+from sockd.functions.version import Version
+from sockd.images.program import Program
+from sockd.kernel.port_guard import PortGuard
+from sockd.plain.config import MB, DebugConfig
+from sockd.plain.errors import BadRequest, Draining, PackagesFailed, SockdError, TimedOut
+from sockd.sandbox.lifecycle import State
+from sockd.sandbox.sandbox import Sandbox
+from zygote import protocol
+
+MORE_PIDS = 32
+"""Threads of the debugger."""
+MORE_SOCKETS = 32
+"""Of the debugger."""
+ENGINE_UIDS = 2
+"""Below the first uid of sandboxes: what is prefetched for functions runs as these."""
+
+
+class CannotDebug(BadRequest):
+    """An invocation that was to be debugged was not run, or not to its end; the message says why."""
+
+    error_type = "Debug.Refused"
+
+
+class Telling(Protocol):
+    """Is told how far it is."""
+
+    def progress(self, text: str) -> None:
+        """A line for a person."""
+
+    def listening(self, port: int) -> None:
+        """The function waits for a debugger at this port of 127.0.0.1."""
+
+
+class Debugged:
+    """One invocation. `program` before its sandbox is made, `begin` with it, `close` afterwards."""
+
+    def __init__(self, config: DebugConfig, port: DebugPort, package: Closure, paths: list[str]) -> None:
+        self._config = config
+        self._port = port
+        self._paths = paths
+        self._program: Program | None = None
+        self._sandbox: Sandbox | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.package = package
+
+    def program(self, version: Version) -> Program:
+        """What the sandbox becomes: the version, with a debugger before it. Raises: CannotDebug."""
+        check(version)
+        program, limits = version.program, version.program.limits
+        own = {distribution.name for distribution in version.closure.distributions}
+        more = [
+            path
+            for path, each in zip(self._paths, self.package.distributions, strict=True)
+            if each.name not in own  # two of one package do not go together: the function's wins
+        ]
+        paths = [*protocol.decode_init(program.init)["paths"], *more]
+        self._program = Program(
+            program.code,
+            protocol.change_init(program.init, paths=paths, debug=self._port.number),
+            dataclasses.replace(
+                limits,
+                memory_bytes=limits.memory_bytes + self._config.memory_mb * MB,
+                pids=limits.pids + MORE_PIDS,
+                sockets=limits.sockets + MORE_SOCKETS,
+            ),
+            init_timeout_s=self._config.max_s,
+            timeout_s=self._config.max_s,
+            log_bytes=program.log_bytes,
+            is_app=program.is_app,
+        )
+        self._program.socket_account = program.socket_account
+        return self._program
+
+    def begin(self, sandbox: Sandbox) -> None:
+        """This is the sandbox; its request follows at once."""
+        self._sandbox = sandbox
+        self._port.expect(sandbox.host_uid)
+        self._port.on_left = self._on_left
+        max_s = self._config.max_s
+        late = TimedOut(f"debugging took longer than {max_s:g} seconds: debug.max_s of the worker's configuration")
+        self._timer = asyncio.get_running_loop().call_later(max_s, sandbox.end, late)
+
+    def end(self, error: SockdError) -> None:
+        """Answer with an error, if it runs."""
+        if self._sandbox is not None:
+            self._sandbox.end(error)
+
+    def close(self) -> None:
+        """It is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._program is not None:
+            self._program.close()
+
+    def _on_left(self) -> None:
+        # Later the function runs on by itself; before, debugpy would wait for its debugger for ever.
+        if self._sandbox is not None and self._sandbox.state is State.STARTING:
+            self._sandbox.end(CannotDebug("the debugger left before the handler had been imported"))
+
+
+class Debugging:
+    """All sessions of one worker."""
+
+    def __init__(self, config: DebugConfig, packages: InstallCache, ports: PortGuard, *, base_uid: int) -> None:
+        self._config = config
+        self._ports = ports
+        self._packages = packages
+        self._sandboxes = range(base_uid - ENGINE_UIDS, base_uid + ROOT_UIDS)
+        self._resolved: Closure | None = None
+        self._sessions: dict[Debugged, str] = {}
+
+    @asynccontextmanager
+    async def session(self, version: Version, number: int, tell: Telling) -> AsyncIterator[Debugged]:
+        """For one invocation of the function: its port, and its debugger installed.
+
+        Args: number: of the port; 0: any that is free. Raises: CannotDebug, PackagesFailed."""
+        check(version)
+        package = await self._resolve(tell)
+        try:
+            port = await DebugPort.open(number, lambda uid: uid not in self._sandboxes, self._ports)
+        except OSError as error:
+            words = os.strerror(error.errno) if error.errno else str(error)
+            where = " ".join(getattr(error, "__notes__", [])) or f"{HOST}:{number}"
+            raise CannotDebug(f"port {number} cannot be had: {where}: {words}; name another one") from None
+        debugged = Debugged(self._config, port, package, self._packages.paths(package))
+        self._sessions[debugged] = version.record.name
+        try:
+            await self._packages.ensure(package, progress=tell.progress)
+            port.on_function = lambda: tell.listening(port.number)
+            yield debugged
+        finally:
+            del self._sessions[debugged]
+            debugged.close()
+            await port.aclose()
+
+    def users(self, key: str) -> list[str]:
+        """The functions that are being debugged with a distribution."""
+        return [name for debugged, name in self._sessions.items() if key in debugged.package.keys]
+
+    def close(self) -> None:
+        """End all sessions: the worker is to stop."""
+        for debugged in self._sessions:
+            debugged.end(Draining("the worker is shutting down"))
+
+    async def _resolve(self, tell: Telling) -> Closure:
+        """The debugger's package, pinned once. Raises: PackagesFailed."""
+        if self._resolved is None:
+            requirement = self._config.requirement
+            tell.progress(f"resolving {requirement}")
+            try:
+                self._resolved = await self._packages.resolve(requirement)
+            except PackagesFailed as error:
+                error.message = f"the debugger, {requirement} (debug.requirement), cannot be had: {error.message}"
+                raise
+        return self._resolved
+
+
+def check(version: Version) -> None:
+    """Whether a version can be debugged. Raises: CannotDebug."""
+    if version.config.network != "host":
+        raise CannotDebug('a debugger needs a network to come by, and this function has network = "none"')
+    if provided(version.program.code, version.config.runtime):
+        raise CannotDebug("this function is a program of its own (runtime = provided), no Python handler to wait in")

@@ -1,0 +1,176 @@
+"""What deploys mean: the settings, the entry point and the installed packages of an archive, before anything is recorded.
+
+Owns the list of deploys under way, whose packages are in use though no record says so yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from sockd.caches.blocking import in_thread
+from sockd.caches.distribution import Closure
+from sockd.caches.install_cache import InstallCache
+from sockd.code import dependencies, ol_yaml
+from sockd.code.code_store import CodeStore, CodeVersion
+from sockd.code.default_packages import DefaultPackages
+from sockd.code.dependencies import Dependencies
+from sockd.code.entrypoint import BOOTSTRAP, OPENLAMBDA, detected, entry_point, provided
+from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
+from sockd.code.handler_check import check_handler
+from sockd.plain.config import FunctionDefaults
+from sockd.plain.errors import BadArchive, NameTaken, NoSuchFunction, ResolveFailed, SecretsLocked
+from sockd.registry.registry import Registry
+
+CHECK_HANDLER = "check_handler"
+"""Of a deploy: true refuses a handler that does not compile or is not there; AWS's API takes any, as AWS does."""
+FORCE = "force"
+"""Of a deploy: true replaces a function that was deployed from another source."""
+DECORATED_HANDLER = "sockd:handler"
+"""Of every decorated function. A sockd that recorded no sources deployed those that have this handler and no source."""
+LONG_TIMEOUT_S = 30.0
+"""Of f.py, of code with an ol.yaml, and of decorated functions, unless they say otherwise."""
+KEEP_PACKAGES = "keep_packages"
+"""Of a deploy: true has the versions stay that unchanged requirements were resolved to before."""
+
+Progress = Callable[[str], None]
+
+
+class Deployable(NamedTuple):
+    """All that an archive says."""
+
+    config: FunctionConfig
+    handler: str
+    """"module:attr"."""
+    closure: Closure
+    """Its packages, which are installed."""
+
+
+class Deployments:
+    """Those of one worker."""
+
+    def __init__(
+        self,
+        defaults: FunctionDefaults,
+        registry: Registry,
+        code: CodeStore,
+        packages: InstallCache,
+        default_packages: Sequence[str],
+    ) -> None:
+        """Args: default_packages: which are installed for functions that do not name them."""
+        self._defaults = defaults
+        self._default_packages = DefaultPackages(tuple(default_packages), packages)
+        self._registry = registry
+        self._code = code
+        self._packages = packages
+        self._under_way: list[tuple[str, Closure]] = []
+
+    async def prepare(self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress) -> Deployable:
+        """Read a function's archive and install its packages.
+
+        Args: overrides: keys of sockd.toml that win over it, and KEEP_PACKAGES.
+        Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
+        settings = {key: value for key, value in overrides.items() if key not in (CHECK_HANDLER, KEEP_PACKAGES, FORCE)}
+        beneath = self._timeout(code, overrides) | await _ol_settings(code, progress)
+        # A stranger's texts, parsed in Python: not on the loop.
+        config = await in_thread(_read_settings, code, self._defaults, settings, beneath)
+        config = config.with_secrets(self._secrets(name))
+        if not overrides.get(FORCE):
+            self.check_source(name, config)
+        handler = entry_point(code.path, config.handler, config.runtime)
+        if EXEC_WRAPPER in config.environment and not provided(code.path, config.runtime):
+            progress(f'{EXEC_WRAPPER} is not run: a handler is forked; runtime = "provided" with awslambdaric runs it')
+        declared = await in_thread(dependencies.read, code.path, handler)
+        for note in declared.notes:
+            progress(note)
+        if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
+            await in_thread(check_handler, code.path, handler, has_packages=declared.text is not None)
+        kept = self._closure_kept(name, declared.text, config) if overrides.get(KEEP_PACKAGES) else None
+        closure = await self._install(name, declared, config, kept, progress)
+        if config.packages.default and provided(code.path, config.runtime) != BOOTSTRAP:
+            merged = await self._default_packages.added(closure, code.path, progress)
+            await self._ensure(name, merged, progress)
+            closure = merged
+        return Deployable(config, handler, closure)
+
+    def check_source(self, name: str, config: FunctionConfig) -> None:
+        """Refuse that one source's function becomes another's, of which nobody may know who calls it. Raises: NameTaken."""
+        try:
+            record = self._registry.get(name)
+            current = FunctionConfig.from_json(record.config).source
+        except (NoSuchFunction, SecretsLocked):
+            return  # a function whose settings nobody can open is deployed again to be of use
+        is_unrecorded = not current and record.handler == DECORATED_HANDLER
+        if current != config.source and not (is_unrecorded and config.source):
+            raise NameTaken(name, _source_words(current, is_unrecorded), _source_words(config.source))
+
+    def users(self, key: str) -> list[str]:
+        """The functions that are being deployed with a distribution in their closure."""
+        return [name for name, closure in self._under_way if key in closure.keys]
+
+    def _timeout(self, code: CodeVersion, overrides: dict[str, Any]) -> dict[str, Any]:
+        """OpenLambda's functions and decorated ones were written without AWS's 3 s in mind. A worker's own default wins."""
+        is_changed = self._defaults.timeout_s != FunctionDefaults().timeout_s
+        if is_changed or "aws" in overrides:
+            return {}
+        is_long = "deployer" in overrides or (code.path / ol_yaml.FILE).is_file() or detected(code.path) == OPENLAMBDA
+        return {"timeout_s": LONG_TIMEOUT_S} if is_long else {}
+
+    def _secrets(self, name: str) -> dict[str, str]:
+        """What is kept over a deploy."""
+        with contextlib.suppress(NoSuchFunction, SecretsLocked):
+            return FunctionConfig.from_json(self._registry.get(name).config).secrets
+        return {}
+
+    def _closure_kept(self, name: str, requirements: str | None, config: FunctionConfig) -> Closure | None:
+        """The packages of the current version, if it asked for the same."""
+        with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed, SecretsLocked):
+            record = self._registry.get(name)
+            if FunctionConfig.from_json(record.config).packages != config.packages:
+                return None
+            if dependencies.read(self._code.path(record.digest), record.handler).text == requirements:
+                return Closure.from_json(record.closure)
+        return None
+
+    async def _install(
+        self, name: str, declared: Dependencies, config: FunctionConfig, kept: Closure | None, progress: Progress
+    ) -> Closure:
+        closure = kept or Closure()
+        if kept is None and declared.text is not None:
+            progress(f"resolving {declared.source}")
+            closure = await self._packages.resolve(declared.text, declared.line_words, config.packages.chosen)
+        await self._ensure(name, closure, progress)
+        return closure
+
+    async def _ensure(self, name: str, closure: Closure, progress: Progress) -> None:
+        deploying = (name, closure)
+        self._under_way.append(deploying)
+        try:
+            await self._packages.ensure(closure, progress=progress)
+        finally:
+            self._under_way.remove(deploying)
+
+
+def _source_words(source: str, is_unrecorded: bool = False) -> str:
+    if is_unrecorded:
+        return "a file of decorated functions, by an older sockd"
+    return source or "a directory or zip"
+
+
+def _read_settings(
+    code: CodeVersion, defaults: FunctionDefaults, overrides: dict[str, Any], beneath: dict[str, Any]
+) -> FunctionConfig:
+    """What the code's sockd.toml says, if it has one. Blocks. Raises: BadFunctionConfig, BadArchive."""
+    return FunctionConfig.from_toml(code.settings(), defaults, overrides, beneath=beneath)
+
+
+async def _ol_settings(code: CodeVersion, progress: Progress) -> dict[str, Any]:
+    """What the code's ol.yaml says, if it has one. Raises: BadFunctionConfig, BadArchive."""
+    text = await in_thread(code.ol_yaml)
+    if text is None:
+        return {}
+    read = await in_thread(ol_yaml.read, text)  # a parser in Python
+    for note in read.notes:
+        progress(note)
+    return read.settings

@@ -1,0 +1,57 @@
+"""The environments of functions, as people look at them and change them: variables, and secrets, whose values nobody sees.
+
+Owns nothing: a change is a new version of the function, which `Functions` makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sockd.functions.functions import Functions
+from sockd.plain.errors import BadFunctionConfig, NoSuchVariable
+
+
+class Environments:
+    """Of all functions of a worker."""
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+
+    def show(self, name: str, *, values: bool) -> dict[str, Any]:
+        """`env`, with values or with None for each, and the names of `secrets`. Raises: NoSuchFunction, SecretsLocked."""
+        config = self._functions.current(name).config
+        env = config.env if values else dict.fromkeys(config.env)
+        return {"env": {key: env[key] for key in sorted(env)}, "secrets": sorted(config.secrets)}
+
+    def secrets(self) -> dict[str, list[str]]:
+        """The names of the secrets of every function that has any."""
+        found = {version.record.name: sorted(version.config.secrets) for version in self._functions.all()}
+        return {name: names for name, names in found.items() if names}
+
+    async def change(self, name: str, given: Mapping[str, str], unset: Iterable[str]) -> None:
+        """Set and remove variables. Raises: NoSuchFunction, NoSuchVariable, BadFunctionConfig, SecretsLocked."""
+        config = self._functions.current(name).config
+        for key in given:
+            if key in config.secrets:
+                raise BadFunctionConfig(f"{key!r} is a secret of this function: `sockd secret set {name} {key}`")
+        env = _without(config.env, unset, "variable") | dict(given)
+        await self._functions.configure(name, {"env": env})
+
+    async def set_secret(self, name: str, key: str, value: str) -> None:
+        """Raises: NoSuchFunction, BadFunctionConfig, SecretsLocked."""
+        config = self._functions.current(name).config
+        await self._functions.configure(name, {"secrets": config.secrets | {key: value}})
+
+    async def remove_secret(self, name: str, key: str) -> None:
+        """Raises: NoSuchFunction, NoSuchVariable, SecretsLocked."""
+        config = self._functions.current(name).config
+        await self._functions.configure(name, {"secrets": _without(config.secrets, [key], "secret")})
+
+
+def _without(known: dict[str, str], names: Iterable[str], kind: str) -> dict[str, str]:
+    rest = dict(known)
+    for name in names:
+        if rest.pop(name, None) is None:
+            raise NoSuchVariable(f"the function has no {kind} {name[:80]!r}")
+    return rest

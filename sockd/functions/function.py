@@ -1,0 +1,339 @@
+"""A function: its current version, and how one request of it is served. A published version is one, too, that never
+switches.
+
+Owns the version. What it may use is its allowance, which all versions of a function share. A request runs to its end on
+the version that was current when it was admitted; sandboxes of a version that is no longer current are not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from sockd.caches.handler_cache import HandlerCache
+from sockd.caches.import_learner import ImportLearner
+from sockd.caches.verifier import Verifier
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.caches.zygote_tree import ZygoteTree
+from sockd.functions.allowance import Allowance
+from sockd.functions.debugging import Debugged
+from sockd.functions.failed_inits import FailedInits
+from sockd.functions.initscripts import Beside, Initscript, Initscripts
+from sockd.functions.leased import Leased, Outcome
+from sockd.functions.provisioned import Pool, provisioned_init
+from sockd.functions.serving import Done, Serving
+from sockd.functions.version import Version
+from sockd.images.program import Program
+from sockd.kernel.port_guard import PortGuard
+from sockd.kernel.socket_counts import UNCOUNTED, Account
+from sockd.latency.latency import Latency
+from sockd.plain.errors import SandboxFailed, SockdError
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.telemetry import Origin
+from sockd.sandbox.exchange import Reply
+from sockd.sandbox.lifecycle import State
+from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.sandbox.sandbox import Sandbox
+from zygote import protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """What functions are served from."""
+
+    handlers: HandlerCache
+    tree: ZygoteTree
+    learner: ImportLearner
+    budget: MemoryBudget
+    verifier: Verifier | None = None
+    initscripts: Initscripts | None = None
+    max_answer_bytes: int = 6 << 20
+    max_streamed_bytes: int = 200 << 20
+    latency: Latency = field(default_factory=Latency)
+    ports: PortGuard = field(default_factory=PortGuard)
+    open_account: Callable[[], Account] = UNCOUNTED.account
+    """Makes the account in which the sockets of a function are counted."""
+    failed_inits: FailedInits = field(default_factory=FailedInits)
+
+
+class Function:
+    """`begin` or `invoke` runs it; `switch` deploys; `close` forgets it."""
+
+    def __init__(self, version: Version, caches: Caches, allowance: Allowance) -> None:
+        self.version = version
+        self.allowance = allowance
+        self.admission = allowance.admission
+        self.caches = caches
+        self.loop = asyncio.get_running_loop()
+        self._closed = False
+        self._ended: asyncio.Future[None] | None = None
+        self.running = 0
+        """Requests that run on it or wait for their turn."""
+        self._failed_init = ""
+        """With what the last sandbox failed that was initialized before any request."""
+        self.pools: list[Pool] = []
+        """Sandboxes that are kept initialized for it."""
+        self._due: deque[tuple[Leased, Version]] = deque()
+        """Sandboxes whose request is over, with the version that it ran on."""
+        self._adopt(version)
+
+    def begin(self, request: InvokeRequest, done: Done) -> Serving:
+        """One request. Args: done: told its outcome, as `Serving` says."""
+        serving = Serving(self, request, done)
+        serving.begin()
+        return serving
+
+    async def invoke(
+        self, request: InvokeRequest, recorder: Initscript | None = None, debugged: Debugged | None = None
+    ) -> Outcome:
+        """As `begin`, for one who waits. Args: recorder, debugged: as `Serving` says. Raises: what it says."""
+        told: asyncio.Future[Outcome | BaseException] = self.loop.create_future()
+        serving = Serving(self, request, partial(tell, told), recorder, debugged)
+        serving.begin()
+        try:
+            outcome = await told
+        except asyncio.CancelledError:
+            serving.cancel()
+            raise
+        if not isinstance(outcome, BaseException):
+            return outcome
+        try:
+            raise outcome
+        finally:
+            del outcome, told  # its traceback has this frame: they would be a cycle
+
+    def switch(self, version: Version) -> None:
+        """Make another version current: the next request gets it; those under way end on the old one.
+
+        Raises: NoCapacity when its reserved memory is not to be had; the old version stays."""
+        self.allowance.change(version.config)
+        self._adopt(version)
+        old, self.version = self.version, version
+        self.caches.handlers.drop(old.program)
+        self._let_go(old)
+
+    def close(self) -> None:
+        """Forget this version: requests under way end on it. Its allowance is the caller's."""
+        self._closed = True
+        self.caches.handlers.drop(self.version.program)
+        self._let_go(self.version)
+
+    async def drain(self) -> None:
+        """Return when nothing runs on it; for one who has closed it, or the version, to new requests."""
+        if self.running:
+            if self._ended is None:
+                self._ended = self.loop.create_future()
+            await asyncio.shield(self._ended)
+
+    async def initialize(self, reservation: Reservation) -> Sandbox:
+        """A new sandbox that has imported the handler, for requests to come; without its initscript, which works for one
+        request. It owns the reservation, also when this fails. Raises: SockdError, OSError."""
+        program = self.version.program
+        started = await self.caches.tree.start(self.version.view, program, reservation)
+        try:
+            started.sandbox.become(program, init=provisioned_init(program.init))
+        except OSError:
+            started.sandbox.destroy()
+            raise
+        reply = await started.sandbox.initialize()
+        self._verify(started.node, self.version)
+        self.caches.tree.refill(started.node)
+        if reply.error is not None:
+            self._note_failed_init(reply, reply.error)
+            raise reply.error
+        self._failed_init = ""
+        return started.sandbox
+
+    def _note_failed_init(self, reply: Reply, error: SockdError) -> None:
+        """Once, as it is tried again and again."""
+        text = f"{error.error_type}: {error.message}"
+        if text != self._failed_init:
+            self._failed_init = text
+            self.caches.failed_inits.note(self.version, reply)
+
+    def _adopt(self, version: Version) -> None:
+        """Have a version's initscript ready for its cold starts, and its sockets counted with those of the others."""
+        version.program.socket_account = self.allowance.socket_account
+        if version.initscript is not None and self.caches.initscripts is not None:
+            self.caches.initscripts.adopt(version.initscript)
+
+    def _let_go(self, version: Version) -> None:
+        if version.initscript is not None and self.caches.initscripts is not None:
+            self.caches.initscripts.release(version.initscript)
+        version.close()
+
+    # -- sandboxes
+
+    def lease(self, version: Version, request: InvokeRequest) -> Leased | None:
+        """A sandbox of this version that is kept for it, or an idle one, which may be paused; None: it needs a new one."""
+        if request.fresh:
+            # It holds no more of the worker than a warm request would, however often somebody asks.
+            self.caches.handlers.drop_oldest(version.program)
+            return None
+        for pool in self.pools:
+            kept = pool.lease()
+            if kept is not None:
+                return Leased(kept, "warm", pool=pool)
+        sandbox = self.caches.handlers.lease(version.program)
+        return None if sandbox is None else Leased(sandbox, "warm")
+
+    def begin_script(self, script: Initscript | None, request: InvokeRequest) -> Beside | None:
+        """The initscript of a cold start that follows at once: before anything that waits, so that what it fetches is on its
+        way while all the rest is done. The caller's to give up if there is no `start` after all."""
+        if script is None or self.caches.initscripts is None:
+            return None
+        return self.caches.initscripts.start(script, request)
+
+    async def start(
+        self, version: Version, beside: Beside | None, *, program: Program | None = None, is_recording: bool = False
+    ) -> Leased:
+        """A cold start: memory, a child of the best Zygote, the function's code.
+
+        Args: beside: of its initscript, this start's from now on; program: what it becomes, if not the version's own."""
+        program = program or version.program
+        started_ns = time.monotonic_ns()
+        limits = program.limits
+        try:
+            reservation = await self.allowance.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
+            reserved_ns = time.monotonic_ns()
+            started = await self.caches.tree.start(version.view, program, reservation)
+        except BaseException:
+            if beside is not None:
+                beside.give_up()
+            raise
+        forked_ns = time.monotonic_ns()
+        sandbox = started.sandbox
+        with destroyed_unless_prepared(sandbox):
+            if beside is None:
+                sandbox.become(program)
+            else:
+                become_beside(sandbox, version.program, beside, is_recording=is_recording)
+        origin: Origin = "spare" if started.from_spare else "zygote"
+        ready_ns = time.monotonic_ns()
+        leased = Leased(sandbox, origin, started_ns, ready_ns, started.node, reserved_ns, forked_ns, beside)
+        leased.passed_over = self._passed_over(version)
+        return leased
+
+    def start_at_once(self, version: Version) -> Leased | None:
+        """As `start`, where that waits for nothing; None: there is no spare, or no memory, or an initscript has to begin first.
+
+        Raises: SandboxFailed."""
+        if version.initscript is not None or not self.caches.tree.most_spares:
+            return None
+        program = version.program
+        started_ns = time.monotonic_ns()
+        reservation = self.allowance.reserve_nowait(program.limits.memory_bytes)
+        if reservation is None:
+            return None
+        reserved_ns = time.monotonic_ns()
+        started = self.caches.tree.start_at_once(version.view, program, reservation)
+        if started is None:
+            reservation.close()
+            return None
+        taken_ns = time.monotonic_ns()
+        sandbox = started.sandbox
+        with destroyed_unless_prepared(sandbox):
+            sandbox.become(program)
+        leased = Leased(sandbox, "spare", started_ns, time.monotonic_ns(), started.node, reserved_ns, taken_ns)
+        leased.passed_over = self._passed_over(version)
+        return leased
+
+    def _passed_over(self, version: Version) -> str:
+        """Why no Zygote with more of its packages served a start. Asked when the sandbox has all it needs to go on."""
+        larger = self.caches.tree.passed_over(version.view)
+        return str(larger[0][1]) if larger else ""
+
+    def put_back_soon(self, leased: Leased, version: Version) -> None:
+        """Have a sandbox put back whose request is over: not in this step, in which its answer goes out, as destroying or
+        keeping one costs up to a millisecond; but before another request begins."""
+        self._due.append((leased, version))
+        self.loop.call_soon(self.settle)
+
+    def settle(self) -> None:
+        """Put back what is due. What fails of it is told to the loop: it is no affair of the request that begins."""
+        while self._due:
+            try:
+                self._put_back(*self._due.popleft())
+            except Exception as error:
+                self.loop.call_exception_handler({"message": "a sandbox that was put back", "exception": error})
+
+    def _put_back(self, leased: Leased, version: Version) -> None:
+        """Keep or destroy it, then let the next request in."""
+        try:
+            self._dispose(leased, version)
+        finally:
+            self.leave()
+            self.admission.hand_over()
+
+    def leave(self) -> None:
+        """A request of it is over."""
+        self.running -= 1
+        self.caches.latency.request_ended()
+        if self._ended is not None and not self.running:
+            self._ended.set_result(None)
+            self._ended = None
+
+    def _dispose(self, leased: Leased, version: Version) -> None:
+        sandbox = leased.sandbox
+        if leased.beside is not None:
+            leased.beside.finish()
+        if not version.config.reuse_sandbox:
+            sandbox.destroy()
+        if leased.pool is not None:
+            leased.pool.keep(sandbox)
+        elif version is not self.version or self._closed or self.admission.closed:
+            sandbox.destroy()
+            version.program.close()  # its start may have opened the code again
+        elif sandbox.state is State.IDLE:
+            self.caches.handlers.keep(sandbox, version.program)
+        if leased.node is not None:
+            learner = self.caches.learner
+            if sandbox.imports is not None and sandbox.program is version.program:
+                passed_over = bool(leased.passed_over)
+                learner.observe(version.id, version.view, leased.node, sandbox.imports, passed_over=passed_over)
+            learner.consider(version.view)
+            self._verify(leased.node, version)
+            self.caches.tree.refill(leased.node)
+
+    def _verify(self, node: ZygoteNode, version: Version) -> None:
+        """A sandbox of a version was forked from `node`."""
+        if self.caches.verifier is not None:
+            self.caches.verifier.consider(node, version.view, version.program, version.id)
+
+
+def tell(told: asyncio.Future[Outcome | BaseException], outcome: Outcome | BaseException) -> None:
+    """Have the one who waits for it go on."""
+    if not told.done():
+        told.set_result(outcome)
+
+
+@contextlib.contextmanager
+def destroyed_unless_prepared(sandbox: Sandbox) -> Iterator[None]:
+    """Destroy it if the block fails to make it a function. Raises: SandboxFailed."""
+    try:
+        yield
+    except OSError as error:
+        sandbox.destroy()
+        raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
+
+
+def become_beside(sandbox: Sandbox, program: Program, beside: Beside, *, is_recording: bool) -> None:
+    """`become` with a run beside it, unless the run has called the launch off already: then the sandbox is destroyed.
+
+    Raises: OSError, as `become`."""
+    if beside.aborted() is not None:
+        sandbox.destroy()
+        beside.give_up()
+        return
+    sandbox.become(program, beside, recording_init(program.init) if is_recording else b"")
+    beside.watch(sandbox)
+
+
+def recording_init(init: bytes) -> bytes:
+    """An INIT message with our storage library in it, which tells what is read."""
+    return protocol.change_init(init, storage="sockd")

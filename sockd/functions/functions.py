@@ -1,0 +1,431 @@
+"""All functions of a worker: deploying, finding and forgetting them.
+
+Owns the live functions, the registry and the code store. A deploy publishes code, resolves and installs packages, records
+the version and switches to it; whatever fails before the record leaves the function as it was. Versions that
+were given a number live beside it (`published`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from initscripts.report import RunReport
+from sockd.caches.blocking import in_thread
+from sockd.caches.distribution import Closure
+from sockd.caches.install_cache import InstallCache
+from sockd.code.code_in_use import CodeInUse
+from sockd.code.code_store import CodeStore, CodeVersion
+from sockd.code.entrypoint import entry_point
+from sockd.code.function_config import FunctionConfig, InitscriptConfig, check_name
+from sockd.functions.admission import Admission
+from sockd.functions.allowance import Allowance
+from sockd.functions.debugging import Debugging, Telling
+from sockd.functions.deployments import FORCE, Deployments, Progress
+from sockd.functions.function import Caches, Function
+from sockd.functions.initscript_deploys import InitscriptDeploys
+from sockd.functions.initscripts import Initscripts
+from sockd.functions.leased import Outcome
+from sockd.functions.published import Published
+from sockd.functions.version import Version
+from sockd.plain.config import Config, RunRule
+from sockd.plain.errors import BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.registry.aliases import LATEST
+from sockd.registry.registry import FunctionRecord, Registry
+
+REMOVE_DRAIN_S = 30.0
+"""How long a removed function's last requests may keep its code on the disk."""
+
+RECORD_DEADLINE_S = 10.0
+"""How long after the answer of a recording its report may take."""
+
+HOW_TO_UNLOCK = (
+    "the key %s is missing or another one, so these functions cannot run: %s. Put the right file back and start sockd again; "
+    "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy them again"
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Functions:
+    """`load` first. Blocking work goes to threads; the switch itself is one step of the loop."""
+
+    def __init__(
+        self, config: Config, registry: Registry, code: CodeStore, packages: InstallCache, caches: Caches
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._code = code
+        self._in_use = CodeInUse(code, registry.digests)
+        self._packages = packages
+        self._caches = caches
+        self.failed_inits = caches.failed_inits
+        self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
+        self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
+        self._deployments = Deployments(config.function, registry, code, packages, config.packages.default)
+        self.debugging = Debugging(config.debug, packages, caches.ports, base_uid=config.sandbox.base_uid)
+        self._live: dict[str, Function] = {}
+        self._allowances: dict[str, Allowance] = {}
+        self.published = Published(
+            registry,
+            packages,
+            caches,
+            version_of=self._version,
+            allowance_of=self._allowance,
+            most=config.code.live_versions,
+        )
+        self.run_rules: dict[str, RunRule] = {}
+        """Who may call a function at /run, of those that say so and do not say everybody."""
+        self._unready: dict[str, FunctionRecord] = {}
+        """Functions of an earlier daemon whose packages are not all there; they are installed when first asked for."""
+
+    def load(self) -> None:
+        """Make the recorded functions live, and delete code that a killed daemon had not recorded yet. Blocks, shortly:
+        nothing is started for a function."""
+        self._code.gc(self._registry.digests())
+        self._scripts.collect(self._registry.initscripts())
+        locked = []
+        for record in self._registry.list():
+            try:
+                self._open(self._version(record))
+            except (KeyError, NoCapacity, SecretsLocked) as error:
+                self._unready[record.name] = record
+                if isinstance(error, SecretsLocked):
+                    locked.append(record.name)
+                else:
+                    self._note_rule(record.name, FunctionConfig.from_json(record.config))
+        if locked:
+            key = self._registry.key_path
+            _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
+
+    def ready(self, request: InvokeRequest) -> Function | None:
+        """What was deployed last, if a request is for that and it is live; None: ask `called`."""
+        return None if request.qualifier else self._live.get(request.name)
+
+    async def called(self, request: InvokeRequest) -> Function:
+        """The version that a request is for. Raises: as `get`."""
+        return self.ready(request) or await self.get(request.name, request.qualifier, request.draw())
+
+    async def get(self, name: str, qualifier: str = "", draw: float = 0.0) -> Function:
+        """A live version of a function: what was deployed last, or a published one.
+
+        Args: qualifier: a number or an alias; draw: in [0, 1), decides between the versions of an alias.
+        Raises: NoSuchFunction; InstallFailed when packages that were lost cannot be had again."""
+        if qualifier:
+            number = self.published.resolve(name, qualifier, draw)
+            if number is not None:
+                return await self.published.get(name, number)
+        function = self._live.get(name)
+        if function is not None:
+            return function
+        record = self._unready.get(name)
+        if record is None:
+            raise NoSuchFunction(f"no function {name!r}; `sockd ls` lists them")
+        await self._packages.ensure(Closure.from_json(record.closure))
+        if name in self._unready:
+            self._open(self._version(record))
+            del self._unready[name]
+        return await self.get(name)
+
+    def incarnation(self, name: str, qualifier: str = "") -> str:
+        """What tells a function from one that had its name before and was removed; empty: there is none, or no such version or
+        alias. (The number of a version is not used again.)"""
+        created_at = self._registry.created_at(name)
+        if created_at is None or (qualifier and not self.published.is_known(name, qualifier)):
+            return ""
+        return repr(created_at)
+
+    def is_app(self, name: str) -> bool:
+        """Whether a function is live and known to be a web app."""
+        return name in self._live and bool(self._live[name].version.program.is_app)
+
+    def current(self, name: str) -> Version:
+        """The current version of a function. Raises: NoSuchFunction."""
+        if name in self._live:
+            return self._live[name].version
+        return self._version(self._registry.get(name))
+
+    def call_key(self, name: str) -> bytes | None:
+        """What the calls of a function's deployer are signed with, if it has one."""
+        if name in self._live:
+            return self._live[name].version.config.call_key
+        with contextlib.suppress(NoSuchFunction, SecretsLocked):
+            return FunctionConfig.from_json(self._registry.get(name).config).call_key
+        return None
+
+    def all(self) -> list[Version]:
+        """The current version of every live function, by name."""
+        return [self._live[name].version for name in sorted(self._live)]
+
+    def names(self) -> list[str]:
+        """Every function, also those whose packages are missing."""
+        return [*self._live, *self._unready]
+
+    async def deploy(
+        self, name: str, zip_path: Path, overrides: dict[str, Any], progress: Progress, wasm: bytes | None = None
+    ) -> Version:
+        """Publish a version and switch to it.
+
+        Args:
+            overrides: keys of sockd.toml, its `deployer`, KEEP_PACKAGES and FORCE.
+            wasm: its initscript, uploaded beside the code.
+        Raises: NameTaken, BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity."""
+        check_name(name)
+        try:
+            async with self._in_use.published(zip_path) as code:
+                return await self._deploy(name, code, overrides, progress, wasm)
+        finally:
+            await self.collect_code()
+
+    async def deploy_initscript(self, name: str, wasm: bytes, progress: Progress) -> Version:
+        """Give a function another initscript, its code and settings unchanged: a new version.
+
+        Raises: NoSuchFunction, BadInitscript, NoCapacity."""
+        await self.get(name)
+        try:
+            async with self._scripts.compiled(wasm, progress) as digest:
+                record = self.current(name).record
+                config = FunctionConfig.from_json(record.config)
+                if config.initscript is None or config.initscript.wasm is not None:
+                    settings = msgspec.structs.replace(config.initscript or InitscriptConfig(), wasm=None)
+                    config = msgspec.structs.replace(config, initscript=settings)
+                return self._put(dataclasses.replace(record, config=config.to_json(), initscript=digest))
+        finally:
+            await self.collect_code()
+
+    async def configure(self, name: str, changes: dict[str, Any]) -> Version:
+        """Change settings of a function, its code and packages unchanged: a new version.
+
+        Args: changes: keys of `sockd.toml` with their new values.
+        Raises: NoSuchFunction, BadFunctionConfig, NoCapacity."""
+        await self.get(name)
+        try:
+            current = self.current(name)
+            config = current.config.changed(changes)
+            self._check_reserve(name, config)
+            handler = entry_point(self._code.path(current.record.digest), config.handler, config.runtime)
+            return self._put(dataclasses.replace(current.record, handler=handler, config=config.to_json()))
+        finally:
+            await self.collect_code()
+
+    async def restore(self, old: FunctionRecord) -> Version:
+        """Deploy again what an earlier deploy was; its secrets and what all versions share stay as they are.
+
+        Raises: NoSuchFunction, InstallFailed, NoCapacity."""
+        current = (await self.get(old.name)).version
+        with self._in_use.holding(old.digest):
+            await self._packages.ensure(Closure.from_json(old.closure))
+            config = FunctionConfig.from_json(old.config).with_shared(current.config)
+            config = config.with_secrets(current.config.secrets)
+            self._check_reserve(old.name, config)
+            restored = self._put(dataclasses.replace(old, config=config.to_json()))
+        await self.collect_code()
+        return restored
+
+    async def check(self, zip_path: Path) -> None:
+        """Whether the archive of a deploy could be published. Raises: BadArchive, StorageFull."""
+        await in_thread(self._code.check, zip_path)
+
+    async def record(self, request: InvokeRequest) -> tuple[Outcome, RunReport]:
+        """Run a function once in a new sandbox that is listened to; the report has its reads.
+
+        Raises: as `Function.invoke`; NoSuchFunction; BadInitscript, when there is no engine to listen."""
+        function = await self.called(request)
+        if self._initscripts is None:
+            raise BadInitscript("this worker has no initscripts")
+        script = await self._initscripts.recorder(request.name, function.version.config)
+        try:
+            outcome = await function.invoke(request, recorder=script)
+            beside = outcome.leased.beside
+            if beside is None:
+                raise BadInitscript("the initscript engine is busy; record again")
+            await asyncio.wait([beside.run.done], timeout=RECORD_DEADLINE_S)
+            report = beside.run.report()
+            if report is None:
+                raise BadInitscript("the initscript engine died or did not answer; record again")
+            return outcome, report
+        finally:
+            self._initscripts.release(script)
+
+    async def debug(self, request: InvokeRequest, port: int, tell: Telling) -> Outcome:
+        """Run a function once, when a debugger has come to the port.
+
+        Raises: as `Function.invoke`; CannotDebug, PackagesFailed."""
+        function = await self.called(request)
+        async with self.debugging.session(function.version, port, tell) as debugged:
+            request.arrived_ns = time.monotonic_ns()  # installing the debugger is no waiting for its turn
+            return await function.invoke(request, debugged=debugged)
+
+    async def remove(self, name: str) -> None:
+        """Forget a function; its requests under way end first. Raises: NoSuchFunction."""
+        self._registry.delete(name)
+        self.run_rules.pop(name, None)
+        self._unready.pop(name, None)
+        function = self._live.pop(name, None)
+        live = self.published.drop(name)
+        if function is not None:
+            function.close()
+            live.append(function)
+        allowance = self._allowances.pop(name, None)
+        if allowance is not None:
+            allowance.close()
+        await self.drain_closed(live, allowance)
+
+    def admission(self, name: str) -> Admission:
+        """Who of a function's requests runs and waits. Raises: NoSuchFunction, also while its packages are missing."""
+        if name not in self._allowances:
+            raise NoSuchFunction(f"no function {name!r} is live")
+        return self._allowances[name].admission
+
+    def active(self) -> list[str]:
+        """The functions that have requests running or waiting."""
+        return [name for name, allowance in self._allowances.items() if allowance.admission.running]
+
+    def running(self) -> int:
+        """Requests that run now."""
+        return sum(each.admission.running for each in self._allowances.values())
+
+    def waiting(self) -> int:
+        """Requests that wait for their function's concurrency."""
+        return sum(each.admission.waiting for each in self._allowances.values())
+
+    def users(self, key: str) -> list[str]:
+        """The functions that have a distribution in their closure, deploys under way among them."""
+        live = [version.record.name for version in self.all() if key in version.keys]
+        unready = [record.name for record in self._unready.values() if key in Closure.from_json(record.closure).keys]
+        published = [
+            name for name, closure in self._registry.published_closures() if key in Closure.from_json(closure).keys
+        ]
+        return sorted({*live, *unready, *published, *self._deployments.users(key), *self.debugging.users(key)})
+
+    async def drain(self, deadline_s: float) -> None:
+        """Admit nobody any more, and let every admitted request end, but no longer than the deadline."""
+        admissions = [allowance.admission for allowance in self._allowances.values()]
+        for admission in admissions:
+            admission.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await asyncio.gather(*(admission.drain() for admission in admissions))
+
+    def close(self) -> None:
+        """Let go of all functions, and of the registry."""
+        self.published.close()
+        for function in self._live.values():
+            function.close()
+        for allowance in self._allowances.values():
+            allowance.close()
+        self._live.clear()
+        self._registry.close()
+
+    async def drain_closed(self, functions: Sequence[Function], allowance: Allowance | None = None) -> None:
+        """Let the last requests of versions that were closed end, then delete the code that nobody needs any more.
+
+        Args: allowance: of the whole function, if that was closed."""
+        with contextlib.ExitStack() as stack:
+            for function in functions:
+                stack.enter_context(self._in_use.holding(function.version.record.digest))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REMOVE_DRAIN_S):
+                    await asyncio.gather(*(function.drain() for function in functions))
+                    if allowance is not None:
+                        await allowance.admission.drain()
+        await self.collect_code()
+
+    async def collect_code(self) -> None:
+        """Delete code that no remembered version and no deploy under way needs."""
+        await self._in_use.collect()
+        self._scripts.collect(self._registry.initscripts())
+
+    # -- the steps of a deploy
+
+    async def _deploy(
+        self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
+    ) -> Version:
+        config, handler, closure = await self._deployments.prepare(name, code, overrides, progress)
+        self._check_reserve(name, config)
+        if (rule := self.run_rules.get(name)) is not None and config.run != rule:
+            progress(
+                f"/run was {rule!r}, and is {config.run or 'as http.run'!r} from now on: a deploy has its sockd.toml's settings"
+            )
+        current = self._live[name].version.record.initscript if name in self._live else ""
+        async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
+            if not overrides.get(FORCE):
+                self._deployments.check_source(name, config)  # once more: another deploy may have ended meanwhile
+            record = self._registry.put(
+                name,
+                digest=code.digest,
+                code_bytes=code.size_bytes,
+                handler=handler,
+                config=config.to_json(),
+                closure=closure.to_json().decode(),
+                initscript=initscript,
+            )
+            return self._switch(self._version(record))
+
+    def _check_reserve(self, name: str, config: FunctionConfig) -> None:
+        """Refuse before anything is recorded what `switch` could not reserve."""
+        held = self._live[name].version.config.reserved_memory_mb if name in self._live else 0
+        if (config.reserved_memory_mb - held) << 20 > self._caches.budget.free:
+            raise NoCapacity(f"reserved_memory_mb = {config.reserved_memory_mb}: the worker has not got that much free")
+
+    def _put(self, record: FunctionRecord) -> Version:
+        """Record what has changed of a function, and switch to it."""
+        put = self._registry.put(
+            record.name,
+            digest=record.digest,
+            code_bytes=record.code_bytes,
+            handler=record.handler,
+            config=record.config,
+            closure=record.closure,
+            initscript=record.initscript,
+        )
+        live = self._live.get(record.name)
+        if live is not None and live.version.record.version == put.version:
+            return live.version
+        return self._switch(self._version(put))
+
+    def _version(self, record: FunctionRecord, number: str = LATEST) -> Version:
+        path = self._code.path(record.digest)
+        most = self._config.http.max_payload_bytes
+        return Version.load(record, path, self._packages, number=number, max_answer_bytes=most)
+
+    def _switch(self, version: Version) -> Version:
+        name = version.record.name
+        self._unready.pop(name, None)
+        if name in self._live:
+            self._live[name].switch(version)
+            self._note_rule(name, version.config)
+        else:
+            self._open(version)
+        return version
+
+    def _note_rule(self, name: str, config: FunctionConfig) -> None:
+        if config.run in (None, "open"):
+            self.run_rules.pop(name, None)
+        else:
+            self.run_rules[name] = config.run
+
+    def _open(self, version: Version) -> None:
+        """Make a function live. Raises: NoCapacity."""
+        name = version.record.name
+        self._live[name] = Function(version, self._caches, self._allowance(name, version.config))
+        self._note_rule(name, version.config)
+
+    def _allowance(self, name: str, config: FunctionConfig | None = None) -> Allowance:
+        """What all versions of a function share. Args: config: of what was deployed last. Raises: NoCapacity."""
+        allowance = self._allowances.get(name)
+        if allowance is None:
+            config = config or FunctionConfig.from_json(self._registry.get(name).config)
+            allowance = self._allowances[name] = Allowance(config, self._caches.budget, self._caches.open_account)
+        elif config is not None:
+            allowance.change(config)
+        return allowance

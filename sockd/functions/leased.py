@@ -1,0 +1,85 @@
+"""A sandbox that serves a request, and what became of the request.
+
+Plain data, but for the thaw of a paused sandbox.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.functions.initscripts import Beside
+from sockd.functions.provisioned import Pool
+from sockd.plain.telemetry import Invocation, Origin, Times
+from sockd.sandbox.exchange import Reply
+from sockd.sandbox.sandbox import Sandbox
+
+
+class Leased(msgspec.Struct):
+    """A sandbox for one request, and what getting it took."""
+
+    sandbox: Sandbox
+    origin: Origin
+    started_ns: int = 0
+    ready_ns: int = 0
+    """When the daemon had done its part; a new sandbox itself is ready later, and says when."""
+    node: ZygoteNode | None = None
+    reserved_ns: int = 0
+    """When a new sandbox had its memory, and when it had been forked."""
+    forked_ns: int = 0
+    beside: Beside | None = None
+    """The run of its initscript."""
+    pool: Pool | None = None
+    """Where it goes back to, if it is one of those that are kept initialized."""
+    version: str = ""
+    deploy: int = 0
+    """The number of the deploy that made this version."""
+    queue_ns: int = 0
+    trace: str = ""
+    why: str = ""
+    passed_over: str = ""
+    """Why a Zygote with more of its packages could not serve it."""
+
+    def invocation(self, exec_ns: int = 0, body: bytes = b"", *, streamed: bool = False) -> Invocation:
+        """The invocation as the doors show it, as far as it is known."""
+        if self.node is None and not self.started_ns:  # warm: nothing was waited for
+            times, node = Times(self.queue_ns, 0, 0, exec_ns), ""
+        else:
+            times = Times(self.queue_ns, self.setup_ns(), self.init_ns(), exec_ns)
+            node = ",".join(sorted(self.node.packages)) if self.node else ""
+        return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed, self.trace, self.why)
+
+    async def thaw(self) -> None:
+        """Make a paused one ready. Raises: as `Sandbox.unpause`; whatever it raises, the sandbox is destroyed then."""
+        self.origin, self.started_ns = "paused", time.monotonic_ns()
+        try:
+            await self.sandbox.unpause()
+        except BaseException:  # cancelled, too: it is in no cache now
+            self.sandbox.destroy()
+            raise
+        self.ready_ns = time.monotonic_ns()
+
+    def setup_ns(self) -> int:
+        """From asking for a sandbox to one that is confined and may become the function."""
+        return max(self.sandbox.init_started_ns if self.node else 0, self.ready_ns) - self.started_ns
+
+    def init_ns(self) -> int:
+        """Importing the handler, if this request waited for that."""
+        return self.sandbox.init_ns if self.node else 0
+
+
+class Outcome(msgspec.Struct):
+    """One request's end: the invocation as the doors show it, and the sandbox's reply with its log or error."""
+
+    invocation: Invocation
+    reply: Reply
+    leased: Leased
+    answered_ns: int
+
+    @property
+    def json_log_level(self) -> str:
+        """As its program's."""
+        program = self.leased.sandbox.program
+        return program.json_log_level if program is not None else ""

@@ -1,0 +1,274 @@
+"""Provisioned concurrency: which pools of initialized sandboxes there are, for which versions and aliases.
+
+    POLICY: what is provisioned for an alias is divided among its versions as its requests are, and moves with it.
+
+Owns the pools and their memory, which is reserved before anything is promised. The wishes are in the registry: a daemon
+that starts makes the sandboxes that an earlier one had, in the background.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from sockd.functions.function import Function
+from sockd.functions.functions import Functions
+from sockd.functions.provisioned import PAUSE_S, Pool
+from sockd.plain.errors import BadRequest, SockdError
+from sockd.registry.aliases import LATEST, Alias, number_of
+from sockd.registry.provisions import Provision
+from sockd.registry.registry import Registry
+from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+
+ROOM_S = 5.0
+"""How long idle sandboxes may take to make room."""
+UNPUBLISHED = "Provisioned Concurrency Configs cannot be applied to unpublished function versions."
+
+_log = logging.getLogger(__name__)
+
+
+class NotProvisioned(SockdError):
+    """Nothing is provisioned for this version or alias."""
+
+    status = 404
+    error_type = "ProvisionedConcurrencyConfigNotFoundException"
+
+
+class AlreadyProvisioned(SockdError):
+    """What is provisioned for a version and for an alias of it would be the same sandboxes."""
+
+    status = 409
+    error_type = "ResourceConflictException"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far one provision is."""
+
+    provision: Provision
+    available: int
+    """Initialized sandboxes, with those that are serving a request."""
+    state: Literal["READY", "IN_PROGRESS", "FAILED"]
+    reason: str
+    """Why it failed; it is tried again."""
+
+
+class Share:
+    """The pools of one provision: one for each version that it is for."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._held = Reservation(budget, 0)
+        self._pools: dict[int, tuple[Function, Pool]] = {}
+        self.ended = asyncio.Event()
+        self.changing = asyncio.Lock()
+        self.failure = ""
+
+    @property
+    def available(self) -> int:
+        return sum(pool.available for _, pool in self._pools.values())
+
+    @property
+    def reason(self) -> str:
+        return self.failure or next((pool.failure for _, pool in self._pools.values() if pool.failure), "")
+
+    async def change(self, wanted: dict[Function, int]) -> None:
+        """Keep so many of these versions, and none of others. Raises: NoCapacity; everything stays as it was then."""
+        size = sum(count * memory_bytes(function) for function, count in wanted.items())
+        if size > self._held.size:
+            await self._held.grow(size, deadline_s=ROOM_S)
+        if self.ended.is_set():  # in the meantime
+            self._held.close()
+            return
+        for number in [number for number, (function, _) in self._pools.items() if function not in wanted]:
+            self._drop(number)
+        for function, count in wanted.items():
+            self._pool(function).resize(count)
+        self._held.resize_nowait(size)
+
+    def close(self) -> None:
+        self.ended.set()
+        for number in list(self._pools):
+            self._drop(number)
+        self._held.close()
+
+    def _pool(self, function: Function) -> Pool:
+        record, number = function.version.record, int(function.version.number)
+        if number not in self._pools:
+            pool = Pool(function.initialize, memory_bytes(function), f"{record.name}:{number}")
+            self._pools[number] = (function, pool)
+            function.pools.append(pool)
+        return self._pools[number][1]
+
+    def _drop(self, number: int) -> None:
+        function, pool = self._pools.pop(number)
+        function.pools.remove(pool)
+        pool.close()
+
+
+class Provisioning:
+    """`load` first; `close` last, before the functions."""
+
+    def __init__(self, registry: Registry, functions: Functions, budget: MemoryBudget) -> None:
+        self._registry = registry
+        self._functions = functions
+        self._budget = budget
+        self._shares: dict[tuple[str, str], Share] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def load(self) -> None:
+        """Begin with what the registry wishes for."""
+        for provision in self._registry.provisions.list():
+            self._restore(provision)
+
+    async def put(self, name: str, qualifier: str, wanted: int) -> Status:
+        """Keep so many initialized for a version or an alias.
+
+        Raises: NoSuchVersion, BadRequest, AlreadyProvisioned; NoCapacity: their memory is not to be had, and what was
+            provisioned before stays."""
+        self._check(name, qualifier, wanted)
+        share = self._share(name, qualifier)
+        try:
+            async with share.changing:
+                await self._change(share, name, qualifier, wanted)
+                self._shares_of(name, qualifier, wanted)  # it may have been deleted in the meantime
+                self._registry.provisions.put(name, qualifier, wanted)
+        finally:
+            if self._registry.provisions.get(name, qualifier) is None:  # refused, or deleted in the meantime
+                self.forget(name, qualifier)
+        return self.status(name, qualifier)
+
+    def status(self, name: str, qualifier: str) -> Status:
+        """Raises: NoSuchVersion, NotProvisioned."""
+        self._shares_of(name, qualifier, 1)
+        provision = self._registry.provisions.get(name, qualifier)
+        if provision is None:
+            raise NotProvisioned("No Provisioned Concurrency Config found for this function")
+        return self._status(provision)
+
+    def list(self, name: str) -> list[Status]:
+        """Those of one function."""
+        return [self._status(provision) for provision in self._registry.provisions.list(name)]
+
+    def wanted(self, name: str) -> int:
+        """How many are to be kept for a function in all."""
+        return sum(provision.wanted for provision in self._registry.provisions.list(name))
+
+    def available(self) -> int:
+        """Initialized sandboxes of all functions, with those that are serving a request."""
+        return sum(share.available for share in self._shares.values())
+
+    def delete(self, name: str, qualifier: str) -> None:
+        """Keep none any more. Raises: NoSuchVersion."""
+        self._shares_of(name, qualifier, 1)
+        self._registry.provisions.delete(name, qualifier)
+        self.forget(name, qualifier)
+
+    def check_alias(self, alias: Alias) -> None:
+        """Whether an alias may lead where it is to lead now. Raises: BadRequest."""
+        if alias.version == LATEST and self._registry.provisions.get(alias.name, alias.alias) is not None:
+            raise BadRequest(UNPUBLISHED)
+
+    def follow(self, name: str, alias: str) -> None:
+        """An alias leads elsewhere now: what is provisioned for it moves, in the background."""
+        provision = self._registry.provisions.get(name, alias)
+        if provision is not None:
+            self._restore(provision)
+
+    def forget(self, name: str, qualifier: str | None = None) -> None:
+        """End what is kept for a function, or for one version or alias of it."""
+        for key in [key for key in self._shares if key[0] == name and qualifier in (None, key[1])]:
+            self._shares.pop(key).close()
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for share in self._shares.values():
+            share.close()
+        self._shares.clear()
+
+    # -- steps
+
+    def _check(self, name: str, qualifier: str, wanted: int) -> None:
+        targets = self._shares_of(name, qualifier, wanted)
+        provisions = self._registry.provisions
+        if number_of(qualifier) is None and any(provisions.get(name, number) for number in targets):
+            raise AlreadyProvisioned(
+                "Alias can't be used for Provisioned Concurrency configuration on an already Provisioned version"
+            )
+        aliases = [alias for alias in self._registry.aliases.list(name) if qualifier in (alias.version, alias.other)]
+        if any(provisions.get(name, alias.alias) for alias in aliases):
+            raise AlreadyProvisioned("Version is pointed by a Provisioned Concurrency alias")
+        others = self.wanted(name) - sum(each.wanted for each in provisions.list(name) if each.qualifier == qualifier)
+        concurrency = self._functions.current(name).config.concurrency
+        if others + wanted > concurrency:
+            raise BadRequest(
+                "Requested Provisioned Concurrency should not be greater than the reservedConcurrentExecution for "
+                f"function, which is {concurrency}"
+            )
+
+    def _shares_of(self, name: str, qualifier: str, wanted: int) -> dict[str, int]:
+        """How many of which version. Raises: NoSuchFunction, BadRequest."""
+        self._functions.current(name)
+        if qualifier == LATEST:
+            raise BadRequest(UNPUBLISHED)
+        number = number_of(qualifier)
+        if number is not None:
+            self._registry.publications.get(name, number)
+            return {qualifier: wanted}
+        shares = self._registry.aliases.get(name, qualifier).shares(wanted)
+        if LATEST in shares:
+            raise BadRequest(UNPUBLISHED)
+        return shares
+
+    def _share(self, name: str, qualifier: str) -> Share:
+        key = (name, qualifier)
+        if key not in self._shares:
+            self._shares[key] = Share(self._budget)
+        return self._shares[key]
+
+    async def _change(self, share: Share, name: str, qualifier: str, wanted: int) -> None:
+        shares = self._shares_of(name, qualifier, wanted)
+        published = self._functions.published
+        functions = {await published.get(name, int(number)): count for number, count in shares.items()}
+        await share.change(functions)
+        share.failure = ""
+
+    def _restore(self, provision: Provision) -> None:
+        task = asyncio.get_running_loop().create_task(self._keep_trying(provision))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _keep_trying(self, provision: Provision) -> None:
+        """Do what the registry says of a provision, until it is done or the registry says something else."""
+        name, qualifier = provision.name, provision.qualifier
+        share = self._share(name, qualifier)
+        pause_s, longest_s = PAUSE_S
+        while self._registry.provisions.get(name, qualifier) == provision:
+            try:
+                async with share.changing:
+                    await self._change(share, name, qualifier, provision.wanted)
+                return
+            except (SockdError, OSError) as error:
+                share.failure = error.message if isinstance(error, SockdError) else str(error)
+                _log.warning("%s:%s cannot be provisioned: %s", name, qualifier, share.failure)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await share.ended.wait()
+                pause_s = min(2 * pause_s, longest_s)
+
+    def _status(self, provision: Provision) -> Status:
+        share = self._shares.get((provision.name, provision.qualifier))
+        if share is None:
+            return Status(provision, 0, "IN_PROGRESS", "")
+        available, reason = min(share.available, provision.wanted), share.reason
+        if available == provision.wanted:
+            return Status(provision, available, "READY", "")
+        return Status(provision, available, "FAILED" if reason else "IN_PROGRESS", reason)
+
+
+def memory_bytes(function: Function) -> int:
+    """Of one sandbox."""
+    return function.version.program.limits.memory_bytes

@@ -1,0 +1,252 @@
+"""One request's way through a function: its turn, a sandbox, the answer.
+
+A warm request is no task and waits for no future: each step is called by the one that makes it possible, the last by the
+frame that the sandbox answers with. Nor is one that there is a spare for. Only what takes several steps of the loop is a
+task: a fork, a thaw, an answer that is passed on piece by piece.
+
+Owns its place among the function's requests, and its sandbox until the function puts that back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sockd.functions.debugging import Debugged
+from sockd.functions.initscripts import Beside, Initscript
+from sockd.functions.leased import Leased, Outcome
+from sockd.functions.version import Version
+from sockd.plain.errors import ClientGone, SockdError
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.telemetry import ASKED_FOR
+from sockd.plain.trace_context import amzn_of
+from sockd.sandbox.exchange import Call, Reply
+from sockd.sandbox.lifecycle import State
+from sockd.sandbox.stream import Joined, Stream, Taker
+
+if TYPE_CHECKING:
+    from sockd.functions.function import Function
+
+Done = Callable[[Outcome | BaseException], None]
+"""Takes what becomes of a request that was run; or why it was not."""
+
+
+class Serving:
+    """`begin` it once; `cancel` it when nobody wants it any more."""
+
+    # Defaults stand in the class, because each that is set costs every request.
+    _recorder: Initscript | None = None
+    _debugged: Debugged | None = None
+    _beside: Beside | None = None
+    """Of a cold start that has not taken it yet."""
+    _version: Version
+    _call: Call | None
+    _admitted_ns: int
+    _leased: Leased
+
+    def __init__(
+        self,
+        function: Function,
+        request: InvokeRequest,
+        done: Done,
+        recorder: Initscript | None = None,
+        debugged: Debugged | None = None,
+    ) -> None:
+        """Args:
+        done: told the outcome once, never before `begin` returns; or what was raised: TooManyRequests, Draining,
+            ClientGone, MethodNotAllowed, NoCapacity, SandboxFailed, CannotDebug, OSError. The handler's errors are in
+            the outcome.
+        recorder: makes it a recording: in a new sandbox with our storage library, which does not outlive it.
+        debugged: it waits for a debugger: in such a sandbox, too, without its initscript."""
+        self._function = function
+        self._request = request
+        self._done = done
+        self._is_apart = recorder is not None or debugged is not None
+        if self._is_apart:
+            self._recorder, self._debugged = recorder, debugged
+        self._loop = function.loop
+        self._stop: Callable[[], object] = _nothing
+        """SandboxPipes what is waited for now."""
+
+    def begin(self) -> None:
+        """Run it, or wait for its turn."""
+        function = self._function
+        function.running += 1
+        function.caches.latency.request_begun()
+        function.settle()  # a client that has its answer may ask again before what it used has been put back
+        if function.admission.try_enter():
+            self._enter()
+            return
+        try:
+            function.admission.queue(self)
+        except SockdError as error:
+            self._leave(error)
+            return
+        self._stop = self._give_up
+
+    def cancel(self) -> None:
+        """End it as soon as that is possible, and tell nobody. It may have been answered already."""
+        self._done = _nothing
+        stop, self._stop = self._stop, _nothing
+        stop()
+
+    def _give_up(self) -> None:
+        """Wait no longer; if the turn comes already, it is passed on then."""
+        if self._function.admission.give_up(self):
+            self._function.leave()
+
+    def refused(self, error: SockdError) -> None:
+        """As `Waiter` says."""
+        self._stop = _nothing
+        self._leave(error)
+
+    def turn_came(self) -> None:
+        """As `Waiter` says."""
+        self._stop = _nothing
+        gone = self._request.gone
+        if self._done is _nothing or (gone is not None and gone()):
+            self._give_back_turn(ClientGone())
+        else:
+            self._enter()
+
+    def _enter(self) -> None:
+        """It may run now."""
+        function, request = self._function, self._request
+        self._admitted_ns = time.monotonic_ns()
+        request.entered = True
+        version = self._version = function.version
+        try:
+            if request.expected is not None:
+                version.check_code(request.expected)
+            is_app = version.program.is_app
+            self._call = None if is_app is None else version.call(request, is_app)
+            leased = None
+            if not self._is_apart:
+                leased = function.lease(version, request) or function.start_at_once(version)
+        except Exception as error:
+            self._give_back_turn(error)
+            return
+        if leased is not None and leased.sandbox.state is State.IDLE:
+            self._ask(leased)
+            return
+        if leased is None or leased.sandbox.state is State.STARTING:
+            function.caches.latency.start_begun()
+        if leased is not None and leased.sandbox.state is State.STARTING:
+            leased.why = ASKED_FOR if request.fresh else ""
+            self._ask(leased)
+            return
+        if leased is None and self._debugged is None:
+            # Now, and not in the task's first step, which is a turn of the loop away.
+            self._beside = function.begin_script(self._recorder or version.initscript, request)
+        preparing = self._loop.create_task(self._prepare(leased))
+        preparing.add_done_callback(partial(self._prepared, leased))
+        self._stop = preparing.cancel
+
+    async def _prepare(self, leased: Leased | None) -> None:
+        """Thaw a sandbox, or start one; and ask it in the same step, as a new one soon says READY to who has asked it."""
+        if self._debugged is not None:
+            program = self._debugged.program(self._version)
+            leased = await self._function.start(self._version, None, program=program)
+            self._debugged.begin(leased.sandbox)
+        elif leased is None:
+            beside, self._beside = self._beside, None
+            is_recording = self._recorder is not None
+            leased = await self._function.start(self._version, beside, is_recording=is_recording)
+            leased.why = ASKED_FOR if self._request.fresh else ""
+        else:
+            await leased.thaw()
+        self._ask(leased)
+
+    def _prepared(self, paused: Leased | None, preparing: asyncio.Task[None]) -> None:
+        error = asyncio.CancelledError() if preparing.cancelled() else preparing.exception()
+        if error is None:
+            return
+        # What follows is for a task that was cancelled before its first step.
+        if paused is not None:
+            paused.sandbox.destroy()
+        if self._beside is not None:
+            self._beside.give_up()
+        self._give_back_turn(error)
+
+    def _ask(self, leased: Leased) -> None:
+        request, version = self._request, self._version
+        self._leased = leased
+        leased.version, leased.deploy = version.number, version.record.version
+        leased.queue_ns = self._admitted_ns - request.arrived_ns
+        if request.trace is not None:
+            leased.trace = amzn_of(request.trace)
+        if leased.beside is not None and (aborted := leased.beside.aborted()) is not None:
+            self._end(Reply(error=aborted))
+            return
+        self._stop = self._abandon
+        call = self._call
+        compose = partial(version.call, request) if call is None else None
+        try:
+            leased.sandbox.ask(call, self._replied, self._open_sink, compose=compose, request_id=request.id)
+        except Exception as error:
+            self._abandon()
+            self._loop.call_soon(self._done, error)
+
+    def _open_sink(self) -> Taker:
+        """Who takes an answer that now begins to come piece by piece."""
+        sink = self._request.sink
+        if sink is None:
+            return Taker(Joined(), self._function.caches.max_answer_bytes)
+        sink.begun = self._leased.invocation()
+        return Taker(sink, self._function.caches.max_streamed_bytes)
+
+    def _abandon(self) -> None:
+        self._stop = _nothing
+        self._leased.sandbox.abandon()
+        self._put_back()
+
+    def _replied(self, reply: Reply) -> None:
+        if self._leased.beside is not None:
+            self._leased.beside.answered()
+        self._end(reply)
+
+    def _end(self, reply: Reply) -> None:
+        self._stop = _nothing
+        self._put_back()
+        if reply.stream is None:
+            self._answer(reply, reply.body)
+            return
+        reply.stream.end()
+        passing_on = self._loop.create_task(reply.stream.passed_on(failed=reply.error is not None))
+        passing_on.add_done_callback(partial(self._passed_on, reply, reply.stream))
+        self._stop = passing_on.cancel
+
+    def _passed_on(self, reply: Reply, stream: Stream, passing_on: asyncio.Task[None]) -> None:
+        """An answer in pieces has been taken, or was not to be."""
+        error = asyncio.CancelledError() if passing_on.cancelled() else passing_on.exception()
+        if error is not None:
+            stream.cut()
+            self._done(error)
+            return
+        body = stream.sink.body() if isinstance(stream.sink, Joined) else b""
+        self._answer(reply, body, streamed=stream.sink is self._request.sink)
+
+    def _put_back(self) -> None:
+        if self._is_apart:
+            self._leased.sandbox.destroy()
+        self._function.put_back_soon(self._leased, self._version)
+
+    def _answer(self, reply: Reply, body: bytes, *, streamed: bool = False) -> None:
+        invocation = self._leased.invocation(reply.exec_ns, body, streamed=streamed)
+        self._done(Outcome(invocation, reply, self._leased, time.monotonic_ns()))
+
+    def _give_back_turn(self, error: BaseException) -> None:
+        self._function.admission.leave()
+        self._leave(error)
+
+    def _leave(self, error: BaseException) -> None:
+        """It has ended without a sandbox."""
+        self._function.leave()
+        self._loop.call_soon(self._done, error)
+
+
+def _nothing(_: object = None) -> None:
+    return None

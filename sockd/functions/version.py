@@ -1,0 +1,262 @@
+"""One version of a function, ready to run: its packages, its program, and how a record of the registry becomes them.
+
+Functions see the names that AWS gives versions: $LATEST for what was deployed last, a number for what was published.
+
+Owns the program's code mount. A version is never changed; a deploy makes another and lets this one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sockd.caches import standard_library
+from sockd.caches.distribution import Closure
+from sockd.caches.install_cache import InstallCache
+from sockd.caches.provided_names import Provided, provided_by
+from sockd.caches.soundness import NO_PACKAGES, ImportView
+from sockd.code.code_store import SANDBOX_PATH
+from sockd.code.entrypoint import DETECTED_APPS, provided
+from sockd.code.function_config import FunctionConfig
+from sockd.functions.initscripts import Initscript
+from sockd.images import environment as environments
+from sockd.images.program import Limits, Program
+from sockd.plain.call_signature import key_id, source_tag
+from sockd.plain.errors import MethodNotAllowed, OtherCode
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.telemetry import FunctionInfo
+from sockd.registry.aliases import LATEST
+from sockd.registry.registry import FunctionRecord
+from sockd.sandbox.exchange import Call
+from zygote import protocol, storage_finder
+
+EVENT_METHODS = ("GET", "POST")
+"""By which a function of events can be called, unless it says otherwise; a web app: by any."""
+ANY_METHOD = "*"
+
+
+class Version:
+    """`id` names it; `number` is its published number or $LATEST; `program` is what its sandboxes become; `keys` are its
+    distributions; `view` is what its imports see, in which are only those that a Zygote may import for it."""
+
+    def __init__(
+        self,
+        record: FunctionRecord,
+        config: FunctionConfig,
+        closure: Closure,
+        program: Program,
+        number: str,
+        view: ImportView = NO_PACKAGES,
+    ) -> None:
+        self.record = record
+        self.config = config
+        self.closure = closure
+        self.keys = closure.keys
+        self.view = view
+        self.number = number
+        self.program = program
+        self.initscript = Initscript.of(record.name, record.initscript, config) if record.initscript else None
+        self.id = f"{record.name}@{record.digest[:12]}"
+
+    @classmethod
+    def load(
+        cls,
+        record: FunctionRecord,
+        code: Path,
+        packages: InstallCache,
+        *,
+        number: str = LATEST,
+        max_answer_bytes: int,
+    ) -> Version:
+        """The version that a record describes; its code is published and its packages are installed."""
+        config = FunctionConfig.from_json(record.config)
+        closure = Closure.from_json(record.closure)
+        init = init_message(record, config, closure, packages, code, number=number, max_answer_bytes=max_answer_bytes)
+        program = Program(
+            code,
+            init,
+            limits_of(config),
+            init_timeout_s=config.init_timeout_s,
+            timeout_s=config.timeout_s,
+            log_bytes=config.log_bytes,
+            is_app=IS_APP[app_kind(record.handler, config)],
+            name=record.name,
+            json_log_level=config.json_log_level,
+        )
+        return cls(
+            record, config, closure, program, number, import_view(record, config, closure, packages, code, number)
+        )
+
+    def call(self, request: InvokeRequest, is_app: bool) -> Call:
+        """What a sandbox of this version is asked. Raises: MethodNotAllowed."""
+        if request.method != ANY_METHOD:
+            self._check_method(request.method, is_app)
+        details, payload = request.details, request.payload
+        if is_app and request.as_http is not None:
+            http, payload = request.as_http()
+            details = {**(details or {}), "http": http}
+        return Call(request.id, payload, msgspec.json.encode(details) if details else b"")
+
+    def check_code(self, expected: Sequence[str]) -> None:
+        """Raises: OtherCode, unless this version's code or its source is among those that the caller names."""
+        if self.record.digest in expected:
+            return
+        source = self.config.source
+        if not source or source_tag(source) not in expected:
+            raise OtherCode(self.record.name)
+
+    def _check_method(self, method: str, is_app: bool) -> None:
+        methods = self.config.methods
+        if methods is None:
+            if method not in EVENT_METHODS and not is_app:
+                raise MethodNotAllowed(method, ", ".join(EVENT_METHODS))
+        elif method not in methods and ANY_METHOD not in methods:
+            raise MethodNotAllowed(method, ", ".join(methods))
+
+    def info(self) -> FunctionInfo:
+        """As people see it."""
+        record, config = self.record, self.config
+        return FunctionInfo(
+            name=record.name,
+            version=record.digest,
+            version_number=record.version,
+            handler=record.handler,
+            memory_mb=config.memory_mb,
+            timeout_s=config.timeout_s,
+            concurrency=config.concurrency,
+            network=config.network,
+            packages=[f"{each.name}=={each.version}" for each in self.closure.distributions],
+            storage=config.storage,
+            zygote=config.zygote,
+            initscript=record.initscript,
+            source=config.source,
+            run=config.run,
+            call_key_id=key_id(config.call_key) if config.call_key else "",
+            code_bytes=record.code_bytes,
+            created_at=record.created_at,
+            updated_at=record.updated_at,
+        )
+
+    def close(self) -> None:
+        """Let go of the code; sandboxes that run it keep it."""
+        self.program.close()
+
+
+def import_view(
+    record: FunctionRecord, config: FunctionConfig, closure: Closure, packages: InstallCache, code: Path, number: str
+) -> ImportView:
+    """What the imports of a version see in its own start; of its packages none, if no Zygote may import any for it.
+
+    A Zygote holds its sandboxes' channels and has the host's network: code that must not reach the network must not be forked
+    from one that has run foreign code."""
+    if config.network != "host" or config.zygote == "none":
+        return NO_PACKAGES
+    file = entry_file(code, record.handler)
+    uses_standard_library = bool(file) and standard_library.is_imported_by(code / file)
+    if not closure.keys and not uses_standard_library:
+        return NO_PACKAGES
+    return ImportView(
+        closure.keys if config.zygote == "packages" else frozenset(),
+        {key: packages.provided(key) for key in closure.keys},
+        with_storage(provided_by(code)) if config.storage == "sockd" else provided_by(code),
+        environments.BASE | environment(record, config, closure, packages, number),
+        uses_standard_library,
+        frozenset(config.environment.items()),
+    )
+
+
+def with_storage(code: Provided) -> Provided:
+    """What a function's code offers, and the storage library's names, which are found before all others."""
+    names = {*storage_finder.MODULES, *storage_finder.PACKAGES, *storage_finder.ALIASES}
+    return msgspec.structs.replace(code, modules=code.modules | names)
+
+
+def limits_of(config: FunctionConfig) -> Limits:
+    """A function's settings in the units of the kernel."""
+    return Limits(
+        memory_bytes=config.memory_mb << 20,
+        pids=config.pids,
+        cpus=config.cpus,
+        tmp_bytes=config.tmp_mb << 20,
+        tmp_inodes=config.tmp_inodes,
+        network=config.network,
+        sockets=config.sockets,
+    )
+
+
+def init_message(
+    record: FunctionRecord,
+    config: FunctionConfig,
+    closure: Closure,
+    packages: InstallCache,
+    code: Path,
+    *,
+    number: str,
+    max_answer_bytes: int,
+) -> bytes:
+    """INIT: everything that a sandbox must know to be this version (zygote/handler_server.py reads it)."""
+    message = {
+        "name": record.name,
+        "version": number,
+        "handler": record.handler,
+        "code": SANDBOX_PATH,
+        "entry_file": entry_file(code, record.handler),
+        "provided": provided(code, config.runtime),
+        "paths": packages.paths(closure),
+        "pth": packages.pth_paths(closure),
+        "env": environment(record, config, closure, packages, number),
+        "memory_mb": config.memory_mb,
+        "open_files": config.open_files,
+        "storage": config.storage,
+        "app": app_kind(record.handler, config),
+        "max_answer_bytes": max_answer_bytes,
+    }
+    return protocol.encode_init(message)
+
+
+IS_APP = {"": False, "maybe": None, "auto": True, "wsgi": True, "asgi": True}
+"""Whether a handler is a web app, by its kind; None: its first sandbox will tell."""
+
+
+def app_kind(handler: str, config: FunctionConfig) -> str:
+    """What kind of web app a handler is, as far as settings and file names tell; empty: none."""
+    if config.app is not None:
+        return config.app
+    return DETECTED_APPS[handler] if config.handler is None and handler in DETECTED_APPS else "maybe"
+
+
+def entry_file(code: Path, handler: str) -> str:
+    """The source of the entry module when it is a plain file at the top of the code; else empty."""
+    name = handler.partition(":")[0]
+    is_plain = "." not in name and (code / f"{name}.py").is_file() and not (code / name).exists()
+    return f"{name}.py" if is_plain else ""
+
+
+def environment(
+    record: FunctionRecord, config: FunctionConfig, closure: Closure, packages: InstallCache, number: str
+) -> dict[str, str]:
+    """What AWS sets for a function, and its own variables; what is the same for all is in its Zygote already."""
+    own = config.environment
+    return {
+        **environments.path_variable(packages.bin_paths(closure)),
+        **environments.region_variables(own),
+        "_HANDLER": record.handler.replace(":", "."),
+        "AWS_LAMBDA_FUNCTION_NAME": record.name,
+        "AWS_LAMBDA_FUNCTION_VERSION": number,
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(config.memory_mb),
+        "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{record.name}",
+        "AWS_LAMBDA_LOG_STREAM_NAME": number,
+        "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
+        **log_variables(config),
+        **own,
+        **environments.python_path(own.get("PYTHONPATH", ""), SANDBOX_PATH, packages.paths(closure)),
+    }
+
+
+def log_variables(config: FunctionConfig) -> dict[str, str]:
+    """What AWS's runtimes read of a function's LoggingConfig; nothing for text, which is what they do without."""
+    if config.log_format == "text":
+        return {}
+    return {"AWS_LAMBDA_LOG_FORMAT": "JSON", "AWS_LAMBDA_LOG_LEVEL": (config.log_level or "info").upper()}

@@ -1,0 +1,196 @@
+"""Versions: what a function is besides $LATEST. Publishing, aliases, going back.
+
+Owns nothing: the registry has the records, `Functions` what is live, `provisioning` what is kept initialized. Who changes
+one function at a time is the doors' affair; each step here is one of the loop.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from sockd.code.function_config import FunctionConfig
+from sockd.functions.functions import Functions
+from sockd.functions.provisioning import Provisioning
+from sockd.plain.config import CodeConfig
+from sockd.plain.errors import BadRequest, NoSuchVersion, SockdError
+from sockd.registry.aliases import LATEST, NAME, Alias, number_of
+from sockd.registry.publications import Publication
+from sockd.registry.registry import FunctionRecord, Registry
+
+
+class VersionInUse(SockdError):
+    """An alias leads to it."""
+
+    status = 409
+    error_type = "ResourceConflictException"
+
+
+class Described(NamedTuple):
+    """One version of a function."""
+
+    record: FunctionRecord
+    publication: Publication | None
+    """None: $LATEST."""
+
+
+class Versions:
+    """Of all functions."""
+
+    def __init__(
+        self, registry: Registry, functions: Functions, provisioning: Provisioning, config: CodeConfig
+    ) -> None:
+        self._registry = registry
+        self._functions = functions
+        self._most = config.max_published
+        self.provisioning = provisioning
+
+    # -- published versions
+
+    def publish(self, name: str, description: str | None = None) -> Described:
+        """Give what was deployed last a number, unless it is what was published last.
+
+        Args: description: None: that of the function.
+        Raises: NoSuchFunction, BadRequest, StorageFull."""
+        record = self._registry.get(name)
+        config = FunctionConfig.from_json(record.config)
+        last = self._registry.publications.last(name)
+        if last is not None and same(record, self._registry.version(name, last.version)):
+            return self.get(name, str(last.number))
+        if self._registry.publications.count(name) >= self._most:
+            raise BadRequest(f"{name} has {self._most} published versions, code.max_published: delete some first")
+        if description is None:
+            description = config.aws.description if config.aws else ""
+        publication = self._registry.publications.add(name, record.version, description)
+        return Described(record, publication)
+
+    def get(self, name: str, qualifier: str = "") -> Described:
+        """The version that a qualifier means; of an alias, the one that gets most of its requests.
+
+        Raises: NoSuchFunction, NoSuchVersion."""
+        latest = self._registry.get(name)
+        number = self._functions.published.resolve(name, qualifier or LATEST, draw=1.0)
+        if number is None:
+            return Described(latest, None)
+        publication, record = self._registry.published(name, number)
+        return Described(record, publication)
+
+    def list(self, name: str) -> Sequence[Publication | None]:
+        """None for $LATEST, then what was published, oldest first: for `described`. Raises: NoSuchFunction."""
+        self._registry.get(name)
+        return [None, *self._registry.publications.list(name)]
+
+    def everything(self) -> Sequence[tuple[str, Publication | None]]:
+        """What `list` gives of every function, by name."""
+        by_name: dict[str, list[Publication | None]] = {name: [None] for name in self._functions.names()}
+        for each in self._registry.publications.list():
+            by_name.setdefault(each.name, [None]).append(each)
+        return [(name, each) for name in sorted(by_name) for each in by_name[name]]
+
+    def described(self, name: str, publication: Publication | None) -> Described:
+        """One of those that were listed. Raises: NoSuchFunction."""
+        if publication is None:
+            return Described(self._registry.get(name), None)
+        return Described(self._registry.version(name, publication.version), publication)
+
+    def deploys(self, name: str) -> Sequence[FunctionRecord]:
+        """What is remembered of a function's deploys, newest first. Raises: NoSuchFunction."""
+        return self._registry.versions(name)
+
+    async def delete(self, name: str, number: int) -> None:
+        """Forget a published version; nothing happens if there is none. Its requests under way end first.
+
+        Raises: NoSuchFunction, VersionInUse, StorageFull."""
+        self._registry.get(name)
+        using = [each.alias for each in self._registry.aliases.list(name) if str(number) in (each.version, each.other)]
+        if using:
+            raise VersionInUse(
+                f"Function version {number} is used by alias {', '.join(using)}; change or delete that first"
+            )
+        self._registry.unpublish(name, number)
+        self.provisioning.forget(name, str(number))
+        await self._functions.drain_closed(self._functions.published.drop(name, number))
+
+    # -- aliases
+
+    def put_alias(self, alias: Alias) -> Alias:
+        """Add or change one; as it is now, with its new revision.
+
+        Raises: NoSuchFunction, NoSuchVersion, BadRequest, StorageFull."""
+        self._registry.get(alias.name)
+        self._check_alias(alias)
+        alias = replace(alias, revision=str(uuid.uuid4()))
+        self._registry.aliases.put(alias)
+        self.provisioning.follow(alias.name, alias.alias)
+        return alias
+
+    def alias(self, name: str, alias: str) -> Alias:
+        """Raises: NoSuchFunction, NoSuchVersion."""
+        self._registry.get(name)
+        return self._registry.aliases.get(name, alias)
+
+    def aliases(self, name: str) -> Sequence[Alias]:
+        """By their names. Raises: NoSuchFunction."""
+        self._registry.get(name)
+        return self._registry.aliases.list(name)
+
+    def delete_alias(self, name: str, alias: str) -> None:
+        """Nothing happens if there is none. Raises: NoSuchFunction, StorageFull."""
+        self._registry.get(name)
+        self._registry.aliases.delete(name, alias)
+        self.provisioning.forget(name, alias)
+
+    def _check_alias(self, alias: Alias) -> None:
+        if not NAME.fullmatch(alias.alias):
+            raise BadRequest(f"{alias.alias[:80]!r} cannot be an alias: 1 to 128 of a-z A-Z 0-9 - _, and no number")
+        if alias.version != LATEST:
+            self._check_number(alias.name, alias.version)
+        if alias.other:
+            if alias.other == alias.version:
+                raise BadRequest(
+                    f"Invalid function version {alias.other}. Function version {alias.other} is already included in "
+                    "routing configuration."
+                )
+            if LATEST in (alias.version, alias.other):
+                raise BadRequest(f"{LATEST} is not supported for an alias pointing to more than 1 version")
+            self._check_number(alias.name, alias.other)
+        if not 0 <= alias.weight < 1:
+            raise BadRequest(f"the weight {alias.weight} of an alias must be at least 0 and less than 1")
+        self.provisioning.check_alias(alias)
+        aliases = self._registry.aliases.list(alias.name)
+        if len(aliases) >= self._most and alias.alias not in {each.alias for each in aliases}:
+            raise BadRequest(f"{alias.name} has {self._most} aliases, code.max_published: delete some first")
+
+    def _check_number(self, name: str, version: str) -> None:
+        number = number_of(version)
+        if number is None:
+            raise NoSuchVersion(name, version)
+        self._registry.publications.get(name, number)
+
+    # -- going back
+
+    async def rollback(self, name: str, number: int | None = None) -> FunctionRecord:
+        """Deploy again what the function was before its last deploy, or a published version of it.
+
+        Raises: NoSuchFunction, NoSuchVersion, BadRequest, InstallFailed, NoCapacity, StorageFull."""
+        if number is not None:
+            old = self._registry.published(name, number)[1]
+        else:
+            current, *others = self._registry.versions(name)
+            different = (record for record in others if not same(record, current))
+            found = next(different, None)
+            if found is None:
+                raise BadRequest(f"no earlier deploy of {name} is remembered, so there is nothing to go back to")
+            old = found
+        return (await self._functions.restore(old)).record
+
+
+def same(one: FunctionRecord, other: FunctionRecord) -> bool:
+    """Whether two deploys are the same version: but for what all versions of a function share."""
+    config = FunctionConfig.from_json(one.config)
+    content = (one.digest, one.handler, one.closure, one.initscript)
+    if content != (other.digest, other.handler, other.closure, other.initscript):
+        return False
+    return config.with_shared(config) == FunctionConfig.from_json(other.config).with_shared(config)

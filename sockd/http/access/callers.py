@@ -1,0 +1,85 @@
+"""Who may call functions at `/run`, and read `/status` and `/metrics`: everybody, those with a key, or nobody.
+
+    POLICY: the worker's rule (`http.run`) and the function's (`run` in its sockd.toml) both hold: of open, keys and off the
+    stricter one. AWS's Invoke without a signature is as open as `/run`. Function URLs and signed requests have rules of their
+    own. Over run.sock, root and the members of `management.group` call every function whatever the rules say: they manage it.
+
+A function's rule is that of its last deploy, for all its versions. Owns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from sockd.http.access.keys import Keys, Right
+from sockd.http.access.managers import Managers
+from sockd.http.wire.connection import Connection
+from sockd.http.wire.head import Head
+from sockd.plain.config import HttpConfig, RunRule
+from sockd.plain.errors import RunClosed, SockdError
+
+AUTHORIZATION = b"authorization"
+_STRICTNESS: dict[RunRule, int] = {"open": 0, "keys": 1, "off": 2}
+Door = Literal["status", "metrics"]
+
+
+def rule_of(value: bool | Literal["keys"]) -> RunRule:
+    """What a value of the configuration means."""
+    return "keys" if value == "keys" else "open" if value else "off"
+
+
+class Callers:
+    """The rules of one door."""
+
+    def __init__(
+        self,
+        config: HttpConfig,
+        keys: Keys | None = None,
+        rules: Mapping[str, RunRule] | None = None,
+        managers: Managers | None = None,
+    ) -> None:
+        """Args: rules: as they are at each time; managers: those whom nothing is closed to."""
+        self._run = rule_of(config.run)
+        self._doors: dict[Door, RunRule] = {"status": rule_of(config.status), "metrics": rule_of(config.metrics)}
+        self._keys = keys or Keys()
+        self._rules = rules if rules is not None else {}
+        """Of functions whose rule is not open."""
+        self._managers = managers
+
+    def is_open(self, name: str) -> bool:
+        """Whether everybody may call a function."""
+        return self._run == "open" and name not in self._rules
+
+    def check_call(self, name: str, connection: Connection, head: Head) -> bool:
+        """Whether this request may call a function. Returns: whether its Authorization header is a key of ours, which is
+        nobody else's to see. Raises: RunClosed, KeyNeeded, KeyNotEnough."""
+        if self.is_open(name) or self._is_manager(connection):
+            return False
+        own = self._rules.get(name, "open")
+        rule = max(self._run, own, key=_STRICTNESS.__getitem__)
+        if rule == "off":
+            raise RunClosed("" if self._run == "off" else name)
+        self._check_key(head, "invoke", name)
+        return True
+
+    def check_unsigned(self, name: str) -> None:
+        """Whether AWS's Invoke may call a function without a signature. Raises: RunClosed."""
+        if not self.is_open(name):
+            raise RunClosed("" if self._run != "open" else name)
+
+    def check_read(self, door: Door, connection: Connection, head: Head, closed: SockdError) -> None:
+        """Whether this request may read a page. Args: closed: what to say if nobody may. Raises: it, KeyNeeded, KeyNotEnough."""
+        rule = self._doors[door]
+        if rule == "open" or self._is_manager(connection):
+            return
+        if rule == "off":
+            raise closed
+        self._check_key(head, "read", None)
+
+    def _check_key(self, head: Head, right: Right, function: str | None) -> None:
+        shown = [value for name, value in head.headers if name == AUTHORIZATION]
+        self._keys.bearer(shown[0] if len(shown) == 1 else None).check(right, function)
+
+    def _is_manager(self, connection: Connection) -> bool:
+        return self._managers is not None and self._managers.include(connection.transport.get_extra_info("socket"))

@@ -1,0 +1,164 @@
+"""Keys: bearer tokens that clients on other machines show, each with the rights that it was made with.
+
+A key's text is told once, when it is made; kept is its SHA-256. That needs no slow hash: a key has 256 random bits, and nobody
+guesses any of them. It begins with `sockd_`, by which scanners of source code find keys that were committed.
+
+Owns keys.json of the state directory. A revoked key is refused from the next request on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+
+from sockd.plain.errors import BadConfig, BadRequest, KeyNeeded, KeyNotEnough, NoSuchKey
+
+Right = Literal["read", "invoke", "deploy"]
+RIGHTS: tuple[Right, ...] = get_args(Right)
+MAX_KEYS = 1000
+_NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+_FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TEXT = re.compile(rb"sockd_([0-9a-f]{8})_([0-9a-f]{64})")
+_BEARER = b"bearer "
+_NOBODYS = hashlib.sha256(b"").hexdigest()
+
+
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of one key."""
+
+    id: str
+    """Eight hex digits, with which its text begins."""
+    name: str
+    digest: str
+    """SHA-256 of its secret, in hex."""
+    rights: list[Right]
+    functions: list[str] = []
+    """Those that it is for; empty: all."""
+    made_at: float = 0.0
+
+    def check(self, right: Right, function: str | None) -> None:
+        """Whether it allows something. Args: function: that it is done to; None: to more than one. Raises: KeyNotEnough."""
+        if right not in self.rights:
+            raise KeyNotEnough(f"the key {self.name!r} may {_listed(self.rights)}, and this takes {right!r}")
+        if self.functions and function not in self.functions:
+            raise KeyNotEnough(f"the key {self.name!r} is for {_listed(self.functions)} only")
+
+    def shown(self) -> dict[str, object]:
+        """All but what could be compared with a guess."""
+        return {
+            "name": self.name,
+            "id": self.id,
+            "may": self.rights,
+            "functions": self.functions,
+            "made_at": self.made_at,
+        }
+
+
+class Keys:
+    """The keys of one worker."""
+
+    def __init__(self, path: Path | None = None, keys: Sequence[Key] = ()) -> None:
+        """Args: path: where they are kept; None: there are none, and none can be made."""
+        self._path = path
+        self._keys = {key.id: key for key in keys}
+        self._writing = asyncio.Lock()
+
+    @classmethod
+    def open(cls, path: Path) -> Keys:
+        """Raises: BadConfig, for a file that is damaged; OSError."""
+        try:
+            return cls(path, msgspec.json.decode(path.read_bytes(), type=list[Key]))
+        except FileNotFoundError:
+            return cls(path)
+        except msgspec.DecodeError as error:
+            raise BadConfig(
+                f"{path.name} in the state directory is damaged ({error}): put a backup back, or remove it and make new keys"
+            ) from None
+
+    def list(self) -> Sequence[Key]:
+        """All, by name."""
+        return sorted(self._keys.values(), key=lambda key: key.name)
+
+    def bearer(self, authorization: bytes | None) -> Key:
+        """The key that an Authorization header shows. Raises: KeyNeeded."""
+        if authorization is None:
+            raise KeyNeeded(
+                "this takes a key: send `Authorization: Bearer KEY`; `sockd keys add` on the worker's host makes one"
+            )
+        scheme, text = authorization[: len(_BEARER)], authorization[len(_BEARER) :].strip()
+        key = self._find(text) if scheme.lower() == _BEARER else None
+        if key is None:
+            raise KeyNeeded("this key is none of the worker's, or was revoked", is_wrong=True)
+        return key
+
+    def _find(self, text: bytes) -> Key | None:
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            return None
+        key = self._keys.get(found[1].decode())
+        given = hashlib.sha256(found[2]).hexdigest()
+        # The id is no secret. Without a key of this id there is a comparison all the same.
+        is_same = hmac.compare_digest(given, key.digest if key is not None else _NOBODYS)
+        return key if is_same else None
+
+    async def add(self, name: str, rights: Sequence[Right], functions: Sequence[str] = ()) -> str:
+        """Make one; its text, which is not kept. Raises: BadRequest, StorageFull; OSError."""
+        if not _NAME.fullmatch(name):
+            raise BadRequest(f"{name[:80]!r} cannot be a key's name: use 1 to 64 of A-Z a-z 0-9 _ . @ -")
+        if not rights:
+            raise BadRequest(f"a key must be allowed something: {_listed(RIGHTS)}")
+        for function in functions:
+            if not _FUNCTION.fullmatch(function):
+                raise BadRequest(f"{function[:80]!r} cannot be a function's name")
+        async with self._writing:
+            if any(key.name == name for key in self._keys.values()):
+                raise BadRequest(f"there is a key {name!r} already: sockd keys rm {name}")
+            if len(self._keys) >= MAX_KEYS:
+                raise BadRequest(f"there are {MAX_KEYS} keys already: remove some first")
+            secret = secrets.token_hex(32)
+            digest = hashlib.sha256(secret.encode()).hexdigest()
+            id = secrets.token_hex(4)
+            while id in self._keys:
+                id = secrets.token_hex(4)
+            key = Key(id, name, digest, [right for right in RIGHTS if right in rights], list(functions), time.time())
+            await self._write({**self._keys, id: key})
+            self._keys[id] = key
+            return f"sockd_{id}_{secret}"
+
+    async def remove(self, name: str) -> None:
+        """Revoke one, at once. Raises: NoSuchKey, StorageFull; OSError: it is revoked until the worker is started again."""
+        async with self._writing:
+            found = next((key for key in self._keys.values() if key.name == name), None)
+            if found is None:
+                raise NoSuchKey(name)
+            del self._keys[found.id]
+            await self._write(self._keys)
+
+    async def _write(self, keys: dict[str, Key]) -> None:
+        if self._path is None:
+            raise BadRequest("this worker keeps no keys")
+        await asyncio.to_thread(_publish, self._path, msgspec.json.encode(list(keys.values())))
+
+
+def _publish(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    file_fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(file_fd, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, path)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words)

@@ -1,0 +1,83 @@
+"""The processes of this host that may manage the worker: root's, and those of the members of a group.
+
+Owns nothing. The modes of the sockets say the same to the kernel. It is asked once more here, by the credentials of the process
+that connected (SO_PEERCRED, SO_PEERGROUPS), so that a socket whose mode was changed, or a descriptor of one that another
+program hands on, gives nobody more.
+"""
+
+from __future__ import annotations
+
+import grp
+import socket
+import struct
+
+from sockd.http.wire.connection import Connection
+from sockd.http.wire.exchange import Application, Exchange
+from sockd.http.wire.head import Head
+from sockd.http.wire.refused import Refused
+from sockd.plain.config import ManagementConfig
+from sockd.plain.errors import BadConfig, NotAManager
+
+_SO_PEERGROUPS = 59
+"""The supplementary groups that the peer had when it connected (Linux 4.13); `socket` does not name it."""
+_MOST_GROUPS = 65536
+"""NGROUPS_MAX."""
+_CREDENTIALS = struct.Struct("3i")
+"""struct ucred: pid, uid, gid."""
+
+
+class Managers:
+    """Root, and perhaps a group."""
+
+    def __init__(self, group: str = "", gid: int | None = None) -> None:
+        self.group = group
+        self.gid = gid
+
+    @classmethod
+    def of(cls, config: ManagementConfig) -> Managers:
+        """What a configuration says. Raises: BadConfig, for a group that this host does not have."""
+        if not config.group:
+            return cls()
+        try:
+            return cls(config.group, grp.getgrnam(config.group).gr_gid)
+        except KeyError:
+            raise BadConfig(
+                f"management.group = {config.group!r}: this host has no such group; groupadd --system {config.group}"
+            ) from None
+
+    def include(self, sock: socket.socket) -> bool:
+        """Whether the process that connected is one of them; of any other socket than a Unix one: no."""
+        if sock.family != socket.AF_UNIX:
+            return False
+        _, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if uid == 0:
+            return True
+        return self.gid is not None and (gid == self.gid or self.gid in _groups(sock))
+
+
+def _groups(sock: socket.socket) -> tuple[int, ...]:
+    size = 4 * 64
+    while True:
+        try:
+            found = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, size)
+        except OSError:
+            # ERANGE: there are more.
+            if size >= 4 * _MOST_GROUPS:
+                return ()
+            size *= 32
+            continue
+        return struct.unpack(f"{len(found) // 4}I", found)
+
+
+class ManagersOnly:
+    """An application of a Unix socket that answers managers alone."""
+
+    def __init__(self, app: Application, managers: Managers) -> None:
+        self._app = app
+        self._managers = managers
+
+    def open(self, connection: Connection, head: Head) -> Exchange:
+        sock = connection.transport.get_extra_info("socket")
+        if self._managers.include(sock):
+            return self._app.open(connection, head)
+        return Refused(connection, head, NotAManager(self._managers.group))

@@ -1,0 +1,105 @@
+"""The management door's routes for asynchronous invocation.
+
+    GET    /events?state=&function=&limit=     events that wait, dead letters, or both
+    GET    /events/{id}                        one of them with its payload
+    POST   /events/{id}/retry                  run it again;    POST /events/retry?function=    all of them
+    DELETE /events/{id}                        delete it;       DELETE /events?function=        all of them
+    GET    /functions/{name}/event-invoke-config?qualifier=
+    PUT    /functions/{name}/event-invoke-config?qualifier=   {"max_retries", "max_age_s", "on_success", "on_failure"}
+    DELETE /functions/{name}/event-invoke-config?qualifier=
+
+Owns nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sockd.events.event_configs import EventInvokeConfig
+from sockd.events.events import Events
+from sockd.http.management.typed_routes import function_name, limit, respond, typed_routes
+from sockd.http.management.uploads import read_json
+from sockd.http.wire.answers import json_answer
+from sockd.plain.errors import BadRequest
+
+MAX_BODY_BYTES = 64 * 1024
+STATES = ("all", "waiting", "dead")
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a PUT of an event-invoke-config."""
+
+    max_retries: int | None = None
+    max_age_s: int | None = None
+    on_success: str = ""
+    on_failure: str = ""
+
+
+def routes(events: Events) -> list[Route]:
+    """The routes, for `Management`."""
+
+    async def show_all(request: Request) -> Response:
+        query = request.query_params
+        state, function, most = query.get("state", "all"), query.get("function"), limit(query.get("limit", "100"))
+        if state not in STATES:
+            raise BadRequest(f"state is one of {', '.join(STATES)}")
+        found: list[dict[str, Any]] = []
+        if state != "dead":
+            found += events.waiting(function, most)
+        if state != "waiting":
+            found += await events.dead_letters.last(function, most)
+        return respond(json_answer(found))
+
+    async def show(request: Request) -> Response:
+        return respond(json_answer(await events.show(request.path_params["id"])))
+
+    async def retry(request: Request) -> Response:
+        function, event_id = request.query_params.get("function"), request.path_params.get("id")
+        return respond(json_answer({"retried": await events.dead_letters.retry(function, event_id)}))
+
+    async def delete(request: Request) -> Response:
+        function, event_id = request.query_params.get("function"), request.path_params.get("id")
+        return respond(json_answer({"deleted": await events.dead_letters.discard(function, event_id)}))
+
+    async def show_config(request: Request) -> Response:
+        name = function_name(request)
+        return respond(json_answer([_described(config) for config in events.event_configs(name)]))
+
+    async def put_config(request: Request) -> Response:
+        wanted = await read_json(request, Wanted, MAX_BODY_BYTES, "not an event-invoke-config: {error}")
+        config = EventInvokeConfig(
+            function=function_name(request), qualifier=_qualifier(request), **msgspec.structs.asdict(wanted)
+        )
+        return respond(json_answer(_described(await events.put_event_config(config))))
+
+    async def remove_config(request: Request) -> Response:
+        removed = await events.remove_event_config(function_name(request), _qualifier(request))
+        return respond(json_answer({"removed": removed}))
+
+    config_path = "/functions/{name}/event-invoke-config"
+    return typed_routes(
+        [
+            ("GET", "/events", show_all),
+            ("DELETE", "/events", delete),
+            ("POST", "/events/retry", retry),
+            ("GET", "/events/{id}", show),
+            ("DELETE", "/events/{id}", delete),
+            ("POST", "/events/{id}/retry", retry),
+            ("GET", config_path, show_config),
+            ("PUT", config_path, put_config),
+            ("DELETE", config_path, remove_config),
+        ]
+    )
+
+
+def _qualifier(request: Request) -> str:
+    return request.query_params.get("qualifier", "") or "$LATEST"
+
+
+def _described(config: EventInvokeConfig) -> dict[str, Any]:
+    return msgspec.structs.asdict(config)

@@ -1,0 +1,65 @@
+"""The management door's routes for what the worker does at this moment, and what it did last.
+
+    GET /live?limit=                              what `sockd top` shows
+    GET /functions/{name}/imports                 what `sockd imports` shows
+    GET /traces?limit=&order=&kind=&function=     GET /traces/{request id}
+
+`order` is `newest` or `slowest`; `kind` is `any`, `cold`, `failed` or `slow`, each of which is remembered by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sockd.http.management.typed_routes import MAX_LIMIT, function_name, limit, respond, typed_routes
+from sockd.http.run.worker_api import WorkerApi
+from sockd.http.wire.answers import json_answer
+from sockd.observe.traces import TraceKind
+from sockd.plain.errors import BadRequest
+
+MAX_ROWS = 500
+KINDS: dict[str, TraceKind] = {kind: kind for kind in get_args(TraceKind)}
+ORDERS: dict[str, Callable[[dict[str, Any]], int] | None] = {
+    "newest": None,
+    "slowest": lambda trace: trace["arrived_ns"] - trace["answered_ns"],
+}
+
+
+def routes(worker: WorkerApi) -> list[Route]:
+    """The routes, for `Management`."""
+
+    async def live(request: Request) -> Response:
+        return respond(json_answer(worker.live(min(limit(request.query_params.get("limit", "50")), MAX_ROWS))))
+
+    async def traces(request: Request) -> Response:
+        query = request.query_params
+        most, order = limit(query.get("limit", "20")), query.get("order", "newest")
+        if order not in ORDERS:
+            raise BadRequest(f"order must be one of {', '.join(ORDERS)}")
+        key, kind = ORDERS[order], KINDS.get(query.get("kind", "any"))
+        if kind is None:
+            raise BadRequest(f"kind must be one of {', '.join(KINDS)}")
+        chosen = worker.traces(MAX_LIMIT if key is not None else most, query.get("function") or None, kind)
+        if key is not None:
+            chosen.sort(key=key)
+        return respond(json_answer(chosen[:most]))
+
+    async def trace(request: Request) -> Response:
+        return respond(json_answer(await worker.trace(request.path_params["request_id"])))
+
+    async def imports(request: Request) -> Response:
+        return respond(json_answer(worker.imports(function_name(request))))
+
+    return typed_routes(
+        [
+            ("GET", "/live", live),
+            ("GET", "/functions/{name}/imports", imports),
+            ("GET", "/traces", traces),
+            ("GET", "/traces/{request_id}", trace),
+        ]
+    )

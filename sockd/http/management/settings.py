@@ -1,0 +1,54 @@
+"""The management door's route for settings of a function that change without its code.
+
+    PATCH /functions/{name}/settings    {"timeout_s"?, "init_timeout_s"?, "memory_mb"?, "concurrency"?, "run"?}
+
+A change is a new version. Owns nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sockd.http.management.typed_routes import function_name, respond, typed_routes
+from sockd.http.management.uploads import read_json
+from sockd.http.wire.answers import json_answer
+from sockd.plain.config import RunRule
+from sockd.plain.telemetry import FunctionInfo
+
+_MAX_BODY_BYTES = 4096
+_REFUSED = 'send {{"timeout_s": S, "init_timeout_s": S, "memory_mb": MB, "concurrency": N, "run": open|keys|off}}, or some of it'
+
+
+class SettingsApi(Protocol):
+    """What this route asks of the worker."""
+
+    async def configure(self, name: str, changes: dict[str, Any]) -> None: ...
+    def function(self, name: str) -> FunctionInfo: ...
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The body; what is missing stays as it is."""
+
+    timeout_s: float | None = None
+    init_timeout_s: float | None = None
+    memory_mb: int | None = None
+    concurrency: int | None = None
+    run: RunRule | None = None
+
+
+def routes(worker: SettingsApi) -> list[Route]:
+    """The route, for `Management`."""
+
+    async def change(request: Request) -> Response:
+        name, wanted = function_name(request), await read_json(request, Settings, _MAX_BODY_BYTES, _REFUSED)
+        changes: dict[str, Any] = msgspec.to_builtins(wanted)
+        if changes:
+            await worker.configure(name, changes)
+        return respond(json_answer(worker.function(name)))
+
+    return typed_routes([("PATCH", "/functions/{name}/settings", change)])

@@ -1,0 +1,1 @@
+"""The `/run` door: its options, signed calls, replays."""

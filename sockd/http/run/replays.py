@@ -1,0 +1,145 @@
+"""Replays: a request that comes again under the same key is run once.
+
+While the first runs, the others wait for its answer; when it has ended, they get it for some minutes. If the first hangs up
+before it was run, the next one that waits runs the request. For the id that AWS's SDKs keep over their retries, and for
+`Idempotency-Key` on `/run`. A key that is about a function holds its incarnation: no function answers for another that had its
+name before.
+
+Owns the answers, so many bytes of them. What was refused without being run is not kept: to try again is to try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from sockd.http.wire.answers import Answer
+from sockd.plain.config import HttpConfig
+from sockd.plain.errors import SockdError
+
+Key = tuple[str, ...]
+_HASHED_AT_ONCE = 64 * 1024
+_ENTRY_BYTES = 512
+"""Of an entry besides its answer, roughly."""
+_RAN = "x-sockd-sandbox: "
+"""In the headers of every answer that a sandbox was made to give."""
+
+
+class KeyReused(SockdError):
+    """The key came with another payload before."""
+
+    status = 422
+    error_type = "IdempotencyKeyReusedException"
+
+    def __init__(self) -> None:
+        super().__init__("this Idempotency-Key came with another payload before; a new request needs a new key")
+
+
+class Running(NamedTuple):
+    """A request under way."""
+
+    digest: bytes
+    answer: asyncio.Future[Answer | None]
+    """None: its client has hung up, and it was not run."""
+
+
+class Finished(NamedTuple):
+    """A request that has its answer."""
+
+    digest: bytes
+    answer: Answer
+    until: float
+
+
+class Replays:
+    """`once`, for both doors."""
+
+    def __init__(self, config: HttpConfig, now: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._now = now
+        self._running: dict[Key, Running] = {}
+        self._finished: OrderedDict[Key, Finished] = OrderedDict()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._finished)
+
+    async def once(
+        self,
+        key: Key,
+        body: bytes | bytearray,
+        run: Callable[[], Awaitable[Answer]],
+        *,
+        strict: bool,
+        gone: Callable[[], bool] = lambda: False,
+    ) -> Answer:
+        """The answer of `run`, or of the request that had this key before.
+
+        Args: strict: another body under the same key is an error; otherwise it is another request; gone: whether the client
+        has hung up. Raises: KeyReused; what `run` raises."""
+        large = len(body) > _HASHED_AT_ONCE
+        digest = await asyncio.to_thread(_digest, body) if large else _digest(body)
+        while (answer := await self._once(key, digest, run, strict, gone)) is None:
+            continue
+        return answer
+
+    async def _once(
+        self, key: Key, digest: bytes, run: Callable[[], Awaitable[Answer]], strict: bool, gone: Callable[[], bool]
+    ) -> Answer | None:
+        """None: it waited for a request whose client hung up before it was run."""
+        known = self._running.get(key) or self._kept(key)
+        if known is not None and known.digest != digest:
+            if strict:
+                raise KeyReused
+            return await run()
+        if isinstance(known, Finished):
+            return known.answer.adding("x-sockd-replayed: 1\r\n")
+        if known is not None:
+            return await asyncio.shield(known.answer)
+        mine = self._running[key] = Running(digest, asyncio.get_running_loop().create_future())
+        try:
+            answer = await run()
+        except BaseException:
+            mine.answer.cancel()  # the drain's end, which comes to whoever waits here as well
+            raise
+        finally:
+            del self._running[key]
+        was_left = _RAN not in answer.fields and gone()
+        mine.answer.set_result(None if was_left else answer)
+        self._keep(key, digest, answer)
+        return answer
+
+    def _kept(self, key: Key) -> Finished | None:
+        found = self._finished.get(key)
+        return found if found is not None and found.until > self._now() else None
+
+    def _keep(self, key: Key, digest: bytes, answer: Answer) -> None:
+        if _RAN not in answer.fields:
+            return
+        config, now = self._config, self._now()
+        self._forget(key)
+        self._finished[key] = Finished(digest, answer, now + config.replay_s)
+        self.size_bytes += _size(answer)
+        while self._finished:
+            oldest = next(iter(self._finished))
+            within = len(self._finished) <= config.replay_answers and self.size_bytes <= config.replay_bytes
+            if within and self._finished[oldest].until > now:
+                return
+            self._forget(oldest)
+
+    def _forget(self, key: Key) -> None:
+        gone = self._finished.pop(key, None)
+        if gone is not None:
+            self.size_bytes -= _size(gone.answer)
+
+
+def _digest(body: bytes | bytearray) -> bytes:
+    return hashlib.sha256(body).digest()
+
+
+def _size(answer: Answer) -> int:
+    return len(answer.body) + len(answer.fields) + _ENTRY_BYTES

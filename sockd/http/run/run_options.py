@@ -1,0 +1,99 @@
+"""What the headers of a request to `/run` ask for besides an answer.
+
+    X-Amz-Invocation-Type: Event   run it later; 202 when that is certain
+    Idempotency-Key: ...           run it once, however often it is asked for within some minutes
+    X-Sockd-Fresh: 1               run it in a new sandbox, although there may be idle ones
+    X-Sockd-If-Code: ...           run it only if this code is deployed (`sockd.plain.call_signature`)
+    X-Sockd-Signature: ...         the deployer calls; the answer is signed, too, and the caller's nonce is the request's id
+                                   (`sockd.http.run.signed_calls`)
+
+Owns nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+
+from sockd.http.run.replays import Replays
+from sockd.http.run.worker_api import EventsApi
+from sockd.http.wire.answers import Answer, json_answer
+from sockd.plain import call_signature
+from sockd.plain.errors import BadRequest
+from sockd.plain.invoke_request import InvokeRequest
+
+INVOCATION_TYPE = b"x-amz-invocation-type"
+IDEMPOTENCY_KEY = b"idempotency-key"
+FRESH = b"x-sockd-fresh"
+IF_CODE = call_signature.IF_CODE.encode()
+SIGNATURE = call_signature.SIGNATURE.encode()
+HEADERS = frozenset({INVOCATION_TYPE, IDEMPOTENCY_KEY, FRESH, IF_CODE, SIGNATURE})
+_KEY_CHARS = 255
+_TAGS = re.compile(rb"[0-9a-f]{64}(?:,[0-9a-f]{64}){0,3}")
+
+
+async def run_as_asked(
+    request: InvokeRequest,
+    asked: Mapping[bytes, bytes],
+    *,
+    events: EventsApi,
+    replays: Replays,
+    run: Callable[[], Awaitable[Answer]],
+    incarnation: Callable[[str, str], str],
+) -> Answer:
+    """An answer as such a header wants it.
+
+    Args: run: invokes the function now; incarnation: `WorkerApi.incarnation`. Raises: SockdError."""
+    request.fresh = is_fresh(asked)
+    request.expected = expected_code(asked)
+    key = asked.get(IDEMPOTENCY_KEY, b"").decode("latin-1")
+    if len(key) > _KEY_CHARS:
+        raise BadRequest(f"an Idempotency-Key has at most {_KEY_CHARS} characters")
+    kind = asked.get(INVOCATION_TYPE, b"RequestResponse")
+    if kind == b"Event":
+        return await accepted(events, request, source="run", retry_key=key)
+    if kind != b"RequestResponse":
+        raise BadRequest("X-Amz-Invocation-Type is RequestResponse or Event")
+    if not key:
+        return await run()
+    # In whole, as a stream could not be told again.
+    request.sink = None
+    about = ("run", request.name, incarnation(request.name, request.qualifier), request.qualifier, key)
+    return await replays.once(about, request.payload, run, strict=True, gone=request.gone or (lambda: False))
+
+
+def ours(asked: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Of such headers, those that are for us when the function is a web app: others are its own."""
+    return {name: value for name, value in asked.items() if name in (FRESH, IF_CODE)}
+
+
+def expected_code(asked: Mapping[bytes, bytes]) -> list[str] | None:
+    """The digests and source tags of the code that may run; None: whatever is deployed. Raises: BadRequest."""
+    value = asked.get(IF_CODE)
+    if value is None:
+        return None
+    if not _TAGS.fullmatch(value):
+        raise BadRequest("X-Sockd-If-Code is 1 to 4 digests of 64 hex digits, separated by commas")
+    return value.decode().split(",")
+
+
+def is_fresh(asked: Mapping[bytes, bytes]) -> bool:
+    """Whether a new sandbox is asked for. Raises: BadRequest."""
+    value = asked.get(FRESH, b"0")
+    if value not in (b"0", b"1"):
+        raise BadRequest("X-Sockd-Fresh is 1 or 0")
+    return value == b"1"
+
+
+async def accepted(events: EventsApi, request: InvokeRequest, *, source: str, retry_key: str = "") -> Answer:
+    """Have a function run later: 202 with the id of its attempts. Raises: SockdError."""
+    if request.fresh:
+        raise BadRequest("X-Sockd-Fresh is for a request whose answer is waited for; an event runs wherever it can")
+    if request.expected is not None:
+        raise BadRequest(
+            "X-Sockd-If-Code is for a request whose answer is waited for; an event runs what is deployed then"
+        )
+    event_id = await events.accept(
+        request.name, request.qualifier, request.payload, source=source, retry_key=retry_key, trace=request.trace
+    )
+    return json_answer({"requestId": event_id}, 202).adding(f"x-amzn-requestid: {event_id}\r\n")

@@ -1,0 +1,1 @@
+"""HTTP/1.1 on sockets: the listener, connections, requests and answers as bytes."""

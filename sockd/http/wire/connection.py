@@ -1,0 +1,459 @@
+"""One HTTP connection: requests to exchanges, run in order and one at a time, and their answers back.
+
+It ends without losing an answer and without waiting for ever. A peer that sends requests without reading answers is not
+read from either: at most one of its answers and one chunk of its requests are kept.
+
+Owns its transport and its exchanges; a function whose client has gone outlives both. Knows nothing of functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+from sockd.http.wire.buffers import COPIES, PLACE_BYTES, Buffer
+from sockd.http.wire.exchange import Exchange
+from sockd.http.wire.head import Head
+from sockd.http.wire.reader import RequestReader
+from sockd.http.wire.refusals import NO_ROOM, TOO_MANY, TOO_SLOW, Refusal
+from sockd.http.wire.sources import source_of
+from sockd.http.wire.transport import READ_BYTES, Transport
+from sockd.http.wire.turns import PLACES, UNIT_BYTES
+from sockd.plain.errors import BuffersFull, RequestTooLarge
+
+if TYPE_CHECKING:
+    from sockd.http.wire.server import HttpServer
+
+_NEVER = math.inf
+_JOINED_BYTES = 64 * 1024
+PIPELINED = 16
+"""Requests of one connection, behind others, that are not counted."""
+EXCHANGE_BYTES = 2048
+"""Of one of those: an exchange and its head."""
+SLOW_S = 2.0
+"""Without a byte of it being taken, an answer may be cut when its place or its room is needed."""
+
+
+class Connection(RequestReader):
+    """What is at the other end of each accepted socket."""
+
+    def __init__(self, server: HttpServer) -> None:
+        super().__init__(server.limits)
+        self.server = server
+        self.transport: Transport
+        self.deadline_s = _NEVER
+        """By the loop's clock, when `give_up` is due. Seldom exact, so that no request needs a timer."""
+        self._loop = asyncio.get_running_loop()
+        self._exchanges: deque[Exchange] = deque()
+        """Those that are owed an answer, oldest first; only the first is ever run."""
+        self._reading: Exchange | None = None
+        """The exchange whose body is being read, answered or not."""
+        self._unread: list[bytes] = []
+        """What has come and waits for this connection's turn."""
+        self._held = False
+        """It is not read from until then."""
+        self._body_bytes = 0
+        """Of the body that is being read, as long as it is not counted."""
+        self._pipeline: Buffer | None = None
+        """What is counted of requests behind others, when there are many."""
+        self._unread_answer: Buffer | None = None
+        """What is counted of answers that the client has not taken."""
+        self._lacks_room = False
+        """It is not read from until there is room in the budget."""
+        self._is_unfinished = False
+        """A part of a body has come, and more is waited for."""
+        self.known_source: str | None = None
+        self.stalled_s = _NEVER
+        """By the loop's clock, until when the client must have taken something of an answer."""
+        self._virgin = self._new = True
+        self._closed_to_input = False
+        self.half_closed = False
+        """The client will send no more: it may wait for its answers, or be gone."""
+        self._paused = False
+        self._write_paused = False
+        self._writable: asyncio.Future[None] | None = None
+
+    # -- the transport's calls
+
+    def connection_made(self, transport: Transport) -> None:
+        """It is open; from now on the transport tells it what happens."""
+        self.transport = transport
+        self.deadline_s = self._loop.time() + self.limits.head_s
+        if not self.server.admit(self):
+            self._refuse(TOO_MANY)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._drop()
+        self._close_unread_answer()
+        self.close_reader()
+        self.resume_writing()
+        self.server.forget(self)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closed_to_input:
+            return
+        self._virgin = False
+        data = bytes(self.server.scratch[:nbytes])
+        turns, is_large = self.server.turns, nbytes == READ_BYTES
+        if turns.is_taken or (not (self._unread or is_large) and turns.may_go(self)):
+            self._take(data)
+            return
+        if not (self._unread or self._held):
+            turns.wait(self)
+        self._unread.append(data)
+        if is_large and not self._held:
+            self._held = True  # or the loop would read megabytes before anybody else's turn
+            self.transport.pause_reading()
+
+    def place(self) -> int:
+        """Those who asked for the same target last wait in one queue."""
+        return hash(self._target) % PLACES
+
+    def go_on(self) -> int:
+        """Take what has come, in its turn or because there is no other; returns how many units of a turn it was."""
+        unread, self._unread = self._unread, []
+        if unread:
+            data = unread[0] if len(unread) == 1 else b"".join(unread)
+            count = len(data)
+            if not self._closed_to_input:
+                self._take(data)
+        else:
+            count = self.transport.read() if self._held and not self._paused else 0
+        if self._held:
+            self._hold(count >= READ_BYTES)
+        return 1 + count // UNIT_BYTES
+
+    def _hold(self, is_large: bool) -> None:
+        """Read the rest of something large in turns of its own, as long as the kernel has more of it."""
+        self._held = is_large and not self._paused and not self.transport.is_closing()
+        if self._held:
+            self.server.turns.wait(self)
+        elif not self._paused:
+            self.transport.resume_reading()
+
+    def _take(self, data: bytes) -> None:
+        refusal = self.feed(data)
+        if refusal is not None:
+            self._refuse(refusal)
+            return
+        if self.allowed_s is not None:
+            self.deadline_s = self._loop.time() + self.allowed_s
+            self.allowed_s = None
+        if self._reading is not None:
+            self.transport.keep()
+            self._await_body(len(data))
+        self._run_next()
+
+    def _await_body(self, count: int) -> None:
+        """So many bytes have come, and the body is not whole. What one read of the socket brings is not counted."""
+        self._is_unfinished = True
+        self.server.waits.begin(self)
+        exchange = self._reading
+        assert exchange is not None
+        if exchange.held is not None:
+            exchange.held.touch()
+        elif not exchange.ignores_body and exchange.max_body_bytes > PLACE_BYTES:
+            self._body_bytes += count
+            length = exchange.head.content_length()
+            if max(length, self._body_bytes) > PLACE_BYTES:
+                self._hold_body(exchange, length or exchange.max_body_bytes)
+
+    def _hold_body(self, exchange: Exchange, length: int) -> None:
+        """Have a body counted that needs more than one read, before it is read on."""
+        buffers, size = self.server.buffers, COPIES * length
+        if size > buffers.total:
+            exchange.refuse(RequestTooLarge(f"the worker has no room for a body of {length} bytes (http.buffer_mb)"))
+            return
+        exchange.held = buffers.open(self.source, exchange.give_way, self._room_came)
+        if not exchange.held.grow(size):
+            self._lacks_room = True
+            exchange.held.wait(size)
+            self.pause_reading()
+
+    def _room_came(self) -> None:
+        """The body may go on."""
+        self._lacks_room = False
+        if len(self._exchanges) < 2:
+            self.resume_reading()
+        self._loop.call_soon(self._run_next)
+
+    def _give_up_room(self) -> None:
+        """There is none for this body, and there was none for as long as it may take."""
+        if self._reading is None or not self._reading.give_way():
+            self._refuse(NO_ROOM)
+
+    def body_dropped(self) -> None:
+        """An exchange has let go of its body to be answered with an error; what still comes of it is dropped."""
+        self._room_came()
+
+    @property
+    def source(self) -> str:
+        """Where it comes from; the kernel is asked once."""
+        if self.known_source is None:
+            self.known_source = source_of(self.transport)
+        return self.known_source
+
+    def eof_received(self) -> bool:
+        self.half_closed = True
+        self.go_on()
+        if self._exchanges:
+            self._exchanges[0].on_gone()
+        if self.limits.half_close:
+            self.close()
+        return self.limits.half_close and bool(self._exchanges)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._run_next()
+
+    def unsent_changed(self, nbytes: int) -> None:
+        if not nbytes:
+            self._close_unread_answer()
+            return
+        self.stalled_s = self._loop.time() + self.limits.stall_s
+        self.server.waits.begin(self)
+        if nbytes <= PLACE_BYTES:
+            return
+        if self._unread_answer is None:
+            self._unread_answer = self.server.buffers.open(self.source, self._drop_unread_answer)
+        self._unread_answer.set(nbytes)
+
+    def _drop_unread_answer(self) -> bool:
+        """Cut an answer of which the client has taken nothing for a while."""
+        if self.stalled_s - self.limits.stall_s + SLOW_S > self._loop.time():
+            return False
+        self._close_unread_answer()
+        self.transport.abort()
+        return True
+
+    def _close_unread_answer(self) -> None:
+        self.stalled_s = _NEVER
+        if not self._is_unfinished:
+            self.server.waits.end(self)
+        if self._unread_answer is not None:
+            self._unread_answer.close()
+            self._unread_answer = None
+
+    # -- the reader's calls
+
+    def on_head(self, head: Head, *, keep_alive: bool) -> None:
+        if self._new:
+            self._new = False
+            self.server.has_asked(self)
+        exchange = self._reading = self.server.app.open(self, head)
+        exchange.keep_alive = keep_alive
+        self._exchanges.append(exchange)
+        self._body_bytes = 0
+        if len(self._exchanges) > 1:
+            self.pause_reading()
+            if len(self._exchanges) > PIPELINED:
+                self._hold_pipeline()
+
+    def _hold_pipeline(self) -> None:
+        """Count one more request that waits behind others. Each takes a hundred times its bytes."""
+        if self._pipeline is None:
+            self._pipeline = self.server.buffers.open(self.source, self._drop_pipeline)
+        if not self._pipeline.grow(EXCHANGE_BYTES):
+            self.refuse_pipeline()
+
+    def _drop_pipeline(self) -> bool:
+        self._abandon()
+        return True
+
+    def on_body(self, data: bytes) -> None:
+        exchange = self._reading
+        assert exchange is not None
+        if not exchange.ignores_body:
+            exchange.on_body(data)
+            return
+        exchange.discarded_bytes += len(data)
+        if exchange.discarded_bytes > self.limits.discard_bytes:
+            self.refuse_body()
+
+    def on_whole(self) -> None:
+        exchange, self._reading = self._reading, None
+        assert exchange is not None
+        if self._is_unfinished:
+            self._body_ended()
+        exchange.whole = exchange.ready = True
+        exchange.on_whole()
+        if self._exchanges:
+            self.deadline_s, self.allowed_s = _NEVER, None
+        else:
+            self.allowed_s = self.server.keep_alive_s
+
+    def _body_ended(self) -> None:
+        self._is_unfinished = False
+        if self.stalled_s == _NEVER:
+            self.server.waits.end(self)
+
+    # -- the exchanges' calls
+
+    def write(self, head: bytes, body: bytes) -> None:
+        """Send both at once."""
+        if len(body) < _JOINED_BYTES:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))  # one writev, without copying megabytes
+
+    async def writable(self) -> None:
+        """Wait until the peer has read most of what was written."""
+        while self._write_paused:
+            self._writable = self._loop.create_future()
+            await self._writable
+
+    def finish(self, exchange: Exchange) -> None:
+        """The running exchange has been answered: on to the next."""
+        exchange.answered = exchange.ignores_body = True
+        self._exchanges.popleft()
+        if self._pipeline is not None and len(self._exchanges) <= PIPELINED:
+            self._pipeline.close()
+            self._pipeline = None
+        if not exchange.keep_alive:
+            self._abandon()
+            return
+        if self._exchanges:
+            self._loop.call_soon(self._run_next)  # when what this one had is free for the next
+        elif self.between:
+            self.deadline_s = self._loop.time() + self.server.keep_alive_s
+            self.transport.keep()
+        if self._paused and len(self._exchanges) < 2:
+            self.resume_reading()
+
+    def pause_reading(self) -> None:
+        """Take no more for now; deadlines of what is not read do not run."""
+        if not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on reading."""
+        if self._paused and not (self._lacks_room or self._closed_to_input):
+            self._paused = False
+            if not self._held:
+                self.transport.resume_reading()
+            if not self.between:
+                allowed_s = self.limits.head_s if self._reading is None else self.limits.body_s
+                self.deadline_s = self._loop.time() + allowed_s
+
+    def _run_next(self) -> None:
+        """Run the oldest exchange, if it may and no written answer waits to be read."""
+        if not self._exchanges or self._write_paused:
+            return
+        first = self._exchanges[0]
+        if not first.ready:
+            if not self._lacks_room:
+                first.ask_for_body()
+        elif not first.started:
+            buffers = self.server.buffers
+            if buffers.used > buffers.total and first.max_body_bytes and buffers.is_crowded_by(self.source):
+                first.refuse(BuffersFull())
+            first.started = True
+            self.server.running.add(first)
+            first.start()
+
+    def ended(self, exchange: Exchange) -> None:
+        """It has run to its end, and has answered or never will."""
+        self.server.running.discard(exchange)
+        if exchange.held is not None:
+            exchange.release()
+        if not exchange.answered and not exchange.lost:
+            self._abandon()
+
+    # -- ends
+
+    def drain(self) -> None:
+        """Close behind the answers to all that has come."""
+        self.go_on()
+        if not self._closed_to_input:
+            self.close()
+
+    def looks_gone(self) -> bool:
+        """Whether the client will send no more, told by the kernel where it has not been read yet."""
+        return self.half_closed or (not self.transport.is_kept and self.transport.has_hung_up())
+
+    def close(self) -> None:
+        """Read no more, and close behind the answers that are owed."""
+        self._closed_to_input = True
+        self.deadline_s = _NEVER
+        reading, self._reading = self._reading, None
+        if self._is_unfinished:
+            self._body_ended()
+        if reading is not None and not reading.answered:
+            self._exchanges.pop().on_lost()
+        if self._exchanges:
+            self._exchanges[-1].keep_alive = False
+            self._run_next()
+        else:
+            self.transport.close()
+
+    @property
+    def owed_nothing(self) -> bool:
+        """No request has been read to the end of its head and not been answered."""
+        return not (self._exchanges or self._reading or self._unread or self._closed_to_input)
+
+    @property
+    def waits_for_its_peer(self) -> bool:
+        """For nothing else: its only request has not come whole, or its client does not take the answer."""
+        if self.stalled_s != _NEVER:
+            return self._loop.time() > self.stalled_s - self.limits.stall_s + SLOW_S
+        return self._is_unfinished and all(exchange is self._reading for exchange in self._exchanges)
+
+    def make_way(self) -> None:
+        """Close, for another to have the place; a client that had begun a request is told so."""
+        if self.stalled_s != _NEVER:
+            self.transport.abort()
+            return
+        reading = self._reading
+        if not (self._virgin or self.between or (reading is not None and (reading.begun or reading.answered))):
+            self.transport.write(TOO_MANY.response)
+        self._abandon()
+
+    def give_up(self) -> None:
+        """A deadline has passed."""
+        if self.stalled_s < self._loop.time():
+            self.transport.abort()
+            return
+        if self._unread or self._held:
+            return  # it is us who are late
+        if self._lacks_room:
+            self._give_up_room()
+            return
+        if self._virgin or self.between:
+            self._abandon()  # idle, or a browser's speculative connection: nothing to answer
+        elif not self._paused:
+            self._refuse(TOO_SLOW)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Close, and say why if that is the next thing that the client expects to read."""
+        self.server.refused[refusal.error_type] += 1
+        reading = self._reading
+        owed = len(self._exchanges) - (reading is not None and not reading.answered)
+        if not owed and not (reading is not None and reading.begun):
+            self.transport.write(refusal.response)
+        self.close()
+
+    def _abandon(self) -> None:
+        """Close now, whatever is owed."""
+        self._drop()
+        self.transport.close()
+
+    def _drop(self) -> None:
+        self._closed_to_input = True
+        self.deadline_s = _NEVER
+        self._reading = None
+        if self._is_unfinished:
+            self._body_ended()
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
+        for exchange in self._exchanges:
+            exchange.on_lost()
+        self._exchanges.clear()

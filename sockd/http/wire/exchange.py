@@ -1,0 +1,168 @@
+"""One request and the answer that it is owed: what a connection and an application tell each other.
+
+The connection parses, keeps the order, and runs the exchange when its turn has come; the application's subclass takes the
+body as it comes and answers. Owns its task. Knows nothing of sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol
+
+from sockd.http.wire.answers import Answer
+from sockd.http.wire.buffers import Buffer
+from sockd.http.wire.head import Head
+from sockd.plain.errors import BuffersFull, Draining, SockdError
+from sockd.plain.invoke_request import InvokeRequest
+
+if TYPE_CHECKING:
+    from sockd.http.wire.connection import Connection
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+
+
+class Exchange:
+    """The base of what an application makes of each request, as soon as its head has been read."""
+
+    # Defaults stand in the class, because most never change and each that is set costs every request.
+    keep_alive = True
+    whole = False
+    """The body has been read to its end."""
+    ready = False
+    """`run` may be called: a whole request always is, another if the application says so."""
+    ignores_body = False
+    """What comes of the body is dropped, and counted by the connection in `discarded_bytes`."""
+    discarded_bytes = 0
+    body_asked_for = False
+    begun = False
+    """A part of the answer has been written."""
+    answered = False
+    """All of it has."""
+    lost = False
+    """Nobody will read an answer."""
+    started = False
+    """`start` has been called."""
+    task: asyncio.Task[None] | None = None
+    """In which it `run`s, if it does."""
+    request: InvokeRequest | None = None
+    """What it asked the worker for, once it has, if something is `held`."""
+    held: Buffer | None = None
+    """What is counted of its body."""
+    max_body_bytes = 0
+    """Of its body that it may hold; what one read may bring is not counted."""
+    when_gone: Callable[[], None] | None = None
+    """Called as soon as the client looks `gone`, for an answer that takes long."""
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        self.connection = connection
+        self.head = head
+
+    def on_body(self, data: bytes) -> None:
+        """A part of the body."""
+        raise NotImplementedError
+
+    def on_whole(self) -> None:
+        """There is no more of the body."""
+
+    def refuse(self, error: SockdError) -> None:
+        """Let go of the body, and answer with this error when its turn comes. Only before `start`."""
+        raise NotImplementedError
+
+    def give_way(self) -> bool:
+        """Answer with a 503 instead, and let go of the body now, if nothing has been run yet."""
+        if self.answered or self.held is None:
+            return False
+        if not self.started:
+            self.refuse(BuffersFull())
+        elif self.task is not None and self.request is not None and not self.request.entered:
+            self.task.cancel(BuffersFull())  # it waits for its turn
+        else:
+            return False
+        self.release()
+        self.connection.body_dropped()
+        return True
+
+    def release(self) -> None:
+        """Its body is not in memory any more, or soon will not be."""
+        if self.held is not None:
+            self.held.close()
+            self.held = self.request = None
+
+    def gone(self) -> bool:
+        """Whether the client has hung up, or looks as if."""
+        return self.lost or self.connection.looks_gone()
+
+    def on_lost(self) -> None:
+        """The client has gone, or its request broke off."""
+        self.lost = True
+        if not self.started:
+            self.release()
+        self.on_gone()
+
+    def on_gone(self) -> None:
+        """The client has gone, or has shut down its sending half."""
+        if self.when_gone is not None:
+            tell, self.when_gone = self.when_gone, None
+            tell()
+
+    def start(self) -> None:
+        """Begin to answer, not at once. Called once, when everything before it on the connection is answered; who does not
+        `run` tells the connection of its end (`Connection.ended`)."""
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self.run()
+        finally:
+            self.connection.ended(self)
+
+    async def run(self) -> None:
+        """Answer, if nothing has been `lost`."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """The server stops, and waits for the task, if there is one: answer now or never."""
+        if self.task is not None:
+            self.task.cancel()
+
+    def ask_for_body(self) -> None:
+        """Tell a client that waits with its body to send it; only once, and not before its turn."""
+        if not self.body_asked_for:
+            self.body_asked_for = True
+            if self.head.expects_continue():
+                self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+
+    def begin(self, status: int, fields: str) -> str:
+        """The answer's head but for the empty line behind it; `fields` are lines, each with its end."""
+        self.begun = True
+        end = "" if self.keep_alive else "connection: close\r\n"
+        line = (
+            _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
+        )  # RFC 9112, 4: the phrase may be missing, its space not
+        return f"{line}{self.connection.server.date_line}{fields}{end}"
+
+    def answer(self, answer: Answer) -> None:
+        """Give a whole answer."""
+        if self.lost:
+            return
+        body = answer.body
+        head = f"{self.begin(answer.status, answer.fields)}content-length: {len(body)}\r\n\r\n".encode("latin-1")
+        self.connection.write(head, body if self.head.method != b"HEAD" else b"")
+        self.connection.finish(self)
+
+
+def why_cancelled(cancelled: asyncio.CancelledError, draining: str) -> SockdError:
+    """What a request that was cancelled is answered with. Args: draining: what to say if the server stops."""
+    why = cancelled.args[0] if cancelled.args else None
+    return why if isinstance(why, SockdError) else Draining(draining)
+
+
+class Application(Protocol):
+    """What an `HttpServer` serves."""
+
+    def open(self, connection: Connection, head: Head) -> Exchange:
+        """The exchange of a request whose head has been read. Never waits.
+
+        Raises: HttpParserInvalidURLError if its target has no path."""

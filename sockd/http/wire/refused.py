@@ -1,0 +1,29 @@
+"""A request that is refused by its head: the answer does not wait for its body, which is dropped."""
+
+from __future__ import annotations
+
+from sockd.http.wire.answers import failure
+from sockd.http.wire.connection import Connection
+from sockd.http.wire.exchange import Exchange
+from sockd.http.wire.head import Head
+from sockd.plain.errors import SockdError
+from sockd.plain.request_ids import new_request_id, request_id_text
+
+
+class Refused(Exchange):
+    """One such request."""
+
+    ready = ignores_body = True
+
+    def __init__(self, connection: Connection, head: Head, error: SockdError) -> None:
+        super().__init__(connection, head)
+        self._error = error
+
+    def on_body(self, data: bytes) -> None:
+        """Nothing of it is kept."""
+
+    def refuse(self, error: SockdError) -> None:
+        """It has been."""
+
+    async def run(self) -> None:
+        self.answer(failure(self._error, request_id_text(new_request_id())))

@@ -1,0 +1,152 @@
+"""An answer that is written while it is being made: of a promised length, in chunks, or until the connection's end.
+
+Owns what has been promised of the answer's length, and keeps to it whatever comes. Status and headers are a stranger's,
+but for what only we can know: lengths, the connection, the date, ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from http import HTTPStatus
+
+from sockd.http.wire.answers import Answer, begun_fields
+from sockd.http.wire.exchange import Exchange
+from sockd.http.wire.fields import raw_field
+from sockd.plain.invoke_request import Sink
+from sockd.plain.request_ids import request_id_text
+
+OURS = frozenset(
+    {
+        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+        *(b"content-length", b"date", b"x-amzn-requestid"),
+    }
+)
+"""Headers that are not passed on: of one hop only (RFC 9110, 7.6.1), or ours to say."""
+OUR_PREFIX = b"x-sockd-"
+BODILESS = frozenset({204, 304})
+_LONGEST_LENGTH = 15
+"""Digits."""
+
+
+class Framing(enum.Enum):
+    """How the client knows where the body ends."""
+
+    NO_BODY = 0
+    LENGTH = 1
+    CHUNKS = 2
+    CLOSE = 3
+
+
+class StreamedAnswer(Sink):
+    """Made for every request whose answer may be streamed; `close` ends it, whether it was."""
+
+    started = False
+    """A head has come: the answer can be no other any more."""
+    _head: tuple[int, str] | None = None
+    """Status and header lines that wait for the first chunk, to be written with it."""
+    _framing = Framing.CHUNKS
+    _left = 0
+    """Bytes to come until the promised length."""
+
+    def __init__(self, exchange: Exchange, request_id: bytes) -> None:
+        self._exchange = exchange
+        self.request_id = request_id
+
+    async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        exchange = self._exchange
+        self.started = True
+        # Who shuts its sending half down in the middle of an answer has hung up; who did so before is still waiting.
+        exchange.when_gone = self._hung_up
+        if exchange.lost:
+            self._hung_up()
+        length = _promised_length(headers)
+        self._framing = self._choose_framing(status, length)
+        fields = "".join(raw_field(name, value) for name, value in headers if _passes(name))
+        if length is not None and status not in BODILESS:
+            self._left = length
+            fields += f"content-length: {length}\r\n"
+        if self._framing is Framing.CLOSE:
+            exchange.keep_alive = False
+        request_id = request_id_text(self.request_id)
+        self._head = status, fields + begun_fields(self.begun, request_id)
+        # At once, but for a first chunk that comes in the same breath.
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    async def chunk(self, data: bytes) -> None:
+        connection = self._exchange.connection
+        await connection.writable()
+        if self._is_over():
+            return
+        if self._framing is Framing.LENGTH:
+            data = data[: self._left]  # more would be taken for the next answer's head
+            self._left -= len(data)
+        if self._framing is Framing.NO_BODY or not data:
+            return
+        if self._framing is Framing.CHUNKS:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        connection.write(self._head_bytes(), data)
+
+    def close(self, answer: Answer) -> None:
+        """The invocation has ended. Args: answer: what it gave, or its error; told unless something else has been already."""
+        if not self.started:
+            self._exchange.answer(answer)
+        elif answer.status == HTTPStatus.OK and not self._is_over():
+            self._end()
+        # Otherwise it is cut: the connection closes behind an exchange that has not been answered.
+
+    def _end(self) -> None:
+        connection, last = self._exchange.connection, b""
+        if self._framing is Framing.LENGTH and self._left:
+            self._flush()  # less than was promised: cut, too
+            return
+        if self._framing is Framing.CHUNKS:
+            if self._head is not None:
+                self._head = self._head[0], f"{self._head[1]}content-length: 0\r\n"
+                self._framing = Framing.LENGTH
+            else:
+                last = b"0\r\n\r\n"
+        connection.write(self._head_bytes(), last)
+        connection.finish(self._exchange)
+
+    def _choose_framing(self, status: int, length: int | None) -> Framing:
+        head = self._exchange.head
+        if head.method == b"HEAD" or status in BODILESS:
+            return Framing.NO_BODY
+        if length is not None:
+            return Framing.LENGTH
+        return Framing.CLOSE if head.version == "1.0" else Framing.CHUNKS
+
+    def _flush(self) -> None:
+        if self._head is not None and not self._is_over():
+            self._exchange.connection.write(self._head_bytes(), b"")
+
+    def _head_bytes(self) -> bytes:
+        """What is to be written before the next part of the body."""
+        if self._head is None:
+            return b""
+        (status, fields), self._head = self._head, None
+        if self._framing is Framing.CHUNKS:
+            fields += "transfer-encoding: chunked\r\n"
+        return f"{self._exchange.begin(status, fields)}\r\n".encode("latin-1")
+
+    def _is_over(self) -> bool:
+        return self._exchange.lost or self._exchange.answered
+
+    def _hung_up(self) -> None:
+        if self.on_gone is not None:
+            tell, self.on_gone = self.on_gone, None
+            tell()
+
+
+def _promised_length(headers: list[tuple[bytes, bytes]]) -> int | None:
+    """The content-length that a function gives, if it gives one and no other."""
+    lengths = {value for name, value in headers if name == b"content-length"}
+    if len(lengths) != 1:
+        return None
+    length = lengths.pop()
+    return int(length) if length.isdigit() and len(length) <= _LONGEST_LENGTH else None
+
+
+def _passes(name: bytes) -> bool:
+    return name not in OURS and not name.startswith(OUR_PREFIX)

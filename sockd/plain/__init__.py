@@ -1,0 +1,1 @@
+"""Plain data that every room may import: settings, errors, ids, texts."""

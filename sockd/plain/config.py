@@ -1,0 +1,463 @@
+"""The worker's configuration: parsed once from TOML, frozen, handed out in slices.
+
+An unknown key or a value of the wrong type is an error at start that names the key. Every default that AWS Lambda
+publishes is AWS's; the others say where they come from.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from sockd.plain import toml
+from sockd.plain.errors import BadConfig
+
+MB = 1 << 20
+MOVED = {("sandbox", "favordynmods"): ("latency", "favordynmods"), ("sandbox", "hrtick"): ("latency", "hrtick")}
+"""Settings of before, and what they are called now."""
+REMOVED = (("sandbox", "idle_poll"),)
+"""Settings of before that do nothing now."""
+_log = logging.getLogger(__name__)
+RunRule = Literal["open", "keys", "off"]
+"""Who may call a function at `/run`: everybody, those with a key (`sockd keys`), nobody."""
+
+
+class Slice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A part of the configuration that one owner is given."""
+
+
+class HttpConfig(Slice, frozen=True):
+    """The front: where it listens and what it takes."""
+
+    listen: str = "127.0.0.1:5000"
+    """Address and port of the public door; port 0 takes a free one. Beyond loopback it needs `lambda_api.keys`. 127.0.0.1, ::1
+    and localhost are all the same: both loopbacks, as far as the host has them; 0.0.0.0 is ::1, too, and :: is 127.0.0.1."""
+    max_payload_bytes: int = 6 * MB
+    """Of a request's body and of an answer."""
+    max_streamed_bytes: int = 200 * MB
+    """Of an answer that comes piece by piece (AWS: 200 MB)."""
+    stop_grace_s: float = 1.0
+    """How long a function whose client has gone in the middle of such an answer may take to end it."""
+    max_connections: int = 4096
+    """Open at a time; one more is answered 503 and closed."""
+    buffer_mb: int | None = None
+    """Of bodies, answers and archives that are in memory for all clients together; None is a tenth of the memory. Each open
+    connection may have 64 KB beside."""
+    stall_s: float = 60.0
+    """How long a client may take nothing of an answer that waits for it."""
+    run: bool | Literal["keys"] = True
+    """Whether /run calls functions: true, false, or "keys": for requests with a key that may invoke (`sockd keys`). AWS's Invoke
+    is as open, but for signed requests; function URLs are not closed. A function's own `run` can only be stricter."""
+    status: bool | Literal["keys"] = True
+    """Whether /status is on this port; "keys": for a key that may read. It is on the management socket anyhow."""
+    metrics: bool | Literal["keys"] = True
+    """Likewise /metrics."""
+    cross_site: bool = False
+    """Whether pages of other sites may have a browser invoke functions of a worker that listens on loopback."""
+    keep_alive_s: int = 75
+    """How long an idle connection is kept."""
+    drain_s: float = 20.0
+    """How long SIGTERM waits for what is under way."""
+    replay_s: float = 300.0
+    """How long an answer is kept for a request that comes again under its Idempotency-Key, or its SDK's id."""
+    replay_bytes: int = 64 * MB
+    """Of all answers that are kept; beyond, the oldest go."""
+    replay_answers: int = 10_000
+    """How many are kept."""
+
+
+class FunctionDefaults(Slice, frozen=True):
+    """What a function gets when its own `sockd.toml` is silent (AWS Lambda's defaults where there is one)."""
+
+    memory_mb: int = 128
+    """Of one sandbox, in MB, swap off."""
+    timeout_s: float = 3.0
+    """Of one request, in seconds. Left at 3, it is 30 for f.py, for code with an ol.yaml and for `@sockd.function`."""
+    init_timeout_s: float = 10.0
+    """Of importing the handler, in seconds."""
+    concurrency: int = 10
+    """Sandboxes that serve at once."""
+    queue_depth: int = 1000
+    """Requests that wait for one of them; beyond, 429."""
+    pids: int = 1024
+    """Processes and threads of a sandbox."""
+    open_files: int = 1024
+    """Descriptors of one process."""
+    sockets: int = 1024
+    """IP sockets that a sandbox has open; beyond, EMFILE. All sandboxes of a function: `sandbox.function_sockets`."""
+    cpus: float = 1.0
+    """CPU seconds per second."""
+    tmp_mb: int = 512
+    """Size of /tmp, in MB; what is in it counts as memory."""
+    tmp_inodes: int = 65536
+    """Files in /tmp."""
+    network: Literal["host", "none"] = "host"
+    """The host's network, or none at all."""
+    log_bytes: int = 256 * 1024
+    """Kept of what one request prints."""
+    log_format: Literal["text", "json"] = "text"
+    """How the `logging` of a function and its failures are logged: AWS's lines with tabs, or AWS's objects of JSON."""
+    log_level: Literal["trace", "debug", "info", "warn", "error", "fatal"] | None = None
+    """With `log_format = "json"`: of the function's root logger; None is info."""
+    system_log_level: Literal["debug", "info", "warn"] | None = None
+    """With `log_format = "json"`: of the platform's own events in AWS's LogResult; None is info."""
+
+
+class SandboxConfig(Slice, frozen=True):
+    """Sandboxes: how much of the host they may take, and how they are made ready."""
+
+    memory_mb: int | None = None
+    """Memory of the host given to sandboxes and spares, in MB; None is three quarters of it. Zygotes have their own limit."""
+    cgroup_pool: int = 16
+    """Cgroups made ahead."""
+    sockets: int | None = None
+    """IP sockets that all sandboxes have open together; None is half as many as the host has ephemeral ports."""
+    function_sockets: int | None = None
+    """Of those, what all sandboxes of one function may have; None is half of them."""
+    roots: Literal["auto", "late", "early"] = "auto"
+    """When a sandbox's root is put together; late gives spares and a /proc of one's own (`images/assembly.py`)."""
+    pause_after_s: float = 0.05
+    """An idle sandbox is frozen after this."""
+    idle_limit: int = 2000
+    """Most idle sandboxes, frozen ones included."""
+    base_uid: int = 0x10000000
+    """The first of the uids that sandboxes and Zygotes get; nobody else may use those from it on."""
+    spawn_deadline_s: float = 5.0
+    """How long a Zygote may take to fork."""
+
+
+class LatencyConfig(Slice, frozen=True):
+    """Optimizations with effects beside speed, each with a switch (docs/performance.md)."""
+
+    favordynmods: Literal["auto", "on", "off"] = "auto"
+    """Cheap moves of processes between cgroups, machine-wide until reboot; auto: where they are needed."""
+    hrtick: Literal["auto", "on", "off"] = "auto"
+    """A tick of 0.5 ms while functions compute and others are called; auto: where the kernel's own is longer."""
+    garbage: Literal["auto", "off"] = "auto"
+    """Garbage of the daemon is collected while few requests run; off: by Python's own rule."""
+
+
+class ZygoteConfig(Slice, frozen=True):
+    """The Zygote tree: which interpreters are kept ready, and how many children of each."""
+
+    enabled: bool = True
+    """False: every sandbox is forked from the bare root Zygote."""
+    max_nodes: int = 64
+    """Most Zygotes."""
+    memory_mb: int = 2048
+    """Of all Zygotes, in MB."""
+    policy: Literal["measured", "sock"] = "measured"
+    """Who is evicted: by what was measured, or SOCK's published heuristic."""
+    max_depth: int = 4
+    """Of the tree, below the root."""
+    max_modules: int = 5000
+    """Most modules that one Zygote imports ahead, and most that one function may report."""
+    learners: int = 2
+    """How many Zygotes are made at a time. With 2 or more, one of them is left for Zygotes that have not failed."""
+    import_deadline_s: float = 30.0
+    """How long a Zygote may import."""
+    canary_deadline_s: float = 2.0
+    """How long the first fork of a new Zygote may take to answer."""
+    spares: int = 4
+    """Most ready children of one Zygote; 0 switches spares off."""
+    least_spares: int = 1
+    """Of those, what each Zygote keeps however rare starts from it are, 1 to 2 MB each; given up while memory is short."""
+    verify: bool = True
+    """Whether a start of a function's own is compared with a fork before a Zygote serves a closure or environment that is not the
+    one it was made from. False: what its imports looked at decides alone."""
+    verifiers: int = 1
+    """Verifications at a time."""
+    verify_deadline_s: float = 60.0
+    """How long each sandbox of a verification may import; beyond, the Zygote does not serve, and it is tried again later."""
+    verify_memory_mb: int = 1024
+    """Memory of each of these sandboxes, at most half of what is free; with less than 128 MB they wait."""
+    verify_again_after: int = 1000
+    """Cold starts from Zygotes with packages after which one that serves is verified again; 0: never."""
+
+
+class PackageConfig(Slice, frozen=True):
+    """The install cache."""
+
+    index_url: str | None = None
+    """The package index; None is uv's default. Credentials are in this URL, or in the netrc of the worker's user."""
+    extra_index_urls: tuple[str, ...] = ()
+    """Indexes that are searched before it, for all functions; the first that has a package is the only one it is taken from."""
+    indexes: dict[str, str] = {}
+    """Indexes that functions may choose in their `sockd.toml`, by name (`packages.index`, `packages.extra_index`)."""
+    default: tuple[str, ...] = ("boto3",)
+    """Packages that functions may import without naming them, as on AWS: resolved once, and added to a function whose code or
+    packages mention them. Empty: none."""
+    preload: list[str] = []
+    """Packages that are installed at start."""
+    resolve_deadline_s: float = 120.0
+    """For resolving a requirements.txt."""
+    install_deadline_s: float = 300.0
+    """For installing one distribution."""
+    parallel_installs: int = 2
+    """Distributions installed at a time."""
+    max_package_mb: int = 1024
+    """Most that one distribution may take on the disk."""
+
+
+class CodeConfig(Slice, frozen=True):
+    """What a deployed archive may be (AWS: 50 MB zipped, 250 MB unzipped)."""
+
+    max_zip_bytes: int = 50 * MB
+    """Of an archive as it is uploaded."""
+    max_code_bytes: int = 250 * MB
+    """Of what it holds."""
+    max_files: int = 20000
+    """In it."""
+    keep_versions: int = 5
+    """Deploys of each function that are remembered, beside those that were published."""
+    max_published: int = 1000
+    """Published versions of one function, and its aliases: each at most so many."""
+    live_versions: int = 64
+    """Published versions of all functions that stay live, with sandboxes of their own, when nobody uses them."""
+
+
+class InitscriptsConfig(Slice, frozen=True):
+    """The initscript engine: one process for the worker, and the compiler of what is deployed for it."""
+
+    enabled: bool = True
+    """False: nothing is prefetched, and a deploy that brings an initscript is refused."""
+    memory_mb: int | None = None
+    """Memory of the engine, all regions included; None is 256 MB and whatever functions reserve of sandbox.memory_mb."""
+    runs: int = 64
+    """Most at a time; a cold start beyond is one without an initscript."""
+    uid: int | None = None
+    """The engine's own; None is the one below sandbox.base_uid, and the compiler's is the one below the engine's."""
+    max_module_kb: int = 1024
+    """Of a WebAssembly module."""
+    compile_deadline_s: float = 60.0
+    """For compiling one."""
+    compile_memory_mb: int = 1024
+    """Of the compiler."""
+    denied: tuple[str, ...] = (
+        *("169.254.169.254", "169.254.170.2", "fd00:ec2::254", "fd00:ec2::23"),
+        *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
+        *("metadata.google.internal", "metadata.goog", "metadata", "instance-data", "instance-data.ec2.internal"),
+        *("metadata.azure.internal", "metadata.azure.com", "metadata.tencentyun.com"),
+    )
+    """Where no initscript connects to, whatever its function allows, as in `initscript.endpoints`: by default the metadata
+    services of clouds. Link-local addresses are always denied, and so is what carries a denied address of IPv4 in one of IPv6."""
+
+
+class TraceConfig(Slice, frozen=True):
+    """What is remembered of single invocations, for `sockd trace`."""
+
+    keep: int = 1000
+    """How many; 0 remembers none."""
+    keep_each: int = 250
+    """Failures, cold starts and slow invocations that are remembered besides: so many of each."""
+    slow_ms: int = 1000
+    """From how long on an invocation is a slow one."""
+
+
+class LogConfig(Slice, frozen=True):
+    """What functions have printed: so much of it is kept."""
+
+    memory_mb: int = 64
+    """Of all functions together, in memory; of one function, 1000 records and 1 MB."""
+    keep_mb: int = 64
+    """On disk, in the state directory, over restarts; 0 keeps none there."""
+
+
+class OtlpConfig(Slice, frozen=True):
+    """Spans for an OpenTelemetry collector, by OTLP over HTTP; needs the extra `otel`.
+
+    The variables OTEL_EXPORTER_OTLP_* of `sockd up` count as well; what is set here wins."""
+
+    endpoint: str = ""
+    """The collector's address, such as http://localhost:4318; empty and no variable: nothing is exported."""
+    sample: float = 1.0
+    """Share of the traces that begin here and are recorded, 0 to 1; of a caller's trace the caller has decided."""
+    queue: int = 2048
+    """Most invocations that wait for being exported; what is over it is lost, and counted."""
+    flush_s: float = 5.0
+    """How long a drain waits for the last ones."""
+
+
+class EventsConfig(Slice, frozen=True):
+    """Asynchronous invocation (AWS's numbers where it has one) and schedules."""
+
+    concurrency: int = 64
+    """Events that run at a time, of all functions; of one function, no more than its own concurrency."""
+    max_payload_bytes: int = 1 * MB
+    """Of one event."""
+    max_events: int = 100_000
+    """That wait or run; beyond, callers get 429."""
+    max_bytes: int = 512 * MB
+    """Of their payloads; beyond, callers get 429."""
+    function_share: float = 0.5
+    """How much of both one function may take: what waits for one does not keep those of others out."""
+    max_dead: int = 100_000
+    """Dead letters that are kept; beyond, the oldest go."""
+    max_dead_bytes: int = 512 * MB
+    """Of their payloads; beyond, the oldest go."""
+    retries: int = 2
+    """After errors of a function, unless its event-invoke-config says otherwise."""
+    retry_delays_s: tuple[float, ...] = (60.0, 120.0)
+    """Before the first retry and the second; the last one holds for all that follow."""
+    max_deaths: int = 3
+    """An event during which so many daemons have died, SIGKILL included, is a dead letter (WorkerDied)."""
+    death_delay_s: float = 10.0
+    """Before a function runs its next event, one at a time, when a daemon has died while it ran some; it doubles each time."""
+    max_death_delay_s: float = 3600.0
+    """The longest that it becomes; a function during whose events no daemon died for twice as long begins anew."""
+    max_age_s: int = 6 * 3600
+    """How long an event is tried, unless its function's event-invoke-config says otherwise."""
+    throttle_delay_s: float = 1.0
+    """Before an event that found no place is tried again; it doubles each time."""
+    max_throttle_delay_s: float = 300.0
+    """The longest that it becomes."""
+    remember_s: float = 300.0
+    """How long the id of an SDK's call is known, so that a retry of it is not a second event."""
+    max_remembered: int = 100_000
+    """Most of those ids."""
+    synchronous: Literal["normal", "full"] = "normal"
+    """normal: what was accepted survives the daemon's death, a power cut may take the last moments; full: survives both."""
+    directories: dict[str, str] = {}
+    """Directories of the host that events may end at as `directory:NAME`; another name is one in the state directory."""
+    max_schedules: int = 1000
+    """Most schedules."""
+    missed: Literal["once", "skip"] = "once"
+    """What becomes of the ticks that a schedule missed while the daemon was down: one is made up for, or none."""
+
+
+class DebugConfig(Slice, frozen=True):
+    """`sockd invoke --debug`: one invocation that waits for a debugger."""
+
+    requirement: str = "debugpy==1.8.22"
+    """What is installed for it, as in a requirements.txt; a function that has debugpy among its packages uses its own."""
+    max_s: float = 3600.0
+    """How long it may take, the debugger's coming included; the function's own deadlines do not hold meanwhile."""
+    memory_mb: int = 128
+    """Of the debugger, beside the function's own."""
+
+
+class LambdaApiConfig(Slice, frozen=True):
+    """AWS's Lambda API on the public port."""
+
+    enabled: bool = True
+    """False: there is no such API."""
+    keys: dict[str, str] = {}
+    """Access key ids and their secrets; with any, every request of this API must be signed, without, it is Invoke only."""
+
+
+class ManagementConfig(Slice, frozen=True):
+    """Who manages the worker besides root: deploys to it, reads its logs, removes functions."""
+
+    group: str = ""
+    """A group of this host whose members do it over sockd.sock as root does; empty: none. SECURITY.md says what that is."""
+    listen: str = ""
+    """Address and port where those with a key do it (`sockd keys`, `sockd login`), a proxy with TLS in front; empty: nowhere."""
+    plain_http: bool = False
+    """Whether `listen` may be another address than loopback, where keys would cross the network in the clear."""
+
+
+class SecretsConfig(Slice, frozen=True):
+    """Environments of functions on the disk."""
+
+    key_file: str | None = None
+    """The key that they are sealed with, made when there is none; None is SOCKD_SECRET_KEY_FILE, else systemd's
+    credential sockd.key, else secret.key in the state directory."""
+
+
+class FunctionUrlsConfig(Slice, frozen=True):
+    """Function URLs, on the public port."""
+
+    enabled: bool = True
+    """False: no request is for a URL, and none can be made."""
+    domain: str = "localhost"
+    """Below it are the URLs' names: <id>.lambda-url.<domain>. Whoever resolves that must be led to this port."""
+
+
+class PageConfig(Slice, frozen=True):
+    """The page at `/`, which shows functions, their invocations and what they print."""
+
+    enabled: bool | None = None
+    """None: where the port listens on loopback. Off loopback it needs `lambda_api.keys`."""
+    ask_for_key: bool = False
+    """Ask the browser for one of `lambda_api.keys` on loopback, too, as behind a proxy; off loopback that is always so."""
+    viewers: int = 32
+    """Open pages that are kept up to date at once; others have to be reloaded."""
+
+
+class Config(Slice, frozen=True):
+    """Everything. `Config.load` is the only place that reads a file."""
+
+    state_dir: str = "/var/lib/sockd"
+    """Where everything is kept that outlives the worker."""
+    http: HttpConfig = HttpConfig()
+    function: FunctionDefaults = FunctionDefaults()
+    sandbox: SandboxConfig = SandboxConfig()
+    latency: LatencyConfig = LatencyConfig()
+    zygote: ZygoteConfig = ZygoteConfig()
+    packages: PackageConfig = PackageConfig()
+    code: CodeConfig = CodeConfig()
+    initscripts: InitscriptsConfig = InitscriptsConfig()
+    traces: TraceConfig = TraceConfig()
+    logs: LogConfig = LogConfig()
+    otlp: OtlpConfig = OtlpConfig()
+    lambda_api: LambdaApiConfig = LambdaApiConfig()
+    management: ManagementConfig = ManagementConfig()
+    secrets: SecretsConfig = SecretsConfig()
+    function_urls: FunctionUrlsConfig = FunctionUrlsConfig()
+    page: PageConfig = PageConfig()
+    debug: DebugConfig = DebugConfig()
+
+    events: EventsConfig = EventsConfig()
+
+    @classmethod
+    def load(cls, path: Path | None, **overrides: str) -> Config:
+        """The configuration in a TOML file (none: the defaults) with the command line's overrides.
+
+        Args:
+            path: the file, or None.
+            overrides: `state_dir` and `listen`, as given to `sockd up`.
+        Raises: BadConfig, naming the key and what it should be."""
+        try:
+            table = toml.loads(path.read_text()) if path else {}
+            _check_texts(table)
+            _move_settings(table)
+            if "state_dir" in overrides:
+                table["state_dir"] = overrides["state_dir"]
+            if "listen" in overrides:
+                table.setdefault("http", {})["listen"] = overrides["listen"]
+            return msgspec.convert(table, cls)
+        except (OSError, UnicodeDecodeError, toml.BadToml, OverflowError, msgspec.ValidationError) as error:
+            raise BadConfig(f"{path or 'configuration'}: {error}") from None
+
+
+def _move_settings(table: dict[str, Any]) -> None:
+    """Take settings of before for what they are now, with a warning; the new name wins."""
+    for section, key in (*MOVED, *REMOVED):
+        settings = table.get(section)
+        if not isinstance(settings, dict) or key not in settings:
+            continue
+        value = settings.pop(key)
+        if (section, key) in REMOVED:
+            _log.warning("%s.%s does nothing any more; take it out of the configuration", section, key)
+            continue
+        now, name = MOVED[section, key]
+        _log.warning("%s.%s is %s.%s now", section, key, now, name)
+        if isinstance(there := table.setdefault(now, {}), dict):
+            there.setdefault(name, value)
+
+
+def _check_texts(value: object, key: str = "") -> None:
+    """Every text of it becomes a path, an address, an argument or a header: none has control characters. Raises: BadConfig."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not name.isprintable():
+                raise BadConfig(f"{key}{name!r:.100}: a name with control characters")
+            _check_texts(inner, f"{key}{name}.")
+    elif isinstance(value, list):
+        for inner in value:
+            _check_texts(inner, key)
+    elif isinstance(value, str) and not value.isprintable():
+        raise BadConfig(f"{key.removesuffix('.')} = {value!r:.100}: text with control characters")

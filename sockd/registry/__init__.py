@@ -1,0 +1,1 @@
+"""The registry: everything that a function is, as records in SQLite."""

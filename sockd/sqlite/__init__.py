@@ -1,0 +1,1 @@
+"""SQLite databases: how one is opened, and the thread that one is used in."""

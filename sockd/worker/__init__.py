@@ -1,0 +1,1 @@
+"""The composition root: builds all rooms, and closes them in order."""

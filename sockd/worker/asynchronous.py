@@ -1,0 +1,99 @@
+"""The asynchronous side of the daemon: events that run later and schedules that make them, over the worker's functions.
+
+Owns both. Built before the doors open; what waits from an earlier life begins to run after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sockd.events.destinations import Directories
+from sockd.events.dispatcher import Functions
+from sockd.events.event_store import EventStore
+from sockd.events.events import Events
+from sockd.events.schedules import Schedules
+from sockd.http.wire.answers import error_body
+from sockd.kernel.wall_clock import WallTimer
+from sockd.observe.metrics import Metrics
+from sockd.plain.errors import NoSuchFunction
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.telemetry import Invocation
+from sockd.worker.worker import Worker
+
+
+class Asynchronous:
+    """`start`, `stop`, then `aclose`."""
+
+    def __init__(
+        self, worker: Worker, invoke: Callable[[InvokeRequest], Awaitable[Invocation]], metrics: Metrics
+    ) -> None:
+        """Raises: BadEventStore, BadConfig."""
+        config, path = worker.config.events, worker.state.path
+        self._worker = worker
+        directories = Directories(path / "destinations", config.directories)
+        store = EventStore.open(path / "events.sqlite", synchronous=config.synchronous)
+        functions = Functions(invoke, self._check, self._places, error_body, worker.functions.incarnation)
+        rows = store.schedules.all()
+        self.events = Events(store, functions, directories, config)
+        self.schedules = Schedules(self.events, rows, self._check)
+        watch(metrics, self.events, self.schedules)
+
+    def start(self) -> None:
+        """Run what is due, from now on."""
+        self.events.start()
+        self.schedules.start(WallTimer)
+
+    def stop(self) -> None:
+        """Begin nothing any more."""
+        self.schedules.stop()
+        self.events.stop()
+
+    async def aclose(self) -> None:
+        """End, when what runs has ended."""
+        await self.schedules.aclose()
+        await self.events.aclose()
+
+    async def forget(self, function: str) -> None:
+        """A function has been removed."""
+        await self.events.forget(function)
+        self.schedules.forget(function)
+
+    async def forget_qualifier(self, function: str, qualifier: str) -> None:
+        """A version of a function, or an alias, has been removed."""
+        await self.events.forget_qualifier(function, qualifier)
+        self.schedules.forget(function, qualifier)
+
+    def status(self) -> dict[str, Any]:
+        """For `/status`."""
+        return {"events": {**self.events.status(), "schedules": len(self.schedules.all())}}
+
+    def _check(self, name: str, qualifier: str) -> None:
+        if qualifier or not self._is_live(name):
+            self._worker.versions.get(name, qualifier)
+
+    def _is_live(self, name: str) -> bool:
+        try:
+            self._worker.functions.admission(name)
+        except NoSuchFunction:
+            return False
+        return True
+
+    def _places(self, name: str) -> int:
+        try:
+            return self._worker.functions.admission(name).concurrency or 1  # 0: to be told so, and try again
+        except NoSuchFunction:
+            return 1  # for finding out whether it is gone or has to be installed again
+
+
+def watch(metrics: Metrics, events: Events, schedules: Schedules) -> None:
+    """Have the numbers of events read at each scrape."""
+    metrics.gauge("events", "Events that are not over, by state.", events.depth, label="state")
+    metrics.gauge("events_oldest_age_seconds", "Age of the oldest event that is not over.", events.oldest_age_s)
+    metrics.counter("schedule_ticks", "Events made by schedules.", lambda: schedules.ticks)
+    metrics.gauge("events_dead", "Dead letters that are kept.", events.dead)
+    metrics.counter("events_accepted", "Events accepted.", lambda: events.accepted)
+    metrics.counter(
+        "event_attempts", "Attempts to run an event, by what became of them.", events.attempts, label="outcome"
+    )
+    metrics.counter("events_ended", "Events that are over, by how they ended.", events.endings, label="ending")

@@ -1,0 +1,470 @@
+"""The daemon: the worker with its doors open, from `sockd up` to SIGTERM.
+
+Owns the worker, the two HTTP servers and the process's signals. SIGTERM and SIGINT drain: no new request, those under way
+end, then everything is taken down, upper layers first. SIGKILL needs nothing: the next start finds the cgroups and the
+lock, and everything else went with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from initscripts.report import AppRead
+from sockd.functions.debugging import Telling
+from sockd.functions.environments import Environments
+from sockd.functions.leased import Outcome
+from sockd.http.access.callers import Callers
+from sockd.http.access.keys import Keys
+from sockd.http.access.managers import Managers, ManagersOnly
+from sockd.http.aws.access import Access
+from sockd.http.aws.door import LambdaApi
+from sockd.http.aws.worker import Details, Told
+from sockd.http.front import Front
+from sockd.http.management import debug as management_debug
+from sockd.http.management import env as management_env
+from sockd.http.management import events as management_events
+from sockd.http.management import keys as management_keys
+from sockd.http.management import schedules as management_schedules
+from sockd.http.management import settings as management_settings
+from sockd.http.management import urls as management_urls
+from sockd.http.management import versions as management_versions
+from sockd.http.management.doors import LIMITS, Management
+from sockd.http.management.keyed import KeyedManagement, check_listen
+from sockd.http.page.access import PageAccess
+from sockd.http.page.page import Page
+from sockd.http.page.sources import WorkerSources
+from sockd.http.run.worker_api import Progress, Tree
+from sockd.http.urls.door import UrlDoor
+from sockd.http.wire.buffers import BufferBudget, buffer_bytes
+from sockd.http.wire.host_check import is_loopback
+from sockd.http.wire.limits import ConnectionLimits
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp, bind_unix, parse_listen, url_of
+from sockd.kernel.port_guard import PortGuard
+from sockd.observe.recent import Lately
+from sockd.observe.trace_spans import describe, summary
+from sockd.observe.traces import TraceKind
+from sockd.plain.config import Config, HttpConfig
+from sockd.plain.errors import Draining, SockdError
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.request_ids import request_id_text
+from sockd.plain.telemetry import Ending, FunctionInfo, Invocation, LogRecord
+from sockd.registry.function_urls import NoSuchUrl
+from sockd.sandbox.lifecycle import State
+from sockd.worker.asynchronous import Asynchronous
+from sockd.worker.import_report import imports
+from sockd.worker.live import live
+from sockd.worker.notify import notify
+from sockd.worker.observations import Observations
+from sockd.worker.state_dir import StateDir
+from sockd.worker.status_views import package_rows, status, tree_snapshot, watch
+from sockd.worker.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+REPORT_DEADLINE_S = 1.0
+"""How long somebody who asks for a trace waits for its initscript's report, which comes after the answer."""
+
+
+class Daemon:
+    """What the doors talk to (`sockd.http.run.worker_api.WorkerApi`)."""
+
+    def __init__(self, worker: Worker, noted: Observations) -> None:
+        """Raises: BadEventStore, BadConfig."""
+        self._worker = worker
+        self._noted = noted
+        self.urls = worker.urls
+        self._started_s = time.time()
+        self.environments = Environments(worker.functions)
+        self.versions = worker.versions
+        self.run_rules = worker.functions.run_rules
+        self.draining = False
+        self.url = ""
+        watch(self._noted.metrics, worker)
+        self.later = Asynchronous(worker, self.invoke, self._noted.metrics)
+        self.events = self.later.events
+
+    async def invoke(self, request: InvokeRequest) -> Invocation:
+        """Run a function once. Raises: SockdError, with `invocation` where a sandbox was reached."""
+        if self.draining:
+            raise Draining("the worker is shutting down")
+        function = await self._worker.functions.called(request)
+        return await self._noted.account(request, function.invoke(request))
+
+    def begin(self, request: InvokeRequest, done: Callable[[Ending], None]) -> Callable[[], object] | None:
+        """As `WorkerApi.begin`."""
+        function = None if self.draining else self._worker.functions.ready(request)
+        return None if function is None else self._noted.begin(request, function, done).cancel
+
+    def is_app(self, name: str) -> bool:
+        return self._worker.functions.is_app(name)
+
+    def call_key(self, name: str) -> bytes | None:
+        return self._worker.functions.call_key(name)
+
+    def incarnation(self, name: str, qualifier: str = "") -> str:
+        return self._worker.functions.incarnation(name, qualifier)
+
+    async def record(self, request: InvokeRequest) -> dict[str, Any]:
+        """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""
+        if self.draining:
+            raise Draining("the worker is shutting down")
+        reads: list[AppRead] = []
+
+        async def run() -> Outcome:
+            outcome, report = await self._worker.functions.record(request)
+            reads.extend(report.reads)
+            return outcome
+
+        invocation = await self._noted.account(request, run())
+        return {
+            "request_id": request_id_text(request.id),
+            "event": msgspec.Raw(request.payload),
+            "answer": msgspec.Raw(invocation.body),
+            "reads": reads,
+        }
+
+    async def debug(self, request: InvokeRequest, port: int, tell: Telling) -> Invocation:
+        """Run a function once, when a debugger has come to the port."""
+        if self.draining:
+            raise Draining("the worker is shutting down")
+        running = self._worker.functions.debug(request, port, tell)
+        return await self._noted.account(request, running, measured=False)
+
+    async def invoke_told(self, request: InvokeRequest) -> Told:
+        """As `invoke`, with what was printed; an error of the function's is in the result."""
+        if self.draining:
+            raise Draining("the worker is shutting down")
+        function = await self._worker.functions.called(request)
+        told: list[tuple[Outcome, int]] = []
+
+        async def run() -> Outcome:
+            outcome = await function.invoke(request)
+            sandbox = outcome.leased.sandbox
+            # Now, as the loop's next step may give the cgroup to another.
+            told.append((outcome, sandbox.cgroup.peak_bytes() if sandbox.state is State.IDLE else 0))
+            return outcome
+
+        error: SockdError | None = None
+        try:
+            await self._noted.account(request, run())
+        except SockdError as failed:
+            if not told:
+                raise
+            error = failed
+        outcome, peak_bytes = told[0]
+        sandbox = outcome.leased.sandbox
+        memory_mb, level = sandbox.limits.memory_bytes >> 20, outcome.json_log_level
+        return Told(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes, level)
+
+    async def deploy(
+        self,
+        name: str,
+        zip_path: Path,
+        *,
+        overrides: dict[str, Any],
+        progress: Progress,
+        initscript: bytes | None = None,
+    ) -> FunctionInfo:
+        """Publish a version and switch to it; how that went stays in the worker's own log."""
+
+        def tell(line: str) -> None:
+            _log.info("deploy of %s: %s", name, line)
+            progress(line)
+
+        try:
+            version = await self._worker.functions.deploy(name, zip_path, overrides, tell, initscript)
+        except SockdError as error:
+            _log.warning("deploy of %s: %s: %s", name, error.error_type, error.message)
+            raise
+        info = version.info()
+        _log.info(
+            "deploy of %s: version %d, packages: %s", name, info.version_number, ", ".join(info.packages) or "none"
+        )
+        return info
+
+    async def deploy_initscript(self, name: str, initscript: bytes, progress: Progress) -> FunctionInfo:
+        """Give a function another initscript."""
+        version = await self._worker.functions.deploy_initscript(name, initscript, progress)
+        return version.info()
+
+    async def remove(self, name: str) -> None:
+        """Forget a function, its logs and its numbers."""
+        removing = self._worker.reserve.removing
+        self.versions.provisioning.forget(name)
+        await removing(lambda: self._worker.functions.remove(name))
+        await removing(lambda: self.later.forget(name))
+        self._noted.forget(name)
+
+    async def delete_version(self, name: str, number: int) -> None:
+        removing = self._worker.reserve.removing
+        await removing(lambda: self.versions.delete(name, number))
+        await removing(lambda: self.later.forget_qualifier(name, str(number)))
+
+    async def delete_alias(self, name: str, alias: str) -> None:
+        removing = self._worker.reserve.removing
+
+        async def delete() -> None:
+            self.versions.delete_alias(name, alias)
+            with contextlib.suppress(NoSuchUrl):
+                self.urls.delete(name, alias)
+
+        await removing(delete)
+        await removing(lambda: self.later.forget_qualifier(name, alias))
+
+    async def configure(self, name: str, changes: dict[str, Any]) -> None:
+        """Change settings of a function, not its code."""
+        await self._worker.functions.configure(name, changes)
+
+    async def check_archive(self, zip_path: Path) -> None:
+        await self._worker.functions.check(zip_path)
+
+    def details(self, name: str, qualifier: str = "") -> Details:
+        return Details.of(self.versions.get(name, qualifier))
+
+    def all_details(self) -> list[Details]:
+        return [Details(version.record, version.config) for version in self._worker.functions.all()]
+
+    def default_concurrency(self) -> int:
+        return self._worker.config.function.concurrency
+
+    def sandboxes_that_fit(self) -> int:
+        return self._worker.budget.total // (self._worker.config.function.memory_mb << 20)
+
+    def functions(self) -> list[FunctionInfo]:
+        return [version.info() for version in self._worker.functions.all()]
+
+    def function(self, name: str) -> FunctionInfo:
+        return self._worker.functions.current(name).info()
+
+    def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
+        self._worker.functions.current(name)
+        return self._noted.logs.tail(name, request_id=request_id, limit=limit)
+
+    async def find_logs(self, name: str, *, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
+        self._worker.functions.current(name)
+        return await self._noted.find_logs(name, request_id, since_s, limit)
+
+    async def follow_logs(self, name: str) -> AsyncIterator[LogRecord]:
+        self._worker.functions.current(name)
+        with self._noted.logs.follow(name) as records:
+            async for record in records:
+                yield record
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "url": self.url,
+            "pid": os.getpid(),
+            "uptime_s": time.time() - self._started_s,
+            "limits": self._limits(),
+            **status(self._worker),
+            **self.later.status(),
+        }
+
+    def _limits(self) -> dict[str, int]:
+        """Of what clients send, in bytes."""
+        config = self._worker.config
+        return {
+            "payload_bytes": config.http.max_payload_bytes,
+            "archive_bytes": config.code.max_zip_bytes,
+            "initscript_bytes": config.initscripts.max_module_kb * 1024,
+        }
+
+    def tree(self) -> Tree:
+        return tree_snapshot(self._worker)
+
+    def packages(self) -> list[dict[str, Any]]:
+        return package_rows(self._worker)
+
+    async def add_packages(self, requirements: str, progress: Progress) -> list[str]:
+        packages = self._worker.packages
+        progress("resolving")
+        closure = await packages.resolve(requirements)
+        await packages.ensure(closure, progress=progress)
+        return sorted(closure.keys)
+
+    def forgive_packages(self, name: str | None) -> list[str]:
+        forgiven = {*self._worker.learner.forgive(name), *self._worker.verifier.forgive(name)}
+        return sorted(forgiven)
+
+    async def remove_package(self, key: str) -> None:
+        await self._worker.packages.remove(key, users=self._worker.functions.users)
+        self._worker.learner.forget(key)
+
+    def traces(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
+        return [summary(trace) for trace in self._noted.traces.last(limit, function, kind)]
+
+    async def trace(self, request_id: str) -> dict[str, Any]:
+        trace = self._noted.traces.get(request_id)
+        if trace.run is not None:
+            await asyncio.wait([trace.run.done], timeout=REPORT_DEADLINE_S)
+        return describe(trace, self._noted.traces.why(trace))
+
+    async def metrics(self) -> bytes:
+        return await self._noted.metrics.page()
+
+    def lately(self, name: str) -> Lately:
+        return self._noted.recent.of(name, time.monotonic_ns())
+
+    def imports(self, name: str) -> dict[str, Any]:
+        return imports(self._worker, name)
+
+    def live(self, limit: int) -> dict[str, Any]:
+        return live(self._worker, self._noted.recent, limit)
+
+
+async def serve(config: Config) -> int:
+    """Run a daemon until SIGTERM, SIGINT, or the end of the farm; returns the exit status.
+
+    Raises: SockdError that says what to do, before anything is served."""
+    stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def stop(status: int) -> None:
+        if not stopped.done():
+            stopped.set_result(status)
+
+    access = Access.of(config.lambda_api, config.http)
+    viewers = PageAccess.of(config)
+    managers = Managers.of(config.management)
+    if config.management.listen:
+        check_listen(config.management)
+    async with AsyncExitStack() as stack:
+        state = StateDir.open(Path(config.state_dir))
+        stack.callback(state.close)
+        worker = await Worker.build(config, state, stack, lambda: stop(1))
+        observations = Observations.open(config, state.path / "logs", worker.live_output)
+        stack.push_async_callback(observations.aclose)
+        worker.functions.failed_inits.note = observations.note_failed_init
+        daemon = Daemon(worker, observations)
+        stack.push_async_callback(daemon.later.aclose)
+        servers = await _open_doors(daemon, access, viewers, managers, config, state, stack, worker.ports)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop, 0)
+        worker.open_engine([server.port for server in (servers[0], *servers[3:])])
+        preloading = asyncio.create_task(worker.preload())
+        worker.latency.serving_begun()
+        daemon.later.start()
+        print(f"sockd is listening on {daemon.url}", flush=True)
+        if worker.latency.told:
+            print(worker.latency.told, flush=True)
+        if config.management.listen:
+            where = url_of(config.management.listen, servers[3].port)
+            print(f"those with a key manage this worker at {where}", flush=True)
+        if open_to_all := open_without_key(config.http):
+            print(f"without a key, whoever reaches this address may use {open_to_all}", flush=True)
+        notify("READY=1")
+        status = await stopped
+        notify("STOPPING=1")
+        preloading.cancel()
+        if status:
+            print("the farm ended by itself; start sockd again", file=sys.stderr)
+        daemon.draining = True
+        daemon.later.stop()
+        worker.functions.debugging.close()
+        await worker.functions.drain(config.http.drain_s)
+        for server in servers:
+            await server.aclose(config.http.drain_s)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # All is taken down. Whoever asks once more, while the loop and the interpreter end, makes no failure of it.
+        signal.signal(number, signal.SIG_IGN)
+    return status
+
+
+def open_without_key(config: HttpConfig) -> str:
+    """What other machines may use of the port without a signature, and how each is closed; empty on loopback."""
+    host, _ = parse_listen(config.listen)
+    doors = [name for name in ("run", "status", "metrics") if getattr(config, name) is True]
+    if is_loopback(host) or not doors:
+        return ""
+    return ", ".join(f"/{name} (http.{name} = false closes it)" for name in doors)
+
+
+def _page(daemon: Daemon, access: PageAccess, callers: Callers, config: Config) -> Page:
+    """The page for people."""
+    later = daemon.later
+    sources = WorkerSources(
+        daemon.versions, daemon.urls, later.events, later.schedules, config, worker_url=lambda: daemon.url
+    )
+    return Page(daemon, sources, access, callers, viewers=config.page.viewers)
+
+
+async def _open_doors(
+    daemon: Daemon,
+    access: Access,
+    viewers: PageAccess | None,
+    managers: Managers,
+    config: Config,
+    state: StateDir,
+    stack: AsyncExitStack,
+    ports: PortGuard,
+) -> list[HttpServer]:
+    """The public port, the same functions over a Unix socket that everybody opens, the management socket that only managers
+    open, and its port for those with a key, if there is one."""
+    limits = ConnectionLimits(connections=config.http.max_connections, stall_s=config.http.stall_s)
+    buffers = BufferBudget(buffer_bytes(config.http))
+    keys = Keys.open(state.path / "keys.json")
+    callers = Callers(config.http, keys, daemon.run_rules)
+    lambda_api = LambdaApi(daemon, access, config, state.path / "tmp", callers) if config.lambda_api.enabled else None
+    url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
+    page = _page(daemon, viewers, callers, config) if viewers is not None else None
+    public = Front(daemon, config.http, lambda_api, url_door, page, callers=callers)
+    front = HttpServer(
+        public,
+        bind_tcp(config.http.listen),
+        limits=limits,
+        keep_alive_s=config.http.keep_alive_s,
+        buffers=buffers,
+    )
+    stack.push_async_callback(front.aclose, 0.0)
+    local = HttpServer(
+        Front(
+            *(daemon, config.http),
+            replays=public.replays,
+            callers=Callers(config.http, keys, daemon.run_rules, managers),
+        ),
+        [bind_unix(state.run_socket, 0o666)],
+        limits=limits,
+        keep_alive_s=config.http.keep_alive_s,
+        buffers=buffers,
+    )
+    stack.push_async_callback(local.aclose, 0.0)
+    more = [
+        *management_debug.routes(daemon, config.http.max_payload_bytes),
+        *management_env.routes(daemon.environments),
+        *management_keys.routes(keys),
+        *management_settings.routes(daemon),
+        *management_versions.routes(daemon),
+        *management_urls.routes(daemon, config),
+        *management_events.routes(daemon.events),
+        *management_schedules.routes(daemon.later.schedules, 2 * config.events.max_payload_bytes),
+    ]
+    app = Management(daemon, config, state.path / "tmp", more).app
+    mode = 0o600 if managers.gid is None else 0o660
+    management = HttpServer(
+        ManagersOnly(app, managers), [bind_unix(state.socket, mode, managers.gid)], limits=LIMITS, buffers=buffers
+    )
+    stack.push_async_callback(management.aclose, 0.0)
+    servers = [front, local, management]
+    if config.management.listen:
+        sockets = bind_tcp(config.management.listen)
+        keyed = HttpServer(KeyedManagement(app, keys), sockets, limits=LIMITS, buffers=buffers)
+        stack.push_async_callback(keyed.aclose, 0.0)
+        ports.hold(keyed.port)
+        servers.append(keyed)
+    ports.hold(front.port)
+    daemon.url = url_of(config.http.listen, front.port)
+    for server in servers:
+        await server.start()
+    return servers

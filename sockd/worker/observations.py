@@ -1,0 +1,235 @@
+"""What is noted of invocations: their numbers, their logs, their traces.
+
+Owns those books; the doors read them through the daemon. What is noted is noted in the same step of the loop in which the
+answer goes out, so whoever has an answer finds its log and its trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+
+from sockd.functions.function import Function
+from sockd.functions.leased import Outcome
+from sockd.functions.serving import Serving
+from sockd.functions.version import Version
+from sockd.observe.failure_log import appended, failure_log
+from sockd.observe.log_store import LogStore
+from sockd.observe.logs import LogBook
+from sockd.observe.metrics import Metrics
+from sockd.observe.otlp.client import SpanExport
+from sockd.observe.recent import Recent
+from sockd.observe.traces import Traces, trace_of_refused
+from sockd.plain.config import MB, Config
+from sockd.plain.errors import SandboxFailed, SockdError
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.request_ids import new_request_id, request_id_text
+from sockd.plain.telemetry import Ending, Invocation, LogRecord, SpanContext, TraceContext
+from sockd.plain.trace_context import amzn_of, traceparent_of
+from sockd.sandbox.exchange import Reply
+from sockd.sandbox.live_output import LiveOutput
+
+_log = logging.getLogger(__name__)
+
+
+class Observations:
+    """`account` is on the way of every request."""
+
+    def __init__(
+        self,
+        config: Config,
+        export: SpanExport | None = None,
+        store: LogStore | None = None,
+        live: LiveOutput | None = None,
+    ) -> None:
+        """Args: export: where spans go; without, a caller's trace context is only passed on. store: where logs go besides
+        memory. live: gives what running requests print."""
+        self.metrics = Metrics()
+        self.logs = LogBook(max_bytes=config.logs.memory_mb * MB, live=live)
+        self.traces = Traces(config.traces)
+        self.recent = Recent()
+        self._export = export
+        self._store = store
+        if export is not None:
+            text = "Invocations for the OpenTelemetry collector, by what became of their spans."
+            self.metrics.counter("otlp_invocations", text, export.counts, label="outcome")
+        if store is not None:
+            self.metrics.counter("lost_logs", "Records that could not be written to [logs].", lambda: store.lost)
+
+    @classmethod
+    def open(cls, config: Config, directory: Path, live: LiveOutput) -> Observations:
+        """With what the configuration asks for. Args: directory: for logs. Raises: BadConfig, OSError."""
+        export = SpanExport.of(config.otlp)
+        store = LogStore(directory, config.logs.keep_mb * MB) if config.logs.keep_mb else None
+        return cls(config, export, store, live)
+
+    async def aclose(self) -> None:
+        """Have everything that is noted where it belongs."""
+        if self._export is not None:
+            await self._export.aclose()
+        if self._store is not None:
+            await self._store.aclose()
+
+    def begin(self, request: InvokeRequest, function: Function, done: Callable[[Ending], None]) -> Serving:
+        """Begin one invocation, and note what there is to note of it before `done` is told."""
+        return function.begin(request, partial(self._ended, request, self._placed(request), done))
+
+    async def account(
+        self, request: InvokeRequest, running: Coroutine[None, None, Outcome], *, measured: bool = True
+    ) -> Invocation:
+        """Wait for one invocation and note what there is to note of it. Raises: SockdError, also the function's own.
+
+        Args: running: not begun yet; measured: False: its log and trace only, as how long it takes says nothing."""
+        span = self._placed(request)
+        try:
+            outcome = await running
+        except SockdError as error:
+            self._refused(request, span, error)
+            raise
+        except OSError as error:
+            raise self._refused(request, span, error) from error
+        if outcome.reply.error is not None:
+            log_failure(request, outcome, outcome.reply.error)
+        told = told_of(outcome)
+        record = self._note(request, outcome, span, measured=measured)
+        if record is not None and self._store is not None:
+            await self._store.append(record)
+        if isinstance(told, BaseException):
+            raise told
+        return told
+
+    def _ended(
+        self,
+        request: InvokeRequest,
+        span: SpanContext | None,
+        done: Callable[[Ending], None],
+        outcome: Outcome | BaseException,
+    ) -> None:
+        if isinstance(outcome, BaseException):
+            done(self._refused(request, span, outcome))
+            return
+        if outcome.reply.error is not None:
+            log_failure(request, outcome, outcome.reply.error)
+        told = told_of(outcome)
+        if self._store is None or not outcome.reply.has_log:
+            # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
+            done(told)
+            self._note(request, outcome, span)
+            return
+        try:
+            record = self._note(request, outcome, span)
+            assert record is not None
+        except Exception as error:  # a bug of ours must not keep the answer
+            done(error)
+            return
+        writing = asyncio.get_running_loop().create_task(self._store.append(record))
+        writing.add_done_callback(lambda written: done(written.exception() or told))
+
+    def _note(
+        self, request: InvokeRequest, outcome: Outcome, span: SpanContext | None, *, measured: bool = True
+    ) -> LogRecord | None:
+        """Note one that reached a sandbox. Returns: its log, if it printed anything."""
+        name, reply, invocation = request.name, outcome.reply, outcome.invocation
+        trace = self.traces.add(request, outcome, span)
+        if self._export is not None and span is not None and span.span_id and trace is not None:
+            self._export.add(trace)
+        took_ns = outcome.answered_ns - request.arrived_ns
+        if measured:
+            self.recent.observe(name, outcome.answered_ns, took_ns, invocation.cold, reply.error is not None)
+        record = self._keep_log(request, outcome) if reply.has_log else None
+        if measured and reply.error is not None:
+            self.metrics.observe_error(name, request.trigger, reply.error)
+        elif measured:
+            self.metrics.observe(name, request.trigger, invocation)
+        return record
+
+    async def find_logs(self, name: str, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
+        """As `WorkerApi.find_logs`."""
+        if self._store is not None:
+            return await self._store.find(name, request_id=request_id, since_s=since_s, limit=limit)
+        return self.logs.tail(name, request_id=request_id, since_s=since_s, limit=limit)
+
+    def note_failed_init(self, version: Version, reply: Reply) -> None:
+        """Keep the log of a sandbox that failed before any request; it has an id of its own, as requests have."""
+        if reply.error is None:
+            return
+        text_id, time_s = request_id_text(new_request_id()), time.time()
+        as_json = bool(version.program.json_log_level)
+        log = appended(reply.log, failure_log(reply.error, text_id, time_s, as_json=as_json))
+        name = version.record.name
+        record = LogRecord(text_id, time_s, log, reply.log_dropped, name, version.number)
+        self.logs.append(name, record)
+        if self._store is not None:
+            self._store.write(record)
+
+    def forget(self, name: str) -> None:
+        """Drop what a removed function has left."""
+        if self._store is not None:
+            self._store.forget(name)
+        self.logs.forget(name)
+        self.metrics.forget(name)
+        self.recent.forget(name)
+
+    def _keep_log(self, request: InvokeRequest, outcome: Outcome) -> LogRecord:
+        """Keep what it printed in memory."""
+        reply, version = outcome.reply, outcome.invocation.version
+        text_id = request_id_text(request.id)
+        record = LogRecord(text_id, time.time(), reply.log, reply.log_dropped, request.name, version)
+        self.logs.append(request.name, record)
+        return record
+
+    def _placed(self, request: InvokeRequest) -> SpanContext | None:
+        """A request's place in its trace, if it is to have one."""
+        return self._place(request) if request.trace is not None or self._export is not None else None
+
+    def _place(self, request: InvokeRequest) -> SpanContext:
+        """A request's place in its trace, which is the caller's or begins here; the function is told of it."""
+        # A trace that begins here has the request's id, so that one leads to the other.
+        caller = request.trace or TraceContext(request.id, b"", None)
+        export, sampled = self._export, caller.sampled
+        if export is not None and sampled is None:
+            sampled = export.samples(caller.trace_id)
+        span_id = os.urandom(8) if export is not None and sampled else b""
+        # Where no span of ours is recorded, the function's own are the caller's children.
+        request.trace = TraceContext(caller.trace_id, span_id or caller.parent_id, sampled, caller.state)
+        told = {"trace": amzn_of(request.trace)}
+        if request.trace.parent_id:
+            told |= {"traceparent": traceparent_of(request.trace), "tracestate": caller.state}
+        request.details = {**(request.details or {}), **told}
+        return SpanContext(caller.trace_id, span_id, caller.parent_id, caller.state)
+
+    def _refused(self, request: InvokeRequest, span: SpanContext | None, error: BaseException) -> BaseException:
+        """Note one for which there was no sandbox. Returns: what to tell of it."""
+        if not isinstance(error, SockdError | OSError):
+            return error  # it was cancelled, or there is a bug of ours
+        self.metrics.observe_error(request.name, request.trigger, error)
+        if span is not None and span.span_id and self._export is not None:
+            error_type = error.error_type if isinstance(error, SockdError) else type(error).__name__
+            self._export.add(trace_of_refused(request, error_type, span))
+        if isinstance(error, SockdError):
+            return error
+        _log.error("%s could not be run", request.name, exc_info=error)
+        failed = SandboxFailed(f"a sandbox could not be made: {error.strerror}")
+        failed.__cause__ = error
+        return failed
+
+
+def log_failure(request: InvokeRequest, outcome: Outcome, error: SockdError) -> None:
+    """Add the error of a request to what it printed."""
+    text_id, as_json = request_id_text(request.id), bool(outcome.json_log_level)
+    reply = outcome.reply
+    reply.log = appended(reply.log, failure_log(error, text_id, time.time(), as_json=as_json))
+
+
+def told_of(outcome: Outcome) -> Invocation | SockdError:
+    """What the doors are told of one that reached a sandbox."""
+    error = outcome.reply.error
+    if error is None:
+        return outcome.invocation
+    error.invocation = outcome.invocation
+    return error

@@ -1,0 +1,64 @@
+"""Space for removing things on a full disk: SQLite writes what it deletes to its log first, and an unlink may follow only then.
+
+Owns a file of the state directory that is given up when a removal finds the disk full, and made again when there is room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from sockd.plain.errors import StorageFull
+
+RESERVE_BYTES = 1 << 20
+"""A function's rows are some KB; its queued events are deleted by the thousand."""
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class SpaceReserve:
+    """`removing` runs a removal; `fill` makes the reserve, if it is not there."""
+
+    def __init__(self, path: Path, size_bytes: int = RESERVE_BYTES) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+        self.is_held = False
+
+    def fill(self) -> None:
+        """Take the space, if the disk has it. Called again and again."""
+        if self.is_held:
+            return
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return
+        try:
+            os.posix_fallocate(fd, 0, self._size_bytes)
+            self.is_held = True
+        except OSError:
+            self._release()
+        finally:
+            os.close(fd)
+
+    async def removing(self, remove: Callable[[], Awaitable[T]]) -> T:
+        """A removal, done once more with the reserve's space when there was none. Args: remove: does all or nothing.
+
+        Raises: StorageFull, as the removal."""
+        try:
+            return await remove()
+        except StorageFull:
+            if not self.is_held:
+                raise
+            _log.warning("the disk is full: its reserve is used to remove something")
+            self._release()
+            return await remove()
+
+    def _release(self) -> None:
+        self.is_held = False
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()

@@ -1,0 +1,170 @@
+"""The worker as people and scrapers see it: plain data, read at the moment of asking.
+
+Owns nothing and changes nothing. No host path, environment or code of a function is in it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from initscripts.client.process import missing
+from sockd import __version__
+from sockd.caches.refusals import Refusal
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.http.run.worker_api import Tree, TreeNode
+from sockd.observe.metrics import Metrics
+from sockd.worker.worker import Worker
+
+MOST_REASONS = 5
+"""Why a Zygote was passed over: so many of the reasons are shown in the tree."""
+
+
+def status(worker: Worker) -> dict[str, Any]:
+    """For `/status` and `sockd status`."""
+    budget = worker.budget
+    return {
+        "version": __version__,
+        "functions": len(worker.functions.all()),
+        "sandboxes": sandbox_counts(worker),
+        "queued": worker.functions.waiting(),
+        "zygotes": len(worker.tree.nodes),
+        "learning": worker.learner.is_learning,
+        "verifying": worker.verifier.pending,
+        "packages": len(worker.packages.snapshot()),
+        "memory": {"total_bytes": budget.total, "reserved_bytes": budget.used},
+        "evictions": worker.handlers.evictions,
+        "caches": cache_counts(worker),
+        "cgroups": {"kind": worker.hierarchies.kind, **_fields(worker.cgroups.snapshot())},
+        "policy": worker.config.zygote.policy,
+        "initscripts": engine_state(worker),
+        "roots": {"made": worker.assembly.kind, "spares": worker.tree.most_spares},
+    }
+
+
+def cache_counts(worker: Worker) -> dict[str, dict[str, int]]:
+    """What the three caches were asked for and had, since the worker started."""
+    handlers, packages = worker.handlers, worker.packages
+    return {
+        "handler": {"hits": handlers.hits, "misses": handlers.misses},
+        "import": dict(vars(worker.learner.hits)),
+        "install": {"hits": packages.hits, "misses": packages.misses},
+    }
+
+
+def engine_state(worker: Worker) -> dict[str, Any]:
+    """The initscript engine."""
+    client = worker.initscripts.client
+    lacking = missing()
+    why = client.why_down
+    if not worker.config.initscripts.enabled:
+        why = "switched off (initscripts.enabled)"
+    elif lacking:
+        why = f"{', '.join(lacking)} not installed"
+    return {
+        "engine": "ready" if client.serving else why,
+        "restarts": max(client.starts - 1, 0),
+        "functions": client.defined,
+        "running": client.running,
+        "memory_bytes": client.memory_bytes(),
+        "runs": dict(client.outcomes),
+        "prefetched_bytes": client.prefetched_bytes,
+    }
+
+
+def sandbox_counts(worker: Worker) -> dict[str, int]:
+    """Sandboxes by state."""
+    spares = sum(len(node.spares) for node in worker.tree.nodes)
+    kept = worker.versions.provisioning.available()
+    return {"busy": worker.functions.running(), **worker.handlers.counts(), "spare": spares, "provisioned": kept}
+
+
+def tree_snapshot(worker: Worker) -> Tree:
+    """The Zygote tree as it is now, and the packages that it may not import."""
+    nodes = worker.tree.nodes
+    now_s = time.monotonic()
+    children: dict[str | None, list[ZygoteNode]] = {}
+    for node in nodes:
+        children.setdefault(node.parent.id if node.parent else None, []).append(node)
+
+    def show(node: ZygoteNode) -> TreeNode:
+        inherited = node.parent.packages if node.parent else frozenset()
+        return {
+            "packages": sorted(requirement(worker, key) for key in node.packages - inherited),
+            "modules": len(node.modules),
+            "unique_memory_bytes": node.unique_bytes,
+            "shared_memory_bytes": node.shared_bytes,
+            "rate": node.rate.at(now_s),
+            "spares": len(node.spares),
+            "starts": node.hits,
+            "saved_s": node.seconds_saved,
+            "passed_over": node.refusals()[:MOST_REASONS],
+            "children": [show(child) for child in children.get(node.id, [])],
+        }
+
+    roots = children.get(None, [])
+    refused = [
+        {"package": requirement(worker, entry.key), "reason": entry.reason, **_refusal(entry)}
+        for entry in worker.learner.refused.list()
+    ]
+    return {"root": show(roots[0]) if roots else None, "refused": refused}
+
+
+def package_rows(worker: Worker) -> list[dict[str, Any]]:
+    """The install cache, a row per distribution; with `differs`: Zygotes in which it is not as in a start of a function's own."""
+    differing: dict[str, list[dict[str, Any]]] = {}
+    for pair in worker.verifier.refused():
+        shown = {"reason": pair.refusal.reason, **_refusal(pair.refusal)}
+        differing.setdefault(pair.owner or min(pair.packages), []).append(shown)
+    refused = {entry.key: entry for entry in worker.learner.refused.list()}
+    return [
+        {
+            "key": package.key,
+            "name": package.name,
+            "version": package.version,
+            "size_bytes": package.size_bytes,
+            "functions": list(package.used_by),
+            **({"reason": entry.reason, **_refusal(entry)} if (entry := refused.get(package.key)) else {}),
+            **({"differs": found} if (found := differing.get(package.key)) else {}),
+        }
+        for package in worker.packages.snapshot(worker.functions.users)
+    ]
+
+
+def _refusal(entry: Refusal) -> dict[str, Any]:
+    """Where a distribution failed, and in how many seconds it may be tried again."""
+    return {"zygote": entry.node, "tries": entry.tries, "retry_in_s": max(entry.retry_s - time.time(), 0.0)}
+
+
+def requirement(worker: Worker, key: str) -> str:
+    """A distribution's key as `name==version`."""
+    try:
+        package = worker.packages.metadata(key)
+    except KeyError:  # removed from the store while a Zygote still has it
+        return key
+    return f"{package.name}=={package.version}"
+
+
+def watch(metrics: Metrics, worker: Worker) -> None:
+    """Have the worker's gauges and counters read at each scrape."""
+    budget, pool = worker.budget, worker.cgroups
+    metrics.gauge("sandboxes", "Sandboxes by state.", lambda: sandbox_counts(worker), label="state")
+    metrics.gauge("queued_requests", "Requests waiting for their function's concurrency.", worker.functions.waiting)
+    metrics.gauge("zygotes", "Zygotes in the tree, the root among them.", lambda: len(worker.tree.nodes))
+    metrics.gauge("memory_reserved_bytes", "Memory given to sandboxes.", lambda: budget.used)
+    metrics.gauge("memory_total_bytes", "Memory that may be given to sandboxes.", lambda: budget.total)
+    verifier = worker.verifier
+    words = "Comparisons of forks with starts of functions' own, by what came of them."
+    metrics.counter("zygote_verifications", words, lambda: verifier.outcomes, label="outcome")
+    metrics.counter("zygote_verification_cpu_seconds", "CPU time of their sandboxes.", lambda: verifier.cpu_s)
+    metrics.gauge("zygote_verifications_pending", "That wait or are under way.", lambda: verifier.pending)
+    metrics.counter("handler_cache_evictions", "Idle sandboxes evicted.", lambda: worker.handlers.evictions)
+    engine = worker.initscripts.client
+    metrics.counter("initscript_runs", "Runs by how they ended.", lambda: engine.outcomes, label="outcome")
+    metrics.counter("initscript_prefetched_bytes", "Bytes fetched by initscripts.", lambda: engine.prefetched_bytes)
+    metrics.counter("initscript_engine_starts", "Starts of the initscript engine.", lambda: engine.starts)
+    metrics.counter("cgroup_pool_misses", "Cgroups made on the critical path.", lambda: pool.snapshot().missed)
+
+
+def _fields(snapshot: object) -> dict[str, Any]:
+    return {name: getattr(snapshot, name) for name in snapshot.__slots__}  # type: ignore[attr-defined]

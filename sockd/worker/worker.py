@@ -1,0 +1,371 @@
+"""The worker: the house from the state directory up to the functions, built in order and taken down in reverse.
+
+Owns every part below HTTP, in one AsyncExitStack, lower layers first. `Daemon` puts the doors in front of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import compileall
+import contextlib
+import fcntl
+import logging
+import os
+import resource
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+import initscripts
+import storage_lib
+from initscripts.client import process as engine
+from initscripts.client.client import EngineClient
+from initscripts.client.keeper import EngineSettings
+from initscripts.limits import EngineLimits
+from sockd.caches.handler_cache import HandlerCache
+from sockd.caches.import_learner import ImportLearner
+from sockd.caches.install_cache import InstallCache
+from sockd.caches.soundness import ImportView
+from sockd.caches.verifier import Verifier
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
+from sockd.code.code_store import CodeStore
+from sockd.code.function_config import ENDPOINT
+from sockd.functions.function import Caches
+from sockd.functions.functions import Functions
+from sockd.functions.initscript_store import InitscriptStore
+from sockd.functions.initscripts import Initscripts
+from sockd.functions.provisioning import Provisioning
+from sockd.functions.versions import Versions
+from sockd.images.ahead import Ahead
+from sockd.images.assembly import Assembly, open_assembly
+from sockd.images.base import Base, Bind, interpreter, plan, software
+from sockd.images.program import Limits
+from sockd.kernel import mounts, oom_score, syscalls
+from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from sockd.kernel.port_guard import PortGuard
+from sockd.kernel.socket_counts import SocketCounts
+from sockd.latency import favordynmods
+from sockd.latency.latency import Latency
+from sockd.plain.config import MB, Config, ZygoteConfig
+from sockd.plain.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
+from sockd.registry.function_urls import FunctionUrls
+from sockd.registry.registry import Registry
+from sockd.registry.secrets import Vault, key_path
+from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.sandbox.farm import Farm, farm_path
+from sockd.sandbox.live_output import LiveOutput
+from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
+from sockd.sandbox.parts import Parts
+from sockd.sandbox.sandbox_pipes import SandboxPipes
+from sockd.sandbox.socket_guards import function_accounts, guard_sockets
+from sockd.worker.space_reserve import SpaceReserve
+from sockd.worker.state_dir import StateDir
+
+REGISTRY = "registry.sqlite"
+KILL_DEADLINE_S = 10.0
+HOUSEKEEPING_S = 5.0
+CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
+PRESSURE = 0.05
+"""Below this free share of the memory budget no spares are kept."""
+
+FDS_OF_SANDBOX = 8
+"""What an idle sandbox holds of the daemon's (measured, on cgroup v1 and v2 together)."""
+FDS_OF_THE_REST = 256
+FDS_AT_ONCE = 1 << 14
+"""As many as a thousand idle sandboxes and all of `http.max_connections` hold: 128 KB of the kernel's memory."""
+
+ENGINE_MEMORY_BYTES = 256 * MB
+"""What the initscript engine needs for itself, regions and linear memories not counted: those are in the budget."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Worker:
+    """The parts. Made by `build`; the stack that it was built on takes it down."""
+
+    config: Config
+    state: StateDir
+    hierarchies: Hierarchies
+    cgroups: CgroupPool
+    budget: MemoryBudget
+    assembly: Assembly
+    packages: InstallCache
+    tree: ZygoteTree
+    learner: ImportLearner
+    verifier: Verifier
+    handlers: HandlerCache
+    functions: Functions
+    versions: Versions
+    initscripts: Initscripts
+    urls: FunctionUrls
+    ports: PortGuard
+    sockets: SocketCounts
+    live_output: LiveOutput
+    latency: Latency
+    reserve: SpaceReserve
+    _timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def build(cls, config: Config, state: StateDir, stack: AsyncExitStack, on_end: Callable[[], None]) -> Worker:
+        """Build everything on `stack`.
+
+        Args:
+            state: locked; on_end: called once if the farm ends by itself, after which nothing here works.
+        Raises: SockdError that says what to do, OSError."""
+        raise_open_files()
+        take_short_slices()
+        forbid_core_dumps()
+        protect_from_oom()
+        syscalls.close_on_exec_from(3)  # uvloop's children inherit what is not (measured, whatever close_fds says)
+        mounts.enter_private_namespace()
+        hierarchies = Hierarchies.detect()
+        latency = Latency.open(config.latency, hierarchies)
+        stack.callback(latency.close)
+        groups, cgroups = await _cgroups(config, state, hierarchies, stack)
+        packages = InstallCache(config.packages, state.packages, state.path / "tmp")
+        stack.push_async_callback(packages.aclose)
+        await packages.recover()
+        compile_ours()
+        base = Base.build(farm_path(state.path), plan(state.packages))
+        stack.callback(base.close)
+        budget = MemoryBudget(budget_bytes(config))
+        farm = await Farm.start(base, cgroups.take(), on_end)
+        stack.push_async_callback(farm.close)
+        usual = spare_limits(config)
+        assembly = open_assembly(config.sandbox.roots, base, farm.procfs, state.path / "roots", usual)
+        stack.callback(assembly.close)
+        if assembly.reason:
+            _log.warning("roots are made early, so there are no spares (see `sockd doctor`): %s", assembly.reason)
+        http, spawn_deadline_s = config.http, config.sandbox.spawn_deadline_s
+        ends = Ahead(SandboxPipes.open, SandboxPipes.close)
+        stack.callback(ends.close)
+        answer_bytes, grace_s = http.max_payload_bytes, http.stop_grace_s
+        pools = assembly, cgroups, budget, farm.release
+        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take)
+        zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
+        tree = ZygoteTree(zygotes, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=usual)
+        stack.callback(tree.close)
+        tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
+        await tree.open()
+        await try_sandbox(tree)
+        learner = ImportLearner(zygotes, tree, state.path / "learned.json", packages.provided)
+        stack.push_async_callback(learner.aclose)
+        affordable = affordable_idle(config.sandbox.idle_limit)
+        handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
+        stack.callback(handlers.close)
+        budget.make_room = partial(make_room, budget, tree, handlers)
+        verifier = _verifier(zygotes, tree, learner, handlers)
+        stack.push_async_callback(verifier.aclose)
+        scripts = _initscripts(config, state, cgroups, budget, stack)
+        limits = http.max_payload_bytes, http.max_streamed_bytes
+        guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
+        caches = Caches(handlers, tree, learner, budget, verifier, scripts, *limits, latency, *guards)
+        functions, versions = _functions(config, state, packages, caches, stack)
+        urls = FunctionUrls.open(state.path / REGISTRY)
+        stack.callback(urls.close)
+        worker = cls(
+            *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, learner, verifier, handlers),
+            *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
+            SpaceReserve(state.path / "reserve"),
+        )
+        worker._keep_house()
+        stack.callback(worker._stop_keeping_house)
+        return worker
+
+    def open_engine(self, ports: Sequence[int]) -> None:
+        """Let the initscript engine start when it is needed. Args: ports: the daemon's own, which no script may reach."""
+        settings = self.config.initscripts
+        limits = EngineLimits(runs=settings.runs, denied_ports=list(ports), denied_endpoints=list(settings.denied))
+        self.initscripts.client.open(limits)
+
+    async def preload(self) -> None:
+        """Install the packages that the configuration names; a failure is logged, and nothing else."""
+        try:
+            await self.packages.preload(self.config.packages.preload, progress=_log.info)
+        except PackagesFailed as error:
+            _log.warning("packages.preload: %s", error.message)
+
+    def _keep_house(self) -> None:
+        """Every few seconds, drop or make spares, and forget ports that are free again."""
+        self.sockets.forget_ports(time.monotonic())
+        self.tree.adjust_spares()
+        self.tree.measure_root()
+        self.reserve.fill()
+        self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
+
+    def _stop_keeping_house(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+async def _cgroups(
+    config: Config, state: StateDir, hierarchies: Hierarchies, stack: AsyncExitStack
+) -> tuple[CgroupTree, CgroupPool]:
+    """Our part of the cgroup tree, emptied of what a dead daemon left in it, and the pool."""
+    leftovers = CgroupTree(hierarchies, f"sockd-{state.id}")
+    leftovers.destroy_all(KILL_DEADLINE_S)
+    tree = CgroupTree.create(hierarchies, f"sockd-{state.id}")
+    stack.callback(tree.destroy_all, KILL_DEADLINE_S)
+    stack.callback(tree.close)
+    guard_sockets(tree, config.sandbox)
+    cgroups = CgroupPool(tree, config.sandbox.cgroup_pool, quick_moves=favordynmods.is_shown())
+    await cgroups.start()
+    stack.push_async_callback(cgroups.aclose)
+    return tree, cgroups
+
+
+def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, handlers: HandlerCache) -> Verifier:
+    """Verification for a tree's nodes, the future ones."""
+
+    def refused(node: ZygoteNode, view: ImportView, has_served: bool) -> None:
+        if has_served:
+            handlers.drop_children(node.zygote)
+        if not view.variables:
+            learner.differs(node.packages, view.closure)
+
+    verifier = Verifier(
+        config, tree, learner.profile.order_of, is_learning=lambda: learner.is_learning, on_refused=refused
+    )
+    tree.unverified = verifier.unverified
+    return verifier
+
+
+def _functions(
+    config: Config, state: StateDir, packages: InstallCache, caches: Caches, stack: AsyncExitStack
+) -> tuple[Functions, Versions]:
+    code = CodeStore(state.path / "code", state.path / "tmp", config.code)
+    code.recover()
+    vault = Vault.at(key_path(config.secrets, state.path))
+    registry = Registry.open(state.path / REGISTRY, vault, keep_versions=config.code.keep_versions)
+    functions = Functions(config, registry, code, packages, caches)
+    stack.callback(functions.close)
+    functions.load()
+    provisioning = Provisioning(registry, functions, caches.budget)
+    stack.callback(provisioning.close)
+    provisioning.load()
+    return functions, Versions(registry, functions, provisioning, config.code)
+
+
+def compile_ours() -> None:
+    """Write the bytecode of our packages that are imported where nothing can be written: sandboxes and the engine would
+    compile them at each start. As far as it goes: where we may not write, an installer has done it."""
+    for package in (initscripts, storage_lib):
+        compileall.compile_dir(os.path.dirname(str(package.__file__)), quiet=2)
+
+
+def _initscripts(
+    config: Config, state: StateDir, cgroups: CgroupPool, budget: MemoryBudget, stack: AsyncExitStack
+) -> Initscripts:
+    """The store of initscripts and the client of their engine, which stand on a tree of their own. Nothing is started."""
+    settings = config.initscripts
+    if wrong := [entry for entry in settings.denied if not ENDPOINT.fullmatch(entry)]:
+        raise BadConfig(f"initscripts.denied: {wrong[0][:80]!r} is not host, host:port, *.suffix or a network")
+    root = state.path / "engine"
+    places = engine.software()
+    if settings.enabled and not engine.missing():
+        binds = [Bind(source, target) for source, target in places]
+        stack.callback(Base.build(root, (*software(), *binds)).close)
+    ground = engine.Ground(root, interpreter(), engine.import_paths(places), cgroups.take, cgroups.give_back)
+    uid = settings.uid if settings.uid is not None else config.sandbox.base_uid - 1
+    memory_bytes = settings.memory_mb * MB if settings.memory_mb is not None else ENGINE_MEMORY_BYTES + budget.total
+    engine_settings = EngineSettings(uid, memory_bytes, memory_bytes, settings.runs)
+    store = InitscriptStore(state.path / "initscripts", state.path / "tmp", ground, settings, compiler_uid=uid - 1)
+    store.recover()
+    runs_budget = MemoryBudget(max(memory_bytes - ENGINE_MEMORY_BYTES, 0))
+    scripts = Initscripts(settings, EngineClient(ground, engine_settings), store, budget, runs_budget)
+    stack.push_async_callback(scripts.close)
+    return scripts
+
+
+async def try_sandbox(tree: ZygoteTree) -> None:
+    """Make one, so that a host that refuses them is known before anything is served. Raises: SandboxFailed."""
+    try:
+        (await tree.fork_spare(tree.root.zygote)).destroy()
+    except NoCapacity:
+        return  # it would have been a spare; functions bring memory of their own
+    except (SandboxFailed, OSError, TimeoutError) as error:
+        raise SandboxFailed(f"this host does not let us make a sandbox; run `sockd doctor` ({error})") from error
+
+
+def make_room(budget: MemoryBudget, tree: ZygoteTree, handlers: HandlerCache, need_bytes: int) -> None:
+    """POLICY: spares go first where they are enough, as a new one takes milliseconds; else idle sandboxes, and then spares."""
+    missing = need_bytes - budget.free
+    if tree.spare_bytes() < missing:
+        missing = handlers.make_room(need_bytes)
+    tree.make_room(missing)
+
+
+def budget_bytes(config: Config) -> int:
+    """The memory that sandboxes may use together."""
+    configured = config.sandbox.memory_mb
+    return configured * MB if configured is not None else host_memory_bytes() * 3 // 4
+
+
+def spare_limits(config: Config) -> Limits:
+    """What a spare is held to until it is a function; its /tmp has the default size, so that it mostly fits."""
+    function = config.function
+    return Limits(
+        memory_bytes=SPARE_MEMORY_BYTES,
+        pids=function.pids,
+        cpus=function.cpus,
+        tmp_bytes=function.tmp_mb * MB,
+        tmp_inodes=function.tmp_inodes,
+        network=function.network,
+        sockets=function.sockets,
+    )
+
+
+def take_short_slices() -> None:
+    """Every request passes through this thread, mostly for less than 0.1 ms: it should not wait until somebody who computes
+    has had 3 to 4 ms. It gets no more of the processor for it."""
+    with contextlib.suppress(OSError):  # a kernel, or whoever confines us, that does not have it
+        syscalls.set_time_slice(syscalls.SHORTEST_SLICE_NS)
+
+
+def affordable_idle(idle_limit: int) -> int:
+    """As many idle sandboxes as our descriptors are enough for. The doors and what is starting need some, too: without
+    them nobody could even be told to evict."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    affordable = max(1, (soft - max(soft // 5, FDS_OF_THE_REST)) // FDS_OF_SANDBOX)
+    if affordable < idle_limit:
+        _log.warning("%d open files are enough for %d idle sandboxes, not for %d", soft, affordable, idle_limit)
+    return min(idle_limit, affordable)
+
+
+def forbid_core_dumps() -> None:
+    """Ours would hold events and environments. 1, not 0: a core pattern with a pipe takes no notice of 0 (core(5)). But a hard
+    limit of 0 only CAP_SYS_RESOURCE raises, and without a pipe it does as well."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    except ValueError:
+        pattern = CORE_PATTERN.read_text().strip()
+        if pattern.startswith("|"):
+            _log.warning(
+                "the core limit is 0 and cannot be raised (CAP_SYS_RESOURCE), so each crash of a function starts %s: "
+                "`sysctl -w kernel.core_pattern=core`, or start sockd with a hard limit of 1 (`ulimit -Hc 1`)",
+                pattern[1:].split()[0],
+            )
+
+
+def protect_from_oom() -> None:
+    """All functions end with this process: of a host that runs out of memory it should be the last to go."""
+    if not oom_score.protect_ourselves():
+        _log.warning("oom_score_adj cannot be lowered (CAP_SYS_RESOURCE): the OOM killer may take the daemon")
+
+
+def raise_open_files() -> None:
+    """Each idle sandbox holds several descriptors: take all that the hard limit gives, and room for many of them now.
+
+    The kernel's table grows when a number is larger than all before, and waits for the other processors then
+    (expand_fdtable: synchronize_rcu), since we have threads: 10 ms and more, at the 257th connection of a crowd, the 513th ..."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with open(os.devnull) as any_file:
+        os.close(fcntl.fcntl(any_file, fcntl.F_DUPFD_CLOEXEC, min(hard, FDS_AT_ONCE) - 1))

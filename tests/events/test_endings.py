@@ -1,0 +1,158 @@
+"""What is left of an event that is over: a record at its destination, or a dead letter."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import msgspec
+import pytest
+
+from sockd.events.event_configs import EventInvokeConfig
+from sockd.plain import errors
+from tests.events.house import House, all_over, fails, raised, settled
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_record_goes_to_a_directory(house: House) -> None:
+    house.functions.do |= {"good": lambda payload: b'{"answer": 42}', "bad": fails(raised)}
+    async with house.open() as events:
+        for name in ("good", "bad"):
+            config = EventInvokeConfig(
+                function=name, max_retries=1, on_success="directory:done", on_failure="directory:failed"
+            )
+            await events.put_event_config(config)
+        good = await events.accept("good", "", b'{"a": 1}', source="aws")
+        bad = await events.accept("bad", "", b"not JSON", source="aws")
+        await all_over(events, house.clock)
+        record = house.record("done", good)
+        assert record.pop("timestamp") == "2023-11-14T22:13:20.000Z"
+        arn = "arn:aws:lambda:local:000000000000:function:"
+        assert record == {
+            "version": "1.0",
+            "requestContext": {
+                "requestId": good,
+                "functionArn": f"{arn}good:$LATEST",
+                "condition": "Success",
+                "approximateInvokeCount": 1,
+            },
+            "requestPayload": {"a": 1},
+            "responseContext": {"statusCode": 200, "executedVersion": "7"},
+            "responsePayload": {"answer": 42},
+        }
+        record = house.record("failed", bad)
+        assert record["requestContext"]["condition"] == "RetriesExhausted"
+        assert record["requestContext"]["approximateInvokeCount"] == 2
+        assert record["requestPayload"] == "not JSON"
+        assert record["responseContext"]["functionError"] == "Unhandled"
+        assert record["responsePayload"]["errorMessage"] == "no good"
+        assert events.dead() == 0
+        assert sorted(path.name for path in (house.path / "directories" / "done").iterdir()) == [f"{good}.json"]
+        for directory in (house.path / "directories", house.path / "directories" / "done"):
+            assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+async def test_a_record_is_the_event_of_another_function(house: House) -> None:
+    house.functions.do |= {"f": lambda payload: b'"made"', "next": lambda payload: b"1"}
+    async with house.open() as events:
+        arn = "arn:aws:lambda:eu-central-1:123456789012:function:next"
+        await events.put_event_config(EventInvokeConfig(function="f", on_success=arn))
+        await events.accept("f", "", b'{"a": 1}', source="aws")
+        await all_over(events, house.clock)
+        name, payload, _ = house.functions.ran[1]
+        assert name == "next"
+        assert json.loads(payload)["responsePayload"] == "made"
+
+
+async def test_functions_that_feed_each_other_are_stopped(house: House) -> None:
+    house.functions.do["f"] = house.functions.do["g"] = lambda payload: b"1"
+    async with house.open() as events:
+        await events.put_event_config(EventInvokeConfig(function="f", on_success="g"))
+        await events.put_event_config(EventInvokeConfig(function="g", on_success="f"))
+        await events.accept("f", "", b"{}", source="aws")
+        await all_over(events, house.clock)
+        assert len(house.functions.ran) == 17
+        (letter,) = await events.dead_letters.last(None, 10)
+        assert "DeliveryFailed" in letter["reason"]
+
+
+@pytest.mark.parametrize("destination", ["f", "f:1", "arn:aws:lambda:eu-central-1:123456789012:function:f"])
+@pytest.mark.parametrize("side", ["on_success", "on_failure"])
+async def test_a_function_is_no_destination_of_its_own(house: House, side: str, destination: str) -> None:
+    house.functions.do["f"] = lambda payload: b"1"
+    async with house.open() as events:
+        with pytest.raises(errors.BadRequest, match="is the function itself"):
+            await events.put_event_config(
+                msgspec.structs.replace(EventInvokeConfig(function="f"), **{side: destination})
+            )
+        assert events.event_configs("f") == []
+
+
+@pytest.mark.parametrize("destination", ["file:///etc/cron.d", "directory:../x", "arn:aws:sqs:eu:1:q", "no such"])
+async def test_other_destinations_are_refused(house: House, destination: str) -> None:
+    house.functions.do["f"] = lambda payload: b"1"
+    async with house.open() as events:
+        with pytest.raises(errors.BadRequest):
+            await events.put_event_config(EventInvokeConfig(function="f", on_success=destination))
+
+
+async def test_a_destination_that_is_not_there_is_refused(house: House) -> None:
+    house.functions.do["f"] = lambda payload: b"1"
+    wanted = EventInvokeConfig(function="f")
+    async with house.open() as events:
+        for side in ("on_success", "on_failure"):
+            with pytest.raises(errors.BadRequest, match="'nobody' is not there: no function 'nobody'; deploy the"):
+                await events.put_event_config(msgspec.structs.replace(wanted, **{side: "nobody"}))
+            with pytest.raises(errors.BadRequest, match="no directory of this host"):
+                await events.put_event_config(msgspec.structs.replace(wanted, **{side: "directory:missing"}))
+        assert events.event_configs("f") == []
+
+
+async def test_a_destination_that_is_gone_makes_a_dead_letter(house: House) -> None:
+    house.functions.do["f"] = house.functions.do["gone"] = lambda payload: b"1"
+    async with house.open() as events:
+        await events.put_event_config(EventInvokeConfig(function="f", on_success="gone"))
+        del house.functions.do["gone"]
+        event_id = await events.accept("f", "", b'{"a": 1}', source="aws")
+        await all_over(events, house.clock)
+        letter = await events.dead_letters.show(event_id)
+        assert letter["reason"].startswith("DeliveryFailed: gone: no function")
+        assert json.loads(bytes(letter["payload"])) == {"a": 1}
+
+
+async def test_a_dead_letter_can_be_tried_again_or_deleted(house: House) -> None:
+    house.functions.do["f"] = fails(lambda: errors.InvalidEvent("not JSON"), 3)
+    async with house.open() as events:
+        first, second, third = [await events.accept("f", "", b"x", source="aws") for _ in range(3)]
+        await all_over(events, house.clock)
+        assert len(house.functions.ran) == 3  # what cannot be right is not retried
+        assert events.dead() == 3
+        assert await events.dead_letters.retry(None, first) == 1
+        await all_over(events, house.clock)
+        assert await events.dead_letters.discard(None, second) == 1
+        assert [letter["id"] for letter in await events.dead_letters.last("f", 10)] == [third]
+        for unknown in (first, "nonsense"):
+            with pytest.raises(errors.SockdError, match="no dead letter"):
+                await events.dead_letters.retry(None, unknown)
+        assert await events.dead_letters.retry("f", None) == 1
+        assert await events.dead_letters.discard("other", None) == 0
+
+
+async def test_a_removed_function_leaves_dead_letters(house: House) -> None:
+    house.functions.do |= {"f": fails(raised), "g": fails(raised)}
+    async with house.open() as events:
+        await events.put_event_config(EventInvokeConfig(function="f", max_retries=1))
+        for _ in range(3):
+            await events.accept("f", "", b"{}", source="aws")
+        await events.accept("g", "", b"{}", source="aws")
+        await settled(events)
+        del house.functions.do["f"], house.functions.do["g"]
+        await events.forget("f")
+        assert {letter["reason"] for letter in await events.dead_letters.last("f", 10)} == {"FunctionRemoved"}
+        assert (events.dead(), events.depth()["waiting"], events.event_configs("f")) == (3, 1, [])
+        with pytest.raises(errors.NoSuchFunction):
+            await events.accept("f", "", b"{}", source="aws")
+        await all_over(events, house.clock)  # the daemon was killed before it could tell of g
+        (letter,) = await events.dead_letters.last("g", 10)
+        assert letter["error_type"] == "ResourceNotFoundException"

@@ -1,0 +1,48 @@
+"""A sandbox that answers when it is told to, for tests of who leases it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sockd.images.program import Program
+from sockd.sandbox.exchange import Call, Reply
+from sockd.sandbox.lifecycle import State
+
+
+class FakeSandbox:
+    """IDLE from the start; what it is asked is answered by calling `done`."""
+
+    id, init_started_ns, init_ns = "sandbox-1", 0, 0
+    state = State.IDLE
+    reserved_bytes = 0
+
+    def __init__(self, program: Program | None = None) -> None:
+        self.program = program
+        self.done: Callable[[Reply], None] | None = None
+        self.on_death: Callable[[FakeSandbox], None] = lambda sandbox: None
+        self.fails = False
+        self.cannot_end: OSError | None = None
+
+    def ask(
+        self,
+        call: Call | None,
+        done: Callable[[Reply], None],
+        open_sink: object,
+        *,
+        compose: object,
+        request_id: object,
+    ) -> None:
+        if self.fails:
+            raise OSError("no cgroup")
+        self.done = done
+
+    def abandon(self) -> None:
+        if self.cannot_end is not None:
+            raise self.cannot_end
+        self.state = State.DEAD
+        self.on_death(self)
+
+    async def unpause(self) -> None:
+        self.state = State.IDLE
+
+    destroy = abandon

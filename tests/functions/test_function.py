@@ -1,0 +1,181 @@
+"""A function: what a request has used is put back before the next one looks for it; once, and whatever else fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sockd.caches.distribution import Closure
+from sockd.caches.handler_cache import HandlerCache
+from sockd.code.function_config import FunctionConfig
+from sockd.functions.allowance import Allowance
+from sockd.functions.function import Caches, Function
+from sockd.functions.leased import Outcome
+from sockd.functions.version import Version, limits_of
+from sockd.images.program import Program
+from sockd.latency.latency import Latency
+from sockd.plain.config import SandboxConfig
+from sockd.plain.errors import NoCapacity
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.registry.registry import FunctionRecord
+from sockd.sandbox.exchange import Reply
+from sockd.sandbox.lifecycle import State
+from sockd.sandbox.memory_budget import MemoryBudget
+from tests.functions.fake_sandbox import FakeSandbox
+
+pytestmark = pytest.mark.anyio
+
+Told = list[Outcome | BaseException]
+
+
+class FakeTree:
+    """Nothing can be forked from it."""
+
+    most_spares = 0
+
+    async def start(self, *_: object) -> None:
+        raise NoCapacity("no memory left")
+
+
+class House:
+    """A function with two idle sandboxes, and what it is served from."""
+
+    def __init__(self, **settings: Any) -> None:
+        config = FunctionConfig(**settings)
+        program = Program(Path("/code"), b"", limits_of(config), init_timeout_s=1, timeout_s=1, log_bytes=0)
+        record = FunctionRecord("f", 1, "0" * 64, 0, "f:f", config.to_json(), "", "", 0, 0, 0)
+        version = Version(record, config, Closure(), program, "$LATEST")
+        budget = MemoryBudget(1 << 40)
+        self.handlers = HandlerCache(SandboxConfig(pause_after_s=60), budget)
+        caches = SimpleNamespace(handlers=self.handlers, tree=FakeTree(), initscripts=None, latency=Latency())
+        self.function = Function(version, cast(Caches, caches), Allowance(config, budget))
+        self.sandboxes = [FakeSandbox(program), FakeSandbox(program)]
+        for sandbox in self.sandboxes:
+            self.handlers.keep(sandbox, program)  # type: ignore[arg-type]
+
+    def begin(self) -> Told:
+        """One request; what it is told."""
+        told: Told = []
+        self.function.begin(InvokeRequest("f", b"{}", bytes(16), 0), told.append)
+        return told
+
+    def asked(self) -> list[FakeSandbox]:
+        """The sandboxes that have a request."""
+        return [sandbox for sandbox in self.sandboxes if sandbox.done is not None]
+
+    def answer(self, sandbox: FakeSandbox) -> None:
+        """The sandbox has answered, and may be asked again."""
+        done, sandbox.done = sandbox.done, None
+        assert done is not None
+        done(Reply(b"[]"))
+
+    async def settled(self) -> bool:
+        """Whether nothing of any request is left."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+        admission = self.function.admission
+        return not (self.function.running or admission.running or admission.waiting)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[Callable[..., House]]:
+    houses: list[House] = []
+
+    def make(**settings: Any) -> House:
+        houses.append(House(**settings))
+        return houses[-1]
+
+    yield make
+    for house in houses:
+        house.handlers.close()
+
+
+async def test_a_request_in_the_step_of_an_answer_gets_the_sandbox_that_gave_it(house: Callable[..., House]) -> None:
+    f = house(concurrency=3)
+    f.begin()
+    (first,) = f.asked()
+    f.begin()
+    told = f.begin()  # for which there is no sandbox
+    f.answer(first)
+    f.begin()
+    assert first.done is not None and f.handlers.misses == 1
+    for sandbox in f.asked():
+        f.answer(sandbox)
+    assert await f.settled()
+    assert isinstance(told[0], NoCapacity) and f.handlers.counts()["idle"] == 2
+
+
+async def test_where_nobody_may_wait_a_request_in_the_step_of_an_answer_has_its_place(
+    house: Callable[..., House],
+) -> None:
+    f = house(concurrency=1, queue_depth=0)
+    f.begin()
+    (first,) = f.asked()
+    f.answer(first)
+    told = f.begin()
+    assert f.asked() == [first]
+    f.answer(first)
+    assert len(told) == 1 and isinstance(told[0], Outcome)
+    assert await f.settled()
+
+
+async def test_who_waits_goes_before_a_request_in_the_step_of_an_answer(house: Callable[..., House]) -> None:
+    f = house(concurrency=1)
+    f.begin()
+    second, (first,) = f.begin(), f.asked()
+    f.answer(first)
+    third = f.begin()
+    assert f.asked() == [first] and f.function.admission.waiting == 1
+    f.answer(first)
+    assert (len(second), len(third)) == (1, 0)
+    assert not await f.settled()
+    f.answer(first)
+    assert len(third) == 1 and await f.settled()
+
+
+async def test_the_answer_goes_out_before_its_sandbox_is_destroyed(house: Callable[..., House]) -> None:
+    f = house(reuse_sandbox=False)
+    states: list[State] = []
+    sandbox = f.sandboxes[-1]
+    f.function.begin(InvokeRequest("f", b"{}", bytes(16), 0), lambda _: states.append(sandbox.state))
+    f.answer(sandbox)
+    assert states == [State.IDLE]
+    assert await f.settled()
+    assert sandbox.state is State.DEAD
+
+
+async def test_what_cannot_be_put_back_is_no_affair_of_who_comes_next(house: Callable[..., House]) -> None:
+    f = house(concurrency=2, reuse_sandbox=False)
+    complaints: list[BaseException | None] = []
+    f.function.loop.set_exception_handler(lambda _, context: complaints.append(context.get("exception")))
+    last = FakeSandbox(f.function.version.program)
+    f.begin()
+    f.begin()
+    f.sandboxes[1].cannot_end = OSError("no cgroup")
+    f.handlers.keep(last, f.function.version.program)  # type: ignore[arg-type]
+    for sandbox in reversed(f.sandboxes):
+        f.answer(sandbox)
+    told = f.begin()
+    assert complaints == [f.sandboxes[1].cannot_end] and f.sandboxes[0].state is State.DEAD
+    assert f.function.running == f.function.admission.running == 1
+    f.answer(last)
+    assert isinstance(told[0], Outcome) and await f.settled()
+    assert len(complaints) == 1
+
+
+async def test_a_function_that_is_closed_before_a_sandbox_is_put_back_ends_it_and_is_drained(
+    house: Callable[..., House],
+) -> None:
+    f = house()
+    f.begin()
+    (sandbox,) = f.asked()
+    f.answer(sandbox)
+    f.function.close()
+    assert f.function.running == 1
+    await asyncio.wait_for(f.function.drain(), 10)
+    assert sandbox.state is State.DEAD and await f.settled()

@@ -1,0 +1,237 @@
+"""Functions below the doors: what a deploy records, what an earlier daemon left, who uses what, what may be reserved.
+
+No sandbox is made here; registry, code store, install cache and budget are real."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sockd.caches.install_cache import InstallCache
+from sockd.code.code_store import CodeStore
+from sockd.functions.function import Caches
+from sockd.functions.functions import Functions
+from sockd.plain.config import CodeConfig, Config, PackageConfig
+from sockd.plain.errors import BadFunctionConfig, BadRequest, InstallFailed, NoCapacity, NoSuchFunction, ResolveFailed
+from sockd.registry.registry import Registry
+from sockd.sandbox.memory_budget import MemoryBudget
+from tests.support.package_index import PackageIndex, wheel
+
+pytestmark = pytest.mark.anyio
+
+MB = 1 << 20
+
+
+class Handlers:
+    """A handler cache that keeps nothing."""
+
+    def __init__(self) -> None:
+        self.dropped: list[Any] = []
+
+    def drop(self, program: Any) -> None:
+        self.dropped.append(program)
+
+
+class House:
+    """What one daemon would have on a state directory."""
+
+    def __init__(self, state: Path, index: PackageIndex) -> None:
+        for name in ("tmp", "code", "packages"):
+            (state / name).mkdir(exist_ok=True)
+        self.state = state
+        self.budget = MemoryBudget(1024 * MB)
+        self.handlers = Handlers()
+        self.packages = InstallCache(PackageConfig(index_url=index.url), state / "packages", state / "tmp")
+        code = CodeStore(state / "code", state / "tmp", CodeConfig())
+        code.recover()
+        registry = Registry.open(state / "registry.sqlite", keep_versions=2)
+        caches = Caches(self.handlers, tree=None, learner=None, budget=self.budget)  # type: ignore[arg-type]
+        self.functions = Functions(Config(), registry, code, self.packages, caches)
+
+    async def deploy(self, name: str, files: dict[str, str], **overrides: Any) -> Any:
+        path = self.state / "tmp" / f"{name}.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for file, text in files.items():
+                archive.writestr(file, text)
+        try:
+            return await self.functions.deploy(name, path, overrides, lambda line: None)
+        finally:
+            path.unlink()
+
+
+@contextlib.asynccontextmanager
+async def opened(state: Path, index: PackageIndex) -> AsyncIterator[House]:
+    house = House(state, index)
+    try:
+        await house.packages.recover()
+        house.functions.load()
+        yield house
+    finally:
+        house.functions.close()
+        await house.packages.aclose()
+
+
+HELLO = {"f.py": "def f(event): return 1"}
+
+
+def with_packages(*requirements: str) -> dict[str, str]:
+    return {**HELLO, "requirements.txt": "\n".join(requirements)}
+
+
+async def test_a_deployed_function_is_found_and_an_unknown_one_is_not(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        version = await house.deploy("hello", HELLO, memory_mb=64)
+        assert (await house.functions.get("hello")).version is version
+        assert house.functions.current("hello") is version and house.functions.all() == [version]
+        assert version.info().memory_mb == 64 and version.record.handler == "f:f"
+        for ask in (house.functions.get("nobody"), house.functions.remove("nobody")):
+            with pytest.raises(NoSuchFunction):
+                await ask
+        with pytest.raises(NoSuchFunction):
+            house.functions.current("nobody")
+        with pytest.raises(BadFunctionConfig):
+            await house.deploy("no/name".replace("/", "."), HELLO)
+
+
+async def test_the_next_daemon_finds_the_functions_of_the_last_and_no_code_without_a_function(
+    tmp_path: Path, index: PackageIndex
+) -> None:
+    async with opened(tmp_path, index) as house:
+        first = await house.deploy("one", HELLO)
+    (tmp_path / "code" / ("0" * 64)).mkdir()
+    async with opened(tmp_path, index) as house:
+        (again,) = house.functions.all()
+        assert again.record == first.record and again.config == first.config
+        assert os.listdir(tmp_path / "code") == [first.record.digest]
+
+
+async def test_a_function_whose_packages_were_lost_gets_them_when_it_is_asked_for(
+    tmp_path: Path, index: PackageIndex
+) -> None:
+    index.add(wheel("lib", "1.0", {"lib.py": ""}))
+    async with opened(tmp_path, index) as house:
+        (key,) = (await house.deploy("needs", with_packages("lib"))).keys
+    shutil.rmtree(tmp_path / "packages")
+    async with opened(tmp_path, index) as house:
+        assert house.functions.all() == []
+        assert house.functions.users(key) == ["needs"]
+        files, index.files = index.files, {}
+        shutil.rmtree(tmp_path / "uv-cache")
+        with pytest.raises(InstallFailed):
+            await house.functions.get("needs")
+        index.files = files
+        found = await asyncio.gather(*(house.functions.get("needs") for _ in range(3)))
+        assert found[0] is found[1] is found[2]
+        assert found[0].version.keys == {key} and (tmp_path / "packages" / key).is_dir()
+
+
+async def test_a_package_has_its_users_and_cannot_be_removed_under_them(tmp_path: Path, index: PackageIndex) -> None:
+    index.add(wheel("lib", "1.0", {"lib.py": ""}))
+    async with opened(tmp_path, index) as house:
+        (key,) = (await house.deploy("user", with_packages("lib"))).keys
+        await house.deploy("other", HELLO)
+        assert house.functions.users(key) == ["user"]
+        with pytest.raises(BadRequest, match="user"):
+            await house.packages.remove(key, users=house.functions.users)
+        await house.deploy("user", HELLO)
+        assert house.functions.users(key) == []
+        await house.packages.remove(key, users=house.functions.users)
+
+
+async def test_a_failed_deploy_leaves_the_function_and_the_directory_as_they_were(
+    tmp_path: Path, index: PackageIndex
+) -> None:
+    async with opened(tmp_path, index) as house:
+        before = await house.deploy("kept", HELLO)
+        for files, overrides, error in (
+            (with_packages("no-such"), {}, ResolveFailed),
+            ({"readme": ""}, {}, BadFunctionConfig),
+            (HELLO, {"memory_mb": "much"}, BadFunctionConfig),
+            ({**HELLO, "x.py": ""}, {"memory_mb": 2000, "reserved_memory_mb": 2000}, NoCapacity),
+        ):
+            with pytest.raises(error):
+                await house.deploy("kept", files, **overrides)
+            assert house.functions.current("kept") is before
+            assert os.listdir(tmp_path / "code") == [before.record.digest]
+            assert os.listdir(tmp_path / "tmp") in ([], ["packages"])
+        assert house.budget.used == 0
+
+
+async def test_reserved_memory_is_taken_switched_and_given_back(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        await house.deploy("vip", HELLO, memory_mb=300, reserved_memory_mb=600)
+        assert house.budget.used == 600 * MB
+        await house.deploy("vip", {**HELLO, "x.py": ""}, memory_mb=300, reserved_memory_mb=900)
+        assert house.budget.used == 900 * MB  # what it held counts as free for it
+        with pytest.raises(NoCapacity, match="reserved_memory_mb = 200"):
+            await house.deploy("other", HELLO, memory_mb=200, reserved_memory_mb=200)
+        assert [version.record.name for version in house.functions.all()] == ["vip"]
+        await house.functions.remove("vip")
+        assert house.budget.used == 0
+
+
+async def test_a_switch_drops_the_old_version_s_sandboxes_once(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        old = await house.deploy("f", HELLO)
+        new = await house.deploy("f", {**HELLO, "x.py": ""})
+        assert house.handlers.dropped == [old.program]
+        assert (old.record.version, new.record.version) == (1, 2)
+        assert (await house.functions.get("f")).version is new
+
+
+async def test_a_removed_function_s_last_requests_are_waited_for(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        version = await house.deploy("busy", HELLO)
+        function = await house.functions.get("busy")
+        assert function.admission.try_enter() and house.functions.running() == 1
+        removing = asyncio.ensure_future(house.functions.remove("busy"))
+        while house.functions.all():
+            await asyncio.sleep(0)
+        with pytest.raises(NoSuchFunction):
+            await house.functions.get("busy")
+        await house.deploy("next", {**HELLO, "x.py": ""})
+        assert version.record.digest in os.listdir(tmp_path / "code") and not removing.done()
+        function.admission.leave()
+        await removing
+        assert version.record.digest not in os.listdir(tmp_path / "code")
+
+
+async def test_draining_ends_when_all_are_done_or_at_its_deadline(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        await house.deploy("one", HELLO)
+        function = await house.functions.get("one")
+        assert function.admission.try_enter()
+        await house.functions.drain(0.01)
+        assert house.functions.running() == 1 and function.admission.closed
+        draining = asyncio.ensure_future(house.functions.drain(10))
+        function.admission.leave()
+        await draining
+        assert house.functions.running() == 0
+
+
+async def test_settings_change_without_the_code(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        first = await house.deploy("one", HELLO | {"g.py": "def g(event): return 2"}, memory_mb=64)
+        second = await house.functions.configure("one", {"handler": "g.g", "timeout_s": 9})
+        assert house.functions.current("one") is second
+        assert (second.record.digest, second.record.version) == (first.record.digest, 2)
+        assert (second.config.memory_mb, second.config.timeout_s, second.record.handler) == (64, 9, "g:g")
+        assert await house.functions.configure("one", {"timeout_s": 9}) is second
+        for wrong in ({"timeout_s": 901}, {"handler": "nothing"}):
+            with pytest.raises(BadFunctionConfig):
+                await house.functions.configure("one", wrong)
+        with pytest.raises(NoCapacity):
+            await house.functions.configure("one", {"reserved_memory_mb": 2048, "memory_mb": 10240})
+        with pytest.raises(NoSuchFunction):
+            await house.functions.configure("nobody", {})
+        assert house.functions.current("one") is second
+    async with opened(tmp_path, index) as house:
+        assert house.functions.current("one").config == second.config

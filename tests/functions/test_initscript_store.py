@@ -1,0 +1,136 @@
+"""The store of compiled initscripts: what is made once, by whom it may be read, and what is left when nobody needs it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from initscripts.client.process import ConfinedProcess, Ground
+from sockd.functions import initscript_store
+from sockd.functions.initscript_store import InitscriptStore, compiler_key
+from sockd.plain.config import InitscriptsConfig
+from sockd.plain.errors import BadInitscript
+from tests.initscripts.guests import module
+from tests.support.ground import ground_at
+
+pytestmark = [pytest.mark.anyio, pytest.mark.root]
+
+UID = 0x1FFFFFFE
+
+
+class House:
+    """A store, and the tree that its compiler stands on."""
+
+    def __init__(self, state: Path, ground: Ground) -> None:
+        self.state = state
+        self.ground = ground
+        (state / "tmp").mkdir()
+        self.store = self.open()
+
+    def open(self, **settings: object) -> InitscriptStore:
+        """As a daemon would, on the same directory."""
+        config = InitscriptsConfig(**settings)  # type: ignore[arg-type]
+        store = InitscriptStore(self.state / "initscripts", self.state / "tmp", self.ground, config, compiler_uid=UID)
+        store.recover()
+        return store
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(os.listdir(self.state / "initscripts"))
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with ground_at(tmp_path / "engine") as ground:
+        yield House(tmp_path, ground)
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A word for each process that is started."""
+    started: list[str] = []
+    start = ConfinedProcess.start
+
+    async def counting(*arguments: object, **more: object) -> ConfinedProcess:
+        started.append("started")
+        return await start(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ConfinedProcess, "start", counting)
+    return started
+
+
+async def test_a_module_is_compiled_once_and_found_by_its_digest(house: House, compiles: list[str]) -> None:
+    wasm = module("")
+    digest = await house.store.publish(wasm)
+    assert digest == hashlib.sha256(wasm).hexdigest()
+    assert await house.store.publish(wasm) == digest and len(compiles) == 1
+    assert house.store.size_bytes(digest) == len(wasm)
+    fd = house.store.open(digest)
+    assert fd is not None
+    os.close(fd)
+    assert house.store.open("0" * 64) is None
+    assert house.files == [f"{digest}-{compiler_key()}.cwasm", f"{digest}.wasm"]
+    assert os.listdir(house.state / "tmp") == []
+
+
+async def test_only_root_finds_the_files_but_whoever_is_given_one_may_open_it_again(house: House) -> None:
+    """The engine, another user, opens it through /proc/self/fd."""
+    digest = await house.store.publish(module(""))
+    directory = house.state / "initscripts"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert {stat.S_IMODE((directory / name).stat().st_mode) for name in house.files} == {0o444}
+    directory.chmod(0o755)
+    assert stat.S_IMODE(house.open()._root.stat().st_mode) == 0o700
+    assert digest
+
+
+@pytest.mark.parametrize(
+    ("wasm", "words"),
+    [(b"\0asm\1\0\0\0xx", "malformed"), (b"#!/bin/sh", "not a WebAssembly binary"), (bytes(2 << 20), "the limit is")],
+)
+async def test_what_can_never_run_is_refused_and_leaves_nothing(house: House, wasm: bytes, words: str) -> None:
+    with pytest.raises(BadInitscript, match=words):
+        await house.store.publish(wasm)
+    assert house.files == [] and os.listdir(house.state / "tmp") == []
+
+
+async def test_a_compile_is_bounded_in_time_and_in_memory(house: House) -> None:
+    with pytest.raises(BadInitscript, match=r"takes more than 0\.001 s"):
+        await house.open(compile_deadline_s=0.001).publish(module(""))
+    with pytest.raises(BadInitscript, match="takes more than 8 MB"):
+        await house.open(compile_memory_mb=8).publish(module(""))
+    assert house.files == []
+
+
+async def test_another_compiler_s_files_are_made_anew(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = await house.store.publish(module(""))
+    old = f"{digest}-{compiler_key()}.cwasm"
+    monkeypatch.setattr(initscript_store, "compiler_key", lambda: "f" * 16)
+    assert house.store.open(digest) is None
+    await house.store.ensure(digest)
+    assert house.files == sorted([old, f"{digest}-{'f' * 16}.cwasm", f"{digest}.wasm"])
+    house.store.gc({digest})
+    assert house.files == [f"{digest}-{'f' * 16}.cwasm", f"{digest}.wasm"]
+
+
+async def test_what_nobody_needs_goes(house: House) -> None:
+    kept, gone = await house.store.publish(module("")), await house.store.publish(module("nop"))
+    (house.state / "initscripts" / "stray").touch()
+    house.store.gc({kept})
+    assert house.files == [f"{kept}-{compiler_key()}.cwasm", f"{kept}.wasm"] and gone != kept
+    (house.state / "tmp" / "initscript-half").touch()
+    house.open()
+    assert os.listdir(house.state / "tmp") == []
+
+
+async def test_a_worker_without_the_packages_says_what_to_install(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(initscript_store, "missing", lambda: ["wasmtime", "grpc"])
+    with pytest.raises(BadInitscript, match=r"wasmtime, grpc not installed \(pip install 'sockd\[initscripts\]'\)"):
+        await house.store.publish(module(""))

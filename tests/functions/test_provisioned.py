@@ -1,0 +1,112 @@
+"""Pools of initialized sandboxes: so many, whatever becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sockd.functions import provisioned
+from sockd.functions.provisioned import Pool, provisioned_init
+from sockd.plain.errors import InitFailed, SockdError
+from sockd.sandbox.lifecycle import State
+from sockd.sandbox.memory_budget import Reservation
+from zygote import protocol
+
+pytestmark = pytest.mark.anyio
+
+
+class FakeSandbox:
+    """Has a state, a reservation and an end."""
+
+    def __init__(self, reservation: Reservation) -> None:
+        self.state = State.IDLE
+        self.reservation = reservation
+        self.on_death: Callable[[Any], None] = lambda sandbox: None
+
+    def destroy(self) -> None:
+        if self.state is not State.DEAD:
+            self.state = State.DEAD
+            self.reservation.close()
+            self.on_death(self)
+
+
+class House:
+    """Starts fake sandboxes, unless it is to fail."""
+
+    def __init__(self) -> None:
+        self.error: SockdError | None = None
+        self.made: list[FakeSandbox] = []
+        self.pool = Pool(self.start, 10, "f:1")
+
+    async def start(self, reservation: Reservation) -> Any:
+        if self.error is not None:
+            reservation.close()
+            raise self.error
+        self.made.append(FakeSandbox(reservation))
+        return self.made[-1]
+
+    async def settled(self) -> None:
+        """Wait until the pool has nothing to do, or waits after a failure."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+async def test_what_ends_is_made_anew_and_what_is_too_much_goes() -> None:
+    house = House()
+    pool: Any = house.pool
+    pool.resize(3)
+    await house.settled()
+    assert (pool.available, len(house.made)) == (3, 3)
+    leased = pool.lease()
+    leased.state = State.BUSY
+    assert pool.available == 3
+    leased.destroy()
+    pool.keep(leased)
+    house.made[0].destroy()
+    await house.settled()
+    assert (pool.available, len(house.made)) == (3, 5)
+    busy = [pool.lease() for _ in range(3)]
+    assert pool.lease() is None
+    pool.resize(1)
+    for sandbox in busy:
+        pool.keep(sandbox)
+    assert [sandbox.state for sandbox in busy] == [State.DEAD, State.DEAD, State.IDLE]
+    pool.close()
+    await house.settled()
+    assert pool.available == 0 and all(sandbox.state is State.DEAD for sandbox in house.made)
+
+
+async def test_a_failure_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provisioned, "PAUSE_S", (0.001, 0.002))
+    house = House()
+    house.error = InitFailed("ImportError", "no such module", [])
+    house.pool.resize(2)
+    await house.settled()
+    assert house.pool.available == 0 and "no such module" in house.pool.failure
+    house.error = None
+    async with asyncio.timeout(5):
+        while house.pool.available < 2:
+            await asyncio.sleep(0)
+    assert house.pool.failure == ""
+    house.pool.close()
+
+
+async def test_a_pool_that_is_closed_while_it_waits_makes_nothing() -> None:
+    house = House()
+    house.error = InitFailed("ImportError", "no", [])
+    house.pool.resize(1)
+    await house.settled()
+    house.error = None
+    house.pool.close()
+    await house.settled()
+    assert house.made == []
+
+
+def test_the_function_can_see_why_it_was_initialized() -> None:
+    init = protocol.encode_init({"name": "f", "env": {"A": "b", "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand"}})
+    changed = protocol.decode_init(provisioned_init(init))
+    assert changed["env"] == {b"A": b"b", b"AWS_LAMBDA_INITIALIZATION_TYPE": b"provisioned-concurrency"}
+    assert changed["name"] == "f"

@@ -1,0 +1,271 @@
+"""One request's way through a function: however it ends, its place and its sandbox are given back, and it is told once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sockd.functions.admission import Admission
+from sockd.functions.leased import Leased, Outcome
+from sockd.functions.serving import Serving
+from sockd.latency.latency import Latency
+from sockd.plain.errors import ClientGone, NoCapacity, SandboxFailed, TooManyRequests
+from sockd.plain.invoke_request import InvokeRequest
+from sockd.sandbox.exchange import Reply
+from sockd.sandbox.lifecycle import State
+from tests.functions.fake_sandbox import FakeSandbox
+
+pytestmark = pytest.mark.anyio
+
+
+class FakeBeside:
+    """A run beside a cold start."""
+
+    def __init__(self) -> None:
+        self.given_up = 0
+
+    def give_up(self) -> None:
+        self.given_up += 1
+
+
+class CountedLatency(Latency):
+    """What it was told."""
+
+    starts = 0
+
+    def start_begun(self) -> None:
+        self.starts += 1
+
+
+class FakeFunction:
+    """One place, a queue of one, and a sandbox, which is `warm` or has to be started."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.admission = Admission(1, 1)
+        self.running = 0
+        self.sandbox = FakeSandbox()
+        self.beside = FakeBeside()
+        self.warm = True
+        self.spare: Leased | Exception | None = None
+        self.room = asyncio.Event()
+        self.caches = SimpleNamespace(latency=CountedLatency())
+        program, record = SimpleNamespace(is_app=False), SimpleNamespace(version=7)
+        self.version = SimpleNamespace(
+            program=program, record=record, number="$LATEST", initscript=None, call=lambda request, is_app: None
+        )
+
+    def lease(self, version: object, request: InvokeRequest) -> Leased | None:
+        return Leased(self.sandbox, "warm") if self.warm else None  # type: ignore[arg-type]
+
+    def start_at_once(self, version: object) -> Leased | None:
+        if isinstance(self.spare, Exception):
+            raise self.spare
+        return self.spare
+
+    def begin_script(self, script: object, request: InvokeRequest) -> FakeBeside:
+        return self.beside
+
+    async def start(self, version: object, beside: FakeBeside, **_: object) -> Leased:
+        try:
+            await asyncio.wait_for(self.room.wait(), 10)
+            raise NoCapacity("no memory left")
+        except BaseException:
+            beside.give_up()
+            raise
+
+    def put_back_soon(self, leased: Leased, version: object) -> None:
+        self.loop.call_soon(self.leave)
+        self.loop.call_soon(self.admission.hand_over)
+
+    def settle(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        self.running -= 1
+
+
+@pytest.fixture
+async def function() -> FakeFunction:
+    return FakeFunction()
+
+
+def begin(function: Any, gone: Callable[[], bool] | None = None) -> tuple[Serving, list[Outcome | BaseException]]:
+    told: list[Outcome | BaseException] = []
+    serving = Serving(function, InvokeRequest("f", b"{}", bytes(16), 0, gone), told.append)
+    serving.begin()
+    return serving, told
+
+
+async def steps() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def settled(function: FakeFunction) -> bool:
+    """Whether nothing of any request is left."""
+    await steps()
+    return not (function.running or function.admission.running or function.admission.waiting)
+
+
+async def test_a_warm_request_is_answered_without_a_task(function: FakeFunction) -> None:
+    tasks = asyncio.all_tasks()
+    _, told = begin(function)
+    assert function.sandbox.done is not None and not told
+    function.sandbox.done(Reply(b"[]"))
+    (outcome,) = told
+    assert isinstance(outcome, Outcome) and outcome.invocation.body == b"[]"
+    assert asyncio.all_tasks() == tasks
+    assert await settled(function)
+
+
+async def test_the_next_of_the_queue_goes_on_when_the_first_is_answered(function: FakeFunction) -> None:
+    begin(function)
+    _, told = begin(function)
+    first = function.sandbox.done
+    assert first is not None and function.admission.waiting == 1
+    first(Reply())
+    await steps()
+    assert function.sandbox.done is not first and function.admission.running == 1
+    function.sandbox.done(Reply())  # type: ignore[misc]
+    assert len(told) == 1
+    assert await settled(function)
+
+
+async def test_one_too_many_is_refused_but_not_before_it_has_begun(function: FakeFunction) -> None:
+    servings = [begin(function)[0] for _ in range(2)]
+    _, told = begin(function)
+    assert not told
+    await steps()
+    assert isinstance(told[0], TooManyRequests)
+    for serving in reversed(servings):
+        serving.cancel()
+    assert await settled(function)
+
+
+async def test_one_whose_client_hung_up_in_the_queue_is_not_run(function: FakeFunction) -> None:
+    first, _ = begin(function)
+    _, told = begin(function, gone=lambda: True)
+    first.cancel()
+    assert await settled(function)
+    assert isinstance(told[0], ClientGone)
+
+
+async def test_a_cancelled_one_tells_nobody_and_leaves_the_queue(function: FakeFunction) -> None:
+    first, told_first = begin(function)
+    second, told_second = begin(function)
+    second.cancel()
+    second.cancel()
+    await steps()
+    assert (function.admission.waiting, function.running) == (0, 1)
+    first.cancel()
+    first.cancel()
+    assert await settled(function)
+    assert function.sandbox.state is State.DEAD and told_first == told_second == []
+
+
+async def test_one_that_is_cancelled_as_its_turn_comes_passes_it_on(function: FakeFunction) -> None:
+    begin(function)
+    second, told = begin(function)
+    function.sandbox.done = None
+    function.admission.leave()  # as one that was refused does: the turn comes in another step
+    second.cancel()
+    function.running -= 1
+    assert await settled(function)
+    assert function.sandbox.done is None and told == []
+
+
+async def test_the_queue_is_told_when_the_function_is_switched_off(function: FakeFunction) -> None:
+    first, _ = begin(function)
+    second, told = begin(function)
+    function.admission.resize(0, 1)
+    assert not told
+    second.cancel()  # too late: it has been refused, and counts no more
+    assert function.running == 1
+    first.cancel()
+    assert await settled(function)
+    assert len(told) == 1 and isinstance(told[0], TooManyRequests)
+
+
+@pytest.mark.parametrize(("state", "starts"), [(State.IDLE, 0), (State.PAUSED, 0), (State.STARTING, 1), (None, 1)])
+async def test_a_start_is_told_and_a_thaw_is_none(function: FakeFunction, state: State | None, starts: int) -> None:
+    latency = function.caches.latency
+    function.warm = state in (State.IDLE, State.PAUSED)
+    function.sandbox.state = state or State.STARTING
+    if state is State.STARTING:
+        function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
+    serving, _ = begin(function)
+    assert latency.starts == starts
+    await steps()
+    serving.cancel()
+    assert await settled(function)
+
+
+async def test_a_request_that_there_is_a_spare_for_is_no_task(function: FakeFunction) -> None:
+    function.warm = False
+    function.sandbox.state = State.STARTING
+    function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
+    tasks = asyncio.all_tasks()
+    _, told = begin(function)
+    assert function.sandbox.done is not None and not told
+    function.sandbox.done(Reply(b"[]"))
+    (outcome,) = told
+    assert isinstance(outcome, Outcome) and outcome.invocation.body == b"[]" and outcome.leased.why == ""
+    assert asyncio.all_tasks() == tasks
+    assert await settled(function)
+
+
+@pytest.mark.parametrize("ends", ["unprepared", "unasked", "cancelled"])
+async def test_a_spare_that_comes_to_nothing_gives_the_place_back(function: FakeFunction, ends: str) -> None:
+    function.warm = False
+    function.sandbox.state = State.STARTING
+    function.sandbox.fails = ends == "unasked"
+    function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
+    if ends == "unprepared":
+        function.spare = SandboxFailed("no mount")
+    serving, told = begin(function)
+    assert not told
+    if ends == "cancelled":
+        serving.cancel()
+    assert await settled(function)
+    assert len(told) == (ends != "cancelled")
+    if ends != "unprepared":
+        assert function.sandbox.state is State.DEAD
+
+
+@pytest.mark.parametrize("wait", [False, True])
+async def test_a_cold_start_that_is_cancelled_gives_its_place_back(function: FakeFunction, wait: bool) -> None:
+    function.warm = False
+    serving, told = begin(function)
+    if wait:
+        await steps()
+    serving.cancel()
+    assert await settled(function)
+    assert told == [] and function.beside.given_up == 1
+
+
+async def test_a_paused_sandbox_that_is_not_thawed_after_all_is_destroyed(function: FakeFunction) -> None:
+    function.sandbox.state = State.PAUSED
+    serving, _ = begin(function)
+    serving.cancel()
+    assert await settled(function)
+    assert function.sandbox.state is State.DEAD
+
+
+async def test_a_cold_start_that_fails_is_told(function: FakeFunction) -> None:
+    function.warm = False
+    _, told = begin(function)
+    function.room.set()
+    assert await settled(function)
+    assert isinstance(told[0], NoCapacity) and function.beside.given_up == 1
+
+
+async def test_a_sandbox_that_cannot_be_asked_is_destroyed(function: FakeFunction) -> None:
+    function.sandbox.fails = True
+    _, told = begin(function)
+    assert await settled(function)
+    assert isinstance(told[0], OSError) and function.sandbox.state is State.DEAD

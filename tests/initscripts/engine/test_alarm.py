@@ -1,0 +1,66 @@
+"""Guest threads' alarms: each in its time, whoever else has set one, and one timer for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+
+from initscripts.engine.alarm import AlarmTimer
+from initscripts.engine.watched import Watched
+from sockd.kernel import timerfd
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def timer() -> AsyncIterator[AlarmTimer]:
+    watched = Watched(asyncio.get_running_loop())
+    timer = AlarmTimer(watched)
+    yield timer
+    timer.close()
+    watched.close()
+
+
+async def test_each_alarm_goes_off_in_its_time(timer: AlarmTimer) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    alarms = {name: timer.alarm() for name in ("late", "early", "cleared", "latest")}
+    for name, seconds in (("late", 0.06), ("early", 0.02), ("cleared", 0.03), ("latest", 0.09)):
+        await asyncio.to_thread(alarms[name].set, seconds, partial(heard.put_nowait, name))
+    alarms["cleared"].clear()
+    for name in ("early", "late", "latest"):
+        assert await heard.get() == name
+        alarms[name].clear()
+    alarms["early"].set(0.01, partial(heard.put_nowait, "again"))
+    assert await heard.get() == "again"
+
+
+async def test_an_alarm_that_is_due_already_goes_off(timer: AlarmTimer) -> None:
+    heard = asyncio.Event()
+    timer.alarm().set(0.0, heard.set)
+    await heard.wait()
+
+
+async def test_who_is_due_after_another_asks_the_kernel_for_nothing(
+    timer: AlarmTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    ask = timerfd.set_once
+
+    def counted(fd: int, seconds: float) -> None:
+        asked.append(seconds)
+        ask(fd, seconds)
+
+    monkeypatch.setattr(timerfd, "set_once", counted)
+    first, second = timer.alarm(), timer.alarm()
+    heard = asyncio.Event()
+    for _ in range(5):
+        first.set(30, heard.set)
+        first.clear()
+        second.set(40, heard.set)
+    assert len(asked) == 1
+    second.set(0.01, heard.set)
+    await heard.wait()
+    assert len(asked) == 2
