@@ -27,7 +27,7 @@ from tests.initscripts.guests import module
 from tests.support.ledger import Ledger
 from tests.support.perf_counters import Counters, NotCounted
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.timeout(300)]
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
 PAGE = REPO / "docs" / "performance.md"
