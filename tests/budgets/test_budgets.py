@@ -32,8 +32,8 @@ HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
 PAGE = REPO / "docs" / "performance.md"
 RECORDS = os.environ.get("SOCKD_RECORD_BUDGETS") == "1"
-SHARE = 1.1
-"""Of the recorded figure; above is a regression."""
+SHARE = 1.3
+"""Of the recorded figure; above is a regression. The calls of a start vary by a fifth with what else the machine does."""
 SLACK = 0.4
 """Above that, as a share of nothing is nothing: less than one more system call for each request."""
 GROUPS = 7
