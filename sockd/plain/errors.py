@@ -98,7 +98,7 @@ class KeyNeeded(SockdError):
 
 
 class Forbidden(SockdError):
-    """Whoever asks may not do this."""
+    """The caller is not permitted to do this."""
 
     status = 403
     error_type = "AccessDeniedException"

@@ -51,7 +51,7 @@ class KeyNeeded(SockdError):
 
 
 class NotForYou(SockdError):
-    """Whoever asks may not look at all."""
+    """The caller is not permitted to see the page."""
 
     status = 403
     error_type = "AccessDeniedException"
