@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 from pathlib import Path
@@ -188,13 +189,23 @@ def imported_packages(zygote: Zygote, nested: Zygote, sandboxes: Any) -> set[str
     return {cgroup.name for cgroup in cgroups if cgroup is not None}
 
 
+def inhabitants(leaf: Path) -> list[str]:
+    """Processes of a cgroup; none of one that the pool removes meanwhile: ENODEV, if its file was open by then."""
+    try:
+        return (leaf / "cgroup.procs").read_text().split()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
+        return []
+
+
 def sample(house: House) -> list[dict[str, Any]]:
     """Every process of the farm: who it is, and what it may do."""
     seen = []
     for leaf in Path(house.tree.directories[0]).iterdir():
         if not leaf.is_dir():
             continue
-        for pid in (leaf / "cgroup.procs").read_text().split():
+        for pid in inhabitants(leaf):
             try:
                 status = status_of(int(pid))
                 command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
