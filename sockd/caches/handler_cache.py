@@ -78,7 +78,7 @@ class HandlerCache:
 
     def drop_children(self, zygote: Zygote) -> None:
         """Destroy the idle sandboxes that were forked from a Zygote."""
-        for sandbox in [sandbox for sandbox in self._idle if sandbox.zygote is zygote]:
+        for sandbox in [sandbox for sandbox in self._idle if sandbox.process.zygote is zygote]:
             sandbox.destroy()
 
     def drop_oldest(self, program: Program) -> None:

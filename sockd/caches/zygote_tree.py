@@ -183,7 +183,7 @@ class ZygoteTree:
         if spare is None:
             return None
         node.hit(time.monotonic())
-        spare.adopt(reservation)
+        spare.process.adopt(reservation)
         return Started(spare, node, from_spare=True)
 
     def refill(self, node: ZygoteNode) -> None:
@@ -269,7 +269,7 @@ class ZygoteTree:
         limits = replace(program.limits, memory_bytes=most_bytes)
         sandbox = await Sandbox.fork(self._parts, node.zygote, limits, reservation, program)
         try:
-            sandbox.cgroup.lower_weight()
+            sandbox.process.cgroup.lower_weight()
             sandbox.become(program)
         except BaseException:
             sandbox.destroy()

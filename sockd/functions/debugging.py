@@ -94,7 +94,7 @@ class Debugged:
     def begin(self, sandbox: Sandbox) -> None:
         """This is the sandbox; its request follows at once."""
         self._sandbox = sandbox
-        self._port.expect(sandbox.host_uid)
+        self._port.expect(sandbox.process.host_uid)
         self._port.on_left = self._on_left
         max_s = self._config.max_s
         late = TimedOut(f"debugging took longer than {max_s:g} seconds: debug.max_s of the worker's configuration")

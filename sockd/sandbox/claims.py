@@ -61,3 +61,10 @@ def read_seconds(value: object) -> float:
 def read_text(value: object) -> str:
     """As a text that UTF-8 has: JSON can say half a surrogate pair, and whoever passes that on would fail for it."""
     return str(value).encode(errors="backslashreplace").decode()
+
+
+def read_times(body: bytes) -> tuple[int, int]:
+    """Start and end of what a frame answers. Raises: ProtocolError."""
+    if len(body) < protocol.TIMES.size:
+        raise protocol.ProtocolError(f"a frame of {len(body)} bytes without its times")
+    return protocol.TIMES.unpack_from(body)

@@ -1,8 +1,8 @@
-"""One sandbox: a confined process of one function, made of parts that it owns and gives back together.
+"""One sandbox: a confined process that becomes a function and serves one request at a time over its channel.
 
-Owns the memory reservation, the cgroup, the root, the uid, the pidfd, the channel and the output pipe. `destroy` is the
-only way out, complete even if a step fails, and safe at any time. It serves one request at a time. An exchange that was
-not clean (timeout, short answer, a frame out of order) destroys it: there is no resynchronising with untrusted code.
+Owns the process (`sockd.sandbox.process`), the channel and the deadline. `destroy` is the only way out, complete even if a
+step fails, and safe at any time. An exchange that was not clean (timeout, short answer, a frame out of order) destroys it:
+there is no resynchronising with untrusted code.
 """
 
 from __future__ import annotations
@@ -10,24 +10,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import os
-import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
 from sockd.images.program import Limits, Program
-from sockd.images.root import Root
-from sockd.kernel import pidfds
-from sockd.kernel.cgroups import Cgroup
-from sockd.kernel.socket_counts import NO_FUNCTION
 from sockd.plain.errors import (
     FunctionFailed,
     InitFailed,
     InvalidEvent,
     MethodNotAllowed,
-    OutOfMemory,
     ResponseTooLarge,
     SandboxDied,
     SandboxFailed,
@@ -35,22 +28,17 @@ from sockd.plain.errors import (
     TimedOut,
 )
 from sockd.sandbox.channel import Channel
-from sockd.sandbox.claims import read_failure, read_imports
+from sockd.sandbox.claims import read_failure, read_imports, read_times
 from sockd.sandbox.companion import Companion
 from sockd.sandbox.deadline import Deadline
 from sockd.sandbox.exchange import NO_REQUEST, Call, Exchange, Reply
 from sockd.sandbox.lifecycle import State, Step, advance
 from sockd.sandbox.memory_budget import Reservation
-from sockd.sandbox.output import Output
 from sockd.sandbox.parts import Parts
+from sockd.sandbox.process import SandboxProcess
 from sockd.sandbox.stream import Flow, Taker
 from sockd.sandbox.zygote import Zygote
 from zygote import protocol
-
-EXIT_GRACE_S = 0.2
-"""How long a process whose channel ended may take to exit before it is killed for it."""
-PAUSED_SLACK_BYTES = 1 << 20
-"""What a paused sandbox's limit leaves above its use."""
 
 ANSWERED = (FunctionFailed, InvalidEvent, MethodNotAllowed)
 """Errors that the handler server answered with, in order, or before it was asked: the sandbox goes on. (But not InitFailed:
@@ -64,15 +52,7 @@ class Sandbox:
     """Made by `fork`; then `become` a function once; then `request`, `pause`, `unpause`, until `destroy`."""
 
     id: str
-    zygote: Zygote
-    uid: int
-    limits: Limits
-    _parts: Parts
-    _reservation: Reservation
-    cgroup: Cgroup
-    _root: Root
-    _output: Output
-    _sock: socket.socket
+    process: SandboxProcess
     state: State = State.STARTING
     program: Program | None = None
     imports: list[tuple[str, str, float]] | None = None
@@ -86,7 +66,6 @@ class Sandbox:
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
     """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
     companion: Companion | None = None
-    _pidfd: int = -1
     _channel: Channel | None = None
     _exchange: Exchange | None = None
     _primed: asyncio.Future[None] | None = None
@@ -107,28 +86,8 @@ class Sandbox:
             program: what it will become. None: a spare; it touches what a first request touches, and is waited for
                 until it has (`State.PRIMED`).
         Raises: SandboxFailed, NoCapacity, OSError; then everything was given back."""
-        with ExitStack() as undo:
-            undo.callback(reservation.close)
-            cgroup = parts.cgroups.take()
-            undo.callback(parts.cgroups.give_back, cgroup)
-            cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
-            cgroup.limit_sockets(limits.sockets, program.socket_account if program is not None else NO_FUNCTION)
-            root = parts.assembly.create(limits, program)
-            undo.callback(root.close)
-            uid = zygote.take_uid()
-            undo.callback(zygote.give_back_uid, uid)
-            ends = parts.take_ends()
-            undo.callback(ends.close_ours)
-            with ExitStack() as theirs:
-                theirs.callback(ends.close_theirs)
-                name = f"sandbox-{next(_numbers)}"
-                connections = ends.output, ends.sock
-                sandbox = cls(name, zygote, uid, limits, parts, reservation, cgroup, root, *connections)
-                fds = (root.fd, ends.channel_fd, ends.output_fd)
-                sandbox._pidfd = await zygote.fork(
-                    uid, limits.network, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
-                )
-            undo.pop_all()
+        process = await SandboxProcess.fork(parts, zygote, limits, reservation, program)
+        sandbox = cls(f"sandbox-{next(_numbers)}", process)
         try:
             await sandbox._connect(program)
         except BaseException:
@@ -138,27 +97,21 @@ class Sandbox:
 
     async def _connect(self, program: Program | None) -> None:
         """What must be there before INIT is sent, done while the process confines itself; a spare is waited for until it
-        is warm.
-
-        Not while it is being forked: where processors are few, the Zygote gets one only once this thread waits."""
-        try:
-            self._root.mount_proc(self._pidfd)
-        except ProcessLookupError:
-            raise SandboxFailed("the sandbox's process died while it was confined") from None
-        if program is not None:
-            self._root.mount_code(program)
-        self._output.start(self._parts.turns, self._parts.live, self._show_output)
+        is warm."""
+        process, parts = self.process, self.process.parts
+        process.mount(program)
+        process.output.start(parts.turns, parts.live, self._show_output)
         self._channel = Channel(
-            self._sock,
-            limits=protocol.sandbox_limits(self._parts.max_answer_bytes),
-            turns=self._parts.turns,
+            process.sock,
+            limits=protocol.sandbox_limits(parts.max_answer_bytes),
+            turns=parts.turns,
             on_frame=self._on_frame,
             on_end=self._on_end,
         )
         self._channel.await_result(NO_REQUEST)
         if program is None:
             self._primed = self._loop.create_future()
-            async with asyncio.timeout(self._parts.spawn_deadline_s):
+            async with asyncio.timeout(parts.spawn_deadline_s):
                 await self._primed
             self.state = State.PRIMED
 
@@ -173,7 +126,7 @@ class Sandbox:
         Raises: OSError, when a mount or a limit fails."""
         self.companion = companion
         self.program = program
-        self._output.limit_bytes = program.log_bytes
+        self.process.output.limit_bytes = program.log_bytes
         if companion is None:
             self._send(protocol.INIT, 0, init or program.init)
         else:
@@ -181,18 +134,8 @@ class Sandbox:
             self._channel.send_first(protocol.INIT, 0, init or program.init, companion.link_fd)
         if self.state is State.PRIMED:
             self.state = advance(self.state, Step.BECOME)
-            self._hand_over(program)
-
-    def _hand_over(self, program: Program) -> None:
-        """Give a spare what it needs to run the function, while it wakes and reads INIT: that takes as long."""
-        limits = program.limits
-        self.cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
-        self.cgroup.limit_sockets(limits.sockets, program.socket_account)
-        if not limits.same_tmp(self.limits):
-            self._root.replace_tmp(limits)
-        self._root.mount_code(program)
-        self.limits = limits
-        self._send(protocol.CODE, 0)
+            self.process.hand_over(program)  # while it wakes and reads INIT: that takes as long
+            self._send(protocol.CODE, 0)
 
     async def request(self, request_id: bytes, event: bytes) -> Reply:
         """One request to the function, a plain one; as `ask`."""
@@ -234,7 +177,7 @@ class Sandbox:
             assert compose is not None
             self._compose(exchange, compose)
         if is_starting:
-            self.cgroup.settle()  # now that the sandbox has all it needs to go on
+            self.process.cgroup.settle()  # now that the sandbox has all it needs to go on
 
     async def initialize(self) -> Reply:
         """Wait until the handler has been imported, before any request. What that printed comes with the first answer.
@@ -246,7 +189,7 @@ class Sandbox:
         assert self.program is not None
         self._exchange = Exchange(NO_REQUEST, done)
         self._deadline.set(self.program.init_timeout_s, self._expire)
-        self.cgroup.settle()
+        self.process.cgroup.settle()
 
     async def _told(self, begin: Callable[[Callable[[Reply], None]], None]) -> Reply:
         """Wait for what is begun; cancelled, it is abandoned."""
@@ -270,11 +213,7 @@ class Sandbox:
     def pause(self) -> None:
         """Freeze it and give back the memory that it does not use. Off the request's path."""
         self.state = advance(self.state, Step.PAUSE)
-        self.cgroup.freeze_nowait()
-        used = self.cgroup.memory_bytes() + PAUSED_SLACK_BYTES
-        if used < self.limits.memory_bytes:
-            self.cgroup.set_memory(used)
-            self._reservation.resize_nowait(used)
+        self.process.freeze()
 
     async def unpause(self) -> None:
         """Thaw it, with all of its memory.
@@ -282,14 +221,12 @@ class Sandbox:
         Raises: NoCapacity when the memory is not to be had; it stays paused. SandboxDied: it ended in the meantime."""
         if self.dead:  # since it was leased: whoever thaws it does so in a later step of the loop
             raise SandboxDied("the sandbox was destroyed")
-        if not self._reservation.resize_nowait(max(self._reservation.size, self.limits.memory_bytes)):
-            deadline_s = self.program.timeout_s if self.program else self._parts.spawn_deadline_s
-            await self._reservation.grow(self.limits.memory_bytes, deadline_s=deadline_s)
-            if self.dead:
-                self._reservation.close()
-                raise SandboxDied("the sandbox was destroyed")
-        self.cgroup.set_memory(self.limits.memory_bytes)
-        self.cgroup.thaw_nowait()
+        deadline_s = self.program.timeout_s if self.program else self.process.parts.spawn_deadline_s
+        await self.process.regain_memory(deadline_s=deadline_s)
+        if self.dead:
+            self.process.release_memory()
+            raise SandboxDied("the sandbox was destroyed")
+        self.process.thaw()
         self.state = advance(self.state, Step.UNPAUSE)
 
     @property
@@ -300,21 +237,7 @@ class Sandbox:
     def reserved_bytes(self) -> int:
         """What of the memory budget it holds, and what works beside it for it."""
         beside = self.companion.reserved_bytes if self.companion is not None else 0
-        return self._reservation.size + beside
-
-    @property
-    def host_uid(self) -> int:
-        """Its uid as everybody outside of its user namespace sees it."""
-        return self.zygote.uids.on_host(self.uid)
-
-    def adopt(self, reservation: Reservation) -> None:
-        """Take over the reservation of the function that a spare is to become, and give back its own."""
-        self._reservation.close()
-        self._reservation = reservation
-
-    def memory_bytes(self) -> int:
-        """What its cgroup is charged for."""
-        return self.cgroup.memory_bytes()
+        return self.process.reserved_bytes + beside
 
     def end(self, error: SockdError) -> None:
         """Destroy it in the middle of its request, which is answered with this error; without one, nothing happens."""
@@ -335,11 +258,9 @@ class Sandbox:
             if self.companion is not None:
                 every.callback(self.companion.sandbox_ended)
             every.callback(self._finish, SandboxDied("the sandbox was destroyed"))
-            every.callback(self._parts.cgroups.give_back, self.cgroup, self._after_last_process)
-            every.callback(self._parts.release, self._root.give_up())
-            every.callback(self._output.close)
-            every.callback(self._channel.close if self._channel else self._sock.close)
-            every.callback(self._close_pidfd)
+            every.callback(self.process.close, self.companion.sandbox_gone if self.companion is not None else None)
+            if self._channel is not None:
+                every.callback(self._channel.close)
 
     # -- the other end
 
@@ -376,7 +297,7 @@ class Sandbox:
         exchange = self._exchange
         if exchange is None or self.state is not State.STARTING:
             raise protocol.ProtocolError("READY that nobody waits for")
-        started, ended = unpack_times(body)
+        started, ended = read_times(body)
         self.init_started_ns, self.init_ns = started, max(0, ended - started)
         self.state = advance(self.state, Step.READY)
         assert self.program is not None
@@ -390,13 +311,13 @@ class Sandbox:
 
     def _on_result(self, number: int, body: bytes) -> None:
         exchange = self._awaiting(protocol.RESULT, number)
-        started, ended = unpack_times(body)
+        started, ended = read_times(body)
         if exchange.stream is not None and len(body) > protocol.TIMES.size:
             raise protocol.ProtocolError(f"a RESULT of {len(body)} bytes behind a HEAD")
         self._finish(None, bytes(body[protocol.TIMES.size :]), max(0, ended - started), started)
 
     def _on_failed(self, number: int, body: bytes) -> None:
-        started, ended = unpack_times(body)
+        started, ended = read_times(body)
         took_ns = max(0, ended - started)
         body = body[protocol.TIMES.size :]
         if self.state is State.STARTING and (self._exchange is not None or self._is_priming()):
@@ -417,7 +338,7 @@ class Sandbox:
             return  # its deadline has just passed
         assert self._channel is not None
         flow = Flow(self._channel.pause, self._channel.resume, self._stop_answering)
-        exchange.on_head(body, flow, max_joined_bytes=self._parts.max_answer_bytes)
+        exchange.on_head(body, flow, max_joined_bytes=self.process.parts.max_answer_bytes)
 
     def _on_chunk(self, number: int, body: bytes) -> None:
         exchange = self._awaiting(protocol.CHUNK, number)
@@ -441,8 +362,10 @@ class Sandbox:
         if exchange is None or exchange.is_over:
             return
         self._send(protocol.GONE, exchange.number)
-        grace_s = min(self._parts.stop_grace_s, self._deadline.left_s())
-        words = f"nobody read its answer any more, and it did not end within {self._parts.stop_grace_s:g} seconds"
+        grace_s = min(self.process.parts.stop_grace_s, self._deadline.left_s())
+        words = (
+            f"nobody read its answer any more, and it did not end within {self.process.parts.stop_grace_s:g} seconds"
+        )
         self._deadline.set(grace_s, partial(self.end, SandboxDied(words)))
 
     def _on_end(self, error: Exception | None) -> None:
@@ -458,9 +381,9 @@ class Sandbox:
         if error is not None:
             self._finish(SandboxDied(f"the sandbox broke its protocol: {error}"), b"", spent_ns)
         elif not self.dead:
-            await pidfds.wait_exited(self._pidfd, EXIT_GRACE_S)
+            await self.process.wait_exited()
             if not self.dead:
-                self._finish(self._cause_of_death(), b"", spent_ns)
+                self._finish(self.process.cause_of_death(), b"", spent_ns)
         self.destroy()
 
     def _spent_ns(self) -> int:
@@ -471,11 +394,6 @@ class Sandbox:
             return 0
         return max(0, int((self.program.timeout_s - left_s) * 1e9))
 
-    def _cause_of_death(self) -> SockdError:
-        if self.cgroup.oom_kills() > 0:
-            return OutOfMemory(limit_bytes=self.limits.memory_bytes, peak_bytes=self.cgroup.peak_bytes())
-        return SandboxDied(pidfds.describe_status(pidfds.exit_status(self._pidfd)))
-
     def _expire(self) -> None:
         """The deadline passed: kill, then answer; nothing in the sandbox can delay either."""
         exchange, program = self._exchange, self.program
@@ -484,7 +402,7 @@ class Sandbox:
         phase, limit, timeout_s = "Task", "timeout_s", program.timeout_s
         if self.state is State.STARTING:
             phase, limit, timeout_s = "Init", "init_timeout_s", program.init_timeout_s
-        self.cgroup.kill_nowait()
+        self.process.cgroup.kill_nowait()
         exec_ns = 0 if self.state is State.STARTING else int(timeout_s * 1e9)
         self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds", limit), b"", exec_ns)
 
@@ -503,7 +421,7 @@ class Sandbox:
         exchange = self._exchange
         if exchange is not None and not exchange.is_over:
             exchange.is_over = True
-            reply = Reply(body, error, exec_ns, exec_started_ns, *self._output.take(), exchange.stream)
+            reply = Reply(body, error, exec_ns, exec_started_ns, *self.process.output.take(), exchange.stream)
             if error is None or is_answer:
                 # It is there for its next request before a client that has this answer can be heard again.
                 self._conclude(exchange, reply)
@@ -531,31 +449,13 @@ class Sandbox:
         is certain goes with the outcome."""
         exchange, program = self._exchange, self.program
         if exchange is not None and program is not None and exchange.request_id and not exchange.is_over:
-            show = self._parts.live.shows.get(program.name)
+            show = self.process.parts.live.shows.get(program.name)
             if show is not None:
                 show(exchange.request_id, kept)
 
     def _is_priming(self) -> bool:
         """A spare that somebody waits for."""
         return self._primed is not None and not self._primed.done()
-
-    def _after_last_process(self) -> None:
-        self.zygote.give_back_uid(self.uid)
-        self._reservation.close()
-        if self.companion is not None:
-            self.companion.sandbox_gone()
-
-    def _close_pidfd(self) -> None:
-        fd, self._pidfd = self._pidfd, -1
-        if fd >= 0:
-            os.close(fd)
-
-
-def unpack_times(body: bytes) -> tuple[int, int]:
-    """Start and end of what a frame answers. Raises: ProtocolError."""
-    if len(body) < protocol.TIMES.size:
-        raise protocol.ProtocolError(f"a frame of {len(body)} bytes without its times")
-    return protocol.TIMES.unpack_from(body)
 
 
 _TAKE: dict[int, Callable[[Sandbox, int, bytes], None]] = {

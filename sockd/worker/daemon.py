@@ -154,7 +154,7 @@ class Daemon:
             outcome = await function.invoke(request)
             sandbox = outcome.leased.sandbox
             # Now, as the loop's next step may give the cgroup to another.
-            told.append((outcome, sandbox.cgroup.peak_bytes() if sandbox.state is State.IDLE else 0))
+            told.append((outcome, sandbox.process.cgroup.peak_bytes() if sandbox.state is State.IDLE else 0))
             return outcome
 
         error: SockdError | None = None
@@ -166,7 +166,7 @@ class Daemon:
             error = failed
         outcome, peak_bytes = told[0]
         sandbox = outcome.leased.sandbox
-        memory_mb, level = sandbox.limits.memory_bytes >> 20, outcome.json_log_level
+        memory_mb, level = sandbox.process.limits.memory_bytes >> 20, outcome.json_log_level
         return Told(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes, level)
 
     async def deploy(

@@ -61,7 +61,7 @@ async def use(house: House, program: Program, zygote: Zygote, *, spare: bool) ->
         spare = spare and house.assembly.spares
         sandbox = await house.fork(program.limits, zygote=zygote, program=None if spare else program)
         if spare:
-            sandbox.adopt(await house.reserve(program.limits))
+            sandbox.process.adopt(await house.reserve(program.limits))
         sandbox.become(program)
         first = await sandbox.request(bytes(16), b"1")
         if first.error:

@@ -304,7 +304,7 @@ def test_a_spare_becomes_a_function_with_that_functions_limits(house: House) -> 
 
     async def become() -> Any:
         spare = await house.fork(house.limits(memory_bytes=16 << 20))
-        spare.adopt(await house.reserve(program.limits))
+        spare.process.adopt(await house.reserve(program.limits))
         spare.become(program)
         reply = await spare.request(bytes(16), b"null")
         size = spare.reserved_bytes

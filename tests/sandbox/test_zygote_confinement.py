@@ -185,7 +185,7 @@ def test_only_farm_init_and_root_zygotes_have_a_capability_and_only_two(house: H
 
 def imported_packages(zygote: Zygote, nested: Zygote, sandboxes: Any) -> set[str]:
     """Cgroups of everybody who may run code that is not ours."""
-    cgroups = [zygote.cgroup, nested.cgroup, *(running.sandbox.cgroup for running in sandboxes)]
+    cgroups = [zygote.cgroup, nested.cgroup, *(running.sandbox.process.cgroup for running in sandboxes)]
     return {cgroup.name for cgroup in cgroups if cgroup is not None}
 
 

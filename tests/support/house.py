@@ -269,7 +269,7 @@ class Running:
     @property
     def pid(self) -> int:
         """Its process, as the host sees it."""
-        return pidfds.pid(self.sandbox._pidfd)
+        return pidfds.pid(self.sandbox.process.pidfd)
 
     def destroy(self) -> None:
         self.house.call(self.sandbox.destroy)

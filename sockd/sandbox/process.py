@@ -1,0 +1,170 @@
+"""The process of one sandbox, with what the kernel knows of it: cgroup, root, uid, memory, pidfd and pipes.
+
+Owns these, and gives them back together: at once what is only the daemon's, and when the last process is gone the uid and the
+memory. Knows nothing of functions and requests: what is said over the channel is `sockd.sandbox.sandbox`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from sockd.images.program import Limits, Program
+from sockd.images.root import Root
+from sockd.kernel import pidfds
+from sockd.kernel.cgroups import Cgroup
+from sockd.kernel.socket_counts import NO_FUNCTION
+from sockd.plain.errors import OutOfMemory, SandboxDied, SandboxFailed, SockdError
+from sockd.sandbox.memory_budget import Reservation
+from sockd.sandbox.output import Output
+from sockd.sandbox.parts import Parts
+from sockd.sandbox.zygote import Zygote
+
+EXIT_GRACE_S = 0.2
+"""How long a process whose channel ended may take to exit before it is killed for it."""
+PAUSED_SLACK_BYTES = 1 << 20
+"""What a paused sandbox's limit leaves above its use."""
+
+
+@dataclass(eq=False, slots=True)
+class SandboxProcess:
+    """Made by `fork`; given back by `close`, once."""
+
+    parts: Parts
+    zygote: Zygote
+    uid: int
+    limits: Limits
+    cgroup: Cgroup
+    output: Output
+    sock: socket.socket
+    """The channel's end. Its `Channel`, once there is one, closes it."""
+    _reservation: Reservation
+    _root: Root
+    pidfd: int = -1
+
+    @classmethod
+    async def fork(
+        cls, parts: Parts, zygote: Zygote, limits: Limits, reservation: Reservation, program: Program | None
+    ) -> SandboxProcess:
+        """A child of `zygote`, which confines itself; it owns the reservation from now on, also on failure.
+
+        Args: program: what it will become; None: a spare.
+        Raises: SandboxFailed, NoCapacity, OSError; then everything was given back."""
+        with ExitStack() as undo:
+            undo.callback(reservation.close)
+            cgroup = parts.cgroups.take()
+            undo.callback(parts.cgroups.give_back, cgroup)
+            cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
+            cgroup.limit_sockets(limits.sockets, program.socket_account if program is not None else NO_FUNCTION)
+            root = parts.assembly.create(limits, program)
+            undo.callback(root.close)
+            uid = zygote.take_uid()
+            undo.callback(zygote.give_back_uid, uid)
+            ends = parts.take_ends()
+            undo.callback(ends.close_ours)
+            with ExitStack() as theirs:
+                theirs.callback(ends.close_theirs)
+                process = cls(parts, zygote, uid, limits, cgroup, ends.output, ends.sock, reservation, root)
+                fds = (root.fd, ends.channel_fd, ends.output_fd)
+                process.pidfd = await zygote.fork(
+                    uid, limits.network, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
+                )
+            undo.pop_all()
+        return process
+
+    def mount(self, program: Program | None) -> None:
+        """Its /proc, and its code if that is known; while the process confines itself.
+
+        Not while it is being forked: where processors are few, the Zygote gets one only once this thread waits.
+
+        Raises: SandboxFailed, when the process is gone; OSError."""
+        try:
+            self._root.mount_proc(self.pidfd)
+        except ProcessLookupError:
+            raise SandboxFailed("the sandbox's process died while it was confined") from None
+        if program is not None:
+            self._root.mount_code(program)
+
+    def hand_over(self, program: Program) -> None:
+        """Give a spare the limits and the code of the function that it becomes. Raises: OSError."""
+        limits = program.limits
+        self.cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
+        self.cgroup.limit_sockets(limits.sockets, program.socket_account)
+        if not limits.same_tmp(self.limits):
+            self._root.replace_tmp(limits)
+        self._root.mount_code(program)
+        self.limits = limits
+
+    def freeze(self) -> None:
+        """Freeze it and give back the memory that it does not use."""
+        self.cgroup.freeze_nowait()
+        used = self.cgroup.memory_bytes() + PAUSED_SLACK_BYTES
+        if used < self.limits.memory_bytes:
+            self.cgroup.set_memory(used)
+            self._reservation.resize_nowait(used)
+
+    async def regain_memory(self, *, deadline_s: float) -> None:
+        """Reserve all of its memory again. Raises: NoCapacity, when that is not to be had in time."""
+        if not self._reservation.resize_nowait(max(self._reservation.size, self.limits.memory_bytes)):
+            await self._reservation.grow(self.limits.memory_bytes, deadline_s=deadline_s)
+
+    def thaw(self) -> None:
+        """Go on, with all of its memory, which must be reserved."""
+        self.cgroup.set_memory(self.limits.memory_bytes)
+        self.cgroup.thaw_nowait()
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What of the memory budget it holds."""
+        return self._reservation.size
+
+    @property
+    def host_uid(self) -> int:
+        """Its uid as everybody outside of its user namespace sees it."""
+        return self.zygote.uids.on_host(self.uid)
+
+    def adopt(self, reservation: Reservation) -> None:
+        """Take over the reservation of the function that a spare is to become, and give back its own."""
+        self._reservation.close()
+        self._reservation = reservation
+
+    def release_memory(self) -> None:
+        """Give the reservation back before the last process is gone. Safe to call twice."""
+        self._reservation.close()
+
+    async def wait_exited(self) -> None:
+        """Wait a little for its exit, after its end of the channel was closed."""
+        await pidfds.wait_exited(self.pidfd, EXIT_GRACE_S)
+
+    def cause_of_death(self) -> SockdError:
+        """Why it ended. Only before `close`."""
+        if self.cgroup.oom_kills() > 0:
+            return OutOfMemory(limit_bytes=self.limits.memory_bytes, peak_bytes=self.cgroup.peak_bytes())
+        return SandboxDied(pidfds.describe_status(pidfds.exit_status(self.pidfd)))
+
+    def close(self, gone: Callable[[], None] | None) -> None:
+        """Kill it, and give everything back: at once what is only ours, and when its last process is gone its cgroup,
+        its uid and its memory.
+
+        Args: gone: called after that."""
+
+        def after_last_process() -> None:
+            self.zygote.give_back_uid(self.uid)
+            self._reservation.close()
+            if gone is not None:
+                gone()
+
+        with ExitStack() as every:  # goes on after an error and raises the last
+            every.callback(self.parts.cgroups.give_back, self.cgroup, after_last_process)
+            every.callback(self.parts.release, self._root.give_up())
+            every.callback(self.output.close)
+            every.callback(self.sock.close)
+            every.callback(self._close_pidfd)
+
+    def _close_pidfd(self) -> None:
+        fd, self.pidfd = self.pidfd, -1
+        if fd >= 0:
+            os.close(fd)
