@@ -1,9 +1,10 @@
-"""Imports point down, as the table in ARCHITECTURE.md says; what runs in sandboxes stays on its diet."""
+"""Imports point down, as the table in ARCHITECTURE.md says, and in no circle; what runs in sandboxes stays on its diet."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import re
 import subprocess
 import sys
@@ -114,6 +115,24 @@ def test_imports_point_down() -> None:
             if other != room and other.level >= room.level:
                 wrong.append(f"{module} (L{room.level}) imports {imported} (L{other.level})")
     assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Nor for their types alone: who reads one module of a circle has to read them all."""
+    graph = {name_of(file.relative_to(ROOT)): set(modules_imported_by(file)) for file in all_files()}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def all_files() -> list[Path]:
+    clients = (file for top in ("benchmarks", "demo") for file in (ROOT / top).rglob("*.py"))
+    return [*product_files(), *clients]
+
+
+def modules_imported_by(file: Path) -> Iterator[str]:
+    """Modules of ours, those of the storage library by their names in the repository."""
+    for imported in imports_of(file):
+        in_storage_lib = f"storage_lib.{imported}"
+        yield in_storage_lib if is_module(in_storage_lib) else imported
 
 
 @pytest.mark.parametrize("top", INSIDE_SANDBOXES)

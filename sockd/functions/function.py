@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.import_learner import ImportLearner
@@ -21,12 +20,10 @@ from sockd.caches.verifier import Verifier
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.functions.allowance import Allowance
-from sockd.functions.debugging import Debugged
 from sockd.functions.failed_inits import FailedInits
 from sockd.functions.initscripts import Beside, Initscript, Initscripts
-from sockd.functions.leased import Leased, Outcome
+from sockd.functions.leased import Leased
 from sockd.functions.provisioned import Pool, provisioned_init
-from sockd.functions.serving import Done, Serving
 from sockd.functions.version import Version
 from sockd.images.program import Program
 from sockd.kernel.port_guard import PortGuard
@@ -62,7 +59,7 @@ class Caches:
 
 
 class Function:
-    """`begin` or `invoke` runs it; `switch` deploys; `close` forgets it."""
+    """A `Serving` runs a request on it; `switch` deploys; `close` forgets it."""
 
     def __init__(self, version: Version, caches: Caches, allowance: Allowance) -> None:
         self.version = version
@@ -81,31 +78,6 @@ class Function:
         self._due: deque[tuple[Leased, Version]] = deque()
         """Sandboxes whose request is over, with the version that it ran on."""
         self._adopt(version)
-
-    def begin(self, request: InvokeRequest, done: Done) -> Serving:
-        """One request. Args: done: told its outcome, as `Serving` says."""
-        serving = Serving(self, request, done)
-        serving.begin()
-        return serving
-
-    async def invoke(
-        self, request: InvokeRequest, recorder: Initscript | None = None, debugged: Debugged | None = None
-    ) -> Outcome:
-        """As `begin`, for one who waits. Args: recorder, debugged: as `Serving` says. Raises: what it says."""
-        told: asyncio.Future[Outcome | BaseException] = self.loop.create_future()
-        serving = Serving(self, request, partial(tell, told), recorder, debugged)
-        serving.begin()
-        try:
-            outcome = await told
-        except asyncio.CancelledError:
-            serving.cancel()
-            raise
-        if not isinstance(outcome, BaseException):
-            return outcome
-        try:
-            raise outcome
-        finally:
-            del outcome, told  # its traceback has this frame: they would be a cycle
 
     def switch(self, version: Version) -> None:
         """Make another version current: the next request gets it; those under way end on the old one.
@@ -304,12 +276,6 @@ class Function:
         """A sandbox of a version was forked from `node`."""
         if self.caches.verifier is not None:
             self.caches.verifier.consider(node, version.view, version.program, version.id)
-
-
-def tell(told: asyncio.Future[Outcome | BaseException], outcome: Outcome | BaseException) -> None:
-    """Have the one who waits for it go on."""
-    if not told.done():
-        told.set_result(outcome)
 
 
 @contextlib.contextmanager

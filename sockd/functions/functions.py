@@ -35,6 +35,7 @@ from sockd.functions.initscript_deploys import InitscriptDeploys
 from sockd.functions.initscripts import Initscripts
 from sockd.functions.leased import Outcome
 from sockd.functions.published import Published
+from sockd.functions.serving import serve_request
 from sockd.functions.version import Version
 from sockd.plain.config import Config, RunRule
 from sockd.plain.errors import BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
@@ -238,13 +239,13 @@ class Functions:
     async def record(self, request: InvokeRequest) -> tuple[Outcome, RunReport]:
         """Run a function once in a new sandbox that is listened to; the report has its reads.
 
-        Raises: as `Function.invoke`; NoSuchFunction; BadInitscript, when there is no engine to listen."""
+        Raises: as `serve_request`; NoSuchFunction; BadInitscript, when there is no engine to listen."""
         function = await self.called(request)
         if self._initscripts is None:
             raise BadInitscript("this worker has no initscripts")
         script = await self._initscripts.recorder(request.name, function.version.config)
         try:
-            outcome = await function.invoke(request, recorder=script)
+            outcome = await serve_request(function, request, recorder=script)
             beside = outcome.leased.beside
             if beside is None:
                 raise BadInitscript("the initscript engine is busy; record again")
@@ -259,11 +260,11 @@ class Functions:
     async def debug(self, request: InvokeRequest, port: int, tell: Telling) -> Outcome:
         """Run a function once, when a debugger has come to the port.
 
-        Raises: as `Function.invoke`; CannotDebug, PackagesFailed."""
+        Raises: as `serve_request`; CannotDebug, PackagesFailed."""
         function = await self.called(request)
         async with self.debugging.session(function.version, port, tell) as debugged:
             request.arrived_ns = time.monotonic_ns()  # installing the debugger is no waiting for its turn
-            return await function.invoke(request, debugged=debugged)
+            return await serve_request(function, request, debugged=debugged)
 
     async def remove(self, name: str) -> None:
         """Forget a function; its requests under way end first. Raises: NoSuchFunction."""

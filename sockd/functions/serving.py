@@ -13,9 +13,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sockd.functions.debugging import Debugged
+from sockd.functions.function import Function
 from sockd.functions.initscripts import Beside, Initscript
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.version import Version
@@ -26,9 +26,6 @@ from sockd.plain.trace_context import amzn_of
 from sockd.sandbox.exchange import Call, Reply
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.stream import Joined, Stream, Taker
-
-if TYPE_CHECKING:
-    from sockd.functions.function import Function
 
 Done = Callable[[Outcome | BaseException], None]
 """Takes what becomes of a request that was run; or why it was not."""
@@ -246,6 +243,32 @@ class Serving:
         """It has ended without a sandbox."""
         self._function.leave()
         self._loop.call_soon(self._done, error)
+
+
+async def serve_request(
+    function: Function, request: InvokeRequest, recorder: Initscript | None = None, debugged: Debugged | None = None
+) -> Outcome:
+    """The outcome of one request. Args: recorder, debugged: as `Serving` says. Raises: what it says."""
+    told: asyncio.Future[Outcome | BaseException] = function.loop.create_future()
+    serving = Serving(function, request, partial(tell, told), recorder, debugged)
+    serving.begin()
+    try:
+        outcome = await told
+    except asyncio.CancelledError:
+        serving.cancel()
+        raise
+    if not isinstance(outcome, BaseException):
+        return outcome
+    try:
+        raise outcome
+    finally:
+        del outcome, told  # its traceback has this frame: they would be a cycle
+
+
+def tell(told: asyncio.Future[Outcome | BaseException], outcome: Outcome | BaseException) -> None:
+    """Have the one who waits for it go on."""
+    if not told.done():
+        told.set_result(outcome)
 
 
 def _nothing(_: object = None) -> None:

@@ -25,6 +25,7 @@ from initscripts.report import AppRead
 from sockd.functions.debugging import Telling
 from sockd.functions.environments import Environments
 from sockd.functions.leased import Outcome
+from sockd.functions.serving import serve_request
 from sockd.http.access.callers import Callers
 from sockd.http.access.keys import Keys
 from sockd.http.access.managers import Managers, ManagersOnly
@@ -101,7 +102,7 @@ class Daemon:
         if self.draining:
             raise Draining("the worker is shutting down")
         function = await self._worker.functions.called(request)
-        return await self._noted.account(request, function.invoke(request))
+        return await self._noted.account(request, serve_request(function, request))
 
     def begin(self, request: InvokeRequest, done: Callable[[Ending], None]) -> Callable[[], object] | None:
         """As `WorkerApi.begin`."""
@@ -151,7 +152,7 @@ class Daemon:
         told: list[tuple[Outcome, int]] = []
 
         async def run() -> Outcome:
-            outcome = await function.invoke(request)
+            outcome = await serve_request(function, request)
             sandbox = outcome.leased.sandbox
             # Now, as the loop's next step may give the cgroup to another.
             told.append((outcome, sandbox.process.cgroup.peak_bytes() if sandbox.state is State.IDLE else 0))

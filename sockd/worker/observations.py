@@ -77,7 +77,9 @@ class Observations:
 
     def begin(self, request: InvokeRequest, function: Function, done: Callable[[Ending], None]) -> Serving:
         """Begin one invocation, and note what there is to note of it before `done` is told."""
-        return function.begin(request, partial(self._ended, request, self._placed(request), done))
+        serving = Serving(function, request, partial(self._ended, request, self._placed(request), done))
+        serving.begin()
+        return serving
 
     async def account(
         self, request: InvokeRequest, running: Coroutine[None, None, Outcome], *, measured: bool = True

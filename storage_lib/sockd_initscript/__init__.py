@@ -14,18 +14,18 @@ import os
 import stat
 import sys
 
+from .no_message import NoMessage
+
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from .app_link import Link
+
+__all__ = ["NoMessage", "expire", "forget", "link"]
 
 VARIABLE = "SOCKD_INITSCRIPT_FD"
 """FD:INODE of the link, in the environment of a program behind the Runtime API."""
 OFFER = "zygote.initscript_link"
 """The module of a sandbox that knows the link of a handler, in the same process."""
-
-
-class NoMessage(Exception):
-    """What was waited for will not come, or not in time. The text says why."""
 
 
 _lock = _thread.allocate_lock()

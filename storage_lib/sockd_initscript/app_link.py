@@ -14,7 +14,8 @@ import select
 import socket
 import time
 
-from . import NoMessage, egress, wire
+from . import egress, wire
+from .no_message import NoMessage
 from .region import Message, Segment
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name

@@ -16,6 +16,7 @@ from sockd.code.function_config import FunctionConfig
 from sockd.functions.allowance import Allowance
 from sockd.functions.function import Caches, Function
 from sockd.functions.leased import Outcome
+from sockd.functions.serving import Serving
 from sockd.functions.version import Version, limits_of
 from sockd.images.program import Program
 from sockd.latency.latency import Latency
@@ -61,7 +62,7 @@ class House:
     def begin(self) -> Told:
         """One request; what it is told."""
         told: Told = []
-        self.function.begin(InvokeRequest("f", b"{}", bytes(16), 0), told.append)
+        Serving(self.function, InvokeRequest("f", b"{}", bytes(16), 0), told.append).begin()
         return told
 
     def asked(self) -> list[FakeSandbox]:
@@ -142,7 +143,7 @@ async def test_the_answer_goes_out_before_its_sandbox_is_destroyed(house: Callab
     f = house(reuse_sandbox=False)
     states: list[State] = []
     sandbox = f.sandboxes[-1]
-    f.function.begin(InvokeRequest("f", b"{}", bytes(16), 0), lambda _: states.append(sandbox.state))
+    Serving(f.function, InvokeRequest("f", b"{}", bytes(16), 0), lambda _: states.append(sandbox.state)).begin()
     f.answer(sandbox)
     assert states == [State.IDLE]
     assert await f.settled()

@@ -11,8 +11,8 @@ import grp
 import socket
 import struct
 
-from sockd.http.wire.connection import Connection
-from sockd.http.wire.exchange import Application, Exchange
+from sockd.http.wire.connection import Application, Connection
+from sockd.http.wire.exchange import Exchange
 from sockd.http.wire.head import Head
 from sockd.http.wire.refused import Refused
 from sockd.plain.config import ManagementConfig

@@ -12,13 +12,23 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
+from typing import Protocol
 
-from sockd.http.wire.transport import Transport
 from sockd.http.wire.turns import UNIT_BYTES, Turns
 
 PLACE = 0
 ASKED_FOR = 16
 """Transports that the epoll is asked for at once. They wait in order: those that it has named come last in its next answer."""
+
+
+class Reader(Protocol):
+    """What is read from: an accepted socket's transport."""
+
+    @property
+    def fd(self) -> int: ...
+
+    def read(self) -> int:
+        """Read once. Returns: how many bytes have come."""
 
 
 class AcceptQueue:
@@ -28,19 +38,19 @@ class AcceptQueue:
         self._turns = turns
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
-        self._standing: dict[int, Transport] = {}
+        self._standing: dict[int, Reader] = {}
         """By descriptor."""
         self._next: deque[int] = deque()
         """Those that are readable; they may have gone."""
         self._waits = False
         self._loop.add_reader(self._epoll.fileno(), self._readable)
 
-    def add(self, transport: Transport) -> None:
+    def add(self, transport: Reader) -> None:
         """Read from it in its turn."""
         self._standing[transport.fd] = transport
         self._epoll.register(transport.fd, select.EPOLLIN)
 
-    def remove(self, transport: Transport) -> None:
+    def remove(self, transport: Reader) -> None:
         """Read from it no more."""
         del self._standing[transport.fd]
         self._epoll.unregister(transport.fd)

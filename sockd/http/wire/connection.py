@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
-from typing import TYPE_CHECKING
+from collections import Counter, deque
+from typing import Protocol
 
-from sockd.http.wire.buffers import COPIES, PLACE_BYTES, Buffer
+from sockd.http.wire.buffers import COPIES, PLACE_BYTES, Buffer, BufferBudget
 from sockd.http.wire.exchange import Exchange
 from sockd.http.wire.head import Head
+from sockd.http.wire.limits import ConnectionLimits
+from sockd.http.wire.peer_waits import PeerWaits
 from sockd.http.wire.reader import RequestReader
 from sockd.http.wire.refusals import NO_ROOM, TOO_MANY, TOO_SLOW, Refusal
 from sockd.http.wire.sources import source_of
 from sockd.http.wire.transport import READ_BYTES, Transport
-from sockd.http.wire.turns import PLACES, UNIT_BYTES
+from sockd.http.wire.turns import PLACES, UNIT_BYTES, Turns
 from sockd.plain.errors import BuffersFull, RequestTooLarge
-
-if TYPE_CHECKING:
-    from sockd.http.wire.server import HttpServer
 
 _NEVER = math.inf
 _JOINED_BYTES = 64 * 1024
@@ -36,10 +35,46 @@ SLOW_S = 2.0
 """Without a byte of it being taken, an answer may be cut when its place or its room is needed."""
 
 
+class Application(Protocol):
+    """What an `HttpServer` serves."""
+
+    def open(self, connection: Connection, head: Head) -> Exchange:
+        """The exchange of a request whose head has been read. Never waits.
+
+        Raises: HttpParserInvalidURLError if its target has no path."""
+
+
+class Server(Protocol):
+    """What the connections of one server share."""
+
+    app: Application
+    limits: ConnectionLimits
+    keep_alive_s: int
+    buffers: BufferBudget
+    turns: Turns
+    waits: PeerWaits[Connection]
+    date_line: str
+    running: set[Exchange]
+    """Those that are being answered; a function whose client has gone is among them, its connection is not."""
+    refused: Counter[str]
+    """Requests refused before the application saw them, by error type."""
+    scratch: memoryview
+    """Where connections read to."""
+
+    def admit(self, connection: Connection) -> bool:
+        """Take a new connection into account; False if it is to be turned away."""
+
+    def has_asked(self, connection: Connection) -> None:
+        """It has sent the head of its first request."""
+
+    def forget(self, connection: Connection) -> None:
+        """It is closed."""
+
+
 class Connection(RequestReader):
     """What is at the other end of each accepted socket."""
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: Server) -> None:
         super().__init__(server.limits)
         self.server = server
         self.transport: Transport

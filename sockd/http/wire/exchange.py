@@ -9,18 +9,58 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from sockd.http.wire.answers import Answer
 from sockd.http.wire.buffers import Buffer
 from sockd.http.wire.head import Head
+from sockd.http.wire.transport import Transport
 from sockd.plain.errors import BuffersFull, Draining, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 
-if TYPE_CHECKING:
-    from sockd.http.wire.connection import Connection
-
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+
+
+class Clock(Protocol):
+    """The server, as an answer's head needs it."""
+
+    @property
+    def date_line(self) -> str:
+        """The Date header with its end."""
+
+
+class Client(Protocol):
+    """The connection of an exchange: how it reads and writes, and is told what became of the exchange."""
+
+    transport: Transport
+    """Knows both addresses."""
+
+    @property
+    def server(self) -> Clock: ...
+
+    def write(self, head: bytes, body: bytes) -> None:
+        """Send both at once."""
+
+    async def writable(self) -> None:
+        """Wait until the peer has read most of what was written."""
+
+    def pause_reading(self) -> None:
+        """Take no more of the body for now."""
+
+    def resume_reading(self) -> None:
+        """Go on reading."""
+
+    def body_dropped(self) -> None:
+        """The exchange has let go of its body to be answered with an error."""
+
+    def looks_gone(self) -> bool:
+        """Whether the client will send no more."""
+
+    def finish(self, exchange: Exchange) -> None:
+        """It has been answered."""
+
+    def ended(self, exchange: Exchange) -> None:
+        """It has run to its end, and has answered or never will."""
 
 
 class Exchange:
@@ -55,7 +95,7 @@ class Exchange:
     when_gone: Callable[[], None] | None = None
     """Called as soon as the client looks `gone`, for an answer that takes long."""
 
-    def __init__(self, connection: Connection, head: Head) -> None:
+    def __init__(self, connection: Client, head: Head) -> None:
         self.connection = connection
         self.head = head
 
@@ -157,12 +197,3 @@ def why_cancelled(cancelled: asyncio.CancelledError, draining: str) -> SockdErro
     """What a request that was cancelled is answered with. Args: draining: what to say if the server stops."""
     why = cancelled.args[0] if cancelled.args else None
     return why if isinstance(why, SockdError) else Draining(draining)
-
-
-class Application(Protocol):
-    """What an `HttpServer` serves."""
-
-    def open(self, connection: Connection, head: Head) -> Exchange:
-        """The exchange of a request whose head has been read. Never waits.
-
-        Raises: HttpParserInvalidURLError if its target has no path."""

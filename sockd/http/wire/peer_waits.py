@@ -11,28 +11,40 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sockd.http.wire.connection import Connection
+from typing import Generic, Protocol, TypeVar
 
 ASKED_AT_ONCE = 128
 """Connections whose source the kernel is asked for in one step of the loop: 3 ms."""
 
 
-class PeerWaits:
+class Peer(Protocol):
+    """A connection, as its source is asked for here."""
+
+    @property
+    def known_source(self) -> str | None:
+        """Where it comes from, if the kernel was asked already."""
+
+    @property
+    def source(self) -> str:
+        """Where it comes from."""
+
+
+P = TypeVar("P", bound=Peer)
+
+
+class PeerWaits(Generic[P]):
     """Of one server."""
 
     def __init__(self) -> None:
-        self._unknown: OrderedDict[Connection, None] = OrderedDict()
-        self._by_source: dict[str, OrderedDict[Connection, None]] = {}
+        self._unknown: OrderedDict[P, None] = OrderedDict()
+        self._by_source: dict[str, OrderedDict[P, None]] = {}
 
     @property
     def sources(self) -> int:
         """How many different ones, as far as they are known."""
         return len(self._by_source)
 
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: P) -> None:
         """It waits from now on, or its peer has just done something."""
         self.end(connection)
         if connection.known_source is None:
@@ -40,7 +52,7 @@ class PeerWaits:
         else:
             self._by_source.setdefault(connection.known_source, OrderedDict())[connection] = None
 
-    def end(self, connection: Connection) -> None:
+    def end(self, connection: P) -> None:
         """It does not wait, or is gone."""
         if connection in self._unknown:
             del self._unknown[connection]
@@ -67,6 +79,6 @@ class PeerWaits:
     def count(self, source: str) -> int:
         return len(self._by_source.get(source, ()))
 
-    def of(self, source: str) -> Iterator[Connection]:
+    def of(self, source: str) -> Iterator[P]:
         """Those of one source, the longest idle first."""
         return iter(self._by_source.get(source, ()))

@@ -20,8 +20,8 @@ from itertools import islice
 
 from sockd.http.wire.accept_queue import AcceptQueue
 from sockd.http.wire.buffers import BufferBudget
-from sockd.http.wire.connection import Connection
-from sockd.http.wire.exchange import Application, Exchange
+from sockd.http.wire.connection import Application, Connection
+from sockd.http.wire.exchange import Exchange
 from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.listener import Listener
 from sockd.http.wire.peer_waits import PeerWaits
@@ -55,7 +55,7 @@ class HttpServer:
         self.limits = limits or ConnectionLimits()
         self.keep_alive_s = keep_alive_s
         self.buffers = buffers or BufferBudget(BUFFER_BYTES)
-        self.waits = PeerWaits()
+        self.waits: PeerWaits[Connection] = PeerWaits()
         self.date_line = ""
         self.running: set[Exchange] = set()
         """Those that are being answered; a function whose client has gone is among them, its connection is not."""

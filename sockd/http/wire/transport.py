@@ -13,10 +13,9 @@ import logging
 import socket
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from sockd.http.wire.accept_queue import AcceptQueue
+from sockd.http.wire.accept_queue import AcceptQueue
 
 _log = logging.getLogger("sockd.http")
 
