@@ -6,28 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.faults.sharing.catalogue import Entry
+from tests.faults.sharing.comparing import OWN_START, SURE, difference
 from tests.support.cases import Happened, case
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
-FINGERPRINT = """
-from zygote.fingerprint import Fingerprint, digest
-
-def f(event):
-    look = Fingerprint()
-    names = {name: look.names_of(name, module) for name, module in look.modules().items()}
-    return {f"{name}.{key}": digest(repr(value)) for name in names for key, value in names[name].items()}
-"""
 SETTINGS: dict[str, Any] = {"memory_mb": 768, "timeout_s": 60, "init_timeout_s": 60}
 LEARN_DEADLINE_S = 60.0
-OWN_START = {"LC_TEST": "1"}
-"""A variable that is taken to be read by every import: no Zygote with packages serves a function that has it."""
+FRESH = {"x-sockd-fresh": "1"}
 
 
 @dataclass(frozen=True)
@@ -82,42 +75,41 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 @pytest.mark.parametrize("which", COMBINATIONS)
 def test_a_learned_start_is_as_one_of_its_own(worker: RunningDaemon, which: str, happened: Happened) -> None:
     combination = COMBINATIONS[which]
-    code = f"import {combination.imports}\n{FINGERPRINT}"
     name = which.split(",")[0].replace("_", "-") + f"-{list(COMBINATIONS).index(which)}"
+    first = Entry(f"first-{name}", (combination.learned,), (combination.imports,))
+    requirements = (combination.learned, *combination.besides.split())
+    second = replace(first, name=name, requirements=requirements, env=dict(combination.env))
+    own_start = replace(second, name=f"{name}-own", env={**second.env, **OWN_START})
     try:
-        learn(worker, f"first-{name}", code, combination.learned)
-        requirements = f"{combination.learned} {combination.besides}".split()
-        for also, more in ((name, {}), (f"{name}-own", OWN_START), (f"{name}-again", OWN_START)):
-            worker.deploy(also, files(code, requirements), env={**combination.env, **more}, **SETTINGS)
+        learn(worker, first)
+        for entry in (second, own_start):
+            worker.deploy(entry.name, entry.files(), **SETTINGS)
     except DeployFailed as error:
         if error.type == "Packages.Failed":
             pytest.skip(f"no package index can be reached: {error.message}")
         raise
-    worker.run(name)
+    worker.run(name, {})
     worker.wait_verified(LEARN_DEADLINE_S)
-    answer = worker.run(name, x_sockd_fresh="1")
-    own, learned = worker.call(f"{name}-own"), answer.json
-    noise = differences(own, worker.call(f"{name}-again"))
-    assert {key: value for key, value in differences(own, learned).items() if key not in noise} == {}
+    answer = worker.run(name, {}, **FRESH)
+    learned = answer.json
+    alone = worker.run(own_start.name, {}, **FRESH).json["modules"]
+    # What others import of these packages may be there besides, and has its effects: own starts have it, too.
+    besides = {"also": [module for module in learned["modules"] if module not in alone]}
+    own = [worker.run(own_start.name, besides, **FRESH).json for _ in range(SURE)]
+    assert list(difference(own, learned)) == []
     passed_over = worker.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json["passed_over"]
-    happened(f"{len(own)} names alike; {passed_over or 'shared'}")
+    count = sum(map(len, learned["modules"].values()))
+    happened(f"{count} names alike; {passed_over or 'shared'}")
     assert (not passed_over) == combination.shared
 
 
-def differences(own: Mapping[str, str], other: Mapping[str, str]) -> dict[str, list[str | None]]:
-    """Names with what they are in both. What others import of the same packages may be there besides."""
-    return {name: [value, other.get(name)] for name, value in own.items() if value != other.get(name)}
-
-
-def files(code: str, requirements: list[str]) -> dict[str, str]:
-    return {"f.py": code, "requirements.txt": "\n".join(requirements)}
-
-
-def learn(daemon: RunningDaemon, name: str, code: str, requirement: str) -> None:
-    """Have a Zygote of a requirement and all that it requires."""
-    daemon.deploy(name, files(code, [requirement]), **SETTINGS)
-    daemon.call(name)
-    packages = {package["package"] for package in daemon.manage("GET", f"/functions/{name}/imports").json["packages"]}
+def learn(daemon: RunningDaemon, entry: Entry) -> None:
+    """Have a Zygote of a function's requirement and all that this requires."""
+    daemon.deploy(entry.name, entry.files(), **SETTINGS)
+    daemon.run(entry.name, {})
+    packages = {
+        package["package"] for package in daemon.manage("GET", f"/functions/{entry.name}/imports").json["packages"]
+    }
     daemon.when(
         lambda: [node for node in daemon.nodes() if node["packages"] and node["packages"] <= packages],
         deadline_s=LEARN_DEADLINE_S,

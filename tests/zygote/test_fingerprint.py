@@ -84,6 +84,10 @@ DIFFERENT = {
     ),
     "a class attribute": ("class A:\n  x = None", "class A:\n  x = 'set'"),
     "an item": ("x = {'a': [1, 2]}", "x = {'a': [1, 3]}"),
+    "a cache that was filled": (
+        "class A:\n  cache = {}",
+        "class A:\n  cache = {}\nA.cache[1] = 1",  # nothing tells a cache from a registry
+    ),
     "a size": (f"x = list(range({MOST_ITEMS + 1}))", f"x = list(range({MOST_ITEMS + 2}))"),
     "an item of a subclass of dict": (
         "class D(dict): pass\nx = D(backend='agg')",
