@@ -135,6 +135,13 @@ def modules_imported_by(file: Path) -> Iterator[str]:
         yield in_storage_lib if is_module(in_storage_lib) else imported
 
 
+def test_the_product_does_without_the_s3_server() -> None:
+    """It is for development, tests and benchmarks, the runner of ServerlessBench among them."""
+    for file in product_files():
+        if not name_of(file.relative_to(ROOT)).startswith(("sockd.s3", "sockd.sebs")):
+            assert not [name for name in imports_of(file) if name.startswith("sockd.s3")], file
+
+
 @pytest.mark.parametrize("top", INSIDE_SANDBOXES)
 def test_what_runs_in_sandboxes_imports_the_standard_library_alone(top: str) -> None:
     for file in (ROOT / top).rglob("*.py"):

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from initscripts.rpc.addresses import Origin, parse_origin
 from initscripts.rpc.base import malformed
-from initscripts.rpc.signing import Signer
+from sockd.sigv4.credentials import Credentials
+from sockd.sigv4.signer import Signer
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _WORD = re.compile(r"[\x21-\x7e]+")
@@ -39,16 +40,19 @@ class AwsService:
         self.origin: Origin = parse_origin(f"{parts.scheme}://{parts.netloc}")
         self.base_path = parts.path.rstrip("/")
         access_key, secret_key, token = (env.get(name, "") for name in _CREDENTIALS)
-        self._signer = Signer(name, self.region, access_key, secret_key, token) if access_key and secret_key else None
+        self._signer: Signer | None = None
+        if access_key and secret_key:
+            self._signer = Signer(Credentials(access_key, secret_key, token), service=name, region=self.region)
 
     def head(self, method: str, target: str, fields: dict[str, str], body: bytes = b"") -> bytes:
-        """The signed head of a request, with its empty line. `target` is percent-encoded and begins with '/'. The function's
+        """The signed head of a request, with its empty line. `target` is percent-encoded, its parameters in the order
+        of their names, and begins with '/'. The function's
         own key signs; without one the request goes out as it is, for public buckets."""
         authority = self.origin.authority
         fields["host"] = authority
         target = self.base_path + target
         if self._signer is not None:
-            self._signer.sign(method, target, fields, body)
+            self._signer.sign(method, target, fields, body, is_canonical=True)
         lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
         return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
 

@@ -22,8 +22,9 @@ from sockd.s3.faults import Faults
 from sockd.s3.request_log import RequestLog
 from sockd.s3.router import Router
 from sockd.s3.server import Server
-from sockd.s3.signature import Credentials, Verifier
 from sockd.s3.store import DirectoryInUse, Store
+from sockd.sigv4.credentials import Credentials
+from sockd.sigv4.verifier import Verifier
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from sockd.s3.canonical import EMPTY_SHA256, sign
 from sockd.s3.errors import S3Error
-from sockd.s3.signature import Verified
 from sockd.s3.wire import BadRequest, Lines, Source, chunk_size
+from sockd.sigv4.canonical import EMPTY_SHA256, sign
+from sockd.sigv4.verifier import Verified
 
 SIGNED = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 SIGNED_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"

@@ -15,9 +15,9 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree
 
-from sockd.s3.signature import Credentials
-from sockd.s3.signing import signed_headers
 from sockd.s3.xml import NAMESPACE
+from sockd.sigv4.credentials import Credentials
+from sockd.sigv4.signer import Signer
 
 TIMEOUT_S = 60.0
 Records = list[dict[str, Any]]
@@ -55,7 +55,7 @@ class Client:
 
     def __init__(self, url: str, credentials: Credentials, *, admin_token: str = "") -> None:
         self._host = urlsplit(url).netloc
-        self._credentials = credentials
+        self._signer = Signer(credentials, service="s3")
         self._admin_token = admin_token
         self._connection = http.client.HTTPConnection(self._host, timeout=TIMEOUT_S)
 
@@ -142,10 +142,10 @@ class Client:
     ) -> Reply:
         path = f"/{bucket}" + (f"/{quote(key, safe='/~')}" if key else "")
         query = urlencode(parameters or {}, quote_via=quote)
-        signed = signed_headers(
-            method, path, query, {"Host": self._host, **(headers or {})}, credentials=self._credentials, payload=body
-        )
-        return self._exchange(method, f"{path}?{query}" if query else path, signed, body)
+        target = f"{path}?{query}" if query else path
+        fields = {"Host": self._host, **(headers or {})}
+        self._signer.sign(method, target, fields, body)
+        return self._exchange(method, target, fields, body)
 
     def _admin(self, method: str, path: str, body: bytes = b"") -> bytes:
         return self._exchange(method, f"/-/{path}", {"Authorization": f"Bearer {self._admin_token}"}, body).body

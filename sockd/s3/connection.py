@@ -23,10 +23,10 @@ from sockd.s3.faults import Faults, Rule
 from sockd.s3.request_log import Record, RequestLog
 from sockd.s3.router import Router
 from sockd.s3.sending import Sender
-from sockd.s3.signature import SignatureRefused, Verifier
 from sockd.s3.store import Store
 from sockd.s3.upload import Upload
 from sockd.s3.wire import BadRequest, Head, NoBody, Source, Wire, body_of, parse_head
+from sockd.sigv4.verifier import SignatureRefused, Verifier
 
 IDLE_S = 120
 """How long a client may be silent or not read."""

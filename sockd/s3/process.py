@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from sockd.s3.client import Client
-from sockd.s3.signature import Credentials
+from sockd.sigv4.credentials import Credentials
 
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 10.0

@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from sockd.s3.bucket import Bucket
-from sockd.s3.canonical import UNSIGNED_PAYLOAD
 from sockd.s3.checksums import Verification
 from sockd.s3.chunks import CODINGS, AwsChunkedBody
 from sockd.s3.errors import S3Error
 from sockd.s3.objects import Staged
-from sockd.s3.signature import Verified
 from sockd.s3.wire import Head, NoBody, Source
+from sockd.sigv4.canonical import UNSIGNED_PAYLOAD
+from sockd.sigv4.verifier import Verified
 
 BLOCK_BYTES = 256 << 10
 MAX_BYTES = 5 << 30

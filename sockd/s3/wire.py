@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from sockd.s3.canonical import SignedRequest
+from sockd.sigv4.canonical import SignedRequest
 
 HEAD_LIMIT_BYTES = 64 << 10
 LINE_LIMIT_BYTES = 4096

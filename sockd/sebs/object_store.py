@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 from sockd.s3.client import Client, Refused
 from sockd.s3.process import S3Process, ServerFailed
-from sockd.s3.signature import Credentials
 from sockd.sebs.errors import NotPossible, WrongAnswer
 from sockd.sebs.inputs import BUCKET, Input
+from sockd.sigv4.credentials import Credentials
 
 ENDPOINT = "AWS_ENDPOINT_URL_S3"
 PASSED = (

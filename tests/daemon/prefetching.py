@@ -26,7 +26,7 @@ STAND_INS = {
     "boto3.py": """
 import io, os
 from sockd.s3.client import Client
-from sockd.s3.signature import Credentials
+from sockd.sigv4.credentials import Credentials
 
 def connected():
     keys = Credentials(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from sockd.s3.process import S3Process
-from sockd.s3.signing import signed_headers
+from sockd.sigv4.signer import Signer
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,10 @@ class Raw:
         unsigned: Mapping[str, str] | None = None,
     ) -> bytes:
         """The head of a signed request; `unsigned` headers are added after signing."""
-        signed = signed_headers(
-            method, path, query, {"Host": self.host, **(headers or {})}, credentials=self.credentials, payload=payload
-        )
-        lines = [f"{name}: {value}" for name, value in {**signed, **(unsigned or {})}.items()]
         target = f"{path}?{query}" if query else path
+        signed = {"Host": self.host, **(headers or {})}
+        Signer(self.credentials, service="s3").sign(method, target, signed, payload)
+        lines = [f"{name}: {value}" for name, value in {**signed, **(unsigned or {})}.items()]
         return "\r\n".join((f"{method} {target} HTTP/1.1", *lines, "", "")).encode("latin-1")
 
     def exchange(self, data: bytes) -> RawAnswer:

@@ -16,7 +16,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from sockd.s3.signature import Credentials
+from sockd.sigv4.credentials import Credentials
 from tests.support.line_server import LineServer, raw
 from tests.support.peers import vector_db
 from tests.support.sqs import Sqs

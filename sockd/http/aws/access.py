@@ -21,8 +21,9 @@ from sockd.http.wire.host_check import is_loopback
 from sockd.http.wire.sockets import parse_listen
 from sockd.plain.config import HttpConfig, LambdaApiConfig
 from sockd.plain.errors import BadConfig
-from sockd.s3.canonical import SignedRequest
-from sockd.s3.signature import Credentials, SignatureRefused, Verifier
+from sockd.sigv4.canonical import SignedRequest
+from sockd.sigv4.credentials import Credentials
+from sockd.sigv4.verifier import SignatureRefused, Verifier
 
 MIN_SECRET_CHARS = 16
 _NEEDS_KEY = (

@@ -43,7 +43,7 @@ from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
 from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.registry.aliases import LATEST
-from sockd.s3.canonical import SignedRequest
+from sockd.sigv4.canonical import SignedRequest
 
 SETTINGS_BYTES = 256 * 1024
 """Of a body without code; an environment has 4 KB at most."""

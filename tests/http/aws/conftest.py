@@ -15,8 +15,8 @@ from sockd.http.front import Front
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp
 from sockd.plain.config import Config, HttpConfig, LambdaApiConfig
-from sockd.s3.signature import Credentials
-from sockd.s3.signing import signed_headers
+from sockd.sigv4.credentials import Credentials
+from sockd.sigv4.signer import Signer
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.raw import Raw, raw
 
@@ -30,12 +30,9 @@ def request(
     """A request as it is on the wire, signed unless `key` is None; `body`: bytes, or what becomes JSON."""
     content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     fields = {"Host": HOST, **{name.replace("_", "-"): value for name, value in headers.items()}}
-    target, _, query = path.partition("?")
     if key is not None:
         credentials = Credentials(key, secret or KEYS.get(key, "unknown"))
-        fields = signed_headers(
-            method, target, query, fields, credentials=credentials, payload=content, service="lambda"
-        )
+        Signer(credentials, service="lambda").sign(method, path, fields, content)
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""]).encode() + content
 

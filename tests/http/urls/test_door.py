@@ -9,8 +9,8 @@ import pytest
 
 from sockd.http.urls.door import INLINE_BYTES
 from sockd.registry.function_urls import Cors
-from sockd.s3.signature import Credentials
-from sockd.s3.signing import signed_headers
+from sockd.sigv4.credentials import Credentials
+from sockd.sigv4.signer import Signer
 from tests.http.aws.conftest import KEYS
 from tests.http.raw import Raw, get
 from tests.http.urls.conftest import MAX_PAYLOAD, UrlWorker, ask
@@ -180,13 +180,8 @@ async def test_a_preflight_is_answered_here_only_if_the_url_says_how(client: Raw
 
 
 def signed(method: str, target: str, host: str, body: bytes, *, secret: str = KEYS["AKIDONE"]) -> bytes:
-    path, _, query = target.partition("?")
-    fields = signed_headers(
-        *(method, path, query, {"Host": host}),
-        credentials=Credentials("AKIDONE", secret),
-        payload=body,
-        service="lambda",
-    )
+    fields = {"Host": host}
+    Signer(Credentials("AKIDONE", secret), service="lambda").sign(method, target, fields, body)
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 

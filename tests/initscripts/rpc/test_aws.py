@@ -13,10 +13,10 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from initscripts.region import Region
-from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed, signing
+from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed
 from initscripts.rpc.aws import AwsService
-from sockd.s3 import signature
-from sockd.s3.canonical import SignedRequest
+from sockd.sigv4 import credentials, signer, verifier
+from sockd.sigv4.canonical import SignedRequest
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.peer import Request, peer
 
@@ -30,7 +30,7 @@ KEYS = {
 def now(monkeypatch: pytest.MonkeyPatch) -> list[datetime.datetime]:
     """A clock for both; its one entry is the time."""
     clock = [datetime.datetime(2013, 5, 24)]
-    monkeypatch.setattr(signing, "utc_now", lambda: clock[0].strftime("%Y%m%dT%H%M%SZ"))
+    monkeypatch.setattr(signer, "utc_now", lambda: clock[0].strftime("%Y%m%dT%H%M%SZ"))
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *_: clock[0])
     return clock
 
@@ -111,9 +111,9 @@ def test_an_environment_cannot_write_lines_of_a_request(env: dict[str, str]) -> 
 async def verified(request: Request) -> None:
     """Answers with the action's name if the signature holds."""
     service = {"AmazonSQS": "sqs", "DynamoDB_20120810": "dynamodb"}[request.headers["x-amz-target"].split(".")[0]]
-    credentials = signature.Credentials(KEYS["AWS_ACCESS_KEY_ID"], KEYS["AWS_SECRET_ACCESS_KEY"])
+    known = credentials.Credentials(KEYS["AWS_ACCESS_KEY_ID"], KEYS["AWS_SECRET_ACCESS_KEY"])
     method, target, _ = request.line.split()
-    signature.Verifier(credentials, service=service).verify(
+    verifier.Verifier(known, service=service).verify(
         SignedRequest(method, target, "", request.headers), hashlib.sha256(request.body).hexdigest()
     )
     request.answer(json.dumps([request.headers["x-amz-target"], request.body.decode()]).encode())
@@ -144,9 +144,9 @@ async def test_actions(
 
 
 def test_the_time_is_spelled_anew_after_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signing, "_spelled", (0.0, "20130524T000000Z"))
+    monkeypatch.setattr(signer, "_spelled", (0.0, "20130524T000000Z"))
     now_s = [9.0]
-    monkeypatch.setattr("initscripts.rpc.signing.time.monotonic", lambda: now_s[0])
-    assert signing.utc_now() == "20130524T000000Z"
+    monkeypatch.setattr("sockd.sigv4.signer.time.monotonic", lambda: now_s[0])
+    assert signer.utc_now() == "20130524T000000Z"
     now_s[0] = 10.0
-    assert signing.utc_now() > "20130524T000000Z"
+    assert signer.utc_now() > "20130524T000000Z"

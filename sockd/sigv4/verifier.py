@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from sockd.s3 import presigned_v2
-from sockd.s3.canonical import (
+from sockd.sigv4 import presigned_v2
+from sockd.sigv4.canonical import (
     ALGORITHM,
     UNSIGNED_PAYLOAD,
     Scope,
@@ -24,6 +24,7 @@ from sockd.s3.canonical import (
     signing_key,
     string_to_sign,
 )
+from sockd.sigv4.credentials import Credentials
 
 MAX_SKEW_S = 15 * 60
 MAX_EXPIRES_S = 7 * 24 * 3600
@@ -45,15 +46,6 @@ class SignatureRefused(Exception):
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a client signs with."""
-
-    access_key: str
-    secret_key: str
-    session_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from sockd.s3.canonical import SignedRequest
+from sockd.sigv4.canonical import SignedRequest
 
 _SIGNED_PARAMETERS = frozenset(
     """accelerate acl analytics cors defaultObjectAcl delete inventory lifecycle location logging metrics notification

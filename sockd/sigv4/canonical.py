@@ -1,6 +1,6 @@
 """What AWS Signature Version 4 signs: a request in its one canonical spelling, and the key made for a day, region and service.
 
-Pure functions for both ends: `signature` verifies with them, `signing` signs with them.
+Pure functions for both ends: `verifier` verifies with them, `signer` signs with them.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import calendar
 import hashlib
-from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,36 +13,14 @@ from botocore.utils import percent_encode, percent_encode_sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.s3.canonical import EMPTY_SHA256, SignedRequest
-from sockd.s3.chunks import SIGNED, AwsChunkedBody
-from sockd.s3.errors import S3Error
-from sockd.s3.signature import Credentials, SignatureRefused, Verifier
-from sockd.s3.signing import signed_headers
+from sockd.sigv4.canonical import EMPTY_SHA256, SignedRequest
+from sockd.sigv4.credentials import Credentials
+from sockd.sigv4.signer import Signer
+from sockd.sigv4.verifier import SignatureRefused, Verifier
+from tests.sigv4.documented import BUCKET, DATE, EXAMPLE, SCOPE, THEN_S, documented, verifier
 
-EXAMPLE = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
-THEN_S = calendar.timegm((2013, 5, 24, 0, 0, 0))
-DATE = "20130524T000000Z"
-SCOPE = "20130524/us-east-1/s3/aws4_request"
-BUCKET = "examplebucket.s3.amazonaws.com"
 PUT_SHA256 = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072"
 OURS = Credentials("key/with/slashes", "secret")
-
-
-def verifier(*credentials: Credentials, service: str = "s3", now_s: float = THEN_S) -> Verifier:
-    return Verifier(*(credentials or (EXAMPLE,)), service=service, clock=lambda: now_s)
-
-
-def documented(
-    method: str, path: str, query: str, headers: Mapping[str, str], signature: str, payload: str = EMPTY_SHA256
-) -> SignedRequest:
-    """A request of the documentation of S3 (Signature Calculations for the Authorization Header)."""
-    found = {"host": BUCKET, "x-amz-content-sha256": payload, "x-amz-date": DATE, **headers}
-    found["authorization"] = (
-        f"AWS4-HMAC-SHA256 Credential={EXAMPLE.access_key}/{SCOPE},"
-        f"SignedHeaders={';'.join(sorted(found))},Signature={signature}"
-    )
-    return SignedRequest(method, path, query, found)
-
 
 GET = documented(
     "GET",
@@ -174,7 +150,8 @@ def test_a_session_token_is_asked_for_and_only_then() -> None:
 
 
 def ours(method: str, path: str, query: str, credentials: Credentials = OURS) -> SignedRequest:
-    headers = signed_headers(method, path, query, {"Host": "h"}, credentials=credentials, now_s=THEN_S)
+    headers = {"Host": "h"}
+    Signer(credentials, service="s3").sign(method, f"{path}?{query}", headers, timestamp=DATE)
     return SignedRequest(method, path, query, {name.lower(): value for name, value in headers.items()})
 
 
@@ -206,61 +183,3 @@ def by_botocore(auth: type[SigV4Auth], url: str, service: str = "s3", data: byte
     parts = urlsplit(request.prepare().url)
     headers = {name.lower(): value for name, value in request.headers.items()}
     return SignedRequest(request.method, parts.path, parts.query, {"host": parts.netloc, **headers})
-
-
-CHUNKED = documented(
-    "PUT",
-    "/examplebucket/chunkObject.txt",
-    "",
-    {
-        "host": "s3.amazonaws.com",
-        "content-encoding": "aws-chunked",
-        "content-length": "66824",
-        "x-amz-decoded-content-length": "66560",
-        "x-amz-storage-class": "REDUCED_REDUNDANCY",
-    },
-    "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9",
-    SIGNED,
-)
-CHUNKS = [
-    (65536, "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648"),
-    (1024, "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497"),
-    (0, "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9"),
-]
-
-
-class Bytes:
-    """A source of bytes that gives a few at a time."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, limit: int) -> bytes:
-        data, self._data = self._data[: min(limit, 1000)], self._data[min(limit, 1000) :]
-        return data
-
-
-def chunked(chunks: list[tuple[int, str]], letter: bytes = b"a") -> AwsChunkedBody:
-    data = b"".join(b"%x;chunk-signature=%s\r\n%s\r\n" % (size, tag.encode(), letter * size) for size, tag in chunks)
-    return AwsChunkedBody(Bytes(data), verifier().verify(CHUNKED))
-
-
-def test_the_documented_chunks_hold() -> None:
-    body = chunked(CHUNKS)
-    assert b"".join(iter(lambda: body.read(4096), b"")) == b"a" * 66560
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        chunked(CHUNKS, b"b"),
-        chunked([CHUNKS[1], CHUNKS[0], CHUNKS[2]]),
-        chunked([CHUNKS[0], CHUNKS[2]]),
-        chunked([(65536, CHUNKS[1][1])]),
-    ],
-    ids=["other bytes", "moved", "left out", "other signature"],
-)
-def test_chunks_that_were_changed_are_refused(body: AwsChunkedBody) -> None:
-    with pytest.raises(S3Error) as error:
-        list(iter(lambda: body.read(4096), b""))
-    assert error.value.code == "SignatureDoesNotMatch"
