@@ -12,6 +12,7 @@ import sys
 import time
 
 from zygote import hygiene
+from zygote.checks import CHECKED, begin, try_out
 from zygote.fingerprint import Fingerprint, Names, constant_text, digest, digest_of, owner, shown
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-BEGUN = "\0sockd: "
-"""Before the name of what is begun, in a line of what this process prints."""
 INTERPRETER, CHECKS, IMPORTS = "(interpreter)", "(checks)", "(imports)"
 """Beside the modules: what packages change in the interpreter and the standard library; what was tried; what failed."""
 MOST_NAMES = 20_000
@@ -86,11 +85,6 @@ def lay_out_logs() -> None:
         log_layout.apply()
 
 
-def begin(what: str) -> None:
-    """Say what is begun, for the case that it does not end. Not by sys.stdout, which packages replace."""
-    os.write(1, f"\n{BEGUN}{what}\n".encode("utf-8", "backslashreplace"))
-
-
 def tell(modules: Mapping[str, Names], variables: list[str]) -> dict[str, dict[str, tuple[str, str]]]:
     """Digest and words for each name, of as many modules as may be told and one more.
 
@@ -151,73 +145,3 @@ PATCHED: dict[str, Callable[[Any], object]] = {
     "ssl": lambda module: module.SSLContext.__module__,
 }
 """Of modules of the standard library that packages patch or register with."""
-
-
-# -- what a fingerprint cannot see
-
-
-def try_out(name: str, check: Callable[[], object]) -> str:
-    begin(name)
-    try:
-        return str(check())
-    except BaseException as error:  # of C code and of hooks of packages
-        return type(error).__name__
-
-
-def check_thread() -> str:
-    import threading
-
-    done: list[int] = []
-    thread = threading.Thread(target=done.append, args=(1,))
-    thread.start()
-    thread.join()
-    return "works" if done else "did not run"
-
-
-def check_fork() -> str:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        child = os.fork()
-    if not child:
-        os._exit(7)
-    return f"ends with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
-
-
-def check_ssl() -> str:
-    import ssl
-
-    inward, outward = ssl.MemoryBIO(), ssl.MemoryBIO()
-    try:
-        ssl.create_default_context().wrap_bio(inward, outward, server_hostname="localhost").do_handshake()
-    except ssl.SSLWantReadError:
-        return "works" if outward.pending else "sends nothing"
-    return "ends too early"
-
-
-def check_socket() -> str:
-    import socket
-
-    near, far = socket.socketpair()
-    with near, far, socket.socket():
-        near.sendall(b"works")
-        return far.recv(5).decode()
-
-
-def check_numpy() -> str:
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not hasattr(numpy, "dot"):
-        return "is not there"
-    ones = numpy.ones((128, 128))
-    return str(float(numpy.dot(ones, ones).sum()))
-
-
-CHECKED: dict[str, Callable[[], object]] = {
-    "a thread": check_thread,
-    "fork": check_fork,
-    "ssl": check_ssl,
-    "a socket": check_socket,
-    "numpy.dot": check_numpy,
-}
-"""Run in this order, after the fingerprint, as they import modules of the standard library."""

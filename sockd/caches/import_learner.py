@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sockd.caches import eviction, selection, standard_library
+from sockd.caches import canary, eviction, selection, standard_library
 from sockd.caches.distribution import SANDBOX_STORE, in_order, name_of
 from sockd.caches.import_hits import ImportHits
 from sockd.caches.import_profile import Seen, load_learned, save_learned
@@ -408,7 +408,7 @@ class ImportLearner:
         node.import_seconds = imported.seconds
         node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
         node.unique_bytes, node.shared_bytes = await asyncio.to_thread(pidfds.memory, zygote.pidfd)
-        await self._try_canary(node)
+        await self._try_canary(node, request)
         if shared.packages:
             self._sharing.learn(shared)
         _log.info("%s serves %s: %d modules in %.2f s", node.id, sorted(plan.packages), len(modules), imported.seconds)
@@ -440,17 +440,16 @@ class ImportLearner:
                 module = min(own)
                 raise ImportFailed(f"it cannot be imported in a Zygote: {imported.failed[module]}", module)
 
-    async def _try_canary(self, node: ZygoteNode) -> None:
-        """One fork must get through confinement and warm-up in time; it becomes the node's first spare."""
-        async with asyncio.timeout(self._config.canary_deadline_s):
-            canary = await self._tree.fork_spare(node.zygote)
-        if not node.zygote.alive:  # the tree was told of its end before it was in the tree
-            canary.destroy()
-            raise ZygoteGone("it ended as soon as it was there")
+    async def _try_canary(self, node: ZygoteNode, request: ImportRequest) -> None:
+        """One fork must do what functions do, in time; then the node gets its first spare. Raises: as `_provision`."""
+        deadline_s = self._config.canary_deadline_s
+        await canary.try_out(self._tree, node.zygote, request, deadline_s=deadline_s)
         if self._config.spares:
-            node.add_spare(canary)
-        else:
-            canary.destroy()
+            async with asyncio.timeout(deadline_s):
+                node.add_spare(await self._tree.fork_spare(node.zygote))
+        if not node.zygote.alive:  # the tree was told of its end before it was in the tree
+            node.drop_spares()
+            raise ZygoteGone("it ended as soon as it was there")
 
     async def _blame(self, parent: ZygoteNode, plan: selection.NewNode) -> None:
         """Find the distribution that a Zygote cannot hold, by importing one after the other, each with its canary."""
@@ -463,8 +462,7 @@ class ImportLearner:
                 request = self._request(plan.packages, modules)
                 imported = await self._tree.import_modules(zygote, request, deadline_s=self._config.import_deadline_s)
                 self._check(imported, parent, (culprit,))
-                async with asyncio.timeout(self._config.canary_deadline_s):
-                    (await self._tree.fork_spare(zygote)).destroy()
+                await canary.try_out(self._tree, zygote, request, deadline_s=self._config.canary_deadline_s)
         except NoCapacity as reason:
             _log.warning("no memory to find it: %s", reason)
         except (SockdError, OSError, TimeoutError) as reason:

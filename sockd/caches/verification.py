@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import msgspec
 
 from sockd.sandbox.claims import read_seconds
-from zygote import trial
 
 MOST_TOLD = 3
 """Differences in the words for people."""
@@ -107,9 +106,3 @@ def in_words(found: Sequence[Difference]) -> str:
     """The first of them, and how many more there are."""
     words = "; ".join(map(str, found[:MOST_TOLD]))
     return f"{words}; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else words
-
-
-def last_begun(log: bytes) -> str:
-    """What a trial began last, as it printed that; empty: nothing."""
-    _, mark, rest = log.decode(errors="replace").rpartition(trial.BEGUN)
-    return rest.split("\n", 1)[0][:200] if mark else ""

@@ -30,7 +30,6 @@ from sockd.caches.verification import (
     Fingerprint,
     differences,
     in_words,
-    last_begun,
     read_fingerprint,
 )
 from sockd.caches.zygote_node import ZygoteNode
@@ -40,6 +39,7 @@ from sockd.plain.config import MB, ZygoteConfig
 from sockd.plain.errors import FunctionFailed, NoCapacity, OutOfMemory, SandboxFailed, TimedOut
 from sockd.sandbox.control import ZygoteGone
 from zygote import protocol
+from zygote.checks import last_begun
 
 MOST_WAITING = 256
 """Pairs that wait; a further one is considered again at its function's next start."""

@@ -179,5 +179,6 @@ def check(version: Version) -> None:
     """Whether a version can be debugged. Raises: CannotDebug."""
     if version.config.network != "host":
         raise CannotDebug('a debugger needs a network to come by, and this function has network = "none"')
-    if provided(version.program.code, version.config.runtime):
+    code = version.program.code
+    if code is not None and provided(code, version.config.runtime):
         raise CannotDebug("this function is a program of its own (runtime = provided), no Python handler to wait in")

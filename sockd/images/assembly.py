@@ -45,7 +45,7 @@ class Assembly(Protocol):
         """A root, the caller's.
 
         Args:
-            program: what will run in it; None: not known (a spare), or nothing at all (a canary).
+            program: what will run in it; None: not known (a spare), or nothing that has code (a canary).
         Raises: OSError naming the call; then nothing stays behind."""
 
     def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
@@ -127,7 +127,7 @@ class Early:
 
     def create(self, limits: Limits, program: Program | None) -> Root:
         """Without waiting: one staging directory serves all, as nothing else runs between mounting and unmounting."""
-        code = program.code if program is not None else self._no_code
+        code = (program.code if program is not None else None) or self._no_code
         mounts.bind_tree(self._base, self._stage)
         try:
             here = syscalls.AT_FDCWD

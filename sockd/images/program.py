@@ -36,7 +36,7 @@ class Program:
 
     def __init__(
         self,
-        code: Path,
+        code: Path | None,
         init: bytes,
         limits: Limits,
         *,
@@ -47,7 +47,9 @@ class Program:
         name: str = "",
         json_log_level: str = "",
     ) -> None:
-        """Args: is_app: whether the handler is a web app; None: its first sandbox will tell."""
+        """Args:
+        code: None: it has none.
+        is_app: whether the handler is a web app; None: its first sandbox will tell."""
         self.code = code
         self._code_fd = -1
         self.init = init

@@ -160,7 +160,7 @@ class ZygoteConfig(Slice, frozen=True):
     import_deadline_s: float = 30.0
     """How long a Zygote may import."""
     canary_deadline_s: float = 2.0
-    """How long the first fork of a new Zygote may take to answer."""
+    """How long the first fork of a new Zygote may take to be ready, and then to try what functions do."""
     spares: int = 4
     """Most ready children of one Zygote; 0 switches spares off."""
     least_spares: int = 1

@@ -95,7 +95,8 @@ class SandboxProcess:
         self.cgroup.limit_sockets(limits.sockets, program.socket_account)
         if not limits.same_tmp(self.limits):
             self._root.replace_tmp(limits)
-        self._root.mount_code(program)
+        if program.code is not None:
+            self._root.mount_code(program)
         self.limits = limits
 
     def freeze(self) -> None:

@@ -10,20 +10,26 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from sockd.caches import canary
 from sockd.caches.distribution import name_of
 from sockd.caches.import_learner import ImportLearner
 from sockd.caches.provided_names import NOTHING
 from sockd.caches.rate import DemandMeter
 from sockd.caches.soundness import ImportView
 from sockd.caches.zygote_node import ZygoteNode
+from sockd.images.program import Limits, Program
 from sockd.plain.config import ZygoteConfig
-from sockd.plain.errors import NoCapacity, SandboxFailed
+from sockd.plain.errors import InitFailed, NoCapacity, SandboxDied, SandboxFailed, TimedOut
 from sockd.sandbox.control import ZygoteGone, ZygoteLate
+from sockd.sandbox.exchange import Reply
 from sockd.sandbox.imported import Imported, ImportRequest
+from zygote import checks, protocol
 
 pytestmark = pytest.mark.anyio
 
@@ -67,9 +73,21 @@ class FakeZygote:
 
 
 class FakeSpare:
-    def __init__(self) -> None:
+    """A fork that says of each check of a canary that all is well, but for what it is given."""
+
+    process = SimpleNamespace(limits=Limits(16 << 20, 8, 1.0, 1 << 20, 8))
+
+    def __init__(self, reply: Reply | None = None) -> None:
+        self.reply = reply or Reply(msgspec.json.encode(dict.fromkeys(checks.CHECKED, checks.WORKS)))
         self.on_death: Callable[[Any], None] = lambda spare: None
         self.destroyed = False
+        self.program: Program | None = None
+
+    def become(self, program: Program) -> None:
+        self.program = program
+
+    async def request(self, request_id: bytes, event: bytes) -> Reply:
+        return self.reply
 
     def destroy(self) -> None:
         self.destroyed = True
@@ -85,7 +103,7 @@ class Tree:
         self.imports: list[tuple[list[str], list[str]]] = []
         self.harms: dict[str, Exception | str | int] = {}
         """What happens when a module is imported: raised, failed with words, or 1: a thread is started."""
-        self.canary_harms: dict[str, Exception] = {}
+        self.canary_harms: dict[str, Exception | Reply] = {}
         self.ends_behind_a_canary: set[str] = set()
         """Modules with which a Zygote ends when it has forked one."""
         self.spares: list[FakeSpare] = []
@@ -108,8 +126,11 @@ class Tree:
 
     async def fork_spare(self, zygote: FakeZygote) -> Any:
         for module in zygote.imported:
-            if module in self.canary_harms:
-                raise self.canary_harms[module]
+            harm = self.canary_harms.get(module)
+            if isinstance(harm, Exception):
+                raise harm
+            if harm is not None:
+                return FakeSpare(harm)
         if self.ends_behind_a_canary.intersection(zygote.imported):
             zygote.close()
         self.spares.append(FakeSpare())
@@ -241,6 +262,53 @@ async def test_a_canary_that_does_not_answer_refuses_the_package(tmp_path: Path)
         await observed(learner, tree, A)
         assert [entry.reason for entry in learner.refused.list()] == ["a fork of it did not answer in time"]
         assert tree.packages() == [set()] and tree.zygotes[1].closed
+
+
+BEGUN_SSL = f"{checks.BEGUN}a thread\n{checks.BEGUN}ssl\n".encode()
+WELL = dict.fromkeys(checks.CHECKED, checks.WORKS)
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason", "by_deadline"),
+    [
+        (
+            Reply(msgspec.json.encode({**WELL, "ssl": "SSLError", "fork": "ends with -11"})),
+            "in a fork of it fork fails: ends with -11; ssl fails: SSLError",
+            False,
+        ),
+        (Reply(msgspec.json.encode({"fork": checks.WORKS})), "in a fork of it a thread was not tried", False),
+        (Reply(b"[]"), "in a fork of it the answer is no list of checks", False),
+        (Reply(error=TimedOut("late", "timeout_s"), log=BEGUN_SSL), "ssl: a fork of it did not answer in time", True),
+        (Reply(error=SandboxDied("died"), log=BEGUN_SSL), "ssl: a fork of it failed: died", False),
+        (Reply(error=InitFailed("ValueError", "no")), "the first call of a handler: a fork of it failed: no", False),
+    ],
+)
+async def test_what_does_not_work_in_a_canary_refuses_the_package(
+    tmp_path: Path, reply: Reply, reason: str, by_deadline: bool
+) -> None:
+    tree = Tree()
+    tree.canary_harms["a"] = reply
+    async with learner_of(tree, tmp_path / "learned.json") as learner:
+        await observed(learner, tree, A)
+        (refusal,) = learner.refused.list()
+        assert refusal.reason.startswith(reason) and refusal.by_deadline == by_deadline
+        assert tree.packages() == [set()] and tree.zygotes[1].closed
+
+
+@pytest.mark.parametrize("told", [{**WELL, "numpy.dot": checks.ABSENT}, WELL])
+def test_what_is_not_there_need_not_work(told: dict[str, str]) -> None:
+    assert canary.failures(msgspec.json.encode(told)) == ""
+
+
+async def test_a_canary_has_the_packages_of_its_zygote_and_no_code(tmp_path: Path) -> None:
+    tree = Tree()
+    async with learner_of(tree, tmp_path / "learned.json") as learner:
+        await observed(learner, tree, A)
+        tried, spare = tree.spares
+        assert tried.destroyed and tried.program is not None and tried.program.code is None
+        init = protocol.decode_init(tried.program.init)
+        assert (init["handler"], init["paths"], init["entry_file"]) == (canary.HANDLER, [f"/packages/{A}"], "")
+        assert list(tree.nodes[1].spares) == [spare] and not spare.destroyed
 
 
 async def test_a_zygote_that_ends_behind_its_canary_leaves_no_sandbox(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.caches.verification import BadFingerprint, Fingerprint, differences, in_words, last_begun, read_fingerprint
-from zygote import trial
+from sockd.caches.verification import BadFingerprint, Fingerprint, differences, in_words, read_fingerprint
+from zygote.checks import BEGUN, last_begun
 
 Names = dict[str, str]
 MODULES = st.dictionaries(
@@ -96,6 +96,6 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 
 
 def test_what_was_begun_last() -> None:
-    log = f"noise\n{trial.BEGUN}import a\nhello\n{trial.BEGUN}import b.c\nmore\n".encode()
+    log = f"noise\n{BEGUN}import a\nhello\n{BEGUN}import b.c\nmore\n".encode()
     assert last_begun(log) == "import b.c"
     assert last_begun(b"noise") == last_begun(b"") == ""

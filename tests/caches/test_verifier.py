@@ -21,7 +21,8 @@ from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import NoCapacity, SandboxFailed, TimedOut
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.imported import Observed
-from zygote import protocol, trial
+from zygote import protocol
+from zygote.checks import BEGUN
 
 pytestmark = pytest.mark.anyio
 
@@ -197,7 +198,7 @@ async def test_what_two_starts_have_otherwise_is_no_difference(monkeypatch: pyte
         assert [asked["moved"] for _, asked in g.tree.asked] == [0, 0, 0, 1]
 
 
-LATE = Reply(error=TimedOut("Task timed out", "timeout_s"), log=f"\n{trial.BEGUN}import a\n".encode())
+LATE = Reply(error=TimedOut("Task timed out", "timeout_s"), log=f"\n{BEGUN}import a\n".encode())
 
 
 async def test_a_trial_that_does_not_end_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_what_follows_is_made_as_if_nothing_had_failed(house: House) -> None:
             root.mount_code(program)
 
     missing = house.program("def handler(event): return event\n")
-    os.rename(missing.code, f"{missing.code}.away")
+    os.rename(str(missing.code), f"{missing.code}.away")
     with pytest.raises(OSError, match="open_tree") as caught:
         make_for(missing)
     assert caught.value.errno == errno.ENOENT

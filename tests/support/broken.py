@@ -21,8 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sockd.caches import import_learner as learner
-from sockd.caches import sharing, soundness, verifier
+from sockd.caches import canary, sharing, soundness, verifier
 from sockd.http import front
 from sockd.http.aws import access
 from sockd.http.run import replays
@@ -270,10 +269,10 @@ def plans_by_subset() -> None:
 def no_canary() -> None:
     """A new Zygote serves without one fork of it having been tried."""
 
-    async def try_nothing(self: learner.ImportLearner, node: object) -> None:
+    async def try_nothing(*args: object, **deadline: float) -> None:
         return
 
-    learner.ImportLearner._try_canary = try_nothing  # type: ignore[method-assign]
+    canary.try_out = try_nothing  # type: ignore[assignment]
 
 
 @breaks("no-reseed")
