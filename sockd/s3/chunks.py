@@ -10,7 +10,8 @@ import hashlib
 import hmac
 
 from sockd.s3.errors import S3Error
-from sockd.s3.wire import BadRequest, Lines, Source, chunk_size
+from sockd.s3.lines import Lines, chunk_size
+from sockd.s3.wire import BadRequest, Source
 from sockd.sigv4.canonical import EMPTY_SHA256, sign
 from sockd.sigv4.verifier import Verified
 

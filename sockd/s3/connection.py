@@ -25,7 +25,7 @@ from sockd.s3.router import Router
 from sockd.s3.sending import Sender
 from sockd.s3.store import Store
 from sockd.s3.upload import Upload
-from sockd.s3.wire import BadRequest, Head, NoBody, Source, Wire, body_of, parse_head
+from sockd.s3.wire import BadRequest, Head, NoBody, Source, Wire
 from sockd.sigv4.verifier import SignatureRefused, Verifier
 
 IDLE_S = 120
@@ -74,11 +74,10 @@ class Connection:
 
     def _serve_one(self) -> bool:
         """Whether there may be another request. Raises BadRequest, OSError."""
-        data = self._wire.read_head()
-        if data is None:
+        head = self._wire.read_head()
+        if head is None:
             return False
-        head = parse_head(data)
-        body = body_of(head, self._wire)
+        body = self._wire.body(head)
         if head.path.startswith(PREFIX):
             return self._serve_admin(head, body)
         self._requests += 1

@@ -1,23 +1,27 @@
-"""HTTP/1.1 as a server reads it from a blocking socket: heads, and bodies of a known length or in chunks.
+"""HTTP/1.1 as a server reads it from a blocking socket, with the parser of the worker's own doors.
 
-`Wire` owns its buffer, not its socket. What could be read in two ways (two lengths, a length and chunks, folded lines) is
-refused.
+`Wire` owns the parser, not its socket.
 """
 
 from __future__ import annotations
 
-import re
 import socket
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
+import httptools
+
+from sockd.http.wire import head as http
+from sockd.http.wire.limits import ConnectionLimits
+from sockd.http.wire.reader import RequestReader
 from sockd.sigv4.canonical import SignedRequest
 
-HEAD_LIMIT_BYTES = 64 << 10
-LINE_LIMIT_BYTES = 4096
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
+LIMITS = ConnectionLimits(head_bytes=64 << 10)
+READ_BYTES = 64 << 10
+_ONCE = ("host", "authorization")
+"""Headers of which two would have no one meaning. (Of lengths and codings the parser takes care.)"""
 
 
 class BadRequest(Exception):
@@ -52,58 +56,88 @@ class Head:
         return SignedRequest(self.method, self.path, self.query, self.headers)
 
     def content_length(self) -> int | None:
-        """None: there is none. Raises BadRequest."""
+        """None: there is none."""
         text = self.headers.get("content-length")
-        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 16):
-            raise BadRequest("Content-Length")
-        return None if text is None else int(text)
+        return None if text is None else http.length_of(text)
+
+    def has_body(self) -> bool:
+        return bool(self.content_length()) or "transfer-encoding" in self.headers
 
     def expects_continue(self) -> bool:
         return self.headers.get("expect", "").lower() == "100-continue"
 
 
-class Wire:
-    """The receiving half of a connection."""
+class Wire(RequestReader):
+    """The receiving half of a connection: `read_head`, then its `body` to the end, and again."""
 
     def __init__(self, connection: socket.socket) -> None:
+        super().__init__(LIMITS)
         self._socket = connection
-        self._buffer = b""
+        self._read: deque[tuple[http.Head, bool] | bytes | BadRequest | None] = deque()
+        """What has been parsed and not been asked for: heads, whether their connection goes on; parts of bodies; None at the
+        end of each; and last, why no more can be parsed."""
+        self._begun_ns = 0
         self.arrived_ns = 0
         """When the first byte of the last head was read (CLOCK_MONOTONIC)."""
 
-    def read_head(self) -> bytes | None:
-        """The head of the next request, without its empty line; None when the client closed before one.
+    def read_head(self) -> Head | None:
+        """The head of the next request; None when the client has closed the connection. Raises: BadRequest, OSError."""
+        asked_ns = time.monotonic_ns()
+        if not self._fill():
+            return None
+        first = self._read.popleft()
+        if isinstance(first, BadRequest):
+            raise first
+        assert isinstance(first, tuple)
+        self.arrived_ns = max(asked_ns, self._begun_ns)
+        return _head_of(*first)
 
-        Raises: BadRequest, OSError."""
-        data = self._buffer.lstrip(b"\r\n")
-        self.arrived_ns = time.monotonic_ns()
-        while (end := data.find(b"\r\n\r\n")) < 0:
-            if len(data) > HEAD_LIMIT_BYTES:
-                raise BadRequest("the head is too long")
-            more = self._socket.recv(HEAD_LIMIT_BYTES)
-            if not data:
-                self.arrived_ns = time.monotonic_ns()
-            if not more:
-                if data:
-                    raise Truncated("in the head")
-                return None
-            data = (data + more).lstrip(b"\r\n")
-        self._buffer = data[end + 4 :]
-        return data[:end]
+    def body(self, head: Head) -> Source:
+        """The body of the head that was read last."""
+        if head.has_body():
+            return _Body(self)
+        self._read.popleft()
+        return NoBody()
 
     def read(self, limit: int) -> bytes:
-        """At least one byte of what comes next. Raises Truncated, OSError."""
-        data = self._buffer
-        if data:
-            self._buffer = data[limit:]
-            return data[:limit]
-        data = self._socket.recv(limit)
-        if not data:
+        """At least one byte of a body, or b"" at its end, once. Raises: BadRequest, OSError."""
+        if not self._fill():
             raise Truncated("in the body")
-        return data
+        part = self._read.popleft()
+        if isinstance(part, BadRequest):
+            raise part
+        if part is None:
+            return b""
+        assert isinstance(part, bytes)
+        if len(part) > limit:
+            self._read.appendleft(part[limit:])
+        return part[:limit]
 
-    def unread(self, data: bytes) -> None:
-        self._buffer = data + self._buffer
+    def _fill(self) -> bool:
+        """Read until something is parsed; False when the client has closed the connection."""
+        while not self._read:
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                return False
+            refusal = self.feed(data)
+            if refusal is not None:
+                self._read.append(BadRequest(refusal.error_type))
+        return True
+
+    # -- the parser's calls
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._begun_ns = time.monotonic_ns()
+
+    def on_head(self, head: http.Head, *, keep_alive: bool) -> None:
+        self._read.append((head, keep_alive))
+
+    def on_body(self, data: bytes) -> None:
+        self._read.append(data)
+
+    def on_whole(self) -> None:
+        self._read.append(None)
 
 
 class NoBody:
@@ -113,125 +147,34 @@ class NoBody:
         return b""
 
 
-class LengthBody:
-    """A body of Content-Length bytes."""
-
-    def __init__(self, wire: Wire, length: int) -> None:
-        self._wire = wire
-        self._left = length
-
-    def read(self, limit: int) -> bytes:
-        if not self._left:
-            return b""
-        data = self._wire.read(min(limit, self._left))
-        self._left -= len(data)
-        return data
-
-
-class ChunkedBody:
-    """A body with Transfer-Encoding: chunked. Its trailers are read and forgotten."""
+class _Body:
+    """A body that comes from the wire, which gives its end once."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._lines = Lines(wire)
-        self._left = 0
         self._ended = False
 
     def read(self, limit: int) -> bytes:
-        if self._ended:
-            return b""
-        if not self._left:
-            self._left = chunk_size(self._lines.line())
-            if not self._left:
-                while self._lines.line():
-                    pass
-                self._wire.unread(self._lines.rest())
-                self._ended = True
-                return b""
-        data = self._lines.read(min(limit, self._left))
-        self._left -= len(data)
-        if not self._left and self._lines.line():
-            raise BadRequest("a chunk is longer than it said")
+        data = b"" if self._ended else self._wire.read(limit)
+        self._ended = not data
         return data
 
 
-class Lines:
-    """Lines and blocks of a source."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._buffer = b""
-
-    def line(self) -> bytes:
-        """The next line without its end. Raises BadRequest."""
-        while (end := self._buffer.find(b"\r\n")) < 0:
-            if len(self._buffer) > LINE_LIMIT_BYTES:
-                raise BadRequest("a line is too long")
-            self._fill(LINE_LIMIT_BYTES)
-        line, self._buffer = self._buffer[:end], self._buffer[end + 2 :]
-        return line
-
-    def read(self, limit: int) -> bytes:
-        """At least one byte. Raises BadRequest at the end."""
-        if not self._buffer:
-            self._fill(limit)
-        data, self._buffer = self._buffer[:limit], self._buffer[limit:]
-        return data
-
-    def rest(self) -> bytes:
-        """What was taken from the source and not used."""
-        rest, self._buffer = self._buffer, b""
-        return rest
-
-    def _fill(self, limit: int) -> None:
-        more = self._source.read(limit)
-        if not more:
-            raise Truncated("in the body")
-        self._buffer += more
-
-
-def chunk_size(line: bytes) -> int:
-    """The number at a chunk's beginning; extensions after it are not looked at. Raises BadRequest."""
-    digits = line.partition(b";")[0].strip()
-    if not _SIZE.fullmatch(digits):
-        raise BadRequest("the size of a chunk")
-    return int(digits, 16)
-
-
-def parse_head(data: bytes) -> Head:
-    """Raises BadRequest."""
-    first, *lines = data.decode("latin-1").split("\r\n")
-    match first.split(" "):
-        case [method, target, ("HTTP/1.1" | "HTTP/1.0") as version] if _TOKEN.fullmatch(method) and target:
-            pass
-        case _:
-            raise BadRequest("the first line")
+def _head_of(head: http.Head, keep_alive: bool) -> Head:
+    """Raises: BadRequest."""
+    if head.version not in ("1.0", "1.1"):
+        raise BadRequest("the version")
+    try:
+        path, query = (part.decode("latin-1") for part in head.path_and_query())
+    except httptools.HttpParserInvalidURLError:
+        raise BadRequest("the target") from None
+    if not path.startswith("/") or b"#" in head.target:
+        raise BadRequest("the target")
     headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or not _TOKEN.fullmatch(name) or "\n" in value or "\0" in value:
-            raise BadRequest("a header")
-        name, value = name.lower(), value.strip(" \t")
+    for name, value in ((name.decode("latin-1"), value.decode("latin-1").strip(" \t")) for name, value in head.headers):
         if name in headers:
-            if name in ("content-length", "host", "authorization", "transfer-encoding"):
+            if name in _ONCE:
                 raise BadRequest(f"{name} twice")
             value = f"{headers[name]},{value}"
         headers[name] = value
-    if target.startswith(("http://", "https://")):
-        target = "/" + target.partition("://")[2].partition("/")[2]
-    path, _, query = target.partition("?")
-    if not path.startswith("/") or "#" in target:
-        raise BadRequest("the target")
-    connection = headers.get("connection", "").lower()
-    return Head(method, path, query, headers, "close" not in connection if version == "HTTP/1.1" else False)
-
-
-def body_of(head: Head, wire: Wire) -> Source:
-    """The body that the head announces. Raises BadRequest."""
-    length = head.content_length()
-    coding = head.headers.get("transfer-encoding")
-    if coding is not None:
-        if coding.lower() != "chunked" or length is not None:
-            raise BadRequest("Transfer-Encoding")
-        return ChunkedBody(wire)
-    return LengthBody(wire, length) if length else NoBody()
+    return Head(head.method.decode(), path, query, headers, keep_alive)

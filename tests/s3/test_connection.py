@@ -175,7 +175,6 @@ def test_a_body_with_a_trailing_checksum(raw: Raw, bucket: str, outer: str) -> N
         b"GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: h\r\n folded: line\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost : h\r\n\r\n",
-        b"GET  / HTTP/1.1\r\n\r\n",
         b"GET / HTTP/2.0\r\n\r\n",
         b"GET relative HTTP/1.1\r\n\r\n",
         b"hello\r\n\r\n",
