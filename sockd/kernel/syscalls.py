@@ -128,6 +128,11 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
 
 
+def setns(fd: int, kind: int) -> None:
+    """setns(2): move the calling thread into the namespace that `fd` stands for. Args: kind: a CLONE_NEW* flag."""
+    _check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns", fd)
+
+
 def prctl(option: int, argument: int) -> None:
     """prctl(2) with one argument."""
     _check(
