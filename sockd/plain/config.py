@@ -129,6 +129,29 @@ class SandboxConfig(Slice, frozen=True):
     """How long a Zygote may take to fork."""
 
 
+class NetworkConfig(Slice, frozen=True):
+    """Networks of functions (`network = "private"`), and what those with the host's network may not reach."""
+
+    private: bool = True
+    """Whether functions may have a private network, where the kernel has what it takes."""
+    ip_forward: bool = False
+    """Whether the worker switches net.ipv4.ip_forward on, and leaves it on; false: it asks for that to be done."""
+    range: str = "100.64.0.0/10"
+    """Addresses of endpoints. They are seen by nobody but functions: the host sends everything on under its own."""
+    uplink: str = "198.18.0.0/15"
+    """Where the worker takes the two addresses from that its link to the host has; the host has no route for them otherwise."""
+    pool: int = 128
+    """Most endpoints that are ready for one Zygote's functions, 0.3 MB each; how many are is decided by the last minute."""
+    least_pool: int = 2
+    """Of those, how many always are."""
+    max_rules: int = 64
+    """Most `egress` rules of a function."""
+    connections: int = 4096
+    """Connections of one sandbox that are tracked at a time, those that ended in the last two minutes included."""
+    denied: tuple[str, ...] = ("100.100.100.200", "168.63.129.16", "192.0.0.192")
+    """Networks that no private network reaches, whatever `egress` says, beside link-local ones: metadata services of clouds."""
+
+
 class LatencyConfig(Slice, frozen=True):
     """Optimizations with effects beside speed, each with a switch (docs/performance.md)."""
 
@@ -395,6 +418,7 @@ class Config(Slice, frozen=True):
     http: HttpConfig = HttpConfig()
     function: FunctionDefaults = FunctionDefaults()
     sandbox: SandboxConfig = SandboxConfig()
+    network: NetworkConfig = NetworkConfig()
     latency: LatencyConfig = LatencyConfig()
     zygote: ZygoteConfig = ZygoteConfig()
     packages: PackageConfig = PackageConfig()

@@ -21,6 +21,7 @@
      │   ├─ ClientGone               it waited for its turn, and nobody waits for it
      │   ├─ Draining
      │   └─ StorageFull 507               nothing was changed
+     ├─ NetworkUnavailable 503            this worker cannot make private networks
      ├─ SandboxFailed 503                 the platform could not make a sandbox
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
      ├─ PackagesFailed 503 ── ResolveFailed 400, InstallFailed
@@ -317,6 +318,16 @@ class HostFailed(SockdError):
 
     def __init__(self, words: str) -> None:
         super().__init__(f"the worker's host failed it: {words}; the worker's log names the call")
+
+
+class NetworkUnavailable(SockdError):
+    """This worker cannot make private networks: its host lacks something, or its configuration says so."""
+
+    status = 503
+    error_type = "ServiceException"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"this worker has no private networks: {why}")
 
 
 class SandboxFailed(SockdError):

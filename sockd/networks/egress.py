@@ -1,0 +1,148 @@
+"""What a function with a private network may reach: `egress` of its sockd.toml, parsed.
+
+Pure. A rule is a network, an address, a name or `internet`, with a port, a range of ports or none, and a protocol or both:
+
+    10.0.0.0/8:5432   192.168.7.9   api.example.com:443   *.example.com:443   internet:443   10.1.2.3:53/udp
+
+No rules at all are the default, the internet; an empty list is nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from sockd.plain.errors import BadFunctionConfig
+
+INTERNET = "internet"
+SPECIAL = tuple(
+    IPv4Network(each)
+    for each in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
+        *("224.0.0.0/4", "240.0.0.0/4"),
+    )
+)
+"""What is not the internet: IANA's special-purpose addresses of IPv4 (RFC 6890), and multicast."""
+NEVER = tuple(
+    IPv4Network(each) for each in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4")
+)
+"""What no rule opens, nor an answer of DNS: this host, link-local addresses with the clouds' metadata, multicast."""
+MOST_TEXT = 300
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*\.?", re.IGNORECASE)
+_RULE = re.compile(r"(?P<where>[^:\s]+?)(?::(?P<first>\d{1,5})(?:-(?P<last>\d{1,5}))?)?(?:/(?P<protocol>tcp|udp))?")
+_MOST_NAME = 253
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry. Either `network` or `name` is set, or neither: the internet."""
+
+    network: IPv4Network | None
+    name: str
+    """In lower case, without a dot at its end; with `*.` in front it stands for all names below."""
+    ports: tuple[int, int] | None
+    """The first and the last; None: all."""
+    protocol: str
+    """tcp or udp; empty: both."""
+
+    def covers_name(self, name: str) -> bool:
+        """Whether this is the rule of a name in lower case."""
+        return name.endswith(self.name[1:]) if self.name.startswith("*.") else name == self.name != ""
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """All rules of a function; equal ones allow the same."""
+
+    rules: tuple[Rule, ...]
+
+    @property
+    def has_names(self) -> bool:
+        return any(rule.name for rule in self.rules)
+
+    @property
+    def has_internet(self) -> bool:
+        return any(rule.network is None and not rule.name for rule in self.rules)
+
+    @property
+    def digest(self) -> str:
+        """Sixteen digits that are the same for equal rules."""
+        return hashlib.sha256(repr(self.rules).encode()).hexdigest()[:16]
+
+    def resolves(self, name: str) -> bool:
+        """Whether the function may ask for the addresses of a name in lower case."""
+        return self.has_internet or any(rule.covers_name(name) for rule in self.rules)
+
+
+EVERYTHING_PUBLIC = Egress((Rule(None, "", None, ""),))
+"""The default: the internet, all ports."""
+
+
+def parse(entries: Sequence[str] | None, *, most: int, denied: Sequence[IPv4Network] = ()) -> Egress:
+    """The rules of a function.
+
+    Args:
+        entries: as in sockd.toml; None: the default; most: rules of one function.
+        denied: networks of which no rule may be a part.
+    Raises: BadFunctionConfig: which entry is wrong and what to write instead."""
+    if entries is None:
+        return EVERYTHING_PUBLIC
+    if len(entries) > most:
+        raise BadFunctionConfig(f"egress has {len(entries)} rules, and may have {most} (network.max_rules)")
+    rules = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            rules.append(_rule(entry, (*NEVER, *denied)))
+        except ValueError as error:
+            shown = entry if isinstance(entry, str) else repr(entry)
+            raise BadFunctionConfig(f"egress, entry {number}, {shown[:80]!r}: {error}") from None
+    return Egress(tuple(dict.fromkeys(rules)))
+
+
+def _rule(entry: str, denied: Sequence[IPv4Network]) -> Rule:
+    if not isinstance(entry, str) or len(entry) > MOST_TEXT:
+        raise ValueError(f"a rule is a text of at most {MOST_TEXT} characters")
+    if entry.count(":") > 1 or entry.startswith("["):
+        raise ValueError("private networks have no IPv6; give an IPv4 network, a name or internet")
+    found = _split(entry)
+    where, protocol = found["where"], found["protocol"] or ""
+    ports = _ports(found["first"], found["last"])
+    if where == INTERNET:
+        return Rule(None, "", ports, protocol)
+    if re.fullmatch(r"[\d./]+", where):
+        return Rule(_network(where, denied), "", ports, protocol)
+    if not _NAME.fullmatch(where) or len(where) > _MOST_NAME:
+        raise ValueError("not NETWORK, ADDRESS, NAME, *.NAME or internet, with :PORT or :FIRST-LAST, with /tcp or /udp")
+    return Rule(None, where.lower().rstrip("."), ports, protocol)
+
+
+def _split(entry: str) -> re.Match[str]:
+    found = _RULE.fullmatch(entry)
+    if found is None:
+        raise ValueError("not NETWORK, ADDRESS, NAME, *.NAME or internet, with :PORT or :FIRST-LAST, with /tcp or /udp")
+    return found
+
+
+def _ports(first: str | None, last: str | None) -> tuple[int, int] | None:
+    if first is None:
+        return None
+    low, high = int(first), int(last or first)
+    if not 1 <= low <= high <= 65535:
+        raise ValueError("ports are 1 to 65535, the lower one first")
+    return low, high
+
+
+def _network(where: str, denied: Sequence[IPv4Network]) -> IPv4Network:
+    try:
+        network = IPv4Network(where)
+    except ValueError as error:
+        raise ValueError(f"not a network of IPv4 ({error}); such as 10.0.0.0/8 or 10.1.2.3") from None
+    for never in denied:
+        if network.subnet_of(never):
+            raise ValueError(f"{never} is never reached from a private network")
+    return network

@@ -1,0 +1,155 @@
+"""EndpointPool: endpoints of one walled Zygote, made before they are needed (Mohan et al., "Agile Cold Starts").
+
+Owns those that nobody has taken yet. `take` costs microseconds; what is taken is made anew off the path, and what is not there
+when it is needed is made on the path and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from sockd.networks.demand import Demand
+from sockd.networks.endpoint import EMPTY_MEMORY_BYTES, MEMORY_BYTES, Endpoint, Reserved
+from sockd.networks.router import Router
+from sockd.plain.errors import NoCapacity
+
+AT_ONCE = 8
+"""Namespaces that are asked of a Zygote in one message."""
+QUIET_S = 0.05
+"""A burst is over when nobody took one for so long; while half of them are left, they are made anew after it."""
+_log = logging.getLogger(__name__)
+
+
+class NamespaceMaker(Protocol):
+    """Makes network namespaces that one Zygote may enter: owned by its user namespace."""
+
+    async def make(self, count: int) -> list[int]:
+        """New empty namespaces' descriptors, the caller's from now on. Raises: OSError."""
+        ...
+
+
+class EndpointPool:
+    """`take`, or else `make`; `adjust` now and then; `aclose` closes what nobody has taken."""
+
+    def __init__(
+        self,
+        maker: NamespaceMaker,
+        router: Router | None,
+        demand: Demand,
+        reserve: Callable[[int], Reserved | None],
+    ) -> None:
+        """Args:
+        router: endpoints are connected to it; None: they are empty, for functions without network.
+        reserve: sets memory aside, or has none."""
+        self._maker = maker
+        self._router = router
+        self._demand = demand
+        self._reserve = reserve
+        self._ready: deque[Endpoint] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._refilling: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._taken_s = 0.0
+        self._is_closed = False
+        self.misses = 0
+        """Endpoints that were made on the path."""
+
+    def __len__(self) -> int:
+        """How many are ready."""
+        return len(self._ready)
+
+    def take(self) -> Endpoint | None:
+        """A ready endpoint, the caller's; None: there is none, which is a miss: `make` one."""
+        self._taken_s = self._loop.time()
+        self._demand.note(self._taken_s)
+        endpoint = self._ready.popleft() if self._ready else None
+        if endpoint is None:
+            self.misses += 1
+        if len(self._ready) * 2 < self._demand.wanted(self._taken_s):
+            self._refill()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(QUIET_S, self._when_quiet)
+        return endpoint
+
+    async def make(self) -> Endpoint:
+        """An endpoint that is made now (1.6 ms alone). Raises: NoCapacity: no memory or address; OSError."""
+        (namespace,) = await self._maker.make(1)
+        return await self._furnish(namespace)
+
+    def adjust(self) -> None:
+        """Make or close endpoints until there are as many as the last minute asked for."""
+        wanted = self._demand.wanted(self._loop.time())
+        while len(self._ready) > wanted:
+            self._ready.popleft().close()
+        self._refill()
+
+    async def aclose(self) -> None:
+        """Close all that are ready; those that were taken are their takers'."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._refilling is not None:
+            self._refilling.cancel()
+            await asyncio.wait([self._refilling])
+        while self._ready:
+            self._ready.popleft().close()
+
+    def _when_quiet(self) -> None:
+        self._timer = None
+        rest_s = self._taken_s + QUIET_S - self._loop.time()
+        if rest_s > 0:
+            self._timer = self._loop.call_later(rest_s, self._when_quiet)
+        else:
+            self._refill()
+
+    def _refill(self) -> None:
+        if self._refilling is None and not self._is_closed and self._missing() > 0:
+            self._refilling = self._loop.create_task(self._make_missing())
+            self._refilling.add_done_callback(self._refilled)
+
+    def _refilled(self, task: asyncio.Task[None]) -> None:
+        """What failed is tried again with the next `take` or `adjust`."""
+        self._refilling = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            level = logging.DEBUG if isinstance(error, NoCapacity) else logging.WARNING
+            _log.log(level, "no networks are made ahead for now: %s", error)
+
+    def _missing(self) -> int:
+        return self._demand.wanted(self._loop.time()) - len(self._ready)
+
+    async def _make_missing(self) -> None:
+        while (missing := self._missing()) > 0:
+            namespaces = deque(await self._maker.make(min(missing, AT_ONCE)))
+            try:
+                while namespaces:
+                    self._ready.append(await self._furnish(namespaces.popleft()))
+            finally:
+                for namespace in namespaces:
+                    os.close(namespace)
+
+    async def _furnish(self, namespace: int) -> Endpoint:
+        """An endpoint out of a namespace, which is closed if that fails."""
+        memory = self._reserve(EMPTY_MEMORY_BYTES if self._router is None else MEMORY_BYTES)
+        if memory is None:
+            os.close(namespace)
+            raise NoCapacity("no memory is free for another network")
+        if self._router is None:
+            return Endpoint(namespace, memory)
+        try:
+            address = self._router.addresses.take()
+        except NoCapacity:
+            os.close(namespace)
+            memory.close()
+            raise
+        endpoint = Endpoint(namespace, memory, self._router, address)
+        try:
+            await self._router.connect(namespace, address)
+        except BaseException:
+            endpoint.close()
+            raise
+        return endpoint

@@ -1,0 +1,167 @@
+"""Networks: the private networks of a worker's functions, as the rest of the worker knows them.
+
+Owns the router, the functions' policies, and the pools of endpoints. The router is made when the first function needs it; what a
+killed worker left is removed at `open`, whether or not one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Network
+
+from sockd.kernel import network_namespaces
+from sockd.networks import egress
+from sockd.networks.demand import Demand
+from sockd.networks.egress import Egress
+from sockd.networks.endpoint import Reserved
+from sockd.networks.endpoint_pool import EndpointPool, NamespaceMaker
+from sockd.networks.namespace_thread import have_nft
+from sockd.networks.policy import Policy
+from sockd.networks.router import Router
+from sockd.networks.uplink import remove_leftovers
+from sockd.plain.config import NetworkConfig
+from sockd.plain.errors import BadConfig, BadFunctionConfig, NetworkUnavailable
+
+LEAST_ADDRESSES = 4096
+"""Of `network.range`: addresses should not come round while anything remembers them."""
+FORWARD = "ipv4/ip_forward"
+_log = logging.getLogger(__name__)
+
+
+class Networks:
+    """`open`, `aclose`; between them `parse`, `policy`, `pool`, `adjust`, `view`."""
+
+    def __init__(self, config: NetworkConfig, worker: str, reserve: Callable[[int], Reserved | None]) -> None:
+        """Args: worker: its id; reserve: sets so many bytes aside, or has none."""
+        self._config = config
+        self._worker = worker
+        self._reserve = reserve
+        self._addresses, self._uplink = _network("range", config.range), _network("uplink", config.uplink)
+        self._denied = [_network("denied", each) for each in config.denied]
+        if self._addresses.num_addresses < LEAST_ADDRESSES or self._addresses.overlaps(self._uplink):
+            raise BadConfig(f"network.range has fewer than {LEAST_ADDRESSES} addresses, or some of network.uplink's")
+        self._opening = asyncio.Lock()
+        self._router: Router | None = None
+        self._policies: set[Policy] = set()
+        self._removing: set[asyncio.Task[None]] = set()
+        self._pools: list[EndpointPool] = []
+
+    @classmethod
+    async def open(cls, config: NetworkConfig, worker: str, reserve: Callable[[int], Reserved | None]) -> Networks:
+        """Remove what a killed worker of this id left. Raises: BadConfig."""
+        networks = cls(config, worker, reserve)
+        try:
+            await asyncio.to_thread(remove_leftovers, worker)
+        except OSError as error:
+            _log.warning("networks that a killed worker left could not be removed: %s", error)
+        return networks
+
+    def parse(self, entries: Sequence[str] | None) -> Egress:
+        """A function's rules. Args: entries: as in sockd.toml; None: the default. Raises: BadFunctionConfig."""
+        rules = egress.parse(entries, most=self._config.max_rules, denied=self._denied)
+        if rules.has_names:
+            raise BadFunctionConfig(
+                "egress: names need a resolver, and this worker has none; give networks or addresses"
+            )
+        return rules
+
+    async def policy(self, rules: Egress) -> Policy:
+        """The rules of one function, in force; the caller closes it. Raises: NetworkUnavailable."""
+        router = await self._ready()
+        try:
+            policy = await Policy.make(router, rules, self._policy_gone)
+        except OSError as error:
+            raise NetworkUnavailable(str(error)) from error
+        self._policies.add(policy)
+        return policy
+
+    async def pool(self, maker: NamespaceMaker, *, has_network: bool) -> EndpointPool:
+        """A pool of endpoints for one Zygote's sandboxes; the caller closes it by `close_pool`.
+
+        Args: has_network: False: endpoints without a link, for `network = "none"`. Raises: NetworkUnavailable."""
+        router = await self._ready() if has_network else None
+        demand = Demand(self._config.least_pool, self._config.pool)
+        pool = EndpointPool(maker, router, demand, self._reserve)
+        self._pools.append(pool)
+        pool.adjust()
+        return pool
+
+    async def close_pool(self, pool: EndpointPool) -> None:
+        """Its Zygote is gone."""
+        if pool in self._pools:
+            self._pools.remove(pool)
+            await pool.aclose()
+
+    def adjust(self) -> None:
+        """Every few seconds: as many ready endpoints as the last minute asked for."""
+        for pool in self._pools:
+            pool.adjust()
+
+    def view(self) -> dict[str, int | bool]:
+        """Numbers for /status and the metrics."""
+        return {
+            "router": self._router is not None,
+            "ready": sum(map(len, self._pools)),
+            "in_use": 0 if self._router is None else self._router.addresses.in_use,
+            "pool_misses": sum(pool.misses for pool in self._pools),
+            "policies": len(self._policies),
+        }
+
+    async def aclose(self) -> None:
+        """Take everything down; sandboxes that are left reach nothing any more."""
+        for pool in list(self._pools):
+            await self.close_pool(pool)
+        if self._removing:
+            await asyncio.wait(self._removing)
+        router, self._router = self._router, None
+        if router is not None:
+            await router.close()
+
+    async def _ready(self) -> Router:
+        """The router. Raises: NetworkUnavailable."""
+        async with self._opening:
+            if self._router is None:
+                self._router = await self._open_router()
+        return self._router
+
+    async def _open_router(self) -> Router:
+        if not self._config.private:
+            raise NetworkUnavailable("network.private is false")
+        if not have_nft():
+            raise NetworkUnavailable("nft is not installed: apt-get install nftables")
+        if network_namespaces.sysctl(FORWARD) != "1":
+            if not self._config.ip_forward:
+                raise NetworkUnavailable("the host forwards no packets: sysctl -w net.ipv4.ip_forward=1")
+            network_namespaces.set_sysctl(FORWARD, 1)
+            _log.warning("network.ip_forward: the host forwards packets from now on (net.ipv4.ip_forward was 0)")
+        try:
+            return await Router.open(
+                self._worker,
+                addresses=self._addresses,
+                uplink=self._uplink,
+                never=[*egress.NEVER, *self._denied],
+                most_connections=self._config.connections,
+            )
+        except OSError as error:
+            raise NetworkUnavailable(f"{error}; see `sockd doctor`") from error
+
+    def _policy_gone(self, policy: Policy) -> None:
+        self._policies.discard(policy)
+        task = asyncio.get_running_loop().create_task(self._remove(policy))
+        self._removing.add(task)
+        task.add_done_callback(self._removing.discard)
+
+    async def _remove(self, policy: Policy) -> None:
+        try:
+            await policy.remove()
+        except OSError as error:
+            _log.error("a function's rules could not be removed: %s", error)
+
+
+def _network(key: str, text: str) -> IPv4Network:
+    try:
+        return IPv4Network(text)
+    except ValueError as error:
+        raise BadConfig(f"network.{key}: {text[:80]!r} is not a network of IPv4: {error}") from None

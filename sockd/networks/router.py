@@ -1,0 +1,190 @@
+"""The router: a network namespace of the worker's own, between all private networks and the host.
+
+Owns the namespace's descriptor, the thread that lives in it, a netlink socket and the uplink. The rules are all in here: the
+host gets no more than one small table (`uplink`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from ipaddress import IPv4Network
+
+from sockd.kernel import network_namespaces, nfnetlink, rtnetlink
+from sockd.kernel.netlink import NETFILTER, ROUTE, Message, NetlinkSocket
+from sockd.kernel.nfnetlink import Element
+from sockd.networks import ruleset
+from sockd.networks.addresses import Addresses
+from sockd.networks.namespace_thread import NamespaceThread, apply_rules
+from sockd.networks.uplink import Uplink
+
+FIRST_INDEX = 16
+"""Of the links to endpoints; the loopback and the uplink have lower ones."""
+_MOST_INDEX = (1 << 31) - 1
+SYSCTLS = (
+    ("ipv4/ip_forward", 1),
+    ("ipv4/conf/all/rp_filter", 1),  # a sandbox sends under its own address, or nothing
+    ("ipv4/conf/default/rp_filter", 1),
+    ("ipv4/conf/all/send_redirects", 0),
+    ("ipv4/conf/default/send_redirects", 0),
+    ("ipv4/conf/all/accept_redirects", 0),
+    ("ipv4/icmp_ratelimit", 0),  # each refusal is told at once, also the seventh in a second
+    ("ipv6/conf/all/disable_ipv6", 1),
+    ("ipv6/conf/default/disable_ipv6", 1),
+)
+
+
+class Router:
+    """`open` makes it, `close` takes it down; both are called in the host's namespace."""
+
+    def __init__(
+        self, thread: NamespaceThread, namespace: int, rules: NetlinkSocket, uplink: Uplink, addresses: Addresses
+    ) -> None:
+        self.namespace = namespace
+        self.uplink = uplink
+        self.addresses = addresses
+        self._thread = thread
+        self._rules = rules
+        self._index = FIRST_INDEX
+
+    @classmethod
+    async def open(
+        cls,
+        worker: str,
+        *,
+        addresses: IPv4Network,
+        uplink: IPv4Network,
+        never: Sequence[IPv4Network],
+        most_connections: int,
+    ) -> Router:
+        """Args:
+            worker: the worker's id; addresses: of endpoints; uplink: where the link to the host takes its own from.
+            never: what no rule of a function opens, beside these two; most_connections: of a sandbox at a time.
+        Raises: FileNotFoundError: no nft(8); OSError: the kernel lacks something; BadConfig."""
+        with ExitStack() as stack:
+            thread = NamespaceThread()
+            stack.callback(thread.close)
+            namespace = await thread.run(network_namespaces.current)
+            stack.callback(os.close, namespace)
+            await thread.run(_set_up, ruleset.router([*never, addresses, uplink], most_connections))
+            rules = await thread.run(NetlinkSocket.open, NETFILTER)
+            stack.callback(rules.close)
+            link = await asyncio.to_thread(Uplink.open, worker, namespace, uplink)
+            stack.pop_all()
+            return cls(thread, namespace, rules, link, Addresses(addresses))
+
+    async def apply(self, text: str) -> None:
+        """Obey rules, all of them or none. Raises: OSError."""
+        await self._thread.run(apply_rules, text)
+
+    async def connect(self, namespace: int, address: str) -> None:
+        """Make a namespace an endpoint of this router: a link, an address, nobody's rules, so that all it sends is refused.
+
+        Raises: OSError; what was made goes with the namespace."""
+        self._index = self._index + 1 if self._index < _MOST_INDEX else FIRST_INDEX
+        # A copy, as the caller's may be closed while the thread is at it, if it is cancelled.
+        copy = fcntl.fcntl(namespace, fcntl.F_DUPFD_CLOEXEC, 3)
+        await self._thread.run(_connect, copy, self._index, address, self.uplink.mtu)
+
+    def admit(self, address: str, chain: str) -> None:
+        """What comes from an address is judged by a function's chain from now on (some 15 µs). Raises: OSError."""
+        self._rules.exchange(nfnetlink.batch(nfnetlink.add(ruleset.TABLE, ruleset.POLICIES, [Element(address, chain)])))
+
+    def dismiss(self, address: str) -> None:
+        """What comes from an address is refused from now on (some 15 µs). Raises: OSError."""
+        self._rules.exchange(nfnetlink.batch(nfnetlink.delete(ruleset.TABLE, ruleset.POLICIES, [Element(address)])))
+
+    def answer(self, names: str, addresses: Sequence[str], ttl_s: float) -> None:
+        """Open addresses that a name stands for, for so long from now on, whether or not they are open. Raises: OSError."""
+        elements = [Element(each, timeout_ms=max(1, int(ttl_s * 1000))) for each in addresses]
+        # An element that is there keeps its old end, whatever is added: it is taken out and put in, in one transaction.
+        steps = (nfnetlink.add, nfnetlink.delete, nfnetlink.add)
+        self._rules.exchange(nfnetlink.batch(*(step(ruleset.TABLE, names, elements) for step in steps)))
+
+    async def close(self) -> None:
+        """Take it down; endpoints that are left reach nothing any more. Raises: OSError."""
+        try:
+            await asyncio.to_thread(self.uplink.close)
+        finally:
+            self._rules.close()
+            await asyncio.to_thread(self._thread.close)
+            os.close(self.namespace)
+
+
+def _set_up(rules: str) -> None:
+    for name, value in SYSCTLS:
+        try:
+            network_namespaces.set_sysctl(name, value)
+        except FileNotFoundError:
+            if not name.startswith("ipv6/"):  # a kernel without IPv6
+                raise
+    apply_rules(rules)
+
+
+def _connect(namespace: int, index: int, address: str, mtu: int) -> None:
+    """Closes `namespace`."""
+    outer, inner = _macs(index)
+    try:
+        _make_link(namespace, index, address, mtu, outer, inner)
+    finally:
+        os.close(namespace)
+
+
+def _make_link(namespace: int, index: int, address: str, mtu: int, outer: bytes, inner: bytes) -> None:
+    with network_namespaces.entered(namespace):
+        # Before there is a link: what is born later has no IPv6, and what a function sends there fails at once.
+        _without_ipv6()
+        inside = NetlinkSocket.open(ROUTE)
+    try:
+        outside = NetlinkSocket.open(ROUTE)
+        try:
+            outside.exchange(_outer_end(namespace, index, address, mtu, outer, inner))
+        finally:
+            outside.close()
+        inside.exchange(_inner_end(address, outer))
+    finally:
+        inside.close()
+
+
+def _without_ipv6() -> None:
+    try:
+        network_namespaces.set_sysctl("ipv6/conf/default/disable_ipv6", 1)
+    except FileNotFoundError:
+        return
+
+
+def _outer_end(namespace: int, index: int, address: str, mtu: int, outer: bytes, inner: bytes) -> list[Message]:
+    return [
+        rtnetlink.veth(
+            f"sd{index}",
+            "eth0",
+            index=index,
+            peer_index=2,
+            mac=outer,
+            peer_mac=inner,
+            mtu=mtu,
+            namespace=namespace,
+            up=True,
+        ),
+        rtnetlink.link_route(index, address),
+        rtnetlink.neighbour(index, address, inner),
+    ]
+
+
+def _inner_end(address: str, outer: bytes) -> list[Message]:
+    return [
+        rtnetlink.link_up(rtnetlink.LOOPBACK),
+        rtnetlink.link_up(2),
+        rtnetlink.address(2, address, 32),
+        rtnetlink.link_route(2, ruleset.GATEWAY),
+        rtnetlink.neighbour(2, ruleset.GATEWAY, outer),
+        rtnetlink.default_route(2, ruleset.GATEWAY),
+    ]
+
+
+def _macs(index: int) -> tuple[bytes, bytes]:
+    """Locally administered addresses of both ends of a link."""
+    return b"\x02\x00" + index.to_bytes(4), b"\x06\x00" + index.to_bytes(4)

@@ -1,0 +1,129 @@
+"""The rules as text for nft(8): the router's table, a function's chain in it, and the host's own small table.
+
+Pure. Each rule is a line, and each of them is needed: a test removes one after the other and finds something that passes, or
+something that no longer does. A connection is marked when its function's rules accept it; the mark is that of the rules as they
+are now, so established connections cost one comparison and are judged anew when the rules change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from sockd.networks.egress import SPECIAL, Egress, Rule
+
+TABLE = "sockd"
+POLICIES = "policies"
+"""The map from a sandbox's address to its function's chain."""
+UPLINK = "up"
+"""The router's link to the host."""
+GATEWAY = "169.254.1.1"
+"""What sandboxes have as their gateway, and as their nameserver."""
+MOST_SOURCES = 1 << 16
+MOST_ANSWERS = 1 << 12
+"""Addresses that the names of one rule may stand for at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A function's chain: its name and, for each rule with a name, the set that DNS answers are added to."""
+
+    name: str
+    mark: int
+    egress: Egress
+
+    def sets(self) -> dict[str, Rule]:
+        """The sets' names; those of other rules of the same function have others."""
+        return {f"{self.name}-{self.mark}-{number}": rule for number, rule in enumerate(self.egress.rules) if rule.name}
+
+
+def router(never: Sequence[IPv4Network], most_connections: int) -> str:
+    """The router's table.
+
+    Args: never: what no rule of a function opens; most_connections: of one sandbox at a time, those that just ended included."""
+    return f"""
+table inet {TABLE} {{
+    set never {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {_listed(never)} }}; }}
+    set special {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {_listed(SPECIAL)} }}; }}
+    set connections {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic; }}
+    map {POLICIES} {{ type ipv4_addr : verdict; }}
+    chain refuse {{
+        ct state established meta l4proto tcp reject with tcp reset
+        reject with icmpx admin-prohibited
+    }}
+    chain forward {{
+        type filter hook forward priority filter; policy drop;
+        ct state invalid drop
+        iifname {UPLINK} ct state established,related accept
+        ip daddr @never goto refuse
+        meta l4proto != {{ tcp, udp }} goto refuse
+        ct state new add @connections {{ ip saddr ct count over {most_connections} }} goto refuse
+        ip saddr vmap @{POLICIES}
+        goto refuse
+    }}
+    chain input {{
+        type filter hook input priority filter; policy drop;
+        iifname != {UPLINK} ip daddr {GATEWAY} udp dport 53 accept
+        goto refuse
+    }}
+    chain nat {{
+        type nat hook postrouting priority srcnat;
+        oifname {UPLINK} masquerade
+    }}
+}}
+"""
+
+
+def host(table: str, link: str, address: str) -> str:
+    """The host's table: what the router sends goes on under the host's address, and to nothing of the host itself.
+
+    Args: link: the host's end of the uplink; address: the router's."""
+    return f"""
+table ip {table} {{
+    chain input {{
+        type filter hook input priority filter; policy accept;
+        iifname {link} reject with icmp admin-prohibited
+    }}
+    chain nat {{
+        type nat hook postrouting priority srcnat;
+        ip saddr {address} oifname != {link} masquerade
+    }}
+}}
+"""
+
+
+def chain(new: Chain, old: Chain | None = None) -> str:
+    """A function's chain, made or changed in one transaction. Args: old: what it was; its sets go."""
+    lines = [f"add chain inet {TABLE} {new.name}", f"flush chain inet {TABLE} {new.name}"]
+    options = f"type ipv4_addr; flags timeout; size {MOST_ANSWERS};"
+    sets = new.sets()
+    lines += [f"add set inet {TABLE} {name} {{ {options} }}" for name in sets]
+    named = {rule: name for name, rule in sets.items()}
+    add = f"add rule inet {TABLE} {new.name}"
+    lines.append(f"{add} ct mark {new.mark} accept")
+    lines += [f"{add} {_match(rule, named.get(rule))} ct mark set {new.mark} accept" for rule in new.egress.rules]
+    return "\n".join([*lines, *_removal_of_sets(old)]) + "\n"
+
+
+def removal_of(old: Chain) -> str:
+    """Remove a function's chain; nothing may jump to it any more."""
+    lines = [f"flush chain inet {TABLE} {old.name}", *_removal_of_sets(old), f"delete chain inet {TABLE} {old.name}"]
+    return "\n".join(lines) + "\n"
+
+
+def _removal_of_sets(old: Chain | None) -> Iterable[str]:
+    return [f"delete set inet {TABLE} {name}" for name in old.sets()] if old is not None else []
+
+
+def _match(rule: Rule, names: str | None) -> str:
+    if rule.network is not None:
+        where = f"ip daddr {rule.network}"
+    else:
+        where = f"ip daddr @{names}" if names else "ip daddr != @special"
+    ports = "" if rule.ports is None else f" th dport {rule.ports[0]}-{rule.ports[1]}"
+    return where + (f" meta l4proto {rule.protocol}" if rule.protocol else "") + ports
+
+
+def _listed(networks: Sequence[IPv4Network]) -> str:
+    return ", ".join(map(str, networks))

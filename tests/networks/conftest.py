@@ -1,0 +1,33 @@
+"""A lab, and private networks in it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from sockd.networks.networks import Networks
+from sockd.plain.config import NetworkConfig
+from sockd.sandbox.memory_budget import MemoryBudget
+from tests.support.network_lab import Lab, lab
+
+WORKER = "5eed0001"
+
+
+@pytest.fixture
+def world() -> Iterator[Lab]:
+    with lab() as world:
+        yield world
+
+
+@pytest.fixture
+def budget() -> MemoryBudget:
+    return MemoryBudget(1 << 30)
+
+
+@pytest.fixture
+async def networks(world: Lab, budget: MemoryBudget) -> AsyncIterator[Networks]:
+    networks = await Networks.open(NetworkConfig(), WORKER, budget.reserve_nowait)
+    yield networks
+    await networks.aclose()
+    assert budget.used == 0
