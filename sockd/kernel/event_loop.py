@@ -1,10 +1,16 @@
-"""The event loop of our processes: uvloop's, which goes on watching a descriptor that has an error.
+"""The event loop of our processes: uvloop's, which goes on watching a descriptor that has an error, and whose timers are
+never early.
 
 epoll(7) reports EPOLLERR beside EPOLLIN for a socket that its peer has reset, or closed with unread data, until the error is
 read. libuv takes EPOLLERR for the end of the descriptor and stops watching it (uv__poll_io); uvloop calls the reader and the
 writer once more and closes its watch (UVPoll._fatal_error). A reader that takes 64 KB of what came before the reset is then never
 called for the rest and for the end, and `add_reader` and `add_writer` raise RuntimeError until somebody removes the closed watch.
-asyncio's own loop goes on. tests/kernel/test_event_loop.py fails when uvloop does, too: then this file is to be deleted.
+asyncio's own loop goes on. tests/kernel/test_event_loop.py fails when uvloop does, too: then that half of this file
+is to be deleted.
+
+uvloop rounds a delay to milliseconds and calls at once what is to be called in less than half of one; libuv's clock drops what
+is below a millisecond. A callback that compares a clock with the time that it was set for would find itself early and set the
+timer again, for up to a millisecond: ten and more turns of the loop for each start of a sandbox.
 
 Owns nothing that uvloop does not. A watch that uvloop has given up is recognized by its callback: uvloop had the only
 reference to it.
@@ -12,7 +18,9 @@ reference to it.
 
 from __future__ import annotations
 
+from asyncio import TimerHandle
 from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -20,10 +28,12 @@ from weakref import ref
 import uvloop
 
 READER, WRITER = "reader", "writer"
+ROUNDING_S = 0.0015
+"""By how much less than a timer's delay may have passed when uvloop calls: half a millisecond, and one of libuv's clock."""
 
 
 class EventLoop(uvloop.Loop):
-    """uvloop's, but `add_reader` and `add_writer` hold until `remove_reader` and `remove_writer`."""
+    """uvloop's, but `add_reader` and `add_writer` hold until `remove_reader` and `remove_writer`, and no timer is early."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,6 +59,12 @@ class EventLoop(uvloop.Loop):
         """Call it no more."""
         self._watches.pop((_number(fd), WRITER), None)
         super().remove_writer(fd)
+
+    def call_later(  # type: ignore[override]  # asyncio binds the callback's arguments to their types
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> TimerHandle:
+        """Call it when that many seconds have passed, or at once if none have to."""
+        return super().call_later(delay + ROUNDING_S if delay > 0 else delay, callback, *args, context=context)
 
     def close(self) -> None:
         """Watch nothing any more."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -196,10 +197,39 @@ def test_a_descriptor_whose_number_the_call_gives_to_another_file_is_watched_as_
 
 
 def test_uvloop_still_gives_up(sock: socket.socket) -> None:
-    """When this fails, uvloop does what asyncio does, and `sockd/kernel/event_loop.py` is to be deleted."""
+    """When this fails, uvloop does what asyncio does, and what `EventLoop` says of watches is to be deleted."""
     loop = uvloop.Loop()
     reader = Reader(loop, sock, lambda: None)
     turns(loop)
     assert (reader.came, reader.error) == (READ_BYTES, None)
     loop.remove_reader(sock.fileno())
     loop.close()
+
+
+def test_no_timer_is_early(loop: asyncio.AbstractEventLoop) -> None:
+    assert early(loop) == []
+
+
+def test_uvloops_timers_are_still_early() -> None:
+    """When this fails, `EventLoop.call_later` is to be deleted."""
+    loop = uvloop.Loop()
+    assert early(loop)
+    loop.close()
+
+
+def early(loop: asyncio.AbstractEventLoop) -> list[float]:
+    """By how much timers of 0.1 to 10 ms were called before their time, if any were."""
+    found: list[float] = []
+
+    async def timers() -> None:
+        for delay_s in (number / 10_000 for number in range(1, 101)):
+            called = asyncio.Event()
+            due_s = time.monotonic() + delay_s
+            loop.call_later(delay_s, called.set)
+            await called.wait()
+            left_s = due_s - time.monotonic()
+            if left_s > 0:
+                found.append(left_s)
+
+    loop.run_until_complete(timers())
+    return found
