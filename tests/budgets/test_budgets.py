@@ -1,9 +1,8 @@
 """What a piece of work costs, counted: no more than what is recorded, and a tenth.
 
-The kernel counts system calls and page faults, of the daemon and of all other processes of the worker; a hook counts Python
-functions, and a preloaded malloc(3) counts allocations. Waits for events are not counted: how many there are depends on what else
-runs on the machine. `SOCKD_RECORD_BUDGETS=1`
-records anew, in recorded.json and in docs/performance.md."""
+The kernel counts system calls, page faults and sleeps, of the daemon and of all other processes of the worker; a hook counts
+Python functions, and a preloaded malloc(3) counts allocations. `SOCKD_RECORD_BUDGETS=1` records anew, in recorded.json and in
+docs/performance.md."""
 
 from __future__ import annotations
 
@@ -34,9 +33,6 @@ PAGE = REPO / "docs" / "performance.md"
 RECORDS = os.environ.get("SOCKD_RECORD_BUDGETS") == "1"
 SHARE = 1.1
 """Of the recorded figure; above is a regression."""
-SHARE_OF_STARTS = 1.3
-"""The same of the system calls of all but a warm request: they vary by a fifth with what else the machine does."""
-WARM = "a warm request"
 SLACK = 0.4
 """Above that, as a share of nothing is nothing: less than one more system call for each request."""
 GROUPS = 7
@@ -134,9 +130,7 @@ def check(piece: str, count: Count, once: Work, pieces: int) -> None:
         PAGE.write_text(with_table(PAGE.read_text(), recorded))
         return
     budget = recorded[piece]
-    over = over_budget(
-        piece, budget, measured(count, once, pieces, lambda found: not over_budget(piece, budget, found))
-    )
+    over = over_budget(budget, measured(count, once, pieces, lambda found: not over_budget(budget, found)))
     assert not over, f"{piece}: (counted, recorded): {over}"
 
 
@@ -165,15 +159,9 @@ def one_group(count: Count, once: Work, pieces: int) -> Costs:
     pytest.skip("the machine is too busy for spares to be ready every 50 ms")
 
 
-def over_budget(piece: str, budget: Costs, found: Costs) -> dict[str, tuple[float, float]]:
+def over_budget(budget: Costs, found: Costs) -> dict[str, tuple[float, float]]:
     """What is above the record and its share."""
-    return {name: (value, budget[name]) for name, value in found.items() if value > limit(piece, name, budget[name])}
-
-
-def limit(piece: str, name: str, recorded: float) -> float:
-    """What a figure may be at most."""
-    varies = piece != WARM and name.endswith("system calls")
-    return recorded * (SHARE_OF_STARTS if varies else SHARE) + SLACK
+    return {name: (value, budget[name]) for name, value in found.items() if value > budget[name] * SHARE + SLACK}
 
 
 def with_table(page: str, recorded: dict[str, dict[str, float]]) -> str:
@@ -205,7 +193,7 @@ def count_of(daemon: RunningDaemon, how: str, stack: ExitStack) -> Count:
 @pytest.mark.parametrize(
     ("piece", "config", "origin"),
     [
-        (WARM, SPARES, "warm"),
+        ("a warm request", SPARES, "warm"),
         ("a start from a spare, and the next spare", SPARES, "spare"),
         ("a fork", NO_SPARES, "zygote"),
     ],

@@ -1,5 +1,5 @@
 """What processes, and all that they start, ask of the kernel, as it counts itself (perf_event_open(2)): system calls but for
-those that wait for events, and page faults.
+those that wait for events, page faults, and sleeps (context switches of a thread that waits for something).
 
 Owns the descriptors of the counters."""
 
@@ -22,10 +22,18 @@ INHERIT = 1 << 1
 CLOEXEC = 8
 SET_FILTER = 0x40082406
 """PERF_EVENT_IOC_SET_FILTER of linux/perf_event.h."""
-EPOLL_WAIT, EPOLL_PWAIT = 232, 281
-NOT_WAITING = f"id != {EPOLL_WAIT} && id != {EPOLL_PWAIT}\0".encode()
-"""How many events one wait finds depends on what else runs on the machine."""
-COUNTS = ("system calls", "page faults")
+GETPID, EPOLL_WAIT, EPOLL_PWAIT = 39, 232, 281
+PREEMPTED = 256
+"""`prev_state` of a thread that could have gone on: TASK_REPORT_MAX of linux/sched.h."""
+TRACEPOINTS = {
+    # How many events one wait finds depends on what else runs on the machine; libuv asks for its pid before each.
+    "system calls": (
+        "raw_syscalls/sys_enter",
+        f"id != {EPOLL_WAIT} && id != {EPOLL_PWAIT} && id != {GETPID}",
+    ),
+    "sleeps": ("sched/sched_switch", f"prev_state != 0 && prev_state != {PREEMPTED}"),
+}
+"""The tracepoint of each count, and which of its events are counted."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,9 +42,9 @@ class NotCounted(Exception):
     """This kernel, or whoever confines us, has no such counters; the message says why."""
 
 
-def system_call_event() -> int:
-    """The number of the tracepoint of each system call. Raises: NotCounted."""
-    script = "mount -t tracefs trace /mnt && cat /mnt/events/raw_syscalls/sys_enter/id"
+def tracepoint(name: str) -> int:
+    """Its number. Raises: NotCounted."""
+    script = f"mount -t tracefs trace /mnt && cat /mnt/events/{name}/id"
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotCounted(f"no tracepoints: {done.stderr.strip()}")
@@ -44,28 +52,26 @@ def system_call_event() -> int:
 
 
 class Counters:
-    """System calls and page faults of some processes, of all of their threads, and of what these start from now on."""
+    """System calls, page faults and sleeps of some processes, of all of their threads, and of what these start from now on."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         """Raises: NotCounted."""
-        events = ((TRACEPOINT, system_call_event()), (SOFTWARE, PAGE_FAULTS))
-        self._fds: list[list[int]] = [[], []]
+        events = {name: (TRACEPOINT, tracepoint(event), which) for name, (event, which) in TRACEPOINTS.items()}
+        events["page faults"] = (SOFTWARE, PAGE_FAULTS, "")
+        self._fds: dict[str, list[int]] = {name: [] for name in events}
         for pid in pids:
             for thread in threads_of(pid):
-                for fds, (kind, config) in zip(self._fds, events, strict=True):
+                for name, event in events.items():
                     with contextlib.suppress(ProcessLookupError):
-                        fds.append(opened(kind, config, thread))
+                        self._fds[name].append(opened(*event, thread))
 
     def read(self) -> dict[str, int]:
         """All so far."""
-        return {
-            name: sum(int.from_bytes(os.read(fd, 8), "little") for fd in fds)
-            for name, fds in zip(COUNTS, self._fds, strict=True)
-        }
+        return {name: sum(int.from_bytes(os.read(fd, 8), "little") for fd in fds) for name, fds in self._fds.items()}
 
     def close(self) -> None:
         """Safe to call once."""
-        for fds in self._fds:
+        for fds in self._fds.values():
             for fd in fds:
                 os.close(fd)
 
@@ -76,8 +82,8 @@ def threads_of(pid: int) -> Iterator[int]:
         yield from (int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())
 
 
-def opened(kind: int, config: int, thread: int) -> int:
-    """A counter's descriptor. Raises: NotCounted, ProcessLookupError."""
+def opened(kind: int, config: int, which: str, thread: int) -> int:
+    """A counter's descriptor. Args: which: a filter of its events. Raises: NotCounted, ProcessLookupError."""
     attributes = struct.pack("IIQQQQQ", kind, ATTR_BYTES, config, 0, 0, 0, INHERIT).ljust(ATTR_BYTES, b"\0")
     # SAFETY: the kernel reads ATTR_BYTES of the buffer, which lives during the call.
     fd = int(_libc.syscall(PERF_EVENT_OPEN, attributes, thread, -1, -1, CLOEXEC))
@@ -86,6 +92,6 @@ def opened(kind: int, config: int, thread: int) -> int:
         if isinstance(error, ProcessLookupError):
             raise error
         raise NotCounted(f"perf_event_open: {error}")
-    if kind == TRACEPOINT:
-        fcntl.ioctl(fd, SET_FILTER, NOT_WAITING)
+    if which:
+        fcntl.ioctl(fd, SET_FILTER, which.encode() + b"\0")
     return fd
