@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs neighbour page doors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults docs lint format bench clean
+.PHONY: help setup demo test faults docs site images lint format bench clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
@@ -39,6 +39,12 @@ faults: $(STAMP) ## attack and break a private worker, case by case (root); ARGS
 docs: $(STAMP) ## write docs/reference from the code
 	$(BIN)/python -m docs.reference
 
+site: $(STAMP) ## build the documentation as a web site, in site/
+	$(BIN)/python -m docs.site site
+
+images: $(STAMP) ## render the README's pictures (root, Chromium)
+	$(BIN)/python -m docs.pictures
+
 lint: $(STAMP) ## what tests/test_linters.py asks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,5 +58,5 @@ bench: $(STAMP) ## every benchmark, quickly (root); `.venv/bin/sockd bench` runs
 	@for name in $(BENCHMARKS); do $(BIN)/sockd bench $$name --quick || exit; done
 
 clean: ## remove what `make` made
-	rm -rf $(VENV) zygote/*.so build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) zygote/*.so build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
