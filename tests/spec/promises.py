@@ -15,8 +15,8 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 CASE = re.compile(r"case `([A-Z]+\d+)`")
 AIM = re.compile(r'bench `(\w+)` "([^"]+)"(?: `([<>]= [\d.]+)`)?')
 ROW = re.compile(r'bench `(\w+)` row "([^"]+)", "([^"]+)"')
-README = re.compile(
-    r'README "(?P<over>[^"]+)"(?: column (?P<first>\d))?(?: / "(?P<under>[^"]+)")? column (?P<column>\d) '
+PERFORMANCE = re.compile(
+    r'performance "(?P<over>[^"]+)"(?: column (?P<first>\d))?(?: / "(?P<under>[^"]+)")? column (?P<column>\d) '
     r"`(?P<sign>[<>]=) (?P<bound>[\d.]+)`"
 )
 UNPROVEN = re.compile(r"\*\*Unproven:\*\* (.{20,})", re.DOTALL)
@@ -65,7 +65,7 @@ def missing(promise: Promise) -> Iterator[str]:
     if bool(promise.proof) == bool(promise.unproven):
         yield "it must have either a proof or a reason why there is none"
     text = promise.flat
-    evidence = [pattern.findall(text) for pattern in (TEST, CASE, AIM, ROW, README)]
+    evidence = [pattern.findall(text) for pattern in (TEST, CASE, AIM, ROW, PERFORMANCE)]
     if promise.proof and not any(evidence):
         yield "its proof names nothing"
     for file, name in TEST.findall(text):
@@ -81,10 +81,10 @@ def missing(promise: Promise) -> Iterator[str]:
         for word in words:
             if word not in words_of(bench):
                 yield f"sockd bench {bench} has no row with {word!r}"
-    for found in README.finditer(text):
+    for found in PERFORMANCE.finditer(text):
         yield from wrong_number(found)
     told = sum(map(len, evidence))
-    hints = len(re.findall(r"::test_|\bcase `|\bbench `|\bREADME \"", text))
+    hints = len(re.findall(r"::test_|\bcase `|\bbench `|\bperformance \"", text))
     if told != hints:
         yield f"{hints} proofs are hinted at, {told} can be read"
 
@@ -160,27 +160,27 @@ def words_of(bench: str) -> frozenset[str]:
     return frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-# -- the README's tables
+# -- the tables of docs/performance.md
 
 
 def wrong_number(found: re.Match[str]) -> Iterator[str]:
-    """What the README's tables say against a claim about them."""
+    """How the tables contradict a claim about them."""
     column = int(found["column"])
     try:
         value = cell(found["over"], int(found["first"] or column))
         if found["under"]:
             value /= cell(found["under"], column)
     except KeyError as error:
-        yield f"the README's tables have no {error}"
+        yield f"docs/performance.md has no {error}"
         return
     bound = float(found["bound"])
     if not (value <= bound if found["sign"] == "<=" else value >= bound):
-        yield f"by the README it is {value:.2f}: {found[0]}"
+        yield f"docs/performance.md has {value:.2f}: {found[0]}"
 
 
 def cell(row: str, column: int) -> float:
     """The number in a row of any table, named by its beginning. Raises: KeyError."""
-    for line in (ROOT / "README.md").read_text().splitlines():
+    for line in (ROOT / "docs/performance.md").read_text().splitlines():
         cells = [each.strip().replace("**", "") for each in line.strip().strip("|").split("|")]
         if line.startswith("|") and cells[0].startswith(row) and column < len(cells):
             try:

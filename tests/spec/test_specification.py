@@ -34,8 +34,8 @@ def test_promises_are_numbered() -> None:
         ('**It is fast.** Proof: bench `hot_start` "no-op p50, ms" `<= 2.5`.', "no aim"),
         ('**It is fast.** Proof: bench `packages` "*" `<= 2`.', "no aim"),
         ('**It is fast.** Proof: bench `cold_start` row "podman", "cold start".', "no row"),
-        ('**It is fast.** Proof: README "runc" / "crun" column 1 `>= 100`.', "by the README it is"),
-        ('**It is fast.** Proof: README "podman" column 1 `>= 1`.', "README's tables have no"),
+        ('**It is fast.** Proof: performance "runc" / "crun" column 1 `>= 100`.', "performance.md has"),
+        ('**It is fast.** Proof: performance "podman" column 1 `>= 1`.', "performance.md has no"),
         ("**It is fast.** Proof: case `A1`; `tests/test_layers::test_imports_point_down`.", "can be read"),
     ],
 )

@@ -1,0 +1,81 @@
+"""Render the README's pictures from a private worker that serves the demonstration's functions: `make images`.
+
+Needs root, Chromium and playwright. Owns the worker, the S3 server and the browser, and ends all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from benchmarks.client import Client
+from benchmarks.cold import learn
+from benchmarks.page import CHROMIUM
+from benchmarks.worker import Worker, worker
+from demo.checks import BUCKET, PICTURE
+from demo.run import Demo, demos, prepare
+from sockd.s3.process import S3Process
+
+IMAGES = Path(__file__).with_name("images")
+SIZE = {"width": 1280, "height": 860}
+ROUNDS, ROUND_MS = 60, 250
+CALLS_PER_ROUND = 6
+
+
+def main() -> None:
+    """Write page.png and waterfall.png."""
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        S3Process(access_key="demo") as server,
+        server.client() as s3,
+        worker() as house,
+        sync_playwright() as playwright,
+    ):
+        s3.make_bucket(BUCKET)
+        s3.put(BUCKET, PICTURE, (IMAGES.parents[1] / "demo/picture.jpg").read_bytes())
+        functions = demos(s3)
+        directories = {demo.name: prepare(demo, Path(scratch), server.env()) for demo in functions}
+        for name, directory in directories.items():
+            house.deploy(directory, name)
+        teach(house, functions)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]  # a TypedDict
+        call_randomly(house, functions, page)
+        page.goto(house.url)
+        page.screenshot(path=IMAGES / "page.png")
+        house.deploy(directories["report"], "report-2")  # its first start is a fork of the Zygote with pandas
+        page.goto(f"{house.url}/traces/{cold_start(house, 'report-2')}")
+        page.screenshot(path=IMAGES / "waterfall.png")
+        browser.close()
+
+
+def teach(house: Worker, functions: list[Demo]) -> None:
+    """Have Zygotes made for the packages."""
+    for demo in functions:
+        for package in demo.packages:
+            learn(house, demo.name, package, body=json.dumps(demo.event).encode())
+
+
+def call_randomly(house: Worker, functions: list[Demo], page: Page) -> None:
+    """Requests for the chart of the last minute."""
+    rng = random.Random(1)
+    with Client(house.host, house.port) as client:
+        for _ in range(ROUNDS):
+            for demo in rng.choices(functions, weights=range(len(functions), 0, -1), k=rng.randrange(CALLS_PER_ROUND)):
+                client.invoke(demo.name, json.dumps(demo.event).encode())
+            page.wait_for_timeout(ROUND_MS)
+
+
+def cold_start(house: Worker, name: str) -> str:
+    """The request id of a function's first request."""
+    with Client(house.host, house.port) as client:
+        client.invoke(name)
+    return str(house.json("trace", "--cold", "--function", name)[0]["request_id"])
+
+
+if __name__ == "__main__":
+    main()
