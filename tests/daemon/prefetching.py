@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import sockd.s3
+import sockd
 from sockd.s3.process import S3Process
 from tests.daemon.gate import Gate
 from tests.daemon.running import Answer, RunningDaemon
@@ -19,9 +19,16 @@ from tests.initscripts.guests import module
 
 READY = "the initscript engine is ready"
 """A line of the daemon's log."""
-S3 = Path(sockd.s3.__file__).parent
-
-CLIENT = ("__init__", "canonical", "client", "errors", "presigned_v2", "signature", "signing", "times", "xml")
+SOCKD = Path(sockd.__file__).parent
+CLIENT = (
+    "s3/__init__",
+    "s3/client",
+    "s3/xml",
+    "sigv4/__init__",
+    "sigv4/canonical",
+    "sigv4/credentials",
+    "sigv4/signer",
+)
 STAND_INS = {
     "boto3.py": """
 import io, os
@@ -57,7 +64,7 @@ def client(service, config=None):
     "botocore/config.py": "class Config:\n    def __init__(self, **options): pass\n",
     "botocore/exceptions.py": "class HTTPClientError(Exception): pass\nclass IncompleteReadError(Exception): pass\n",
     "sockd/__init__.py": "",
-    **{f"sockd/s3/{name}.py": (S3 / f"{name}.py").read_text() for name in CLIENT},
+    **{f"sockd/{name}.py": (SOCKD / f"{name}.py").read_text() for name in CLIENT},
     "gate.py": f"""
 {Gate.CODE}
 import sys
