@@ -24,9 +24,9 @@ from sockd.kernel.cgroups import Cgroup
 HOME = "opt/sockd"
 """Where our own packages are in the tree."""
 OURS = ("initscripts", "storage_lib", "sockd", "zygote")
-THEIRS = ("wasmtime", "posix_ipc", "botocore", "grpc", "msgspec", "uvloop", "cgroupspy")
+THEIRS = ("wasmtime", "posix_ipc", "certifi", "grpc", "msgspec", "uvloop")
 """Whose directories the engine must be able to import from; their own dependencies are installed beside them."""
-NEEDED = ("wasmtime", "posix_ipc", "botocore", "grpc")
+NEEDED = ("wasmtime", "posix_ipc", "certifi", "grpc")
 """What the extra `initscripts` installs, and the worker runs without."""
 CANNOT_EXEC = 127
 ENVIRONMENT = {

@@ -5,17 +5,17 @@ Owns nothing. It is made with every certificate in memory: later there may be no
 
 from __future__ import annotations
 
-import importlib.resources
 import ssl
+
+import certifi
 
 
 def client_context() -> ssl.SSLContext:
-    """Trusts what the system trusts, or Mozilla's list as botocore carries it where the system has none."""
+    """Trusts what the system trusts, or Mozilla's list as certifi carries it where the system has none."""
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()
     if paths.cafile:
         context.load_verify_locations(paths.cafile)  # a directory of them would be read at each handshake
     if not context.cert_store_stats()["x509_ca"]:
-        with importlib.resources.as_file(importlib.resources.files("botocore") / "cacert.pem") as file:
-            context.load_verify_locations(file)
+        context.load_verify_locations(certifi.where())
     return context

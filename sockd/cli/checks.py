@@ -263,7 +263,7 @@ def initscripts() -> Check:
     if lacking:
         fix = f"{sys.executable} -m pip install 'sockd[initscripts]'"
         return Check("initscripts", None, f"switched off: {', '.join(lacking)} not installed", fix)
-    versions = ", ".join(f"{name} {version(name)}" for name in ("wasmtime", "botocore", "grpcio"))
+    versions = ", ".join(f"{name} {version(name)}" for name in ("wasmtime", "certifi", "grpcio"))
     return Check("initscripts", True, versions)
 
 

@@ -13,8 +13,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 
-from cgroupspy.trees import Tree
-
 from sockd.kernel.cgroup_files import CgroupFiles
 from sockd.kernel.cgroup_leaf import Cgroup, remove_directory
 from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
@@ -50,8 +48,7 @@ class CgroupTree:
             if base == hierarchies.unified:
                 tree._create_v2(base)
             else:
-                # cgroupspy knows v1 only, and only some of its controllers, but it makes a group in any hierarchy.
-                Tree(root_path=os.path.dirname(base), groups=[os.path.basename(base)], sub_groups=[name])
+                Path(base, name).mkdir(exist_ok=True)
         tree._switch_swap_off()
         return tree
 
