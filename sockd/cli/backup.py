@@ -24,7 +24,7 @@ from sockd.console.output import USAGE, Failure, echo, progress
 
 DATABASES = ("registry.sqlite", "events.sqlite")
 BY_DIGEST = {"code": "digest", "initscripts": "initscript"}
-"""Directories whose entries never change, and the column of the registry that names them."""
+"""Directories with immutable entries, and the column of the registry that names them."""
 DIRECTORIES = ("destinations", "logs")
 FILES = ("secret.key", "keys.json", "learned.json")
 PACKAGES = "store"
@@ -33,26 +33,28 @@ TRIES = 3
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--packages", is_flag=True, help="Also the installed packages, for a host that reaches no index.")
+@click.option("--packages", is_flag=True, help="Include installed packages, for a host without a package index.")
 @state_dir_option
 def backup(directory: Path, packages: bool, state_dir: Path) -> None:
-    """Copy what the worker of --state-dir keeps into a new DIRECTORY, while it runs or not.
+    """Copy the worker's state directory to a new DIRECTORY, while the worker runs or not.
 
-    To restore: stop the worker, put the copy in the place of its state directory (cp -a), and start it. The copy holds the key
-    that environments and secrets are sealed with, unless [secrets] key_file puts it elsewhere."""
+    To restore: stop the worker, copy DIRECTORY to its state directory (cp -a), and start it. The copy contains the key that
+    encrypts environments and secrets, unless [secrets] key_file stores it elsewhere."""
     if os.geteuid() != 0:
         raise Failure("only root can read a state directory", fix="sudo sockd backup ...", exit_code=USAGE)
     if not (state_dir / DATABASES[0]).exists():
-        raise Failure(f"{state_dir} is no worker's state directory", why=f"there is no {DATABASES[0]} in it")
+        raise Failure(f"{state_dir} is not a worker's state directory", why=f"there is no {DATABASES[0]} in it")
     try:
         with progress(f"copying {state_dir}") as show, _new(directory):
             for _ in range(TRIES):
                 _copy(state_dir, directory, packages=packages)
                 if not (lacking := _lacking(directory)):
                     break
-                show("deploys came in the meantime: again")
+                show("a deploy changed the state meanwhile: copying again")
             else:
-                raise Failure("deploys come faster than they can be copied", why=f"there is no copy of {lacking[0]}")
+                raise Failure(
+                    "deploys change the state faster than it can be copied", why=f"there is no copy of {lacking[0]}"
+                )
     except (OSError, sqlite3.Error, shutil.Error) as error:
         raise Failure(f"{state_dir} cannot be copied to {directory}", why=str(error)) from None
     size_mb = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) / 1e6
@@ -61,7 +63,7 @@ def backup(directory: Path, packages: bool, state_dir: Path) -> None:
 
 @contextmanager
 def _new(directory: Path) -> Iterator[None]:
-    """A directory that is closed to others, and gone if the body fails."""
+    """Create a directory that is closed to other users; remove it if the body fails."""
     os.mkdir(directory, 0o700)
     try:
         yield
@@ -101,7 +103,7 @@ def _copy_database(source: Path, target: Path) -> None:
 
 
 def _copy_new_entries(source: Path, target: Path) -> None:
-    """Each entry whole or not at all: the worker may remove it while it is being copied."""
+    """Copy each entry completely or not at all: the worker may remove it meanwhile."""
     if not source.is_dir():
         return
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -135,7 +137,7 @@ def _copy_file(source: str, target: str) -> str:
 
 
 def _lacking(copy: Path) -> list[str]:
-    """What the copy of the registry names and the copy has not."""
+    """Entries that the copied registry names and the copy does not contain."""
     lacking = []
     with closing(sqlite3.connect(copy / DATABASES[0])) as registry:
         for directory, column in BY_DIGEST.items():

@@ -1,6 +1,6 @@
-"""What `sockd doctor` looks at: one function for each thing, none of which knows the others.
+"""The checks of `sockd doctor`, one function for each.
 
-What a kernel can do is tried, in `probes`, and not guessed from its version. Nothing is changed that stays.
+`probes` tries what a kernel supports instead of deriving it from the version. No check makes a permanent change.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ NEEDED_CAPABILITIES = {  # capabilities(7)
 PRINTK = Path("/proc/sys/kernel/printk")
 CONSOLES = Path("/proc/consoles")
 KERN_ERR = 3
-"""The least level of the console that does not show messages of this severity (syslog(2))."""
+"""The lowest console level that does not show messages of this severity (syslog(2))."""
 CONTAINERS = "see docs/guide/worker.md, In a container"
 LEAST_OPEN_FILES = 8192
-UNGUARDED = "functions with the host's network can bind the worker's ports, and all ephemeral ports"
+UNGUARDED = "functions on the host's network can bind the worker's ports, and all ephemeral ports"
 GUARDS_FIX = (
     "use Linux 5.14 or newer with CONFIG_CGROUP_BPF=y and cgroup v2; docker run --cap-add BPF ...  # " + CONTAINERS
 )
@@ -62,26 +62,26 @@ class Check:
 
     name: str
     ok: bool | None
-    """True: fine; False: sockd does not run; None: it runs, but see `fix`."""
+    """True: passed; False: sockd does not run; None: it runs, but see `fix`."""
     found: str
     fix: str = ""
-    """What to do about it, as one line to type where there is one; empty when fine."""
+    """The remedy, if possible as one command; empty if the check passed."""
 
 
 # -- who we are
 
 
 def python() -> Check:
-    """The interpreter that runs sockd, which is the one that handlers get."""
+    """The interpreter of sockd, which also runs handlers."""
     found = f"{platform.python_implementation()} {platform.python_version()} at {sys.prefix}"
     fine = sys.version_info >= (3, 11) and platform.python_implementation() == "CPython"
     return Check("python", fine, found, "" if fine else "make setup PYTHON=python3.11")
 
 
 def privileges(unseen: Sequence[str] = ()) -> Check:
-    """Root with the capabilities to make namespaces, mounts and uids. Args: unseen: what is looked at by root alone."""
+    """Root, with the capabilities for namespaces, mounts and uids. Args: unseen: checks that need root."""
     if os.geteuid() != 0:
-        found = f"not root (uid {os.geteuid()}), so not looked at: {', '.join(unseen)}"
+        found = f"not root (uid {os.geteuid()}), not checked: {', '.join(unseen)}"
         return Check("privileges", False, found, same_as_root())
     held = int(_status_field("CapEff"), 16)
     lacking = [name for name, bit in NEEDED_CAPABILITIES.items() if not held >> bit & 1]
@@ -94,36 +94,36 @@ def privileges(unseen: Sequence[str] = ()) -> Check:
 
 
 def kernel() -> Check:
-    """The version, for whoever reads the report; the calls themselves are tried below."""
+    """The version, for readers of the report; other checks try the system calls."""
     found = f"{platform.system()} {platform.release()} {platform.machine()}"
     fine = platform.system() == "Linux" and platform.machine() == "x86_64" and hasattr(os, "pidfd_open")
     return Check("kernel", fine, found, "" if fine else "use an x86_64 host with Linux 5.14 or newer, best 6.18")
 
 
 def roots() -> Check:
-    """Whether what a sandbox sees can be completed after its process was forked, or else before (`sandbox.roots`)."""
+    """Whether a sandbox's root can be completed after the fork of its process, or only before (`sandbox.roots`)."""
     late = _probe("roots", "late_root", "")
     if late.ok:
-        return Check("roots", True, "made late: with spares, each with a /proc of its own")
+        return Check("roots", True, "late: with spares, and a /proc for each sandbox")
     early = _probe("roots", "early_root", "use Linux 5.14 or newer: open_tree, mount_setattr")
     if not early.ok:
         return early
-    return Check("roots", None, f"made early, without spares and with one /proc for all: {late.found}", EARLY_FIX)
+    return Check("roots", None, f"early: without spares, with one /proc for all sandboxes: {late.found}", EARLY_FIX)
 
 
 def host_files() -> Check:
-    """Whether Zygotes can be kept from the host's files."""
+    """Whether Zygotes can be isolated from the host's files."""
     return _probe("host files", "host_files", "docker run --security-opt seccomp=unconfined ...  # " + CONTAINERS)
 
 
 def namespaces() -> Check:
-    """User, pid, ipc and uts namespaces, and a user namespace inside of one."""
+    """User, pid, ipc and uts namespaces, and a nested user namespace."""
     fix = "sysctl -w user.max_user_namespaces=65536 user.max_pid_namespaces=65536"
     return _probe("namespaces", "sandbox_namespaces", apparmor().fix or fix)
 
 
 def user_namespaces() -> Check:
-    """How many user namespaces there may be: one per sandbox and Zygote."""
+    """The limit of user namespaces: each sandbox and Zygote needs one."""
     most = _read_int("/proc/sys/user/max_user_namespaces")
     allowed = _read_int("/proc/sys/kernel/unprivileged_userns_clone")
     if allowed == 0:
@@ -136,7 +136,7 @@ def user_namespaces() -> Check:
 
 
 def apparmor() -> Check:
-    """Ubuntu's restriction takes the capabilities of user namespaces away, which Zygotes need."""
+    """Ubuntu's restriction removes the capabilities in user namespaces, which Zygotes need."""
     restricted = _read_int("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1
     if not restricted:
         return Check("apparmor", True, "does not restrict user namespaces")
@@ -145,7 +145,7 @@ def apparmor() -> Check:
 
 
 def seccomp() -> Check:
-    """System call filters with the actions that ours use."""
+    """Seccomp with the actions that our filters use."""
     path = Path("/proc/sys/kernel/seccomp/actions_avail")
     actions = path.read_text().split() if path.exists() else []
     fine = {"allow", "errno", "kill_process"} <= set(actions)
@@ -157,7 +157,7 @@ def seccomp() -> Check:
 
 
 def cgroups() -> Check:
-    """The layout, and whether we may make cgroups in it."""
+    """The layout, and whether we may create cgroups."""
     hierarchies = Hierarchies.detect()
     found = f"{hierarchies.kind}: {', '.join(hierarchies.bases) or 'not mounted'}"
     if hierarchies.missing:
@@ -173,7 +173,7 @@ def cgroups() -> Check:
 
 
 def cgroup_moves() -> Check:
-    """What it costs to put a process into a cgroup after a pause: measured, as no file tells it."""
+    """The time of a cgroup move after a pause. It is measured, because no file has it."""
     hierarchies = Hierarchies.detect()
     try:
         took_s = favordynmods.cold_move_s(hierarchies)
@@ -184,12 +184,12 @@ def cgroup_moves() -> Check:
         return Check("cgroup moves", True, found)
     if not favordynmods.enabled_needed(hierarchies):
         return Check("cgroup moves", None, f"{found}: every cold start waits", "use Linux 6.0 or newer: favordynmods")
-    fix = f"{sys.executable} -m sockd.latency.favordynmods  # `sockd up` does it by itself; machine-wide until reboot"
+    fix = f"{sys.executable} -m sockd.latency.favordynmods  # `sockd up` does this itself; for the whole host until its reboot"
     return Check("cgroup moves", None, f"{found}: every cold start waits", fix)
 
 
 def socket_guards() -> Check:
-    """Whether functions can be kept from the worker's ports, and their sockets counted: cgroup BPF."""
+    """Whether cgroup BPF can protect the worker's ports and count sockets."""
     unified = Hierarchies.detect().unified
     if unified is None:
         return Check("socket guards", None, f"{UNGUARDED}: no cgroup hierarchy of version 2", GUARDS_FIX)
@@ -209,7 +209,7 @@ def socket_guards() -> Check:
 
 
 def scheduler_tick() -> Check:
-    """How long a thread may wait that is woken while others compute (`latency.hrtick`)."""
+    """How long a woken thread may wait while others compute (`latency.hrtick`)."""
     tick_ms = tick_s() * 1e3
     if tick_ms * 1e6 <= PERIOD_NS:
         return Check("scheduler's tick", True, f"{tick_ms:g} ms")
@@ -218,7 +218,7 @@ def scheduler_tick() -> Check:
 
 
 def open_files() -> Check:
-    """The hard limit of fds: some eight of them for each live sandbox."""
+    """The hard limit of descriptors: each live sandbox needs about eight."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     fine = most == resource.RLIM_INFINITY or most >= LEAST_OPEN_FILES
     found = "unlimited" if most == resource.RLIM_INFINITY else f"up to {most}"
@@ -226,7 +226,7 @@ def open_files() -> Check:
 
 
 def core_dumps() -> Check:
-    """A core pattern with a pipe starts a program, as root, at a crash; sandboxes are kept from it by RLIMIT_CORE alone."""
+    """A core pattern with a pipe starts a program as root at a crash; only RLIMIT_CORE prevents this for sandboxes."""
     pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
     if not pattern.startswith("|"):
         return Check("core dumps", True, f"core_pattern {pattern!r}")
@@ -234,19 +234,19 @@ def core_dumps() -> Check:
 
 
 def kernel_console() -> Check:
-    """A kernel that tells a console of each out-of-memory kill (KERN_ERR): a processor writes it byte by byte and does nothing
-    else meanwhile, and a function may have itself killed again and again."""
+    """Whether a console shows out-of-memory kills (KERN_ERR): a CPU writes each message byte by byte and does nothing else
+    meanwhile, and a function may cause one kill after the other."""
     shown = int(PRINTK.read_text().split()[0])
     lines = [line.partition("(") for line in CONSOLES.read_text().splitlines()]
     names = [name.split()[0] for name, _, flags in lines if "E" in flags]
     if shown <= KERN_ERR or not names:
-        return Check("kernel's console", True, "is not told of out-of-memory kills")
-    found = f"{', '.join(names)} is told of each out-of-memory kill; a processor stands still for that, on a serial line for ms"
+        return Check("kernel's console", True, "does not show out-of-memory kills")
+    found = f"{', '.join(names)} shows each out-of-memory kill; writing it occupies a CPU, on a serial line for milliseconds"
     return Check("kernel's console", None, found, f"sysctl -w kernel.printk={KERN_ERR}")
 
 
 def packages() -> Check:
-    """uv, which resolves and installs what functions ask for."""
+    """uv, which resolves and installs packages."""
     try:
         binary = uv.find_uv_bin()
     except FileNotFoundError:
@@ -258,7 +258,7 @@ def packages() -> Check:
 
 
 def initscripts() -> Check:
-    """What the initscript engine is made of; the worker runs without it."""
+    """The packages of the initscript engine; the worker runs without them."""
     lacking = missing()
     if lacking:
         fix = f"{sys.executable} -m pip install 'sockd[initscripts]'"
@@ -268,7 +268,7 @@ def initscripts() -> Check:
 
 
 def disk(state_dir: Path) -> Check:
-    """Room for packages and code, where the state directory is or will be."""
+    """Disk space for packages and code, at the state directory."""
     existing = next(path for path in (state_dir.absolute(), *state_dir.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     fine = free >= 2 * GB
@@ -281,7 +281,7 @@ def disk(state_dir: Path) -> Check:
 
 
 def state_directory(path: Path) -> Check:
-    """The state directory is closed to other users; a daemon closes an older one when it starts."""
+    """Whether the state directory is closed to other users; a daemon closes an older one at its start."""
     name = "state directory"
     if not path.is_dir():
         return Check(name, True, "none yet")
@@ -292,16 +292,18 @@ def state_directory(path: Path) -> Check:
     if path.stat().st_mode & 0o066:
         found.insert(0, f"{path} itself {stat.filemode(path.stat().st_mode)}")
     if found:
-        return Check(name, None, f"open to other users: {', '.join(found)}", "restart sockd, which closes it")
+        return Check(
+            name, None, f"open to other users: {', '.join(found)}", "restart sockd, which closes the directory"
+        )
     return Check(name, True, f"{path} is closed to other users")
 
 
 def memory() -> Check:
-    """Room for sandboxes."""
+    """Memory for sandboxes."""
     fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     free = int(fields["MemAvailable"].split()[0]) * 1024
     fine = free >= GB
-    fix = "" if fine else "stop something, or set sandbox.memory_mb in sockd's configuration"
+    fix = "" if fine else "free memory, or set sandbox.memory_mb in sockd's configuration"
     return Check("memory", True if fine else None, f"{free / GB:.1f} GB available", fix)
 
 

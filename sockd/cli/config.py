@@ -1,4 +1,4 @@
-"""`sockd config`: settings of a function, changed alone; its code and packages stay."""
+"""`sockd config`: change settings of a function without its code and packages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from sockd.console.tables import print_table
 
 @click.command()
 @click.argument("name")
-@click.option("--timeout", "timeout_s", type=float, metavar="S", help="Longest time of one request.")
-@click.option("--init-timeout", "init_timeout_s", type=float, metavar="S", help="Longest time of its start.")
-@click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory of one sandbox.")
-@click.option("--concurrency", type=int, metavar="N", help="Most requests at once.")
-@click.option("--run", type=click.Choice(["open", "keys", "off"]), help="Who may call it at /run: see sockd keys.")
+@click.option("--timeout", "timeout_s", type=float, metavar="S", help="Time limit of a request.")
+@click.option(
+    "--init-timeout", "init_timeout_s", type=float, metavar="S", help="Time limit of the import of the handler."
+)
+@click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory limit of a sandbox.")
+@click.option("--concurrency", type=int, metavar="N", help="Maximum number of concurrent requests.")
+@click.option(
+    "--run",
+    type=click.Choice(["open", "keys", "off"]),
+    help="Access to /run: all clients, clients with a key (sockd keys), or none.",
+)
 @state_dir_option
 @json_option
 def config(name: str, state_dir: Path, as_json: bool, **options: Any) -> None:
-    """Change settings of a function, or show them.
+    """Show or change settings of a function.
 
-    A change is a new version with the same code. The next deploy brings what its sockd.toml says."""
+    A change creates a version with the same code. The next deploy replaces it by the settings of its sockd.toml."""
     changes = {key: value for key, value in options.items() if value is not None}
     function = Management(state_dir).call("PATCH", "functions", name, "settings", body=json.dumps(changes).encode())
     if as_json:

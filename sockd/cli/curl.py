@@ -24,20 +24,20 @@ _KEPT = "/?&=%:@!$'()*+,;~#"
 @click.argument("path", default="/")
 @click.option("-X", "--method", metavar="METHOD", help="[default: GET, or POST with a body]")
 @click.option("-d", "--data", metavar="TEXT|@FILE|-", help="The body.")
-@click.option("-H", "--header", multiple=True, metavar="NAME:VALUE", help="A header; may be given again.")
-@click.option("-i", "--include", is_flag=True, help="Print status and headers, too.")
+@click.option("-H", "--header", multiple=True, metavar="NAME:VALUE", help="A header; may be repeated.")
+@click.option("-i", "--include", is_flag=True, help="Also print status and headers.")
 @state_dir_option
 def curl(
     name: str, path: str, method: str | None, data: str | None, header: tuple[str, ...], include: bool, state_dir: Path
 ) -> None:
-    """Send a request to the URL of a function, and print the answer as it comes.
+    """Send a request to the URL of a function and stream the answer.
 
-    The function needs a URL that is open to everybody: sockd url NAME."""
+    The function needs a URL without signatures: sockd url NAME."""
     urls = Management(state_dir).get("functions", name, "urls")
     where = next((url["path_url"] for url in urls if url["auth"] == "NONE" and not url["qualifier"]), None)
     if where is None:
-        why = "it wants signatures" if urls else "it has none"
-        raise Failure(f"{name} has no URL that this could call", why=why, fix=f"sockd url {name} --auth none")
+        why = "its URL requires signatures" if urls else "it has none"
+        raise Failure(f"{name} has no URL that sockd curl can call", why=why, fix=f"sockd url {name} --auth none")
     body = payload_of(data) if data is not None else None
     parts = urlsplit(where)
     target = parts.path.rstrip("/") + "/" + quote(path.lstrip("/"), safe=_KEPT)
@@ -48,9 +48,9 @@ def curl(
             response = connection.getresponse()
             _print(response, include=include)
     except ValueError as error:
-        raise Failure(f"this cannot be sent: {error}", exit_code=USAGE) from None
+        raise Failure(f"the request cannot be sent: {error}", exit_code=USAGE) from None
     except http.client.IncompleteRead:
-        raise Failure("the answer broke off", fix=f"sockd logs {name}") from None
+        raise Failure("the answer is incomplete", fix=f"sockd logs {name}") from None
     except (OSError, http.client.HTTPException) as error:
         raise Failure(f"no worker answers at {where}", why=str(error), exit_code=UNREACHABLE) from None
     if response.status >= 400:

@@ -1,4 +1,4 @@
-"""`sockd invoke --debug`: an invocation that waits for a debugger, and what to tell the debugger."""
+"""`sockd invoke --debug`: an invocation that waits for a debugger."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from sockd.console.client import Management, Reply
 from sockd.console.output import say
 
 DEBUG_PORT = 5678
-"""What debuggers for Python expect."""
+"""The default port of Python debuggers."""
 REMOTE_ROOT = "/var/task"
-"""Where a sandbox has its function's code."""
+"""The code's directory in a sandbox."""
 
 
 class DebugPort(click.ParamType[int]):
-    """The value of --debug, which can be left out: then whatever follows must not look like one."""
+    """The optional value of --debug."""
 
     name = "port"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value)
         if not text.isascii() or not text.isdigit() or int(text) > 65535:
-            self.fail(f"{text!r} is not a port; without one, --debug comes last: sockd invoke NAME --debug", param, ctx)
+            self.fail(
+                f"{text!r} is not a port; --debug without a port must be the last option: sockd invoke NAME --debug",
+                param,
+                ctx,
+            )
         return int(text)
 
 
 def debugged(management: Management, name: str, payload: bytes, port: int, source: Path) -> Reply:
-    """Run a function once, under a debugger, and tell how to attach one. Raises: Failure; KeyboardInterrupt ends it."""
+    """Run a function once under a debugger, and print how to attach one. Raises: Failure; KeyboardInterrupt ends it."""
     answer: dict[str, Any] = {}
     lines = management.lines("POST", "functions", name, "debug", body=payload, query={"port": str(port)})
     for line in lines:
@@ -45,7 +49,7 @@ def debugged(management: Management, name: str, payload: bytes, port: int, sourc
 
 
 def how_to_attach(name: str, port: int, source: Path) -> str:
-    """What to do now, for a person."""
+    """Instructions for the user."""
     launch = json.dumps(launch_configuration(name, port, source), indent=2)
     return (
         f"{name} waits for a debugger on 127.0.0.1:{port}; Ctrl-C ends it.\n"
@@ -54,7 +58,7 @@ def how_to_attach(name: str, port: int, source: Path) -> str:
 
 
 def launch_configuration(name: str, port: int, source: Path) -> dict[str, Any]:
-    """As VS Code's Python debugger takes it."""
+    """The launch configuration of VS Code's Python debugger."""
     return {
         "name": f"sockd: {name}",
         "type": "debugpy",

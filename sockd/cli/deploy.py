@@ -1,4 +1,4 @@
-"""`sockd deploy`: publish a directory or zip as a function."""
+"""`sockd deploy`: deploy a directory or zip archive as a function."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ T = TypeVar("T")
 
 @click.command()
 @click.argument("source", default=".", type=click.Path(exists=True, path_type=Path))
-@click.option("--name", help="The function's name.  [default: the directory's or the zip's]")
-@click.option("--handler", metavar="MODULE:ATTR", help="What to call, if it is not to be found by its name.")
-@click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory of one sandbox.")
-@click.option("--timeout", "timeout_s", type=float, metavar="S", help="Longest time of one request.")
-@click.option("--concurrency", type=int, help="Most requests at once.")
-@click.option("--network", type=click.Choice(["host", "none"]), help="What the function can reach.")
-@click.option("--zygote", type=click.Choice(["packages", "stdlib", "none"]), help="What may be imported ahead for it.")
-@click.option("--storage", type=click.Choice(["own", "sockd"]), help="Whose storage library it imports.")
+@click.option("--name", help="The function's name.  [default: the name of SOURCE]")
+@click.option("--handler", metavar="MODULE:ATTR", help="module:attr of the handler.  [default: found by name]")
+@click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory limit of a sandbox.")
+@click.option("--timeout", "timeout_s", type=float, metavar="S", help="Time limit of a request.")
+@click.option("--concurrency", type=int, help="Maximum number of concurrent requests.")
+@click.option("--network", type=click.Choice(["host", "none"]), help="The function's network.")
+@click.option(
+    "--zygote", type=click.Choice(["packages", "stdlib", "none"]), help="Zygotes that may serve the function."
+)
+@click.option("--storage", type=click.Choice(["own", "sockd"]), help="The library that `import storage` imports.")
 @click.option(
     "--initscript",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A WebAssembly module that fetches its inputs while it starts.",
+    help="A WebAssembly module that fetches inputs during the start.",
 )
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="An environment variable; may be repeated.")
 @click.option("--force", is_flag=True, help="Replace a function that was deployed from another source.")
@@ -50,10 +52,10 @@ def deploy(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Publish a directory or zip as a function.
+    """Deploy a directory or zip archive as a function.
 
-    SOURCE holds the code and, if need be, sockd.toml and requirements.txt, or dependencies in pyproject.toml or in
-    the entry file (PEP 723); options win over sockd.toml. A handler that does not compile or is not there is refused.
+    SOURCE contains the code and optionally sockd.toml and dependencies (requirements.txt, pyproject.toml, or PEP 723 in the
+    entry file). Options override sockd.toml. A handler that is missing or does not compile is refused.
     A running function switches to the new version without losing a request. A SOURCE that ends in .wasm is an
     initscript: the function --name gets it, its code and settings stay. One that ends in .py is imported, here, and
     each function in it that @sockd.function decorates is deployed, with the settings that it says. A function that
@@ -100,7 +102,7 @@ def deploy(
 def _deploy_initscript(source: Path, name: str | None, management: Management, as_json: bool) -> None:
     if name is None:
         fix = f"sockd deploy {source} --name FUNCTION"
-        raise Failure("an initscript is deployed for a function", why="which one?", fix=fix, exit_code=USAGE)
+        raise Failure("an initscript needs a function", why="which one?", fix=fix, exit_code=USAGE)
     with progress(f"sending {source}") as show:
         function = result(
             management.lines("PUT", "functions", name, "initscript", body=_module(source, management)), show
@@ -120,22 +122,22 @@ def _module(path: Path, management: Management) -> bytes:
 
 
 def result(lines: Any, show: Any) -> dict[str, Any]:
-    """The last of a stream of progress lines."""
+    """The last line of a stream of progress."""
     for line in lines:
         if "result" in line:
             result: dict[str, Any] = line["result"]
             return result
         show(line["progress"])
-    raise Failure("the worker stopped before it was done", why="the connection ended", fix="sockd status")
+    raise Failure("the worker stopped before the command ended", why="the connection ended", fix="sockd status")
 
 
 def default_name(source: Path) -> str:
-    """The name of a function that is given none. Raises: Failure."""
+    """The default name of a function. Raises: Failure."""
     return named(source.resolve().stem if source.is_file() else source.resolve().name, source)
 
 
 def named(name: str, source: Path) -> str:
-    """A function's name, unchanged. Raises: Failure, for one that none can have."""
+    """The name, unchanged. Raises: Failure if it is not valid."""
     if not NAME.fullmatch(name):
         raise Failure(
             f"{name!r} cannot be a function's name",
@@ -163,7 +165,7 @@ def packed(source: Path, management: Management) -> bytes:
 
 
 def readable(source: Path, read: Callable[[Path], T]) -> T:
-    """What `read` makes of a directory or zip. Raises: Failure, for what cannot be deployed."""
+    """The result of `read` for a directory or zip. Raises: Failure if it cannot be deployed."""
     from sockd.plain.errors import SockdError
 
     try:

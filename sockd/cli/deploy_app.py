@@ -1,4 +1,4 @@
-"""`sockd deploy FILE.py`: import a file, and deploy the functions in it that are decorated."""
+"""`sockd deploy FILE.py`: import a file and deploy its decorated functions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: boo
     from another source. Raises: Failure."""
     if options:
         raise Failure(
-            f"--{options[0].removesuffix('_mb').removesuffix('_s')} is not for a file of decorated functions",
-            fix="@sockd.function(...) takes the settings of each",
+            f"--{options[0].removesuffix('_mb').removesuffix('_s')} does not apply to a file of decorated functions",
+            fix="set it in @sockd.function(...)",
             exit_code=USAGE,
         )
     os.environ["SOCKD_STATE_DIR"] = str(state_dir)
@@ -46,7 +46,7 @@ def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: boo
 
 
 def decorated(file: Path) -> list[RemoteFunction[..., Any]]:
-    """The decorated functions of a file, which is imported for that. Raises: Failure."""
+    """Import a file and return its decorated functions. Raises: Failure."""
     sys.path.insert(0, str(file.resolve().parent))
     try:
         importlib.import_module(file.stem)
@@ -55,14 +55,14 @@ def decorated(file: Path) -> list[RemoteFunction[..., Any]]:
         raise Failure(
             f"{file} cannot be imported",
             why="".join(frames).strip(),
-            fix="import what only a function needs, such as its packages, within the function",
+            fix="import packages that only a function needs inside that function",
         ) from None
     functions = [each for each in found if each.local.__module__ == file.stem]
     if not functions:
-        raise Failure(f"{file} has no function that @sockd.function decorates", fix="sockd deploy DIR", exit_code=USAGE)
+        raise Failure(f"{file} has no function with @sockd.function", fix="sockd deploy DIR", exit_code=USAGE)
     names = [each.name for each in functions]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise Failure(f"{file} has two functions called {min(twice)}", fix="@sockd.function(name=...)", exit_code=USAGE)
+        raise Failure(f"{file} has two functions named {min(twice)}", fix="@sockd.function(name=...)", exit_code=USAGE)
     return functions
 
 

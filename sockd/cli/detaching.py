@@ -1,6 +1,6 @@
-"""`sockd up --detach`: the same worker in a session of its own; this command returns when it serves, or tells why it does not.
+"""`sockd up --detach`: start the worker in its own session; return when it serves, or report why it does not.
 
-The worker tells as it tells systemd, by sd_notify(3). Owns the socket for that, and the worker until it serves.
+The worker reports by sd_notify(3), as to systemd. Owns that socket, and the worker until it serves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READY = b"READY=1"
 
 
 def detached(state_dir: str, listen: str | None, config: Path | None) -> None:
-    """Start a worker and print where it listens. Raises: Failure with what it said."""
+    """Start a worker and print its address. Raises: Failure with its last log lines."""
     directory = Path(state_dir).absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o711)
     log = directory / LOG
@@ -65,7 +65,7 @@ def _start(
 
 
 def _serves(worker: subprocess.Popen[bytes], ready: socket.socket) -> bool:
-    """Wait until the worker serves or has ended. A worker that takes too long, or whose caller gives up, is ended."""
+    """Wait until the worker serves or has ended. After the deadline, or when the caller gives up, end it."""
     pidfd = os.pidfd_open(worker.pid)
     try:
         found, _, _ = select.select([ready.fileno(), pidfd], [], [], DEADLINE_S)
@@ -82,8 +82,8 @@ def _serves(worker: subprocess.Popen[bytes], ready: socket.socket) -> bool:
 
 
 def _said(log: Path, since: int) -> str:
-    """What it wrote after `since`: its last lines, if they are many."""
+    """Its last log lines after `since`."""
     with open(log, "rb") as file:
         file.seek(since)
         lines = file.read().decode(errors="replace").strip().splitlines()
-    return "\n".join(lines[-20:]) or f"it said nothing within {DEADLINE_S:g} s"
+    return "\n".join(lines[-20:]) or f"it did not report within {DEADLINE_S:g} s"

@@ -1,4 +1,4 @@
-"""`sockd dev DIR`: deploy a directory, and again each time that something in it is saved."""
+"""`sockd dev DIR`: deploy a directory each time a file in it is saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sockd.console.client import Management, state_dir_option
 from sockd.console.output import Failure, echo, json_option, print_json, say
 
 SETTLE_MS = 5
-"""How long nothing more may change before a save is taken for complete: editors write a file, and then rename it."""
+"""A save is complete after this time without a change: editors write a file and then rename it."""
 IDLE_MS = 250
 MAX_SHOWN = 5
 MAX_SOURCE_BYTES = 4 << 20
@@ -28,14 +28,14 @@ MAX_SOURCE_BYTES = 4 << 20
 
 @click.command()
 @click.argument("directory", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--name", help="The function's name.  [default: the directory's]")
+@click.option("--name", help="The function's name.  [default: the name of the directory]")
 @state_dir_option
 @json_option
 def dev(directory: Path, name: str | None, state_dir: Path, as_json: bool) -> None:
-    """Deploy DIRECTORY again each time that something in it is saved, until Ctrl-C.
+    """Deploy DIRECTORY each time a file in it is saved, until Ctrl-C.
 
-    What the function prints is shown, line by line. What does not compile is told and not deployed.
-    Packages are resolved when the declared dependencies change, and only then."""
+    Prints the function's output, and errors of code that does not compile, which is not deployed. Packages are resolved only
+    when the declared dependencies change."""
     try:
         import watchfiles
     except ImportError:
@@ -55,7 +55,7 @@ def dev(directory: Path, name: str | None, state_dir: Path, as_json: bool) -> No
 
 
 class Project:
-    """A directory, as what it was deployed as last."""
+    """A directory and its last deploy."""
 
     def __init__(self, directory: Path, name: str, management: Management, as_json: bool) -> None:
         self.name = name
@@ -108,7 +108,7 @@ class Project:
             echo(f"{_now()}  {_shown(changed)}version {function['version_number']} in {took_ms:.0f} ms")
 
     def tell_watching(self) -> None:
-        """Say that changes are seen from now on."""
+        """Report that changes are now observed."""
         url = f"{self.management.get('status')['url']}/run/{self.name}"
         if self._as_json:
             _print({"watching": str(self._directory), "url": url})
@@ -116,7 +116,7 @@ class Project:
             say(f"watching {self._directory} for {url}; Ctrl-C ends it")
 
     def show_output(self) -> None:
-        """Print what the function prints, from now on, beside what is told of deploys."""
+        """Print the function's output from now on, between messages about deploys."""
         if not self._as_json:
             threading.Thread(target=self._follow, args=(time.time(),), daemon=True).start()
 
@@ -142,7 +142,7 @@ class Project:
 
 
 Files = Mapping[str, tuple[int, int, int]]
-"""What an archive holds: CRC, size in bytes and mode by path."""
+"""CRC, size in bytes and mode of each path of an archive."""
 
 
 def packed_files(archive: bytes) -> Files:

@@ -1,6 +1,6 @@
-"""`sockd doctor`: whether this host can run sockd, and the line that fixes it where it cannot.
+"""`sockd doctor`: whether this host can run sockd, and the remedy if not.
 
-A check that is False stops `sockd up`; one that is None costs speed, or is worth knowing. The checks are in `checks`.
+A check that is False prevents `sockd up`; None costs speed, or is a note. The checks are in `checks`.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ FOR_ROOT: list[Look] = [
 
 
 def names(looks: Sequence[Look]) -> list[str]:
-    """What these look at."""
+    """The subjects of these checks."""
     return [each.__name__.replace("_", " ") for each in looks]
 
 
 def render(checks: list[Check]) -> Table:
-    """The findings as a table for people."""
+    """The findings as a table."""
     from rich.markup import escape  # only for people: scripts do not pay for rich
     from rich.table import Table
 
@@ -79,7 +79,7 @@ def render(checks: list[Check]) -> Table:
 
 
 def as_dicts(checks: list[Check]) -> list[dict[str, object]]:
-    """The findings for scripts (`--json`)."""
+    """The findings as JSON (`--json`)."""
     return [asdict(check) for check in checks]
 
 
@@ -88,4 +88,4 @@ def _shielded(check: Callable[[], Check]) -> Check:
         return check()
     except Exception as error:
         name = getattr(check, "__name__", "check").replace("_", " ")
-        return Check(name, None, f"could not be looked at: {error!r}", "run sockd doctor as root")
+        return Check(name, None, f"could not be checked: {error!r}", "run sockd doctor as root")

@@ -17,9 +17,9 @@ MARKS = {True: "ok  ", False: "FAIL", None: "note"}
 @state_dir_option
 @json_option
 def doctor(state_dir: Path, as_json: bool) -> None:
-    """Check what this host can do, and say what to fix.
+    """Check the host, and print how to fix what is missing.
 
-    Exits 1 if a worker cannot run here."""
+    Exits 1 if a worker cannot run on this host."""
     from sockd.cli.doctor import as_dicts, render, run_checks
 
     checks = run_checks(state_dir)

@@ -1,4 +1,4 @@
-"""What a worker changes on the host outside its own processes and state directory, for `sockd doctor`. Changes nothing itself."""
+"""The effects of a worker on the host outside its processes and state directory, for `sockd doctor`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ UIDS = 1 << 30
 
 
 def effects() -> list[Check]:
-    """One finding for each effect: what it is now, whether it can be taken back, and its switch."""
+    """One finding per effect: its state, whether it is reversible, and its switch."""
     return [cgroup_moves(), real_time_threads(), uids(), cgroups(), bytecode()]
 
 
 def cgroup_moves() -> Check:
-    """The one effect that outlives a worker and that no command takes back."""
-    state = "on now" if favordynmods.is_shown() else "not shown as on; `sockd up` switches it on where moves wait"
+    """The only effect that outlives a worker and that no command reverts."""
+    state = "on now" if favordynmods.is_shown() else "off; `sockd up` sets it if cgroup moves wait"
     return _effect("favordynmods", f"{state}; all cgroups of the host", "a reboot", 'latency.favordynmods = "off"')
 
 
@@ -45,7 +45,7 @@ def cgroups() -> Check:
 
 
 def bytecode() -> Check:
-    """Of our packages that sandboxes and the engine import where they can write nothing."""
+    """Bytecode of our packages, which sandboxes and the engine import from read-only trees."""
     places = [str(Path(str(package.__file__)).parent) for package in (initscripts, storage_lib)]
     written = [place for place in places if os.access(place, os.W_OK)]
     found = f"__pycache__ below {', '.join(written)}" if written else "none: the packages are read-only"

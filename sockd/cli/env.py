@@ -1,4 +1,4 @@
-"""`sockd env` and `sockd secret`: the environment of a function, and the part of it that nobody sees again."""
+"""`sockd env` and `sockd secret`: environment variables of a function, and its secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MASK = "********"
 @click.argument("name")
 @click.argument("assignments", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--unset", multiple=True, metavar="KEY", help="Remove a variable; may be repeated.")
-@click.option("--show", is_flag=True, help="Show values, too; those of secrets stay hidden.")
+@click.option("--show", is_flag=True, help="Also show values, except those of secrets.")
 @state_dir_option
 @json_option
 def env(
@@ -27,7 +27,7 @@ def env(
 ) -> None:
     """Show or change the environment of a function.
 
-    A change is a new version. The next deploy brings what its sockd.toml says; secrets stay."""
+    A change creates a version. The next deploy replaces it by the [env] of its sockd.toml; secrets remain."""
     management = Management(state_dir)
     if assignments or unset:
         import json
@@ -43,12 +43,12 @@ def env(
     if rows:
         print_table(("name", "value", ""), rows)
     else:
-        suggest(f"{name} has no environment of its own; give it some", f"sockd env {name} KEY=VALUE")
+        suggest(f"{name} has no environment; set a variable", f"sockd env {name} KEY=VALUE")
 
 
 @click.group()
 def secret() -> None:
-    """Give functions secrets: environment variables that are kept over deploys and never shown."""
+    """Manage secrets: environment variables that survive deploys and are never shown."""
 
 
 @secret.command("set")
@@ -57,7 +57,7 @@ def secret() -> None:
 @state_dir_option
 @json_option
 def set_(name: str, key: str, state_dir: Path, as_json: bool) -> None:
-    """Set a secret of a function. Its value is read from stdin, or asked for."""
+    """Set a secret of a function. Reads the value from stdin, or prompts for it."""
     if sys.stdin.isatty():
         value = click.prompt(f"{key}", hide_input=True, err=True)
     else:
@@ -111,5 +111,5 @@ def _pair(item: str) -> tuple[str, str]:
     key, equals, value = item.partition("=")
     if not equals or not key:
         # The item is not repeated: it may be a value.
-        raise Failure("what follows the name must be KEY=VALUE", exit_code=USAGE)
+        raise Failure("arguments after the name must be KEY=VALUE", exit_code=USAGE)
     return key, value

@@ -1,4 +1,4 @@
-"""`sockd events`: what is to run later, and the dead letters."""
+"""`sockd events`: asynchronous invocations and dead letters."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sockd.console.output import USAGE, Failure, age, json_option, print_json, s
 from sockd.console.tables import print_table
 
 HEADINGS = ("id", "function", "state", "tries", "accepted", "why")
-function_option = click.option("--function", metavar="NAME", help="Those of one function only.")
+function_option = click.option("--function", metavar="NAME", help="Only of this function.")
 id_argument = click.argument("event_id", metavar="[ID]", required=False)
 all_option = click.option("--all", "everything", is_flag=True, help="All dead letters.")
 
 
 @click.group()
 def events() -> None:
-    """Look at events that run later, and at dead letters: those that ended without success."""
+    """Show and manage asynchronous invocations and dead letters, which ended without success."""
 
 
 @events.command()
@@ -31,7 +31,7 @@ def events() -> None:
 @state_dir_option
 @json_option
 def ls(state: str, function: str | None, limit: int, state_dir: Path, as_json: bool) -> None:
-    """List events that wait or run, and dead letters."""
+    """List waiting and running events, and dead letters."""
     query = {"state": state, "limit": str(limit), **({"function": function} if function else {})}
     management = Management(state_dir)
     found = management.get("events", query=query)
@@ -50,7 +50,7 @@ def ls(state: str, function: str | None, limit: int, state_dir: Path, as_json: b
 @state_dir_option
 @json_option
 def show(event_id: str, state_dir: Path, as_json: bool) -> None:
-    """Show an event that is not over, or a dead letter, with its payload, as JSON."""
+    """Show a waiting or running event or a dead letter, with its payload, as JSON."""
     print_json(Management(state_dir).get("events", event_id))
 
 
@@ -70,7 +70,7 @@ def retry(event_id: str | None, function: str | None, everything: bool, state_di
     if as_json:
         print_json({"retried": retried})
         return
-    suggest(f"{retried} are run again; look", "sockd events ls")
+    suggest(f"{retried} queued again; see", "sockd events ls")
 
 
 @events.command()
@@ -94,11 +94,16 @@ def rm(event_id: str | None, function: str | None, everything: bool, state_dir: 
 
 @events.command()
 @click.argument("function")
-@click.option("--retries", type=click.IntRange(0), help="After errors of the function.  [default: 2]")
-@click.option("--max-age", type=click.IntRange(1), metavar="SECONDS", help="How long it is tried.  [default: 21600]")
-@click.option("--on-success", default="", metavar="DESTINATION", help="A function, or directory:NAME.")
-@click.option("--on-failure", default="", metavar="DESTINATION", help="The same; without it, the dead letters.")
-@click.option("--reset", is_flag=True, help="Back to the defaults.")
+@click.option("--retries", type=click.IntRange(0), help="Retries after errors of the function.  [default: 2]")
+@click.option("--max-age", type=click.IntRange(1), metavar="SECONDS", help="Maximum age of an event.  [default: 21600]")
+@click.option("--on-success", default="", metavar="DESTINATION", help="Destination: a function, or directory:NAME.")
+@click.option(
+    "--on-failure",
+    default="",
+    metavar="DESTINATION",
+    help="Destination; without one, failed events become dead letters.",
+)
+@click.option("--reset", is_flag=True, help="Restore the defaults.")
 @state_dir_option
 @json_option
 def config(
@@ -111,7 +116,7 @@ def config(
     state_dir: Path,
     as_json: bool,
 ) -> None:
-    """Show or set how the events of a function are to end. What is not named goes back to its default."""
+    """Show or set retries and destinations of a function's events. Omitted options get their defaults."""
     management, path = Management(state_dir), ("functions", function, "event-invoke-config")
     wanted = {"max_retries": retries, "max_age_s": max_age, "on_success": on_success, "on_failure": on_failure}
     if reset:
@@ -136,9 +141,9 @@ def _config_row(each: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _wanted(event_id: str | None, function: str | None, everything: bool) -> tuple[list[str], dict[str, str]]:
-    """Which dead letters: the parts of a path, and a query. Raises: Failure."""
+    """The selected dead letters, as path and query. Raises: Failure."""
     if sum((event_id is not None, function is not None, everything)) != 1:
-        raise Failure("name one dead letter, or --function NAME, or --all", fix="sockd events ls", exit_code=USAGE)
+        raise Failure("select a dead letter, --function NAME, or --all", fix="sockd events ls", exit_code=USAGE)
     return ([event_id] if event_id else []), ({"function": function} if function else {})
 
 

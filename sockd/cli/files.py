@@ -1,4 +1,4 @@
-"""`sockd files`: where the files are that come with sockd."""
+"""`sockd files`: paths of the files that come with sockd."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FILES = {
 @click.argument("name", required=False, type=click.Choice(list(FILES)))
 @json_option
 def files(name: str | None, as_json: bool) -> None:
-    """Show where the files are that come with sockd: documentation, systemd unit, benchmarks, tests.
+    """Print the paths of the files that come with sockd: documentation, systemd unit, benchmarks, tests.
 
-    With a NAME its path alone, as in: cp "$(sockd files unit)" /etc/systemd/system/"""
+    With a NAME, print one path, as in: cp "$(sockd files unit)" /etc/systemd/system/"""
     paths = {each: str(source_tree() / path) for each, path in FILES.items()}
     if as_json:
         print_json(paths)

@@ -1,4 +1,4 @@
-"""`sockd ls` and `sockd rm`: the functions that are deployed."""
+"""`sockd ls` and `sockd rm`: deployed functions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _row(function: dict[str, object]) -> tuple[str, ...]:
 @state_dir_option
 @json_option
 def rm(name: str, state_dir: Path, as_json: bool) -> None:
-    """Remove a function. Requests that are running finish."""
+    """Remove a function. Running requests finish."""
     removed = Management(state_dir).call("DELETE", "functions", name)
     if as_json:
         print_json(removed)

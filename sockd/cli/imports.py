@@ -1,4 +1,4 @@
-"""`sockd imports`: which packages a function imports, what each costs it, and which of them a Zygote has imported ahead."""
+"""`sockd imports`: the packages that a function imports, their cost, and those that its Zygote has imported."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sockd.console.tables import print_table
 
 @click.command()
 @click.argument("name")
-@click.option("--modules", is_flag=True, help="A line for each module, too.")
+@click.option("--modules", is_flag=True, help="Also list each module.")
 @state_dir_option
 @json_option
 def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
-    """Show which of its packages a function imports, and what each costs it at a cold start.
+    """Show the packages that a function imports, and the cost of each at a cold start.
 
-    As its sandboxes told: times are those of the modules themselves, in a sandbox that no Zygote had spared them; where the
-    function was always spared, they are the mean of other functions."""
+    Sandboxes report the times of modules that no Zygote had imported. For modules that a Zygote always imported, the mean of
+    other functions is shown."""
     shown = Management(state_dir).get("functions", name, "imports")
     if as_json:
         print_json(shown)
@@ -50,16 +50,16 @@ def state(package: dict[str, Any]) -> str:
 
 
 def words(shown: dict[str, Any]) -> list[str]:
-    """What the table comes to."""
+    """The sums of the table."""
     spared = sum(package["ms"] for package in shown["packages"] if package["in_zygote"])
     paid = sum(package["ms"] for package in shown["packages"] if not package["in_zygote"])
     lines = [f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote"]
     if not shown["seen"]:
-        lines.append("no sandbox of this version has told yet what it imports: it is asked at its first cold start")
+        lines.append("no sandbox of this version has reported its imports yet; the first cold start does")
     for larger in shown["passed_over"]:
         lines.append(f"the Zygote of {', '.join(larger['packages'])} is passed over: {larger['reason']}")
     if not shown["zygotes_allowed"]:
-        lines.append('with network = "none" it is forked from the bare root Zygote and imports everything itself')
+        lines.append('with network = "none" it is forked from the root Zygote and imports all packages itself')
     elif movable := [p["package"] for p in shown["packages"] if p["ms"] and not p["in_zygote"] and not p["refused"]]:
         lines.append(f"a Zygote would take: {', '.join(movable)}")
     return lines

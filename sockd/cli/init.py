@@ -1,4 +1,4 @@
-"""`sockd init NAME`: a directory with a small project to begin with. Owns the templates."""
+"""`sockd init NAME`: create a small project. Owns the templates."""
 
 from __future__ import annotations
 
@@ -58,9 +58,11 @@ INVOKE = "sockd invoke {name} -d '{{}}'"
 
 @click.command()
 @click.argument("directory", metavar="NAME", type=click.Path(path_type=Path))
-@click.option("--template", type=click.Choice(sorted(TEMPLATES)), default="hello", show_default=True, help="What kind.")
+@click.option(
+    "--template", type=click.Choice(sorted(TEMPLATES)), default="hello", show_default=True, help="Kind of project."
+)
 def init(directory: Path, template: str) -> None:
-    """Make a directory with a small project in it."""
+    """Create a directory with a small project."""
     name = default_name(directory)
     _check(directory)
     try:

@@ -1,4 +1,4 @@
-"""`sockd initscript`: write, build, check and try the scripts that run while a function's sandbox is being made."""
+"""`sockd initscript`: record, build, check and run initscripts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _module_argument = click.argument("module", type=click.Path(exists=True, dir_oka
 
 @click.group()
 def initscript() -> None:
-    """Build, check, try and record initscripts.
+    """Build, check, run and record initscripts.
 
-    An initscript is a small WebAssembly module that asks for a function's inputs while its sandbox is being made."""
+    An initscript is a small WebAssembly module that fetches a function's inputs while its sandbox starts."""
 
 
 @initscript.command()
@@ -57,16 +57,16 @@ def build(source: Path, output: Path | None, as_json: bool) -> None:
         return
     echo(f"{made.path}: {made.size_bytes:,} bytes ({made.toolchain}, {made.took_s:.2f} s)")
     if made.size_bytes > WISHED_BYTES:
-        say(f"larger than {WISHED_BYTES:,} bytes: a script should be small, it is loaded within a start")
+        say(f"larger than {WISHED_BYTES:,} bytes: keep scripts small, each start loads one")
 
 
 @initscript.command()
 @_module_argument
 @json_option
 def check(module: Path, as_json: bool) -> None:
-    """Say whether MODULE can run, what it imports, how large it is and how soon it starts.
+    """Check whether MODULE can run, and print its imports, size and start time.
 
-    It is run with an empty event, and can connect nowhere."""
+    Runs it with an empty event and without network."""
     import msgspec
 
     from initscripts.engine import rehearsal
@@ -92,15 +92,15 @@ def check(module: Path, as_json: bool) -> None:
 @_module_argument
 @_data_option
 @click.option("--env", "pairs", multiple=True, metavar="K=V", help="A variable of the function's environment.")
-@click.option("--endpoints", metavar="HOST[:PORT],...", help="Where it may connect to; '' is nowhere.")
+@click.option("--endpoints", metavar="HOST[:PORT],...", help="Addresses that it may connect to; '': none.")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(0.001, 900), default=10.0, show_default=True)
 @json_option
 def run(
     module: Path, data: str, pairs: tuple[str, ...], endpoints: str | None, deadline_s: float, as_json: bool
 ) -> None:
-    """Run MODULE alone, against the real endpoints, and show what it asked for and what a function would have got.
+    """Run MODULE alone against the real endpoints, and print its requests and the data that a function would get.
 
-    Needs neither a worker nor root. The AWS_ variables of this environment count as the function's; --env adds to them."""
+    Needs neither a worker nor root. The script gets the AWS_ variables of this environment, and those of --env."""
     import msgspec
 
     from initscripts.engine import rehearsal
@@ -125,20 +125,20 @@ def run(
 @_data_option
 @click.option("-o", "--output", type=WrittenFile(), help="[default: NAME.c or NAME.rs]")
 @click.option("--language", type=click.Choice(LANGUAGES), default="c", show_default=True)
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @state_dir_option
 @json_option
 def record(
     name: str, data: str, output: Path | None, language: str, force: bool, state_dir: Path, as_json: bool
 ) -> None:
-    """Run the function NAME once and write the source of an initscript that asks for what it read.
+    """Run the function NAME once and write the source of an initscript that fetches what it read.
 
-    Read it, change what was guessed wrongly, and build it."""
+    Read the source, correct wrong guesses, and build it."""
     from initscripts.authoring import recorder
 
     output = output or Path(f"{name}{recorder.SUFFIXES[language]}")
     if output.exists() and not force:
-        raise Failure(f"{output} is there already", fix=f"sockd initscript record {name} --force", exit_code=USAGE)
+        raise Failure(f"{output} already exists", fix=f"sockd initscript record {name} --force", exit_code=USAGE)
     payload = payload_of(data)
     try:
         event = json.loads(payload)
@@ -147,7 +147,7 @@ def record(
     recorded = Management(state_dir).call("POST", "functions", name, "record", body=payload)
     reads = [read["rpc"] for read in recorded["reads"]]
     if not reads:
-        why = "sockd sees what goes through its storage library, and this start did not use it"
+        why = "sockd records reads of its storage library, and this start did not use it"
         raise Failure(f"{name} read nothing", why=why, fix='storage = "sockd" in its sockd.toml, then sockd deploy')
     output.write_text(recorder.write(reads, event, name=name, language=language))
     if as_json:
@@ -159,14 +159,14 @@ def record(
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What goes wrong, for a person. Raises: Failure."""
+    """Convert errors. Raises: Failure."""
     from initscripts.authoring.toolchain import BuildFailed, NoToolchain
     from initscripts.errors import BadModule
 
     try:
         yield
     except NoToolchain as error:
-        raise Failure("no toolchain for it is found", why=error.message, fix=error.fix) from None
+        raise Failure("no toolchain was found", why=error.message, fix=error.fix) from None
     except BuildFailed as error:
         if error.output:
             say(error.output)
@@ -197,7 +197,7 @@ def _print_transcript(ran: Rehearsal) -> None:
         print_table(headings, [_rpc_row(rpc, begin_ns) for rpc in report.rpcs])
         echo()
     else:
-        say("it asked for nothing: the event lacks what it needs, or it may not connect to its endpoints")
+        say("it fetched nothing: the event is incomplete, or --endpoints forbids its endpoints")
     if ran.received:
         rows = [_received_row(one, begin_ns) for one in ran.received]
         print_table(("message", "the function would get", "status", "at ms", "bytes"), rows)
@@ -230,7 +230,7 @@ def _status(rpc: RpcRecord) -> str:
 
 
 def _received_row(one: Received, begin_ns: int) -> tuple[str, ...]:
-    what = _words(one.rpc) if one.rpc else "bytes of the script's own"
+    what = _words(one.rpc) if one.rpc else "bytes made by the script"
     status = f"{one.status}" if one.op == "message" else one.op
     return (_number(one.id), what, status, _ms(one.received_ns, begin_ns), f"{one.bytes:,}")
 

@@ -1,6 +1,6 @@
-"""An invocation as the command line makes it: POST /run/<name>, and an answer that is read as it comes.
+"""An invocation by the command line: POST /run/<name>, and a streamed answer.
 
-Owns the connection of one. Every failure is an `output.Failure` with the exit status that fits.
+Owns its connection. Every failure is an `output.Failure` with its exit status.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PIECE_BYTES = 64 * 1024
 
 
 class Answer:
-    """What has come of an answer: its status and headers, and then its body, once."""
+    """A partial answer: status and headers, and then the body, once."""
 
     def __init__(self, response: http.client.HTTPResponse, name: str) -> None:
         self.status = response.status
@@ -28,7 +28,7 @@ class Answer:
         self._name = name
 
     def pieces(self) -> Iterator[bytes]:
-        """The body as it comes. Raises: Failure, when less comes than was promised."""
+        """Stream the body. Raises: Failure if it is shorter than announced."""
         size = 0
         while piece := self._read():
             size += len(piece)
@@ -44,12 +44,12 @@ class Answer:
         try:
             return self._response.read1(PIECE_BYTES)
         except http.client.IncompleteRead:
-            raise self._broken_off("what streams it failed") from None
+            raise self._broken_off("the function failed while streaming") from None
         except (OSError, http.client.HTTPException) as error:
             raise self._broken_off(words(error)) from None
 
     def _broken_off(self, why: str) -> Failure:
-        return Failure("the answer broke off", why=why, fix=f"sockd logs {self._name}")
+        return Failure("the answer is incomplete", why=why, fix=f"sockd logs {self._name}")
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def invoked(url: str | None, state_dir: Path, name: str, payload: bytes, headers
 
 
 def _door(url: str | None, state_dir: Path) -> tuple[str, http.client.HTTPConnection]:
-    """What comes before the path of a request, and a connection. Raises: Failure."""
+    """The prefix of request paths, and a connection. Raises: Failure."""
     if url is None:
         return "", UnixConnection(state_dir / "run.sock", patience=patience())
     try:

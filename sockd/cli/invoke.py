@@ -1,4 +1,4 @@
-"""`sockd invoke`: run a function once and print what it answers."""
+"""`sockd invoke`: run a function once and print its answer."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from sockd.console.output import (
 )
 
 _REFUSED = frozenset({401, 403, 405})
-"""Statuses of requests that were not run, so that nothing of them is in the log."""
+"""Statuses of requests that did not run and have no log."""
 NOT_JSON = "InvalidRequestContentException"
 
 
 @click.command()
 @click.argument("name")
 @click.option("-d", "--data", default="{}", metavar="JSON|@FILE|-", help="The event.  [default: {}]")
-@click.option("--url", envvar="SOCKD_URL", show_envvar=True, help="The worker's address, instead of --state-dir.")
-@click.option("--async", "later", is_flag=True, help="Have it run later; print the id once that is certain.")
-@click.option("--fresh", is_flag=True, help="In a new sandbox, although there may be idle ones.")
+@click.option("--url", envvar="SOCKD_URL", show_envvar=True, help="The worker's address; replaces --state-dir.")
+@click.option("--async", "later", is_flag=True, help="Run it asynchronously; print the id when it is stored.")
+@click.option("--fresh", is_flag=True, help="Use a new sandbox even if one is idle.")
 @click.option(
     "--debug",
     type=DebugPort(),
     is_flag=False,
     flag_value=DEBUG_PORT,
-    help=f"In a new sandbox that waits for a debugger (debugpy) on 127.0.0.1, without deadlines.  [default port: {DEBUG_PORT}]",
+    help=f"Use a new sandbox that waits for a debugger (debugpy) on 127.0.0.1, without deadlines.  [default port: {DEBUG_PORT}]",
 )
 @click.option(
     "--source",
     default=".",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="For --debug: where its code is here.  [default: the current directory]",
+    help="With --debug: local path of the code.  [default: the current directory]",
 )
 @state_dir_option
 @json_option
@@ -65,20 +65,17 @@ def invoke(
     state_dir: Path,
     as_json: bool,
 ) -> None:
-    """Run a function once and print what it answers.
+    """Run a function once and print its answer.
 
-    Goes to the worker that has --state-dir, over the socket that root's worker has put there; or to --url. An answer that
-    comes piece by piece is printed as it comes."""
+    The request goes to the worker of --state-dir, over its socket, or to --url. A streamed answer is printed as it arrives."""
     payload = payload_of(data)
     if later and fresh:
-        raise Failure(
-            "--fresh is for an answer that is waited for", why="an event runs wherever it can", exit_code=USAGE
-        )
+        raise Failure("--fresh and --async exclude each other", why="an event runs in any sandbox", exit_code=USAGE)
     headers = {**({"x-amz-invocation-type": "Event"} if later else {}), **({"x-sockd-fresh": "1"} if fresh else {})}
     begun = time.perf_counter()
     if debug is not None:
         if later or url is not None:
-            why = "it goes through the worker's management socket, and waits"
+            why = "it uses the worker's management socket, and waits"
             raise Failure("--debug goes with neither --url nor --async", why=why, exit_code=USAGE)
         _show(debugged(Management(state_dir), name, payload, debug, source), name, begun, as_json=as_json)
         return
@@ -91,7 +88,7 @@ def invoke(
 
 
 def _pass_on(answer: Answer) -> None:
-    """Print an answer as it comes."""
+    """Print an answer as it arrives."""
     # Pieces may end within a character: the decoder keeps what is not whole yet.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:
@@ -103,7 +100,7 @@ def _pass_on(answer: Answer) -> None:
 
 
 def _show(reply: Reply, name: str, begun: float, *, as_json: bool) -> None:
-    """Print an answer that has come in whole. Raises: Failure, for one that is an error."""
+    """Print a complete answer. Raises: Failure if it is an error."""
     if as_json:
         print_json(_as_fields(reply, _ms_since(begun)))
     elif reply.status == 202 and not _ran(reply):
@@ -116,7 +113,7 @@ def _show(reply: Reply, name: str, begun: float, *, as_json: bool) -> None:
 
 
 def _tell_timing(answer: Reply | Answer, begun: float) -> None:
-    """Where the time went, for a person."""
+    """The times of the phases, as text."""
     if sys.stderr.isatty():
         say(_timing_line(answer, _ms_since(begun)))
 
@@ -126,7 +123,7 @@ def _ms_since(begun: float) -> float:
 
 
 def payload_of(data: str) -> bytes:
-    """What -d says: the text itself, a file's content, or the standard input's. Raises: Failure."""
+    """The value of -d: text, a file's content, or stdin. Raises: Failure."""
     if data == "-":
         return read_stdin(PAYLOAD_BYTES)
     return read_file(Path(data[1:]), PAYLOAD_BYTES) if data.startswith("@") else os.fsencode(data)
@@ -157,19 +154,19 @@ def _phases(reply: Reply | Answer) -> dict[str, float]:
 
 
 def _timing_line(reply: Reply | Answer, total_ms: float) -> str:
-    """The id first: at the end of a line, a narrow terminal would break it in two."""
+    """The id is first: a narrow terminal would break it at the end of a line."""
     phases = ", ".join(f"{name} {duration:.2f}" for name, duration in _phases(reply).items())
     origin, request_id = (reply.headers.get(name, "?") for name in ("x-sockd-origin", "x-amzn-requestid"))
     return f"{request_id} {origin}, {total_ms:.2f} ms ({phases})"
 
 
 def _ran(reply: Reply | Answer) -> bool:
-    """Whether a sandbox is behind this answer."""
+    """Whether a sandbox made this answer."""
     return "x-sockd-sandbox" in reply.headers
 
 
 def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
-    """Tell a failed invocation. Args: quiet: its stack and its body are told already. Raises: Failure."""
+    """Report a failed invocation. Args: quiet: stack and body are printed already. Raises: Failure."""
     try:
         error = json.loads(reply.body)
         kind, message = error["errorType"], error["errorMessage"]
@@ -178,7 +175,9 @@ def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
             write_result(reply.body + b"\n")
         if _ran(reply):
             raise Failure(f"the app answered with status {reply.status}") from None
-        raise Failure(f"status {reply.status}, and no error of a worker's", why="is this a worker's address?") from None
+        raise Failure(
+            f"status {reply.status}, and not an error of a worker", why="check that this is a worker's address"
+        ) from None
     if not quiet:
         say(_set_off("".join(error.get("stackTrace", ())).rstrip()) or f"request {error.get('requestId')}")
     option = "--init-timeout" if "(init_timeout_s)" in message else "--timeout"

@@ -1,4 +1,4 @@
-"""`sockd keys`: what clients on other machines may do, each with a key of its own."""
+"""`sockd keys`: access keys for clients on other machines."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RIGHTS = ("read", "invoke", "deploy")
 
 @click.group()
 def keys() -> None:
-    """Make, list and revoke the keys of this worker, on its own host.
+    """Create, list and revoke keys of this worker, on its own host.
 
-    A key is for sockd login and for /run, /status and /metrics where these ask for one."""
+    sockd login uses a key, and so do clients of /run, /status and /metrics where these require one."""
 
 
 @keys.command()
@@ -29,15 +29,13 @@ def keys() -> None:
     multiple=True,
     type=click.Choice(RIGHTS),
     required=True,
-    help="What it allows; may be given again. deploy: to remove and configure, too; read: logs and events, too.",
+    help="A permission; may be repeated. deploy includes removing and configuring, read includes logs and events.",
 )
-@click.option(
-    "--function", "functions", multiple=True, metavar="NAME", help="For this function only; may be given again."
-)
+@click.option("--function", "functions", multiple=True, metavar="NAME", help="Only for this function; may be repeated.")
 @state_dir_option
 @json_option
 def add(name: str, may: tuple[str, ...], functions: tuple[str, ...], state_dir: Path, as_json: bool) -> None:
-    """Make a key and print it, once: the worker keeps its hash."""
+    """Create a key and print it once; the worker stores only its hash."""
     wanted = json.dumps({"name": name, "may": may, "functions": functions}).encode()
     made = Management(state_dir).call("POST", "keys", body=wanted)
     if as_json:
@@ -71,7 +69,7 @@ def ls(state_dir: Path, as_json: bool) -> None:
     if rows:
         print_table(("name", "begins with", "may", "for", "made"), rows, optional=("made", "begins with"))
     else:
-        suggest("no keys yet; make one", "sockd keys add NAME --may invoke")
+        suggest("no keys yet; create one", "sockd keys add NAME --may invoke")
 
 
 @keys.command()
@@ -79,7 +77,7 @@ def ls(state_dir: Path, as_json: bool) -> None:
 @state_dir_option
 @json_option
 def rm(name: str, state_dir: Path, as_json: bool) -> None:
-    """Revoke a key: from the next request on it is none."""
+    """Revoke a key. It does not end streams that are open."""
     revoked = Management(state_dir).call("DELETE", "keys", name)
     if as_json:
         print_json(revoked)

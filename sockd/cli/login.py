@@ -1,4 +1,4 @@
-"""`sockd login` and `sockd logout`: the keys that this user has for workers on other machines."""
+"""`sockd login` and `sockd logout`: this user's keys for workers on other machines."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ _MAX_KEY_CHARS = 256
 
 @click.command()
 @click.argument("url")
-@click.option(
-    "--plain-http", is_flag=True, help="Also over http to another machine: the key crosses the network in the clear."
-)
+@click.option("--plain-http", is_flag=True, help="Allow http to another machine: the key is sent unencrypted.")
 def login(url: str, plain_http: bool) -> None:
-    """Keep a key for a worker elsewhere, after asking the worker whether it is one.
+    """Verify and store a key for a worker on another machine.
 
-    URL is where the worker's management door is published (management.listen). The key is read from the standard input, or
-    from SOCKD_KEY. Commands go there with --worker URL, or with SOCKD_WORKER=URL."""
+    URL is the public address of the worker's management port (management.listen). Reads the key from stdin or SOCKD_KEY. Other
+    commands use the worker with --worker URL, or SOCKD_WORKER=URL."""
     try:
         where = address(url, plain_http=plain_http)
         key = os.environ.get(KEY_VARIABLE) or _read_key()
@@ -56,9 +54,9 @@ def login(url: str, plain_http: bool) -> None:
 @click.command()
 @click.argument("url", required=False)
 def logout(url: str | None) -> None:
-    """Forget the key for a worker elsewhere, or for all.
+    """Delete the stored key for a worker, or all keys.
 
-    The key goes on being one until sockd keys rm on the worker's host."""
+    The key remains valid until sockd keys rm on the worker's host."""
     try:
         gone = forget(url)
     except BadLogin as error:
@@ -68,7 +66,7 @@ def logout(url: str | None) -> None:
     if url is not None and not gone:
         raise Failure(f"there was no key for {url}", exit_code=NOT_FOUND)
     for each in gone:
-        echo(f"forgot the key for {each}")
+        echo(f"deleted the key for {each}")
 
 
 def _read_key() -> str:
@@ -78,12 +76,12 @@ def _read_key() -> str:
         key = sys.stdin.readline(_MAX_KEY_CHARS + 2)
     key = key.strip()
     if not key or len(key) > _MAX_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key:
-        raise Failure("that is no key", why="one is a line that sockd keys add has printed", exit_code=USAGE)
+        raise Failure("that is no key", why="use the line that sockd keys add printed", exit_code=USAGE)
     return key
 
 
 def _ask(worker: RemoteWorker) -> dict[str, list[str]]:
-    """What the worker says of the key. Raises: Failure."""
+    """The worker's description of the key. Raises: Failure."""
     try:
         with closing(worker.connection(_DEADLINE_S)) as connection:
             connection.request("GET", f"{worker.prefix}/key", headers=worker.headers)

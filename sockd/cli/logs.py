@@ -1,4 +1,4 @@
-"""`sockd logs`: what a function has printed."""
+"""`sockd logs`: a function's output."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from sockd.console.times import since as time_of
 
 @click.command()
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Go on as records come, until Ctrl-C.")
-@click.option("--since", metavar="TIME", help="Only what is newer: 10s, 5m, 2h, 1d, or 2026-01-31T12:00.")
-@click.option("--request", "request_id", metavar="ID", help="Only those of one request: its id, or a beginning of it.")
-@click.option("-n", "--limit", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Most requests.")
-@click.option("--raw", is_flag=True, help="The bytes as they were printed, and nothing else.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until Ctrl-C.")
+@click.option("--since", metavar="TIME", help="Only newer output: 10s, 5m, 2h, 1d, or 2026-01-31T12:00.")
+@click.option("--request", "request_id", metavar="ID", help="Only of this request: a prefix of its id.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Maximum number of requests."
+)
+@click.option("--raw", is_flag=True, help="Print the unchanged bytes only.")
 @state_dir_option
 @json_option
 def logs(
@@ -34,10 +36,10 @@ def logs(
     state_dir: Path,
     as_json: bool,
 ) -> None:
-    """Show what a function has printed, request by request; with -f line by line, while requests run.
+    """Show a function's output, by request; with -f line by line, while requests run.
 
-    Control characters are escaped; --raw leaves them where no terminal is. With --json: a list, or with -f a line for
-    each record."""
+    Control characters are escaped; --raw prints them unless stdout is a terminal. With --json: a list, or with -f one line per
+    record."""
     management = Management(state_dir)
     query = {
         "limit": str(limit),
@@ -70,7 +72,7 @@ def _show(record: dict[str, Any]) -> None:
 
 
 def show_line_by_line(record: dict[str, Any]) -> None:
-    """As they come: lines of requests that run at the same time stand among each other, so each has its time and its request."""
+    """Follow the output. Lines of concurrent requests alternate, so each has its time and request id."""
     clock = time.strftime("%H:%M:%S", time.localtime(record["time_s"]))
     begin = f"{clock}.{int(record['time_s'] * 1000) % 1000:03} {record['request_id'][:8]} "
     for line in record["text"].splitlines():

@@ -16,43 +16,43 @@ from sockd.plain.printable import one_line
 
 COMMANDS = {
     "up": ("sockd.cli.up", "Run a worker in the foreground."),
-    "doctor": ("sockd.cli.doctor_command", "Check what this host can do, and say what to fix."),
-    "deploy": ("sockd.cli.deploy", "Publish a directory or zip as a function."),
-    "dev": ("sockd.cli.dev", "Deploy a directory again each time that something in it is saved."),
-    "init": ("sockd.cli.init", "Make a small project to begin with."),
+    "doctor": ("sockd.cli.doctor_command", "Check the host, and print how to fix what is missing."),
+    "deploy": ("sockd.cli.deploy", "Deploy a directory or zip archive as a function."),
+    "dev": ("sockd.cli.dev", "Deploy a directory each time a file in it is saved."),
+    "init": ("sockd.cli.init", "Create a small project."),
     "invoke": ("sockd.cli.invoke", "Run a function once."),
-    "url": ("sockd.cli.url", "Give a function a URL of its own."),
+    "url": ("sockd.cli.url", "Show or change the URL of a function."),
     "curl": ("sockd.cli.curl", "Send an HTTP request to a function's URL."),
-    "events": ("sockd.cli.events", "Look at what runs later, and at dead letters."),
-    "schedule": ("sockd.cli.schedule", "Run functions by the clock."),
+    "events": ("sockd.cli.events", "Show and manage asynchronous invocations and dead letters."),
+    "schedule": ("sockd.cli.schedule", "Run functions on a schedule."),
     "ls": ("sockd.cli.functions", "List the functions."),
     "rm": ("sockd.cli.functions", "Remove a function."),
-    "publish": ("sockd.cli.versions", "Give what was deployed last a number, under which it stays."),
+    "publish": ("sockd.cli.versions", "Publish the last deploy as a numbered version."),
     "versions": ("sockd.cli.versions", "List the versions of a function, its aliases and deploys."),
-    "alias": ("sockd.cli.versions", "Lead a name to a version, or to two by their shares."),
+    "alias": ("sockd.cli.versions", "Point an alias to a version, or to two by share."),
     "provision": ("sockd.cli.versions", "Keep sandboxes of a version initialized."),
-    "rollback": ("sockd.cli.versions", "Deploy again what a function was before."),
-    "config": ("sockd.cli.config", "Show or change settings of a function, not its code."),
+    "rollback": ("sockd.cli.versions", "Deploy the previous code of a function again."),
+    "config": ("sockd.cli.config", "Show or change settings of a function without its code."),
     "env": ("sockd.cli.env", "Show or change the environment of a function."),
-    "secret": ("sockd.cli.env", "Give functions secrets."),
-    "logs": ("sockd.cli.logs", "Show what a function has printed."),
-    "keys": ("sockd.cli.keys", "Make and revoke keys for clients on other machines."),
-    "login": ("sockd.cli.login", "Keep a key for a worker elsewhere."),
+    "secret": ("sockd.cli.env", "Manage secrets of functions."),
+    "logs": ("sockd.cli.logs", "Show a function's output."),
+    "keys": ("sockd.cli.keys", "Create and revoke keys for clients on other machines."),
+    "login": ("sockd.cli.login", "Store a key for a worker on another machine."),
     "logout": ("sockd.cli.login", "Forget it."),
-    "backup": ("sockd.cli.backup", "Copy what the worker keeps, while it runs."),
+    "backup": ("sockd.cli.backup", "Copy the worker's state, while it runs."),
     "top": ("sockd.cli.top", "Show the busiest functions, live."),
-    "status": ("sockd.cli.status", "Show what the worker is doing."),
+    "status": ("sockd.cli.status", "Show the state of the worker."),
     "tree": ("sockd.cli.tree", "Show the Zygote tree."),
-    "imports": ("sockd.cli.imports", "Show what a function imports, and what that costs."),
-    "trace": ("sockd.cli.trace", "Show where the time of an invocation went."),
-    "initscript": ("sockd.cli.initscript", "Build, check, try and record initscripts."),
-    "packages": ("sockd.cli.packages", "List, add and remove installed packages; try refused ones again."),
+    "imports": ("sockd.cli.imports", "Show the imports of a function and their cost."),
+    "trace": ("sockd.cli.trace", "Show the waterfall of an invocation."),
+    "initscript": ("sockd.cli.initscript", "Build, check, run and record initscripts."),
+    "packages": ("sockd.cli.packages", "List, add and remove installed packages; retry refused ones."),
     "sebs": ("sockd.cli.sebs", "Run SeBS, the serverless benchmark suite."),
     "bench": ("sockd.cli.bench", "Run a benchmark."),
-    "files": ("sockd.cli.files", "Show where documentation, systemd unit, benchmarks and tests are."),
-    "selftest": ("sockd.cli.selftest", "Attack and break a private worker, and tell what came of it."),
+    "files": ("sockd.cli.files", "Print the paths of documentation, systemd unit, benchmarks and tests."),
+    "selftest": ("sockd.cli.selftest", "Attack a private worker, and report the results."),
 }
-"""Where each command is, and its line in the help: so that the help of all imports none."""
+"""The module of each command and its line in the help, so that `sockd --help` imports none."""
 
 
 NO_ARGUMENTS: tuple[type[Exception], ...] = tuple(
@@ -102,18 +102,18 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="sockd %(version)s", help="Print the version.")
 def cli() -> None:
-    """A serverless platform for Python: deploy a function, invoke it over HTTP, cold in milliseconds."""
+    """A serverless platform for Python: deploy functions and invoke them over HTTP; cold starts take milliseconds."""
 
 
 def _was_to_be_json(error: click.ClickException) -> bool:
-    """Whether --json stands among arguments of which others could not be read, so that nobody has noted it."""
+    """Whether --json is among the arguments, when parsing failed before it was recorded."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     return ctx is not None and "--json" in sys.argv and any(each.name == "as_json" for each in ctx.command.params)
 
 
 @contextmanager
 def _printable_refusals() -> Iterator[None]:
-    """click quotes arguments as they are, and a file's name may be one."""
+    """click quotes arguments unescaped, and one may be a file's name."""
     try:
         yield
     except NO_ARGUMENTS:

@@ -17,14 +17,14 @@ from sockd.plain.spelling import size
 
 @click.group()
 def packages() -> None:
-    """List, add and remove installed packages; try those again that Zygotes could not import."""
+    """List, add and remove installed packages; retry packages that Zygotes could not import."""
 
 
 @packages.command()
 @state_dir_option
 @json_option
 def ls(state_dir: Path, as_json: bool) -> None:
-    """List what is installed, and why a package is not imported ahead."""
+    """List installed packages, and why Zygotes do not import one."""
     rows = Management(state_dir).get("packages")
     if as_json:
         print_json(rows)
@@ -47,7 +47,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
 @state_dir_option
 @json_option
 def add(requirement: tuple[str, ...], file: Path | None, state_dir: Path, as_json: bool) -> None:
-    """Install packages ahead of the functions that need them, with everything they depend on."""
+    """Install packages and their dependencies before a deploy needs them."""
     lines = [*requirement, *([read_file(file, TEXT_BYTES).decode(errors="replace")] if file else ())]
     if not lines:
         raise Failure("nothing to add", fix="sockd packages add numpy", exit_code=USAGE)
@@ -59,7 +59,7 @@ def add(requirement: tuple[str, ...], file: Path | None, state_dir: Path, as_jso
             else:
                 show(line["progress"])
     if keys is None:
-        raise Failure("the worker stopped before it was done", why="the connection ended", fix="sockd status")
+        raise Failure("the worker stopped before the command ended", why="the connection ended", fix="sockd status")
     if as_json:
         print_json(keys)
     else:
@@ -71,7 +71,7 @@ def add(requirement: tuple[str, ...], file: Path | None, state_dir: Path, as_jso
 @state_dir_option
 @json_option
 def rm(key: str, state_dir: Path, as_json: bool) -> None:
-    """Remove one package, by its key, if no function needs it."""
+    """Remove a package that no function needs, by its key."""
     removed = Management(state_dir).call("DELETE", "packages", key)
     if as_json:
         print_json(removed)
@@ -84,7 +84,7 @@ def rm(key: str, state_dir: Path, as_json: bool) -> None:
 @state_dir_option
 @json_option
 def forgive(name: str | None, state_dir: Path, as_json: bool) -> None:
-    """Have Zygotes import a package again at the next start that needs it; without NAME all packages that are refused."""
+    """Let Zygotes import a refused package again when a start needs it; without NAME, all refused packages."""
     forgiven = Management(state_dir).call("POST", "packages", "forgive", body=(name or "").encode())["forgiven"]
     if as_json and (forgiven or not name):
         print_json(forgiven)

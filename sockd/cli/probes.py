@@ -1,9 +1,9 @@
-"""Probes: whether this kernel lets us do what a sandbox is made of, found out by doing it once.
+"""Probes: try whether this kernel supports what a sandbox needs.
 
     python -m sockd.cli.probes NAME
 
-Owns nothing: each runs in a process of its own, in a private mount namespace, because namespaces are entered for good.
-Exit status 0 is yes; otherwise the last line of stderr has the kernel's words.
+Owns nothing: each probe runs in its own process and private mount namespace, because a process cannot leave namespaces that it
+entered. Exit status 0 means yes; otherwise the last line of stderr is the kernel's error.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SANDBOX_NAMESPACES = _CLONE_NEWUSER | syscalls.CLONE_NEWPID | syscalls.CLONE_NE
 
 
 def late_root() -> None:
-    """Complete a root that is attached nowhere and in use (Linux 6.18)."""
+    """Complete a detached root that is in use (Linux 6.18)."""
     assembly.try_late()
 
 
 def early_root() -> None:
-    """Put a root together on a staging directory and take a detached copy of it (Linux 5.12)."""
+    """Assemble a root on a staging directory and clone it detached (Linux 5.12)."""
     place = Path("/tmp")  # in a mount namespace of our own, under a tmpfs of our own
     mounts.mount_tmpfs(str(place), size_bytes=1 << 20)
     for name in (bases.CODE, bases.TMP, bases.PROC):
@@ -43,7 +43,7 @@ def early_root() -> None:
 
 
 def host_files() -> None:
-    """Leave the host's files behind for a tree of our own. The filter that Docker has by default refuses that."""
+    """pivot_root to our own tree. Docker's default seccomp profile refuses it."""
     place = Path("/tmp")
     mounts.mount_tmpfs(str(place), size_bytes=1 << 20)
     (place / "old").mkdir()

@@ -1,4 +1,4 @@
-"""`sockd schedule`: functions that run by the clock."""
+"""`sockd schedule`: functions that run on a schedule."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ OPTIONAL = ("last", "zone", "function")
 
 @click.group()
 def schedule() -> None:
-    """Run functions by the clock.
+    """Run functions on a schedule.
 
-    A tick survives a crash of the worker; of those that are missed while it is down, one is made up for."""
+    Ticks survive a crash of the worker. After a downtime, one missed tick runs."""
 
 
 @schedule.command()
 @click.argument("function", metavar="NAME[:ALIAS]")
 @click.argument("expression")
-@click.option("-d", "--data", default="{}", metavar="JSON|@FILE|-", help="The `detail` of its events.  [default: {}]")
-@click.option("--timezone", default="UTC", show_default=True, help="Of a cron expression, such as Europe/Berlin.")
-@click.option("--name", help="The schedule's own name; one that has it is replaced.  [default: the function's, once]")
+@click.option("-d", "--data", default="{}", metavar="JSON|@FILE|-", help="`detail` of the events.  [default: {}]")
+@click.option(
+    "--timezone", default="UTC", show_default=True, help="Time zone of a cron expression, such as Europe/Berlin."
+)
+@click.option(
+    "--name", help="The schedule's name; replaces one of this name.  [default: the function's, for its first schedule]"
+)
 @state_dir_option
 @json_option
 def add(
     function: str, expression: str, data: str, timezone: str, name: str | None, state_dir: Path, as_json: bool
 ) -> None:
-    """Run a function by the clock, or give the schedule of that name another time.
+    """Create or replace a schedule of a function.
 
     EXPRESSION is "rate(5 minutes)"; AWS's "cron(0 9 ? * MON-FRI *)"; or the five fields of cron, "0 9 * * 1-5". The event
     is that of EventBridge, with `time` and `detail`."""
@@ -89,7 +93,7 @@ def rm(name: str, state_dir: Path, as_json: bool) -> None:
 @state_dir_option
 @json_option
 def enable(name: str, state_dir: Path, as_json: bool) -> None:
-    """Have a schedule tick again."""
+    """Enable a schedule."""
     _switch(name, state_dir, as_json, enabled=True)
 
 
@@ -98,7 +102,7 @@ def enable(name: str, state_dir: Path, as_json: bool) -> None:
 @state_dir_option
 @json_option
 def disable(name: str, state_dir: Path, as_json: bool) -> None:
-    """Have a schedule tick no more, until it is enabled."""
+    """Disable a schedule until it is enabled again."""
     _switch(name, state_dir, as_json, enabled=False)
 
 

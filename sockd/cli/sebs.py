@@ -128,7 +128,7 @@ def package(bench: str, directory: Path, arm: str, env: tuple[str, ...], cache: 
     from sockd.sebs.suite import Suite, default_cache
 
     if directory.exists():
-        raise Failure(f"{directory} is there already", exit_code=USAGE)
+        raise Failure(f"{directory} already exists", exit_code=USAGE)
     with _told():
         found = benches.find(bench)
         runner = Runner(Options(cache or default_cache()), [found])

@@ -32,12 +32,12 @@ FOLDERS = ("tests/abuse", "tests/faults", "tests/spec")
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="The long cases, too.")
+@click.option("--all", "everything", is_flag=True, help="Include long cases.")
 @click.option("--group", metavar="A,D", default="", help="Only these groups.")
-@click.option("--case", "cases", metavar="A1,B3", default="", help="Only these cases, long ones too.")
-@click.option("--json", "file", metavar="FILE", type=WrittenFile(), help="Write what happened.")
+@click.option("--case", "cases", metavar="A1,B3", default="", help="Only these cases, including long ones.")
+@click.option("--json", "file", metavar="FILE", type=WrittenFile(), help="Write a report.")
 def selftest(everything: bool, group: str, cases: str, file: Path | None) -> None:
-    """Attack and break a private worker on this machine, and tell case by case what came of it (root)."""
+    """Attack a private worker on this machine, and report each case (root)."""
     if missing := lacking(LIBRARIES):
         raise Failure(f"{missing} not installed", fix=installing("selftest"), exit_code=USAGE)
     if os.geteuid() != 0:

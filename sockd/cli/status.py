@@ -1,4 +1,4 @@
-"""`sockd status`: what the worker is doing."""
+"""`sockd status`: the state of the worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sockd.plain.spelling import size
 @state_dir_option
 @json_option
 def status(state_dir: Path, as_json: bool) -> None:
-    """Show what the worker is doing."""
+    """Show the state of the worker."""
     fields = Management(state_dir).get("status")
     if as_json:
         print_json(fields)

@@ -1,4 +1,4 @@
-"""`sockd top`: which functions are busy, how fast they are and what they hold, as it changes."""
+"""`sockd top`: the busiest functions, their latency and sandboxes, live."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Column(NamedTuple):
 @state_dir_option
 @json_option
 def top(limit: int, interval: float, state_dir: Path, as_json: bool) -> None:
-    """Show the busiest functions: rates and latencies of the last minute, and what runs, waits and is held now.
+    """Show the busiest functions: rates and latencies of the last minute, running, waiting and idle sandboxes.
 
-    Until Ctrl-C; with --json, or where no terminal is, once. took: from a request's arrival to its answer."""
+    Updates until Ctrl-C; prints once with --json or without a terminal. took: from a request's arrival to its answer."""
     management = Management(state_dir)
 
     def read() -> Live:
@@ -70,7 +70,7 @@ def lines(live: Live, width: int) -> list[str]:
         cells = [f"{column.cells[name]:>{column.width}}" for column in columns]
         table.append("  ".join([f"{shown:<{name_width}}", *cells]))
     if not names:
-        table = ["nothing was invoked in the last minute"]
+        table = ["no invocation in the last minute"]
     return [line[:width].rstrip() for line in (*worker_lines(live["worker"]), "", *table)]
 
 

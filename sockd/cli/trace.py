@@ -1,4 +1,4 @@
-"""`sockd trace`: the last invocations, or where the time of one of them went."""
+"""`sockd trace`: the last invocations, or the waterfall of one."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ PLAIN_WIDTH = 120
 @click.argument("request_id", metavar="[ID]", required=False)
 @click.option("--chrome", "chrome_file", type=WrittenFile(), help="Write a Chrome trace.")
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list.")
-@click.option("--slowest", is_flag=True, help="List the slowest of those that are remembered, not the newest.")
-@click.option("--cold", "kind", flag_value="cold", help="List cold ones only.")
-@click.option("--failed", "kind", flag_value="failed", help="List failures only.")
-@click.option("--slow", "kind", flag_value="slow", help="List only those that took [traces] slow_ms or longer.")
-@click.option("--function", metavar="NAME", default="", help="List those of one function only.")
+@click.option("--slowest", is_flag=True, help="List the slowest stored invocations instead of the newest.")
+@click.option("--cold", "kind", flag_value="cold", help="List only cold starts.")
+@click.option("--failed", "kind", flag_value="failed", help="List only failures.")
+@click.option("--slow", "kind", flag_value="slow", help="List only invocations of [traces] slow_ms or longer.")
+@click.option("--function", metavar="NAME", default="", help="List only invocations of this function.")
 @state_dir_option
 @json_option
 def trace(
@@ -49,7 +49,7 @@ def trace(
     state_dir: Path,
     as_json: bool,
 ) -> None:
-    """Show where the time of an invocation went.
+    """Show the waterfall of an invocation.
 
     ID is its x-amzn-RequestId, or a beginning of it, or `last`; without one the last invocations are listed. The file of
     --chrome opens in chrome://tracing or ui.perfetto.dev."""
@@ -123,6 +123,6 @@ def last_id(management: Management) -> str:
     """Of the newest invocation. Raises: Failure."""
     newest = management.get("traces", query={"limit": "1"})
     if not newest:
-        raise Failure("nothing was invoked yet", fix="sockd invoke NAME", exit_code=NOT_FOUND)
+        raise Failure("no invocation yet", fix="sockd invoke NAME", exit_code=NOT_FOUND)
     request_id: str = newest[0]["request_id"]
     return request_id

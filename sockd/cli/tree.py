@@ -18,11 +18,11 @@ Node = dict[str, Any]
 
 
 @click.command()
-@click.option("--live", is_flag=True, help="Draw it again every second, until Ctrl-C.")
+@click.option("--live", is_flag=True, help="Update every second, until Ctrl-C.")
 @state_dir_option
 @json_option
 def tree(live: bool, state_dir: Path, as_json: bool) -> None:
-    """Show the Zygote tree: which packages are imported ahead, and what that costs."""
+    """Show the Zygotes, their packages and their memory."""
     management = Management(state_dir)
     if live and not as_json and sys.stdout.isatty():
         watch(lambda width: lines(management.get("tree")), 1.0)

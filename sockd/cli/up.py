@@ -16,21 +16,25 @@ from sockd.plain.own_command import same_as_root
 
 
 @click.command()
-@click.option("--listen", metavar="HOST:PORT", help="Where functions are invoked. [default: 127.0.0.1:5000]")
+@click.option("--listen", metavar="HOST:PORT", help="Address of the public port. [default: 127.0.0.1:5000]")
 @click.option(
     "--state-dir",
     envvar="SOCKD_STATE_DIR",
     show_envvar=True,
     type=click.Path(file_okay=False, path_type=Path, readable=False),  # who is not root is told so below
-    help="Where everything is kept. [default: /var/lib/sockd]",
+    help="The state directory. [default: /var/lib/sockd]",
 )
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file.")
-@click.option("--detach", is_flag=True, help="Return when it serves; it logs to worker.log in its state directory.")
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Run in the background; return when it serves. Logs to worker.log in the state directory.",
+)
 @click.option("--log-file", hidden=True, type=click.Path(dir_okay=False, path_type=Path))
 def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: bool, log_file: Path | None) -> None:
     """Run a worker in the foreground, until SIGTERM or Ctrl-C.
 
-    Prints where it listens once it does."""
+    Prints its address when it serves."""
     from sockd.plain.config import Config
     from sockd.plain.errors import BadConfig, SockdError
     from sockd.plain.log_format import log_to_file, log_to_stderr
@@ -41,7 +45,7 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: 
     except BadConfig as error:
         raise Failure("the configuration is wrong", why=error.message, exit_code=USAGE) from None
     if platform.machine() != "x86_64":
-        why = f"this machine is {platform.machine()}; the filter of system calls is written for x86_64 alone"
+        why = f"this machine is {platform.machine()}; the seccomp filter supports x86_64 only"
         raise Failure("sockd runs on x86_64", why=why, fix="sockd doctor")
     if os.geteuid() != 0:
         raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix=same_as_root())

@@ -1,4 +1,4 @@
-"""`sockd url`: give a function a URL of its own."""
+"""`sockd url`: the URL of a function."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _MODE = {"buffered": "BUFFERED", "stream": "RESPONSE_STREAM"}
 
 @click.command()
 @click.argument("name")
-@click.option("--auth", type=click.Choice(list(_AUTH)), help="Who may call it: anybody, or who signs with a key.")
-@click.option("--mode", type=click.Choice(list(_MODE)), help="Send the answer when it is whole, or as it comes.")
-@click.option("--cors", multiple=True, metavar="ORIGIN", help="Pages of this origin may call it; * for all of them.")
-@click.option("--qualifier", default="", metavar="ALIAS", help="The URL of an alias.")
-@click.option("--rm", is_flag=True, help="Take the URL back.")
+@click.option(
+    "--auth", type=click.Choice(list(_AUTH)), help="Who may call it: all clients, or clients that sign with a key."
+)
+@click.option("--mode", type=click.Choice(list(_MODE)), help="Buffer the answer, or stream it.")
+@click.option("--cors", multiple=True, metavar="ORIGIN", help="Allow pages of this origin; * allows all.")
+@click.option("--qualifier", default="", metavar="ALIAS", help="Alias of the function.")
+@click.option("--rm", is_flag=True, help="Remove the URL.")
 @state_dir_option
 @json_option
 def url(
@@ -34,10 +36,9 @@ def url(
     state_dir: Path,
     as_json: bool,
 ) -> None:
-    """Print the URL of a function, made if it has none yet, and how to call it.
+    """Print the URL of a function, and how to call it. Creates the URL if necessary.
 
-    A new URL is open to whoever reaches the worker's port, as /run is; --auth iam asks for signatures, and leaves
-    /run as it is."""
+    A new URL is open to every client of the port, like /run. --auth iam requires signatures for the URL, not for /run."""
     management = Management(state_dir)
     query = {"qualifier": qualifier} if qualifier else {}
     if rm:

@@ -1,4 +1,4 @@
-"""`sockd publish`, `versions`, `alias`, `provision` and `rollback`: which version of a function runs."""
+"""`sockd publish`, `versions`, `alias`, `provision` and `rollback`: versions of a function."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sockd.plain.spelling import size
 
 @click.command()
 @click.argument("name")
-@click.option("--description", help="A few words about this version.")
+@click.option("--description", help="Description of this version.")
 @state_dir_option
 @json_option
 def publish(name: str, description: str | None, state_dir: Path, as_json: bool) -> None:
-    """Give what was deployed last a number, under which it stays as it is."""
+    """Publish the last deploy as a numbered version, which never changes."""
     version = _send(state_dir, "POST", "functions", name, "versions", description=description)
     if as_json:
         print_json(version)
@@ -93,17 +93,17 @@ def _row(version: dict[str, Any], found: dict[str, Any], now_s: float) -> tuple[
 @click.argument("name")
 @click.argument("alias")
 @click.argument("version", required=False)
-@click.option("--canary", metavar="VERSION=10%", help="Send a share of the requests to another version.")
+@click.option("--canary", metavar="VERSION=10%", help="Second version and its share of the requests.")
 @click.option("--rm", "remove", is_flag=True, help="Delete the alias.")
 @state_dir_option
 @json_option
 def alias(
     name: str, alias: str, version: str | None, canary: str | None, remove: bool, state_dir: Path, as_json: bool
 ) -> None:
-    """Lead an alias of a function to a published version (or to $LATEST, in quotes)."""
+    """Point an alias to a published version (or to $LATEST, in quotes)."""
     if remove or version is None:
         if not remove:
-            raise Failure("no version was given", fix=f"sockd alias {name} {alias} VERSION", exit_code=USAGE)
+            raise Failure("the version is missing", fix=f"sockd alias {name} {alias} VERSION", exit_code=USAGE)
         answer = _send(state_dir, "DELETE", "functions", name, "aliases", alias)
         told = f"{name}: alias {alias} is deleted"
     else:
@@ -124,7 +124,7 @@ def alias(
 @state_dir_option
 @json_option
 def provision(name: str, qualifier: str, count: int, state_dir: Path, as_json: bool) -> None:
-    """Keep sandboxes of a version initialized, so that none of its first requests is cold; 0 keeps none."""
+    """Keep sandboxes of a version initialized, so that its requests are warm; 0 keeps none."""
     answer = _send(state_dir, "PUT", "functions", name, "provisioned", qualifier, wanted=count)
     if as_json:
         print_json(answer)
@@ -134,13 +134,13 @@ def provision(name: str, qualifier: str, count: int, state_dir: Path, as_json: b
 
 @click.command()
 @click.argument("name")
-@click.option("--to", "number", type=click.IntRange(1), metavar="VERSION", help="A published version.")
+@click.option("--to", "number", type=click.IntRange(1), metavar="VERSION", help="A published version to deploy.")
 @state_dir_option
 @json_option
 def rollback(name: str, number: int | None, state_dir: Path, as_json: bool) -> None:
-    """Deploy again what a function was before its last deploy.
+    """Deploy the code before the last deploy again.
 
-    Going back twice leads to where you were. Secrets, tags and the concurrency stay as they are now."""
+    A second rollback reverts the first. Secrets, tags and the concurrency do not change."""
     answer = _send(state_dir, "POST", "functions", name, "rollback", version=number)
     if as_json:
         print_json(answer)

@@ -1,4 +1,4 @@
-"""The waterfall of a trace: rows on one time axis, what it says in words, and the same for Chrome's tracing page.
+"""The waterfall of a trace: rows on one time axis, its summary, and the format of Chrome's tracing page.
 
 Pure: a trace of the management door in (`sockd.observe.trace_spans`), text and plain data out. Whoever prints it brings
 the colours.
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 def draw(trace: Trace, width: int) -> list[Row]:
-    """The waterfall in lines of at most `width` columns, as far as that is wide enough."""
+    """The waterfall in lines of at most `width` columns, if these suffice."""
     start, end = extent(trace)
     spans = in_order(trace["spans"])
     names = max(min(NAME_WIDTH, width - 27 - LEAST_AXIS), LEAST_NAME)
@@ -66,7 +66,7 @@ def words(trace: Trace) -> list[str]:
 
 
 def hidden_words(trace: Trace) -> str:
-    """How much of the fetching nobody waited for."""
+    """The share of the fetch time during which the function did not wait."""
     fetched, hidden = trace["fetched_ns"], trace["hidden_ns"]
     if not fetched:
         return ", nothing fetched before the answer"
@@ -85,17 +85,17 @@ def bar_of(span: Mapping[str, Any], start: int, end: int, axis: int, answer: int
 
 
 def column(at_ns: int, start: int, end: int, axis: int) -> int:
-    """Where on the axis a moment is."""
+    """The column of a time."""
     return min(max((at_ns - start) * axis // (end - start), 0), axis - 1)
 
 
 def ms(ns: int) -> str:
-    """A duration for people."""
+    """A duration as text."""
     return f"{ns / 1e6:.2f}" if ns < 100_000_000 else f"{ns / 1e6:.0f}"
 
 
 def shorten(text: str, width: int) -> str:
-    """The beginning and the end of a text that is too long."""
+    """Shorten a text to its beginning and end."""
     if len(text) <= width:
         return text
     return f"{text[: width // 2 - 1]}…{text[-(width - width // 2) :]}"

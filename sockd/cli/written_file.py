@@ -1,4 +1,4 @@
-"""Files and directories that a command writes: whether it can is looked at before the command does its work. Owns nothing."""
+"""Files and directories that a command writes: checks in advance whether it can. Owns nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WrittenFile(click.Path):
 
 
 def why_not(path: Path) -> str | None:
-    """Why a file cannot be written; None: it can."""
+    """Why a file cannot be written, or None."""
     directory = path.absolute().parent
     if not directory.is_dir():
         return f"{path} cannot be written: {directory} is {'no directory' if directory.exists() else 'not there'}"

@@ -1,6 +1,6 @@
-"""The worker as the command line manages it: over its Unix socket; or over https, one elsewhere (`--worker`).
+"""The management client of the command line: over a worker's Unix socket, or over https (`--worker`).
 
-Owns a connection per call. Every failure is an `output.Failure` with the exit status that fits.
+Owns one connection per call. Every failure is an `output.Failure` with its exit status.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _LISTS = {
     "packages": "sockd packages ls",
     "keys": "sockd keys ls",
 }
-"""Which command lists what is named in a path."""
+"""The command that lists the objects of a path."""
 
 _PATIENCE, _WORKER = "sockd.patience", "sockd.worker.worker"
 _ABSENT_S = 0.5
-"""How long a worker is waited for by default that has no lock yet: one that was started just before."""
+"""Default time to wait for a worker without a lock, which may have been started just before."""
 
 
 def _be_patient(ctx: click.Context, parameter: click.Parameter, seconds: float | None) -> None:
@@ -61,7 +61,7 @@ def _be_elsewhere(ctx: click.Context, parameter: click.Parameter, url: str | Non
 
 
 def chosen_worker() -> RemoteWorker | None:
-    """The worker elsewhere that the command is for; None: the one of --state-dir. Raises: Failure."""
+    """The remote worker of the command; None: the one of --state-dir. Raises: Failure."""
     ctx = click.get_current_context(silent=True)
     url = (ctx.meta if ctx else {}).get(_WORKER)
     if ctx is None or url is None:
@@ -76,7 +76,7 @@ def chosen_worker() -> RemoteWorker | None:
 
 
 def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--state-dir, a parameter of the command, and --wait and --worker, which connections heed."""
+    """The option --state-dir, a parameter of the command, and --wait and --worker, which `Management` reads."""
     worker = click.option(
         "--worker",
         envvar=WORKER_VARIABLE,
@@ -84,7 +84,7 @@ def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="URL",
         expose_value=False,
         callback=_be_elsewhere,
-        help="A worker elsewhere, instead of --state-dir: see sockd login.",
+        help="A remote worker (sockd login); replaces --state-dir.",
     )
     wait = click.option(
         "--wait",
@@ -92,7 +92,7 @@ def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="SECONDS",
         expose_value=False,
         callback=_be_patient,
-        help="How long to wait for a worker to listen.  [default: 10 for one that is starting]",
+        help="Time to wait for a worker.  [default: 10 if it is starting]",
     )
     state_dir = click.option(
         "--state-dir",
@@ -115,16 +115,16 @@ class Reply(NamedTuple):
 
 
 class Management:
-    """The management door of the worker that has this state directory, or of the one elsewhere that was chosen."""
+    """The management API of the worker with this state directory, or of the selected remote worker."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Raises: Failure, when another was chosen and there is no key for it."""
+        """Raises: Failure if a remote worker is selected and has no stored key."""
         self._socket = state_dir / "sockd.sock"
         self._worker = chosen_worker()
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the worker's own addresses may mean nothing on this machine."""
+        """Whether the worker is remote, so that its addresses may not be valid here."""
         return self._worker is not None
 
     def get(self, *path: str, query: Query = NO_QUERY) -> Any:
@@ -147,7 +147,7 @@ class Management:
         query: Query = NO_QUERY,
         headers: Query = NO_QUERY,
     ) -> Reply:
-        """One request and its whole answer, whatever its status."""
+        """One request and its complete answer, with any status."""
         with self._reached() as connection:
             return _exchange(connection, method, self._target(path, query), body, self._headers(headers))
 
@@ -159,7 +159,7 @@ class Management:
         query: Query = NO_QUERY,
         headers: Query = NO_QUERY,
     ) -> Iterator[dict[str, Any]]:
-        """An answer of JSON lines, as they come. Raises: Failure, also for one that a line brings."""
+        """Stream an answer of JSON lines. Raises: Failure, also for an error line."""
         with self._reached() as connection:
             connection.request(method, self._target(path, query), body, self._headers(headers))
             response = connection.getresponse()
@@ -172,7 +172,7 @@ class Management:
                 yield message
 
     def failure(self, status: int, error: Mapping[str, Any], path: tuple[str, ...]) -> Failure:
-        """A typed error of the worker, for a person."""
+        """Convert a typed error of the worker."""
         message = str(error.get("errorMessage", f"status {status}"))
         elsewhere = f"sockd login {self._worker.url}" if self._worker is not None else ""
         exit_code, fix = exit_code_of(status), elsewhere if status == 401 else ""
@@ -187,7 +187,7 @@ class Management:
         return Failure(message, why=str(error.get("errorType", "")), fix=fix, exit_code=exit_code)
 
     def check_function(self, name: str) -> None:
-        """Raises: Failure, unless there is a function of this name."""
+        """Raises: Failure if no function has this name."""
         self.get("functions", name.partition(":")[0])
 
     def _parsed(self, status: int, body: bytes) -> Any:
@@ -219,7 +219,7 @@ class Management:
         except PermissionError:
             manager = _managing_group(self._socket)
             why = f"{where} is {f'for root and the group {manager}' if manager else 'for root alone'}"
-            what = "this user does not manage the worker"
+            what = "this user may not manage the worker"
             fix = f"sudo usermod -aG {manager} $USER, and log in again" if manager else same_as_root()
             raise Failure(what, why=why, fix=fix, exit_code=UNREACHABLE) from None
         except (OSError, http.client.HTTPException) as error:
@@ -234,13 +234,13 @@ class Management:
 
 
 def no_door(where: str, status: int) -> Failure:
-    """Something answers there that is no worker's management door."""
-    why = f"status {status}; is this where its management.listen is published?"
-    return Failure(f"{where} does not answer as a worker's management door does", why=why)
+    """The server at this address is not a worker's management API."""
+    why = f"status {status}; check that this is the address of its management.listen"
+    return Failure(f"{where} does not answer like a worker's management port", why=why)
 
 
 def _managing_group(path: Path) -> str:
-    """The group that a management socket is for; empty: it is root's alone."""
+    """The group of a management socket; empty: only root."""
     try:
         gid = path.stat().st_gid
         return grp.getgrgid(gid).gr_name if gid else ""
@@ -249,7 +249,7 @@ def _managing_group(path: Path) -> str:
 
 
 def exit_code_for(status: int, name: str) -> int:
-    """The exit status for an answer about a function: one whose name none can have is not found, either."""
+    """The exit status for an answer about a function: an invalid name is also "not found"."""
     return NOT_FOUND if status == 400 and not _FUNCTION.fullmatch(name) else exit_code_of(status)
 
 
@@ -278,5 +278,5 @@ def _target(path: tuple[str, ...], query: Query) -> str:
 
 
 def quoted(text: str, safe: str = "") -> str:
-    """A text as it is in a URL; the worker refuses bytes that are no UTF-8."""
+    """Quote a text for a URL; the worker refuses invalid UTF-8."""
     return quote(text, safe=safe, errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""Files and standard input that a command sends: their size is known, or bounded, before they are read. Owns nothing."""
+"""Files and stdin that a command sends, with bounded size. Owns nothing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sockd.console.output import USAGE, Failure
 
 MB = 1 << 20
 PAYLOAD_BYTES = 64 * MB
-"""Most of an event or a body that a command sends; the worker's own limit (http.max_payload_bytes) is usually less."""
+"""Maximum size of an event or body that a command sends; the worker's limit (http.max_payload_bytes) is usually lower."""
 TEXT_BYTES = MB
-"""Most of a secret or a requirements.txt."""
+"""Maximum size of a secret or requirements.txt."""
 ARCHIVE_BYTES, MODULE_BYTES = 50 * MB, MB
-"""The worker's limits unless it is configured: what is larger is worth the question."""
+"""The worker's default limits; larger files need a query of its limits."""
 
 Limit = Callable[[], int]
 
 
 def read_file(path: Path, most: int, ask: Limit | None = None) -> bytes:
-    """A file. Args: most: bytes; ask: the limit of one that is larger, if that may differ. Raises: Failure."""
+    """Read a file. Args: most: bytes; ask: returns the limit for a larger file. Raises: Failure."""
     try:
         with open(path, "rb", buffering=0) as file:
             return _read(file, str(path), most, ask)
@@ -32,7 +32,7 @@ def read_file(path: Path, most: int, ask: Limit | None = None) -> bytes:
 
 
 def read_stdin(most: int) -> bytes:
-    """The standard input. Raises: Failure."""
+    """Read stdin. Raises: Failure."""
     return _read(sys.stdin.buffer, "the standard input", most, None)
 
 

@@ -1,4 +1,4 @@
-"""What all commands share: failures with an exit status, and the one way to the terminal: text, JSON, progress, bytes.
+"""Output of all commands: failures with an exit status, text, JSON, progress, bytes.
 
 Functions, packages and registries choose parts of what is printed, so every text is made `printable` here, and no other file
 of the command line prints, but for `tables` and `terminal` (tests/cli/test_output.py). rich is imported only when a person
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 FAILED, USAGE, NOT_FOUND, THROTTLED, TIMED_OUT, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 5, 69, 130
 EXIT_CODES = {
     0: "done",
-    FAILED: "the function failed, or the command did",
-    USAGE: "wrong use: an option, an argument or a file that cannot be",
-    NOT_FOUND: "nothing has this name or id: a function, a version, a schedule, an event, a request, a package, a benchmark",
+    FAILED: "the function or the command failed",
+    USAGE: "wrong usage: an invalid option, argument or file",
+    NOT_FOUND: "not found: a function, version, schedule, event, request, package or benchmark",
     THROTTLED: "the function is throttled",
     TIMED_OUT: "the function timed out",
-    UNREACHABLE: "no worker answers, or it does not answer this user",
-    INTERRUPTED: "Ctrl-C, where that is not how the command ends",
+    UNREACHABLE: "no worker answers, or this user may not use it",
+    INTERRUPTED: "Ctrl-C, unless it is the normal end of the command",
 }
-"""What each exit status means, in all commands (docs/reference/cli.md)."""
+"""The meaning of each exit status, in all commands (docs/reference/cli.md)."""
 _BY_STATUS = {404: NOT_FOUND, 429: THROTTLED, 504: TIMED_OUT}
 _WANTS_JSON = "sockd.json"
 
@@ -48,17 +48,17 @@ def _note_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> b
 
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, is_eager=True, callback=_note_json, help="Print JSON, also of an error."
+    "--json", "as_json", is_flag=True, is_eager=True, callback=_note_json, help="Print JSON, including errors."
 )
 
 
 def wants_json(ctx: click.Context) -> bool:
-    """Whether the command that was given, in this context or below it, is to print JSON."""
+    """Whether the current command prints JSON."""
     return bool(ctx.meta.get(_WANTS_JSON))
 
 
 class Failure(click.ClickException):
-    """What went wrong, why, and one command that helps; ends the program with `exit_code`."""
+    """An error, its reason, and a command that fixes it; ends the program with `exit_code`."""
 
     exit_code: int  # type: ignore[misc]  # click's own pattern: read from the instance
 
@@ -78,7 +78,7 @@ class Failure(click.ClickException):
 
 
 class JsonFailure(click.ClickException):
-    """An error for a program: one object on stderr, with the fields of a `Failure` whatever kind of error it is."""
+    """Print an error as one JSON object on stderr, with the fields of a `Failure` for every kind of error."""
 
     exit_code: int  # type: ignore[misc]  # as above
 
@@ -93,36 +93,36 @@ class JsonFailure(click.ClickException):
 
 
 def exit_code_of(status: int) -> int:
-    """The exit status that stands for an HTTP status."""
+    """The exit status for an HTTP status."""
     return _BY_STATUS.get(status, FAILED)
 
 
 def is_plain() -> bool:
-    """Whether nothing is to be styled (https://no-color.org)."""
+    """Whether output must not be styled (https://no-color.org)."""
     return bool(os.environ.get("NO_COLOR"))
 
 
 def echo(text: str = "", *, nl: bool = True, err: bool = False, **style: Any) -> None:
-    """A text, as terminals may have it. Args: err: to stderr; style: as click's."""
+    """Print a text, made safe for terminals. Args: err: to stderr; style: as in click."""
     text = printable(text)
     _put(click.style(text, **style) if style and not is_plain() else text, nl=nl, err=err)
 
 
 def echo_lines(lines: Iterable[str]) -> None:
-    """Texts that are a line each, whatever is in them."""
+    """Print each text as one line."""
     for line in lines:
         _put(one_line(line))
 
 
 def console(*, stderr: bool = False) -> Console:
-    """rich's, which styles nothing where nothing is to be styled."""
+    """A rich console, without styles if they are disabled."""
     from rich.console import Console
 
     return Console(stderr=stderr, color_system=None if is_plain() else "auto")
 
 
 def echo_styled(rows: Iterable[tuple[str, str]]) -> None:
-    """Lines with the styles that rich has for them, cropped to the terminal."""
+    """Print lines with rich's styles, cropped to the terminal."""
     from rich.text import Text
 
     screen = console()
@@ -131,9 +131,9 @@ def echo_styled(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def write_result(data: bytes, decoder: codecs.IncrementalDecoder | None = None, *, final: bool = False) -> None:
-    """A function's bytes: as they are for a program that reads them, printable for a person at a terminal.
+    """Write a function's bytes: unchanged to a pipe, made printable for a terminal.
 
-    Args: decoder: of an answer that comes in pieces; final: after the last of them."""
+    Args: decoder: for a streamed answer; final: after its last piece."""
     if sys.stdout.isatty():
         text = data.decode(errors="replace") if decoder is None else decoder.decode(data, final)
         _put(printable(text), nl=False)
@@ -150,7 +150,7 @@ def _put(text: str, *, nl: bool = True, err: bool = False) -> None:
 
 @contextmanager
 def _told_if_full() -> Iterator[None]:
-    """Raises: Failure, when a file that is written to cannot be, other than for a reader that has gone."""
+    """Raises: Failure if a write fails, except when the reader has closed the pipe."""
     try:
         yield
     except BrokenPipeError:
@@ -160,7 +160,7 @@ def _told_if_full() -> Iterator[None]:
 
 
 def print_json(value: object, *, indent: int | None = 2) -> None:
-    """One value, indented for people who look anyway. (JSON of ASCII holds no character that a terminal obeys.)"""
+    """Print one value, indented. ASCII JSON contains no control characters."""
     _put(_json(value, indent))
 
 
@@ -169,23 +169,23 @@ def _json(value: object, indent: int | None) -> str:
 
 
 def say(text: str) -> None:
-    """A message: not part of the result."""
+    """Print a message that is not part of the result."""
     echo(text, err=True)
 
 
 def suggest(text: str, command: str) -> None:
-    """A message with a command that helps."""
+    """Print a message with a command."""
     say(f"{text}: {runnable(command)}")
 
 
 def show_uncaught(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
-    """`sys.excepthook` of the command line: an error that nobody foresaw may quote a stranger, too."""
+    """`sys.excepthook` of the command line: an unexpected error may also quote untrusted text."""
     say("".join(traceback.format_exception(kind, error, frames)).rstrip())
 
 
 @contextmanager
 def progress(first: str) -> Iterator[Callable[[str], None]]:
-    """Shows what is being done, on stderr: one living line on a terminal, else a line each."""
+    """Progress on stderr: one updated line on a terminal, otherwise one line per step."""
     if not sys.stderr.isatty():
         say(first)
         yield say
@@ -197,7 +197,7 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
 
 
 def age(seconds: float) -> str:
-    """A time ago, for people."""
+    """The time since a moment, as text."""
     for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length_s:
             return f"{seconds / length_s:.0f} {unit} ago"

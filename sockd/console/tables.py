@@ -1,7 +1,7 @@
 """Tables: rows under headings, in a terminal of any width.
 
-POLICY: names and ids are shown whole, in one line. Where a terminal is too narrow, the columns that are named as optional are
-left out, in that order; then the last column is wrapped within its own width. A pipe is given everything.
+POLICY: names and ids are never shortened or wrapped. In a narrow terminal the optional columns are omitted, in their order; then
+the last column is wrapped. A pipe gets all columns.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LEAST = 8
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, optional: Sequence[str] = ()) -> None:
-    """Rows under headings; headings that are all empty are not printed.
+    """Print rows under headings; without a line of headings if all are empty.
 
-    Args: optional: headings of columns that a narrow terminal does without, the least important first."""
+    Args: optional: headings of columns that a narrow terminal omits, the least important first."""
     table = [list(map(one_line, headings)), *(list(map(one_line, row)) for row in rows)]
     left_out: list[str] = []
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -36,7 +36,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, optio
 
 
 def narrowed(table: list[list[str]], width: int, optional: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """The table without the optional columns that do not fit, and their headings."""
+    """The table without the optional columns that do not fit, and the omitted headings."""
     left_out: list[str] = []
     for heading in optional:
         if natural_width(table) <= width:
@@ -48,13 +48,13 @@ def narrowed(table: list[list[str]], width: int, optional: Sequence[str]) -> tup
 
 
 def natural_width(table: Sequence[Sequence[str]]) -> int:
-    """Columns of a terminal that the whole table takes."""
+    """The table's width in terminal columns."""
     widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 def lines(table: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """The table's lines. Args: width: of the terminal, in which the last column is wrapped; None: nothing is."""
+    """The table's lines. Args: width: of the terminal, for wrapping the last column; None: no wrapping."""
     widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
     before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
     last = widths[-1] if width is None else max(min(widths[-1], width - before), LEAST)
@@ -68,7 +68,7 @@ def lines(table: Sequence[Sequence[str]], width: int | None) -> list[str]:
 
 
 def cells(text: str) -> int:
-    """Columns of a terminal that a text takes."""
+    """A text's width in terminal columns."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width

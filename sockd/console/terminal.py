@@ -1,7 +1,4 @@
-"""Screens that are drawn again and again.
-
-Owns the screen while one is drawn.
-"""
+"""Live screens. Owns the screen while it draws."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from sockd.plain.printable import one_line
 
 
 def watch(draw: Callable[[int], Sequence[str]], every_s: float) -> None:
-    """Draw a screen again and again until Ctrl-C. Args: draw: lines for so many columns; every_s: seconds between."""
+    """Redraw a screen until Ctrl-C. Args: draw: returns the lines for a width in columns; every_s: interval in seconds."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Times and durations as people type them and read them."""
+"""Parsing and formatting of times and durations."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _AGO = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)", re.ASCII)
 
 
 def since(text: str) -> float:
-    """Unix time of `10s`, `5m`, `2h`, `1d` ago, or of an ISO 8601 time, local unless it says otherwise. Raises: Failure."""
+    """The Unix time of `10s`, `5m`, `2h`, `1d` ago, or of an ISO 8601 time, local by default. Raises: Failure."""
     if found := _AGO.fullmatch(text.strip()):
         return time.time() - float(found[1]) * _UNITS_S[found[2]]
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise Failure(f"{text!r} is no time", fix="say 10s, 5m, 2h, 1d or 2026-01-31T12:00", exit_code=USAGE) from None
+        raise Failure(f"{text!r} is no time", fix="use 10s, 5m, 2h, 1d or 2026-01-31T12:00", exit_code=USAGE) from None
 
 
 def short_ms(ms: float) -> str:
-    """A duration in few characters, with its unit."""
+    """A duration as a short text with its unit."""
     if ms < 1:
         return f"{ms * 1e3:.0f}us"
     if ms < 1000:

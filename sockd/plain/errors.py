@@ -1,8 +1,8 @@
-"""Every error that sockd raises on purpose, as one tree.
+"""The tree of all errors that sockd raises intentionally.
 
     SockdError 500
      ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadConfig, InvalidEvent
-     ├─ KeyNeeded 401                     no key of the worker's came with the request
+     ├─ KeyNeeded 401                     the request has no key of the worker
  ├─ Forbidden 403 ── KeyNotEnough, RunClosed, NotAManager
  ├─ NoSuchFunction 404 ── NoSuchVersion
  ├─ NoSuchKey 404
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 
 class SockdError(Exception):
-    """The root of the tree; raised as itself only for a bug of ours that a caller should see as a plain 500."""
+    """The root of the tree; raised itself only for a bug of sockd, which a caller sees as a 500."""
 
     status = 500
     error_type = "ServiceException"
     invocation: Invocation | None = None
-    """What is known of the invocation that failed, when it reached a sandbox."""
+    """Data of the failed invocation, if it reached a sandbox."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -54,14 +54,14 @@ class SockdError(Exception):
 
 
 class BadRequest(SockdError):
-    """The caller sent something that can never work; the message says what to send instead."""
+    """The request is invalid; the message says what to send instead."""
 
     status = 400
     error_type = "InvalidParameterValueException"
 
 
 class BadArchive(BadRequest):
-    """A code directory or zip that is refused before it is published."""
+    """A code directory or zip archive that is refused before a deploy."""
 
     error_type = "InvalidZipFileException"
 
@@ -71,7 +71,7 @@ class BadFunctionConfig(BadRequest):
 
 
 class BadInitscript(BadRequest):
-    """An initscript that can never run: malformed, too large, an unknown import; or this worker has no engine."""
+    """An initscript that cannot run: malformed, too large, an unknown import; or this worker has no engine."""
 
     error_type = "InvalidInitscriptException"
 
@@ -87,13 +87,13 @@ class InvalidEvent(BadRequest):
 
 
 class KeyNeeded(SockdError):
-    """No key came with a request that takes one, or none that the worker knows."""
+    """The request requires a key, and has none or an unknown one."""
 
     status = 401
     error_type = "UnauthorizedException"
 
     def __init__(self, message: str, *, is_wrong: bool = False) -> None:
-        """Args: is_wrong: one came."""
+        """Args: is_wrong: the request has an unknown key."""
         super().__init__(message)
         self.challenge = 'Bearer realm="sockd"' + (', error="invalid_token"' if is_wrong else "")
 
@@ -106,20 +106,20 @@ class Forbidden(SockdError):
 
 
 class KeyNotEnough(Forbidden):
-    """The key was made for less."""
+    """The key does not have this permission."""
 
 
 class RunClosed(Forbidden):
-    """`/run` is closed, for the worker or for this function."""
+    """`/run` is disabled, for the worker or for this function."""
 
     def __init__(self, name: str = "") -> None:
-        """Args: name: of the function whose own rule this is; empty: the worker's."""
+        """Args: name: the function with this rule; empty: the worker."""
         where = f"of the function {name!r} (run in its sockd.toml)" if name else "on this worker (http.run)"
         super().__init__(f"/run is closed {where}; call it by a function URL, or by AWS's Invoke with a signature")
 
 
 class NotAManager(Forbidden):
-    """A process that is not root's, nor of a member of the group that manages, asked at the management socket."""
+    """The process at the management socket belongs neither to root nor to a member of the management group."""
 
     def __init__(self, group: str) -> None:
         members = f" and the members of the group {group!r}" if group else ""
@@ -179,7 +179,7 @@ class MethodNotAllowed(SockdError):
 
 
 class NameTaken(SockdError):
-    """A deploy would replace a function that was deployed from another source."""
+    """The deploy would replace a function that was deployed from another source."""
 
     status = 409
     error_type = "ResourceConflictException"
@@ -187,20 +187,20 @@ class NameTaken(SockdError):
     def __init__(self, name: str, current: str, given: str) -> None:
         super().__init__(
             f"the function {name!r} was deployed from {current}, and this deploy is from {given}: choose another name "
-            "(@sockd.function(name=...), sockd deploy --name), or deploy with --force, which replaces the function that is there"
+            "(@sockd.function(name=...), sockd deploy --name), or deploy with --force, which replaces the function"
         )
 
 
 class OtherCode(SockdError):
-    """The caller's request is for certain code, and other code is deployed under that name."""
+    """The request names a code digest, and other code is deployed under this name."""
 
     status = 412
     error_type = "PreconditionFailedException"
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"the worker's function {name!r} runs other code than this caller's; nothing was run. Deploy the caller's code "
-            "(sudo sockd deploy FILE.py), or start the caller again if its own code has changed"
+            f"the deployed function {name!r} has other code than this caller; nothing ran. Deploy the caller's code "
+            "(sudo sockd deploy FILE.py), or restart the caller if its code has changed"
         )
 
 
@@ -223,7 +223,7 @@ class TooManyRequests(SockdError):
 
 
 class TooManyEvents(TooManyRequests):
-    """As much as may wait to be run later does."""
+    """The queue of asynchronous invocations is full."""
 
 
 class FunctionFailed(SockdError):
@@ -240,7 +240,7 @@ class InitFailed(FunctionFailed):
 
 
 class LaunchAborted(FunctionFailed):
-    """The function's initscript called the launch off; `exit_status` is its own. The handler did not answer."""
+    """The function's initscript aborted the launch; `exit_status` is the script's. The handler did not answer."""
 
     def __init__(self, exit_status: int, message: str) -> None:
         text = f"the initscript aborted the launch with status {exit_status}" + (f": {message}" if message else "")
@@ -276,32 +276,32 @@ class OutOfMemory(SandboxDied):
 
 
 class NoCapacity(SockdError):
-    """The worker has no memory left for another sandbox and nothing that it may evict."""
+    """The worker has no memory for another sandbox and cannot evict one."""
 
     status = 503
     error_type = "ServiceUnavailableException"
 
 
 class BuffersFull(NoCapacity):
-    """The front holds as much for its clients as it may, and this client's source has the largest share of it."""
+    """The buffer budget is exhausted, and this client's source has the largest share of it."""
 
     def __init__(self) -> None:
-        super().__init__("the worker holds as many bodies and answers as it may (http.buffer_mb); try again")
+        super().__init__("the worker's memory for bodies and answers is exhausted (http.buffer_mb); try again")
 
 
 class ClientGone(NoCapacity):
-    """A request's turn came after its client had hung up: running it would only delay those who still wait."""
+    """The client of a queued request disconnected, so the request does not run."""
 
     def __init__(self) -> None:
-        super().__init__("the client closed its side of the connection while its request waited for its turn")
+        super().__init__("the client disconnected while its request was queued")
 
 
 class Draining(NoCapacity):
-    """The worker is shutting down and takes no new request."""
+    """The worker is shutting down and accepts no new requests."""
 
 
 class StorageFull(NoCapacity):
-    """The disk of the state directory is full; what was there before the request still is."""
+    """The disk of the state directory is full; the request changed nothing."""
 
     status = 507
     error_type = "InsufficientStorageException"
@@ -311,13 +311,13 @@ class StorageFull(NoCapacity):
 
 
 class HostFailed(SockdError):
-    """The worker's host did not give the worker what it needs: descriptors, memory, its disk. The message names which."""
+    """The host refused a resource that the worker needs: descriptors, memory or disk. The message names it."""
 
     status = 503
     error_type = "Host.Failed"
 
     def __init__(self, words: str) -> None:
-        super().__init__(f"the worker's host failed it: {words}; the worker's log names the call")
+        super().__init__(f"the host refused a resource: {words}; the worker's log names the call")
 
 
 class NetworkUnavailable(SockdError):
@@ -331,35 +331,35 @@ class NetworkUnavailable(SockdError):
 
 
 class SandboxFailed(SockdError):
-    """A sandbox could not be made or prepared; the request never reached the handler."""
+    """A sandbox could not be created or prepared; the request did not reach the handler."""
 
     status = 503
     error_type = "Sandbox.Failed"
 
 
 class SecretsLocked(SockdError):
-    """A function's environment is sealed with a key that the worker does not have."""
+    """A function's environment is encrypted with a key that the worker does not have."""
 
     status = 503
     error_type = "Secrets.Locked"
 
 
 class PackagesFailed(SockdError):
-    """The packages of a function are not there."""
+    """The packages of a function are missing."""
 
     status = 503
     error_type = "Packages.Failed"
 
 
 class ResolveFailed(PackagesFailed):
-    """No set of packages satisfies the dependencies that the code declares; the message holds the resolver's words."""
+    """No set of packages satisfies the declared dependencies; the message contains the resolver's text."""
 
     status = 400
     error_type = "Packages.ResolveFailed"
 
 
 class InstallFailed(PackagesFailed):
-    """One distribution could not be installed; the message holds the installer's words."""
+    """A distribution could not be installed; the message contains the installer's text."""
 
     error_type = "Packages.InstallFailed"
 
@@ -371,6 +371,6 @@ class TimedOut(SockdError):
     error_type = "Sandbox.Timedout"
 
     def __init__(self, message: str, limit: str = "") -> None:
-        """Args: message: in AWS's words, where there are any; limit: the setting that it ran into."""
+        """Args: message: AWS's text, if it has one; limit: the setting that was exceeded."""
         super().__init__(f"{message} ({limit})" if limit else message)
         self.words = message

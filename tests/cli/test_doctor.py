@@ -136,8 +136,8 @@ def test_few_open_files_are_noted() -> None:
 @pytest.mark.parametrize(
     ("level", "consoles", "told"),
     [
-        (4, "ttyS0                -W- (EC  p a)    4:64\ntty0  -WU (  p  ) 4:7\n", "ttyS0 is told"),
-        (7, "tty0                 -WU (EC  p  )    4:7\nttyS0 -W- (E p a) 4:64\n", "tty0, ttyS0 is told"),
+        (4, "ttyS0                -W- (EC  p a)    4:64\ntty0  -WU (  p  ) 4:7\n", "ttyS0 shows"),
+        (7, "tty0                 -WU (EC  p  )    4:7\nttyS0 -W- (E p a) 4:64\n", "tty0, ttyS0 shows"),
         (3, "ttyS0                -W- (EC  p a)    4:64\n", ""),
         (7, "ttyS0                -W- (    p a)    4:64\n", ""),
         (7, "", ""),

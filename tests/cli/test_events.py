@@ -107,7 +107,7 @@ def test_a_failed_event_from_its_invocation_to_its_deletion(run: Run) -> None:
     assert "RetriesExhausted ValueError" in listed_as_dead()
     shown = json.loads(run("events", "show", event_id).stdout)
     assert (shown["payload"], shown["source"], shown["attempts"]) == ({"n": 1}, "run", 1)
-    assert run("events", "retry", event_id).stderr.startswith("1 are run again")
+    assert run("events", "retry", event_id).stderr.startswith("1 queued again")
     listed_as_dead()
     assert run("events", "rm", "--function", "raises").stderr == "1 are deleted\n"
     gone = run("events", "show", event_id)

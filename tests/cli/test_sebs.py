@@ -65,4 +65,4 @@ def test_a_fetch_without_an_index_says_so(tmp_path: Path) -> None:
 
 def test_one_package_of_a_bench_is_never_written_over(tmp_path: Path) -> None:
     done = run(tmp_path, "package", "110", str(tmp_path))
-    assert done.returncode == 2 and "is there already" in done.stderr
+    assert done.returncode == 2 and "already exists" in done.stderr

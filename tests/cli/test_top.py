@@ -46,7 +46,7 @@ def test_no_line_is_longer_than_the_terminal_and_what_matters_least_goes_first(w
 
 
 def test_nothing_to_show_is_said() -> None:
-    assert lines({**LIVE, "functions": []}, 80)[-1] == "nothing was invoked in the last minute"
+    assert lines({**LIVE, "functions": []}, 80)[-1] == "no invocation in the last minute"
 
 
 def test_a_sparkline_is_full_where_most_was() -> None:

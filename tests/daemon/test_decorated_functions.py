@@ -164,8 +164,8 @@ def test_a_file_is_deployed_with_all_its_functions(daemon: RunningDaemon, projec
 @pytest.mark.parametrize(
     ("code", "options", "words"),
     [
-        ("x = 1", (), "no function that @sockd.function decorates"),
-        ("import nothing_of_this_name", (), "within the function"),
+        ("x = 1", (), "no function with @sockd.function"),
+        ("import nothing_of_this_name", (), "inside that function"),
         ("import sockd\n@sockd.function(memory=3)\ndef f(x): pass", (), "did you mean 'memory_mb'"),
         ("import sockd\n@sockd.function(tmp_mb=[object()])\ndef f(x): pass", (), "a setting must be text"),
         ("import sockd\n@sockd.function\ndef f(x): pass", ("--memory", "64"), "--memory is not for a file"),
@@ -190,7 +190,7 @@ def test_another_worker_than_ours_is_called_and_not_deployed_to(daemon: RunningD
     assert run(daemon, "far.py", cwd=project, SOCKD_URL=daemon.url).stdout == "1\n"
     daemon.deploy("far", "def f(event): return 7", force=True)
     foreign = run(daemon, "far.py", cwd=project, SOCKD_STATE_DIR=str(project), SOCKD_URL=daemon.url)
-    assert "OtherCode: " in foreign.stderr and "nothing was run" in foreign.stderr
+    assert "OtherCode: " in foreign.stderr and "nothing ran" in foreign.stderr
 
 
 def test_a_map_makes_a_call_again_whose_start_was_too_late(daemon: RunningDaemon, project: Path) -> None:

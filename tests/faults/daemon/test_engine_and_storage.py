@@ -435,5 +435,5 @@ def test_where_the_engine_connects_to(
         url = f"http://[{address}]" if ":" in address else f"http://{address}"
         pairs = [f"--env={key}={value}" for key, value in server.env(url).items()]
         refused = house.cli("initscript", "run", str(script), *pairs, check=False)
-        assert "it may not connect to its endpoints" in refused.stderr, (address, refused)
+        assert "forbids its endpoints" in refused.stderr, (address, refused)
     happened(f"{seen}; {len(reached)} addresses and names denied")
