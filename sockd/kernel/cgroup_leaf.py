@@ -253,12 +253,10 @@ class Cgroup:
     def remove(self) -> None:
         """Remove the directories (85 us, blocking) and close all fds.
 
-        Raises: OSError EBUSY: it is not empty; then the other directories are removed all the same, and it can be tried
-            again after a `kill_nowait`."""
-        with ExitStack() as every:  # Goes on after an error and raises the last.
-            for files in self._files:
-                every.callback(remove_directory, files.path)
-            every.callback(self._sockets.withdraw, self._files[0].path)  # first: it needs the directory
+        Raises: OSError EBUSY: it is not empty; then it can be tried again after a `kill_nowait` and a `wait_empty`."""
+        self._sockets.withdraw(self._files[0].path)  # first: it needs the directory
+        for files in reversed(self._files):  # v2's last: as long as another is busy, v2 kills and tells who is left
+            remove_directory(files.path)
         self._account.close()
         self.close()
 

@@ -233,6 +233,22 @@ def test_one_with_processes_is_not_removed(cgroup: Cgroup, spawn: Spawn) -> None
         cgroup.remove()
 
 
+def test_one_that_is_busy_in_v1_alone_can_still_be_killed_watched_and_removed_later(
+    hierarchies: Hierarchies, cgroup: Cgroup, spawn: Spawn
+) -> None:
+    if hierarchies.unified is None or len(hierarchies.bases) == 1:
+        pytest.skip("this layout has no v2 beside v1")
+    process = spawn(cgroup)
+    Path(hierarchies.unified, "cgroup.procs").write_text(str(process.pid))
+    with pytest.raises(OSError, match="busy"):
+        cgroup.remove()
+    cgroup.kill_nowait()
+    assert not cgroup.populated()
+    process.kill()
+    process.wait()
+    cgroup.remove()
+
+
 def test_a_leaf_that_cannot_be_made_leaves_nothing(hierarchies: Hierarchies, tree: CgroupTree) -> None:
     last = Path(hierarchies.bases[-1], tree.name, "sandbox-1")
     last.mkdir()
