@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import tempfile
 import time
 from collections.abc import Callable
@@ -67,10 +68,14 @@ READERS: dict[str, tuple[Callable[[str], object], int]] = {
 
 async def _cost_of_the_loop(read: Callable[[str], object], text: str) -> float:
     """Processor seconds of the loop's thread while a thread reads a text, as the daemon does. Raises: what is no SockdError."""
-    before = time.thread_time()
-    with contextlib.suppress(SockdError):
-        await in_thread(read, text)
-    return time.thread_time() - before
+    gc.disable()  # what other tests have left is collected in any thread
+    try:
+        before = time.thread_time()
+        with contextlib.suppress(SockdError):
+            await in_thread(read, text)
+        return time.thread_time() - before
+    finally:
+        gc.enable()
 
 
 def check(kind: str, text: str) -> None:
