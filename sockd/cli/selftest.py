@@ -22,13 +22,14 @@ LIBRARIES = (
         "grpc",
         "hypothesis",
         "posix_ipc",
+        "pyroute2",
         "pytest",
         "pytest_timeout",
     ),
     *("wasmtime", "ziglang"),
 )
 """Of the extra `selftest`."""
-FOLDERS = ("tests/abuse", "tests/faults", "tests/spec")
+FOLDERS = ("tests/abuse", "tests/faults", "tests/networks", "tests/spec")
 
 
 @click.command()

@@ -18,19 +18,18 @@ from ipaddress import IPv4Network
 from sockd.plain.errors import BadFunctionConfig
 
 INTERNET = "internet"
-SPECIAL = tuple(
+NEVER = tuple(IPv4Network(each) for each in ("0.0.0.0/8", "169.254.0.0/16", "240.0.0.0/4"))
+"""What no rule opens, nor an answer of DNS: this network, link-local addresses with the clouds' metadata, reserved ones."""
+UNROUTED = tuple(IPv4Network(each) for each in ("127.0.0.0/8", "224.0.0.0/4"))
+"""What the kernel sends on to nobody: loopback and multicast."""
+PRIVATE = tuple(
     IPv4Network(each)
     for each in (
-        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
-        *("192.0.0.0/24", "192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
-        *("224.0.0.0/4", "240.0.0.0/4"),
+        *("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.168.0.0/16"),
+        *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
     )
 )
-"""What is not the internet: IANA's special-purpose addresses of IPv4 (RFC 6890), and multicast."""
-NEVER = tuple(
-    IPv4Network(each) for each in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4")
-)
-"""What no rule opens, nor an answer of DNS: this host, link-local addresses with the clouds' metadata, multicast."""
+"""What is not the internet either: IANA's special-purpose addresses of IPv4 (RFC 6890)."""
 MOST_TEXT = 300
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*\.?", re.IGNORECASE)
@@ -97,7 +96,7 @@ def parse(entries: Sequence[str] | None, *, most: int, denied: Sequence[IPv4Netw
     rules = []
     for number, entry in enumerate(entries, 1):
         try:
-            rules.append(_rule(entry, (*NEVER, *denied)))
+            rules.append(_rule(entry, (*NEVER, *UNROUTED, *denied)))
         except ValueError as error:
             shown = entry if isinstance(entry, str) else repr(entry)
             raise BadFunctionConfig(f"egress, entry {number}, {shown[:80]!r}: {error}") from None

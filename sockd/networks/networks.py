@@ -43,7 +43,8 @@ class Networks:
         if self._addresses.num_addresses < LEAST_ADDRESSES or self._addresses.overlaps(self._uplink):
             raise BadConfig(f"network.range has fewer than {LEAST_ADDRESSES} addresses, or some of network.uplink's")
         self._opening = asyncio.Lock()
-        self._router: Router | None = None
+        self.router: Router | None = None
+        """Once a function needs one."""
         self._policies: set[Policy] = set()
         self._removing: set[asyncio.Task[None]] = set()
         self._pools: list[EndpointPool] = []
@@ -102,9 +103,9 @@ class Networks:
     def view(self) -> dict[str, int | bool]:
         """Numbers for /status and the metrics."""
         return {
-            "router": self._router is not None,
+            "router": self.router is not None,
             "ready": sum(map(len, self._pools)),
-            "in_use": 0 if self._router is None else self._router.addresses.in_use,
+            "in_use": 0 if self.router is None else self.router.addresses.in_use,
             "pool_misses": sum(pool.misses for pool in self._pools),
             "policies": len(self._policies),
         }
@@ -115,16 +116,16 @@ class Networks:
             await self.close_pool(pool)
         if self._removing:
             await asyncio.wait(self._removing)
-        router, self._router = self._router, None
+        router, self.router = self.router, None
         if router is not None:
             await router.close()
 
     async def _ready(self) -> Router:
         """The router. Raises: NetworkUnavailable."""
         async with self._opening:
-            if self._router is None:
-                self._router = await self._open_router()
-        return self._router
+            if self.router is None:
+                self.router = await self._open_router()
+        return self.router
 
     async def _open_router(self) -> Router:
         if not self._config.private:

@@ -27,14 +27,12 @@ _MOST_INDEX = (1 << 31) - 1
 SYSCTLS = (
     ("ipv4/ip_forward", 1),
     ("ipv4/conf/all/rp_filter", 1),  # a sandbox sends under its own address, or nothing
-    ("ipv4/conf/default/rp_filter", 1),
-    ("ipv4/conf/all/send_redirects", 0),
-    ("ipv4/conf/default/send_redirects", 0),
-    ("ipv4/conf/all/accept_redirects", 0),
-    ("ipv4/icmp_ratelimit", 0),  # each refusal is told at once, also the seventh in a second
-    ("ipv6/conf/all/disable_ipv6", 1),
-    ("ipv6/conf/default/disable_ipv6", 1),
+    ("ipv4/icmp_ratelimit", 0),  # each refusal is told at once, also the seventh in a second to one sandbox
+    ("ipv4/icmp_msgs_burst", 1_000_000),  # and the fifty-first to all; before Linux 6.12 that is the host's to set
+    ("ipv6/conf/all/disable_ipv6", 1),  # of the links to come, too
 )
+OPTIONAL = ("ipv6/", "ipv4/icmp_msgs_burst")
+"""What a kernel may lack: IPv6, and a limit of one's own."""
 
 
 class Router:
@@ -119,7 +117,7 @@ def _set_up(rules: str) -> None:
         try:
             network_namespaces.set_sysctl(name, value)
         except FileNotFoundError:
-            if not name.startswith("ipv6/"):  # a kernel without IPv6
+            if not name.startswith(OPTIONAL):
                 raise
     apply_rules(rules)
 

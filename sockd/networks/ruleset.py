@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from sockd.networks.egress import SPECIAL, Egress, Rule
+from sockd.networks.egress import PRIVATE, Egress, Rule
 
 TABLE = "sockd"
 POLICIES = "policies"
@@ -42,10 +42,12 @@ def router(never: Sequence[IPv4Network], most_connections: int) -> str:
     """The router's table.
 
     Args: never: what no rule of a function opens; most_connections: of one sandbox at a time, those that just ended included."""
+    never = [each for each in dict.fromkeys(never) if not _is_covered(each, never)]
+    private = [each for each in PRIVATE if not _is_covered(each, never)]
     return f"""
 table inet {TABLE} {{
-    set never {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {_listed(never)} }}; }}
-    set special {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {_listed(SPECIAL)} }}; }}
+    set never {{ type ipv4_addr; flags interval; elements = {{ {_listed(never)} }}; }}
+    set private {{ type ipv4_addr; flags interval; elements = {{ {_listed(private)} }}; }}
     set connections {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic; }}
     map {POLICIES} {{ type ipv4_addr : verdict; }}
     chain refuse {{
@@ -120,9 +122,13 @@ def _match(rule: Rule, names: str | None) -> str:
     if rule.network is not None:
         where = f"ip daddr {rule.network}"
     else:
-        where = f"ip daddr @{names}" if names else "ip daddr != @special"
+        where = f"ip daddr @{names}" if names else "ip daddr != @private"
     ports = "" if rule.ports is None else f" th dport {rule.ports[0]}-{rule.ports[1]}"
     return where + (f" meta l4proto {rule.protocol}" if rule.protocol else "") + ports
+
+
+def _is_covered(network: IPv4Network, by: Sequence[IPv4Network]) -> bool:
+    return any(network.subnet_of(other) and network != other for other in by)
 
 
 def _listed(networks: Sequence[IPv4Network]) -> str:

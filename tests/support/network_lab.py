@@ -72,32 +72,13 @@ class Lab:
         sock.bind((host, port))
         return sock
 
-    def capture(self, namespace: int, link: str) -> Capture:
+    def capture(self, namespace: int, link: str) -> socket.socket:
         """Everything that arrives on a link from now on."""
         with network_namespaces.entered(namespace):
             sock = self.stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)))
             sock.bind((link, _ETH_P_ALL))
         sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 24)
-        sock.settimeout(WAIT_S)
-        return Capture(sock)
-
-
-class Capture:
-    """Frames that arrived at a link."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-
-    def until(self, last: bytes) -> list[bytes]:
-        """All that arrived before a frame that holds `last`; frames are delivered in the order in which they were sent."""
-        frames: list[bytes] = []
-        while True:
-            data, (_, _, kind, *_) = self._sock.recvfrom(1 << 16)
-            if kind == socket.PACKET_OUTGOING:
-                continue
-            if last in data:
-                return frames
-            frames.append(data)
+        return sock
 
 
 @contextlib.contextmanager
@@ -162,13 +143,16 @@ def ip_packet(
     return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + payload
 
 
-def udp_datagram(source: str, destination: str, port: int, payload: bytes, *, source_port: int = 5353) -> bytes:
+def udp_datagram(port: int, payload: bytes, *, source_port: int = 5353) -> bytes:
     """A UDP header and payload, without a checksum, which IPv4 allows."""
     return struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload
 
 
-def tcp_segment(source: str, destination: str, port: int, flags: int, *, source_port: int = 5354) -> bytes:
-    """A TCP header with the flags' low byte, and nothing else."""
-    head = struct.pack("!HHIIBBHHH", source_port, port, 1, 1, 0x50, flags, 1024, 0, 0)
-    pseudo = socket.inet_aton(source) + socket.inet_aton(destination) + struct.pack("!BBH", 0, 6, len(head))
-    return head[:16] + struct.pack("!H", checksum(pseudo + head)) + head[18:]
+def tcp_segment(source: str, destination: str, port: int, flags: int, payload: bytes) -> bytes:
+    """A TCP header with the flags' low byte, and a payload. Its source port is the flags and the destination's last bits."""
+    source_port = 20_000 + port % 1000 + flags
+    head = struct.pack("!HHIIBBHHH", source_port, port, 1, 0, 0x50, flags, 1024, 0, 0)
+    pseudo = (
+        socket.inet_aton(source) + socket.inet_aton(destination) + struct.pack("!BBH", 0, 6, len(head) + len(payload))
+    )
+    return head[:16] + struct.pack("!H", checksum(pseudo + head + payload)) + head[18:] + payload

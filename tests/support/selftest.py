@@ -32,6 +32,7 @@ GROUPS = {
     "I": "images",
     "J": "storage and initscripts",
     "K": "attacks from outside",
+    "N": "private networks",
     "P": "sharing between functions",
     "S": "promises of SPECIFICATION.md",
 }

@@ -1,0 +1,75 @@
+"""Rules of functions as text: what they mean, and what is refused with words that help."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+
+import pytest
+
+from sockd.networks.egress import EVERYTHING_PUBLIC, Egress, Rule, parse
+from sockd.plain.errors import BadFunctionConfig
+
+
+@pytest.mark.parametrize(
+    ("entry", "rule"),
+    [
+        ("10.0.0.0/8:5432", Rule(IPv4Network("10.0.0.0/8"), "", (5432, 5432), "")),
+        ("192.168.7.7", Rule(IPv4Network("192.168.7.7/32"), "", None, "")),
+        ("10.0.0.0/8/tcp", Rule(IPv4Network("10.0.0.0/8"), "", None, "tcp")),
+        ("10.1.2.3:53/udp", Rule(IPv4Network("10.1.2.3/32"), "", (53, 53), "udp")),
+        ("API.Example.com.:443", Rule(None, "api.example.com", (443, 443), "")),
+        ("*.example.com:8000-8010", Rule(None, "*.example.com", (8000, 8010), "")),
+        ("internet", Rule(None, "", None, "")),
+        ("internet:443/tcp", Rule(None, "", (443, 443), "tcp")),
+    ],
+)
+def test_rules(entry: str, rule: Rule) -> None:
+    assert parse([entry], most=1) == Egress((rule,))
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("10.0.0.1/8:5432", "host bits"),
+        ("10.0.0.0/33", "not a network"),
+        ("10.0.0.0/8:0", "1 to 65535"),
+        ("10.0.0.0/8:99999", "1 to 65535"),
+        ("10.0.0.0/8:90-80", "the lower one first"),
+        ("10.0.0.0/8:http", "not NETWORK"),
+        ("", "not NETWORK"),
+        ("a b", "not NETWORK"),
+        ("-a.com", "not NETWORK"),
+        ("a..com", "not NETWORK"),
+        ("*.*.com", "not NETWORK"),
+        (f"{'a.' * 130}com", "not NETWORK"),
+        ("[::1]:80", "no IPv6"),
+        ("fd00::/8", "no IPv6"),
+        ("169.254.169.254:80", "169.254.0.0/16 is never reached"),
+        ("127.0.0.1:80", "127.0.0.0/8 is never reached"),
+        ("224.0.0.1", "224.0.0.0/4 is never reached"),
+        ("100.100.100.200", "100.100.100.200/32 is never reached"),
+        ("a" * 301, "300 characters"),
+    ],
+)
+def test_what_is_refused_says_why(entry: str, says: str) -> None:
+    with pytest.raises(BadFunctionConfig, match="egress, entry 2, ") as refused:
+        parse(["internet", entry], most=2, denied=[IPv4Network("100.100.100.200")])
+    assert says in str(refused.value)
+
+
+def test_no_rules_are_the_internet_and_none_are_nothing() -> None:
+    assert parse(None, most=0) is EVERYTHING_PUBLIC
+    assert parse([], most=0) == Egress(())
+
+
+def test_the_number_of_rules_is_bounded() -> None:
+    with pytest.raises(BadFunctionConfig, match=r"3 rules, and may have 2 \(network\.max_rules\)"):
+        parse(["internet"] * 3, most=2)
+
+
+def test_names_are_resolved_by_the_rules_that_name_them() -> None:
+    rules = parse(["api.example.com:443", "*.example.org", "10.0.0.0/8"], most=3)
+    names = ("api.example.com", "www.api.example.com", "example.org", "a.example.org", "badexample.org", "")
+    assert [rules.resolves(name) for name in names] == [True, False, False, True, False, False]
+    assert rules.has_names and not rules.has_internet
+    assert EVERYTHING_PUBLIC.resolves("anything.example")

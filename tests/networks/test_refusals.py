@@ -1,0 +1,141 @@
+"""What rules do not allow does not pass, by no protocol; and each single rule is needed for that, or for what they allow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from ipaddress import IPv4Network
+
+import pytest
+
+from sockd.networks import egress, router, ruleset
+from sockd.plain.config import NetworkConfig
+from sockd.sandbox.memory_budget import MemoryBudget
+from tests.networks.conftest import WORKER
+from tests.support import network_attacks as attacks
+from tests.support.cases import case
+from tests.support.network_lab import Lab
+
+pytestmark = [pytest.mark.root, pytest.mark.anyio]
+
+Change = Callable[[str], str]
+
+
+async def wrong(world: Lab, budget: MemoryBudget, *, until_wrong: bool = False) -> list[str]:
+    """What should be, and is not."""
+    stage = await attacks.stage(world, budget, WORKER)
+    try:
+        facts = attacks.talk(stage)
+        facts.update(await attacks.talk_by_name(stage))
+        results = attacks.attempt_everything(stage, until_wrong=until_wrong)
+    finally:
+        await attacks.close(stage)
+    different = {name: each for name, each in results.items() if each != stage.expected.get(name)}
+    return [
+        *[f"not so: {name}" for name, is_so in facts.items() if not is_so],
+        *[f"{name}: {each}" for name, each in different.items()],
+    ]
+
+
+@case(
+    "N1",
+    "send from a private network, by every protocol, to what no rule allows",
+    expect="0 bytes pass, refused at once",
+)
+async def test_nothing_passes_that_is_not_allowed(world: Lab, budget: MemoryBudget) -> None:
+    assert await wrong(world, budget) == []
+
+
+def rules_of(text: str) -> list[str]:
+    """The rules in the text of a table: lines in chains."""
+    chains = re.findall(r"chain \w+ \{\n(.*?)\n    \}", text, re.DOTALL)
+    lines = [line.strip() for chain in chains for line in chain.splitlines()]
+    return [line for line in lines if not line.startswith("type ")]
+
+
+def elements_of(text: str, name: str) -> list[str]:
+    """The elements of a set."""
+    found = re.search(rf"set {name} .*?elements = \{{(.*?)\}}", text)
+    assert found is not None
+    return [element.strip() for element in found[1].split(",")]
+
+
+NEVER = [IPv4Network(each) for each in NetworkConfig().denied]
+ROUTER = ruleset.router(
+    [*egress.NEVER, *NEVER, IPv4Network("100.64.0.0/10"), IPv4Network("198.18.0.0/15")],
+    attacks.MOST_CONNECTIONS,
+)
+HOST = ruleset.host(f"sockd-{WORKER}", f"sd{WORKER}", "ADDRESS")
+POLICY = ruleset.chain(ruleset.Chain("function-1", 1, egress.parse(attacks.RULES, most=len(attacks.RULES))))
+FUNCTION_RULES = [line for line in POLICY.splitlines() if line.startswith("add rule")]
+
+
+def without_line(number: int) -> Change:
+    def change(text: str) -> str:
+        lines = text.splitlines()
+        del lines[[at for at, line in enumerate(lines) if line.strip() in rules_of(text)][number]]
+        return "\n".join(lines) + "\n"
+
+    return change
+
+
+def without_element(name: str, element: str) -> Change:
+    def change(text: str) -> str:
+        begin = text.index("{", text.index("elements = ", text.index(f"set {name} ")))
+        end = text.index("}", begin)
+        kept = [each.strip() for each in text[begin + 1 : end].split(",") if each.strip() != element]
+        return f"{text[:begin]}{{ {', '.join(kept)} {text[end:]}"
+
+    return change
+
+
+def without_rule(number: int) -> Change:
+    def change(text: str) -> str:
+        lines = text.splitlines()
+        rules = [line for line in lines if line.startswith("add rule")]
+        if len(rules) == len(FUNCTION_RULES):  # the attacker's, and not the neighbour's
+            lines.remove(rules[number])
+        return "\n".join(lines) + "\n"
+
+    return change
+
+
+CHANGES = [
+    *[pytest.param("router", without_line(number), id=line) for number, line in enumerate(rules_of(ROUTER))],
+    *[
+        pytest.param("router", without_element(name, element), id=f"{name} {element}")
+        for name in ("never", "private")
+        for element in elements_of(ROUTER, name)
+    ],
+    *[pytest.param("host", without_line(number), id=f"host: {line}") for number, line in enumerate(rules_of(HOST))],
+    *[pytest.param("chain", without_rule(number), id=line) for number, line in enumerate(FUNCTION_RULES)],
+]
+
+
+def test_the_rules_are_found() -> None:
+    assert len(rules_of(ROUTER)) == 12 and len(rules_of(HOST)) == 2 and len(FUNCTION_RULES) == len(attacks.RULES) + 1
+
+
+@pytest.mark.parametrize(("name", "change"), CHANGES)
+async def test_each_rule_is_needed(
+    name: str, change: Change, world: Lab, budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = getattr(ruleset, name)
+    changed: list[bool] = []
+
+    def broken(*arguments: object) -> str:
+        text = whole(*arguments)
+        changed.append(change(text) != text)
+        return change(text)
+
+    monkeypatch.setattr(ruleset, name, broken)
+    assert await wrong(world, budget, until_wrong=True) != []
+    assert any(changed)
+
+
+@pytest.mark.parametrize("name", ["ipv4/ip_forward", "ipv4/conf/all/rp_filter", "ipv4/icmp_ratelimit"])
+async def test_each_sysctl_is_needed(
+    name: str, world: Lab, budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router, "SYSCTLS", [each for each in router.SYSCTLS if each[0] != name])
+    assert await wrong(world, budget, until_wrong=True) != []
