@@ -1,7 +1,7 @@
 """A TLS connection given to an app: the engine goes on speaking TLS, the app gets a plain stream.
 
 Keys and record counters cannot be handed to another process (the kernel's TLS is rarely there, and renewed keys would
-break it), so bytes pass through here, a bounded number of them at a time. SandboxPipes with either side: TLS has no half-close
+break it), so bytes pass through here, a bounded number of them at a time. Ends with either side: TLS has no half-close
 that peers agree on. Owns both transports until then.
 """
 

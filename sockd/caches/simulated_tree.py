@@ -95,7 +95,7 @@ class SimulatedTree:
         return node
 
     def evict(self, node_id: str) -> None:
-        """SandboxPipes a node; its descendants live on, and so do the pages they share."""
+        """End a node; its descendants live on, and so do the pages they share."""
         node = self.nodes.pop(node_id)
         self.used_bytes -= NODE_OVERHEAD_BYTES
         for block in node.blocks:

@@ -1,1 +1,1 @@
-"""Functions that are served: versions, admission, provisioned sandboxes, deploys."""
+"""Deployed functions: versions, admission, provisioned sandboxes, deploys."""

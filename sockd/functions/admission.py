@@ -1,11 +1,11 @@
-"""Admission: who of a function's requests may run now, who waits, and who is turned away.
+"""Admission control: which requests of a function run, wait or are refused.
 
-Owns a count and a queue; knows nothing of sandboxes. Fairness: strictly first in, first out. A request enters at once
-only when nobody waits, and a freed place is handed to the longest waiter before anyone else can ask for it. All who
-fit are called together.
+Owns a count and a queue; knows nothing of sandboxes. Order: strictly first in, first out. A request enters at once
+only if no request waits; a freed slot goes to the request that has waited longest. `leave` admits all
+requests that fit.
 
     if not admission.try_enter():
-        admission.queue(waiter)         # TooManyRequests at once when the queue is full; else its turn comes
+        admission.queue(waiter)         # raises TooManyRequests if the queue is full; otherwise calls the waiter later
     ...
     admission.leave()
 
@@ -22,29 +22,29 @@ from sockd.plain.errors import Draining, SockdError, TooManyRequests
 
 
 class Waiter(Protocol):
-    """One who waits for a place. By identity: it stands in one queue, once."""
+    """A queued request. Compared by identity; it is in one queue, once."""
 
     def turn_came(self) -> None:
-        """The place is its own: it owes a `leave`, also if nobody wants it any more."""
+        """It has the slot and must call `leave`, also if it was cancelled."""
 
     def refused(self, error: SockdError) -> None:
-        """There will be none. In the step of who has found that out, so it may only be noted."""
+        """It gets no slot. Called synchronously, so it may only record the error."""
 
 
 class Admission:
-    """The door of one function. Every entry is paired with one `leave`.
+    """The admission queue of one function. Every entry is paired with one `leave`.
 
-    `running`, `concurrency`, `queue_depth` and `closed` are to be read, not set.
+    Do not set `running`, `concurrency`, `queue_depth` and `closed`.
 
-    True between any two steps of the loop: `running` <= the largest concurrency since the last moment of rest, and if
-    anybody waits, then `running` >= `concurrency`."""
+    Invariants between loop iterations: `running` <= the largest concurrency since no request ran, and if a request
+    waits, then `running` >= `concurrency`."""
 
     __slots__ = ("_idle", "_waiters", "closed", "concurrency", "queue_depth", "running")
 
     def __init__(self, concurrency: int, queue_depth: int) -> None:
         """
         Args:
-            concurrency: requests that run at the same time; 0: none, and nobody waits for better times.
+            concurrency: requests that run at the same time; 0: every request is refused.
             queue_depth: requests that wait, at least 0."""
         self.concurrency = concurrency
         self.queue_depth = queue_depth
@@ -59,14 +59,14 @@ class Admission:
         return len(self._waiters)
 
     def try_enter(self) -> bool:
-        """Enters if that needs no waiting. On True the caller owes a `leave`."""
+        """Enter if a slot is free. On True the caller must call `leave`."""
         if self.running < self.concurrency and not self._waiters and not self.closed:
             self.running += 1
             return True
         return False
 
     def queue(self, waiter: Waiter) -> None:
-        """Have one wait who could not enter.
+        """Queue a request.
 
         Raises: TooManyRequests at once when the queue is full; Draining after `drain` or `close`."""
         if self.closed:
@@ -81,7 +81,7 @@ class Admission:
         self._waiters[waiter] = None
 
     def give_up(self, waiter: Waiter) -> bool:
-        """Wait no longer; False: its turn has been given to it, and comes."""
+        """Remove a request from the queue; False: it already has a slot."""
         if waiter not in self._waiters:
             return False
         del self._waiters[waiter]
@@ -89,7 +89,7 @@ class Admission:
         return True
 
     def leave(self) -> None:
-        """Gives the place back. The longest waiter has it when this returns, and is told in another step of the loop."""
+        """Release the slot. The next request has it when this returns, and is called in a later loop iteration."""
         if self.running <= 0:
             raise RuntimeError("leave without enter")
         self.running -= 1
@@ -98,15 +98,15 @@ class Admission:
         self._check_idle()
 
     def hand_over(self) -> None:
-        """`leave`, as the last thing that one who leaves does: the longest waiter goes on in the same step of the loop."""
+        """`leave` as the caller's last action: the next request continues in the same loop iteration."""
         if self._waiters and 0 < self.running <= self.concurrency:
             self._waiters.popitem(last=False)[0].turn_came()
         else:
             self.leave()
 
     def resize(self, concurrency: int, queue_depth: int) -> None:
-        """Sets new limits. Nobody who runs or waits is turned away: smaller limits hold for those who come later. But
-        with a concurrency of 0 those who wait are, with TooManyRequests: their turn would never come."""
+        """Set new limits. They apply to later requests; running and waiting requests stay. A concurrency of 0 refuses waiting
+        requests with TooManyRequests."""
         self.concurrency = concurrency
         self.queue_depth = queue_depth
         if not concurrency:
@@ -117,11 +117,11 @@ class Admission:
         self._wake()
 
     def close(self) -> None:
-        """From now on everybody who comes is refused with Draining. Those who run or wait are still served."""
+        """Refuse new requests with Draining. Running and waiting requests are still served."""
         self.closed = True
 
     async def drain(self) -> None:
-        """Closes, and returns when nobody runs or waits. Cancelling it opens nothing again."""
+        """Close, and wait until no request runs or waits. Cancelling the call does not reopen."""
         self.close()
         if self._idle is None:
             self._idle = asyncio.Event()
@@ -141,4 +141,4 @@ class Admission:
 
 
 def _switched_off() -> TooManyRequests:
-    return TooManyRequests("the function's concurrency is 0: it is switched off")
+    return TooManyRequests("the function is disabled: its concurrency is 0")

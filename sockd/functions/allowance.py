@@ -1,6 +1,6 @@
-"""What a function may use, all of its versions together: requests at a time, memory that is reserved for it, and sockets.
+"""The limits of a function over all its versions: concurrent requests, reserved memory, sockets.
 
-Owns the admission queue, the reserved memory, and the account of its sockets. The numbers are those of what was deployed last.
+Owns the admission queue, the reserved memory and the socket count. The limits are those of the last deploy.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Allowance:
             return
         self._reserved = self._budget.reserve_nowait(megabytes << 20)
         if self._reserved is None:
-            raise NoCapacity(f"{megabytes} MB cannot be reserved: the worker has not got them")
+            raise NoCapacity(f"{megabytes} MB cannot be reserved: the worker has less memory free")
         self._own_budget = MemoryBudget(megabytes << 20)
 
     def _release(self) -> None:

@@ -1,10 +1,10 @@
-"""The port on both loopbacks where a debugger meets the function that waits for it.
+"""The port on both loopback addresses that connects a debugger with a waiting function.
 
-Both connect to it, the function first. What goes between them is the Debug Adapter Protocol, which runs any code as the
-function; nobody here reads it.
+Both connect to it, the function first. They exchange the Debug Adapter Protocol, which can run any code as the function; the
+daemon copies it without parsing it.
 
-    POLICY: who may debug? Whoever reaches loopback on this machine, but nothing that runs in a sandbox: not by a password,
-    which debuggers do not ask for, but by the uid that the kernel says a connection's other end has.
+    POLICY: who may debug? Every local process except those in sandboxes. Debuggers send no password, so the kernel's uid of the
+    connection's other end decides.
 
 Owns the listening socket and both connections.
 """
@@ -22,8 +22,8 @@ from sockd.kernel.socket_owners import owner
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024
 _LAST_WORDS_S = 1.0
-"""How long the debugger may take to read what a function that has ended said last."""
-SandboxPipes = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+"""Time for the debugger to read the last output of a function that has ended."""
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class DebugPort:
@@ -34,14 +34,14 @@ class DebugPort:
         self._guard = guard
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._function: SandboxPipes | None = None
+        self._function: Connection | None = None
         self._debugger: asyncio.StreamWriter | None = None
         self._uid = -1
         self.number = 0
         self.on_function: Callable[[], None] = _nothing
-        """Called when the function is there: from now on a debugger is let in."""
+        """Called when the function has connected: a debugger may connect now."""
         self.on_left: Callable[[], None] = _nothing
-        """Called when the debugger has gone."""
+        """Called when the debugger has disconnected."""
 
     @classmethod
     async def open(cls, number: int, may_debug: Callable[[int], bool], guard: PortGuard) -> Self:
@@ -63,7 +63,7 @@ class DebugPort:
         return port
 
     def _stop(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more connections."""
         for server in self._servers:
             server.close()
 
@@ -105,7 +105,7 @@ class DebugPort:
         from_function: asyncio.StreamReader,
         to_function: asyncio.StreamWriter,
     ) -> None:
-        """What each says to the other, until one of them has gone: then both are."""
+        """Copy data in both directions until one connection ends; then close both."""
         first = await reader.read(_CHUNK_BYTES)
         if not first:  # somebody who only wanted to know whether the port is open
             writer.close()

@@ -1,7 +1,7 @@
-"""Debugging: one invocation that waits for a debugger, in a sandbox that is made for it and ends with it.
+"""Debugging: an invocation that waits for a debugger, in its own sandbox.
 
-Owns the sessions under way. The debugger's package comes through the install cache, for that sandbox alone: no Zygote
-imports it, and no other sandbox of the function knows of it.
+Owns the current sessions. The install cache provides the debugger's package for this sandbox only: no Zygote and no other
+sandbox of the function imports it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ENGINE_UIDS = 2
 
 
 class CannotDebug(BadRequest):
-    """An invocation that was to be debugged was not run, or not to its end; the message says why."""
+    """A debugged invocation did not run, or did not end; the message has the reason."""
 
     error_type = "Debug.Refused"
 
 
 class Telling(Protocol):
-    """Is told how far it is."""
+    """Receives progress messages."""
 
     def progress(self, text: str) -> None:
         """A line for a person."""
@@ -178,7 +178,7 @@ class Debugging:
 def check(version: Version) -> None:
     """Whether a version can be debugged. Raises: CannotDebug."""
     if version.config.network != "host":
-        raise CannotDebug('a debugger needs a network to come by, and this function has network = "none"')
+        raise CannotDebug('a debugger needs a network, and this function has network = "none"')
     code = version.program.code
     if code is not None and provided(code, version.config.runtime):
-        raise CannotDebug("this function is a program of its own (runtime = provided), no Python handler to wait in")
+        raise CannotDebug("this function is a program (runtime = provided), not a Python handler")

@@ -1,6 +1,6 @@
-"""What deploys mean: the settings, the entry point and the installed packages of an archive, before anything is recorded.
+"""Preparing a deploy: the settings, entry point and installed packages of an archive, before it is recorded.
 
-Owns the list of deploys under way, whose packages are in use though no record says so yet.
+Owns the list of current deploys, whose packages are in use although no record names them yet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sockd.plain.errors import BadArchive, NameTaken, NoSuchFunction, ResolveFai
 from sockd.registry.registry import Registry
 
 CHECK_HANDLER = "check_handler"
-"""Of a deploy: true refuses a handler that does not compile or is not there; AWS's API takes any, as AWS does."""
+"""Of a deploy: true refuses a handler that is missing or does not compile; AWS's API accepts any, as AWS does."""
 FORCE = "force"
 """Of a deploy: true replaces a function that was deployed from another source."""
 DECORATED_HANDLER = "sockd:handler"
@@ -32,13 +32,13 @@ DECORATED_HANDLER = "sockd:handler"
 LONG_TIMEOUT_S = 30.0
 """Of f.py, of code with an ol.yaml, and of decorated functions, unless they say otherwise."""
 KEEP_PACKAGES = "keep_packages"
-"""Of a deploy: true has the versions stay that unchanged requirements were resolved to before."""
+"""Of a deploy: true keeps the resolved versions if the requirements did not change."""
 
 Progress = Callable[[str], None]
 
 
 class Deployable(NamedTuple):
-    """All that an archive says."""
+    """The content of an archive, parsed."""
 
     config: FunctionConfig
     handler: str
@@ -95,7 +95,7 @@ class Deployments:
         return Deployable(config, handler, closure)
 
     def check_source(self, name: str, config: FunctionConfig) -> None:
-        """Refuse that one source's function becomes another's, of which nobody may know who calls it. Raises: NameTaken."""
+        """Refuse to replace the function of another source, which may have callers. Raises: NameTaken."""
         try:
             record = self._registry.get(name)
             current = FunctionConfig.from_json(record.config).source
@@ -110,7 +110,7 @@ class Deployments:
         return [name for name, closure in self._under_way if key in closure.keys]
 
     def _timeout(self, code: CodeVersion, overrides: dict[str, Any]) -> dict[str, Any]:
-        """OpenLambda's functions and decorated ones were written without AWS's 3 s in mind. A worker's own default wins."""
+        """OpenLambda's and decorated functions do not expect AWS's 3 s. The worker's own default takes precedence."""
         is_changed = self._defaults.timeout_s != FunctionDefaults().timeout_s
         if is_changed or "aws" in overrides:
             return {}
@@ -118,7 +118,7 @@ class Deployments:
         return {"timeout_s": LONG_TIMEOUT_S} if is_long else {}
 
     def _secrets(self, name: str) -> dict[str, str]:
-        """What is kept over a deploy."""
+        """Settings that a deploy keeps."""
         with contextlib.suppress(NoSuchFunction, SecretsLocked):
             return FunctionConfig.from_json(self._registry.get(name).config).secrets
         return {}

@@ -1,4 +1,4 @@
-"""The environments of functions, as people look at them and change them: variables, and secrets, whose values nobody sees.
+"""Showing and changing environments of functions: variables, and secrets, whose values are never shown.
 
 Owns nothing: a change is a new version of the function, which `Functions` makes.
 """

@@ -1,6 +1,6 @@
-"""Failures of sandboxes that are initialized before any request: they belong into the function's log, as no answer tells of them.
+"""Failures of provisioned sandboxes before any request. They go to the function's log, because no answer reports them.
 
-Owns nothing: whoever keeps logs sets `note`.
+Owns nothing: the log store sets `note`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A function: its current version, and how one request of it is served. A published version is one, too, that never
+"""A function: its current version, and how it serves a request. A published version is also a `Function`, which never
 switches.
 
-Owns the version. What it may use is its allowance, which all versions of a function share. A request runs to its end on
-the version that was current when it was admitted; sandboxes of a version that is no longer current are not kept.
+Owns the version. Its limits are its allowance, which all versions of a function share. A request ends on the version that was
+current at its admission; sandboxes of other versions are not kept.
 """
 
 from __future__ import annotations
@@ -70,19 +70,19 @@ class Function:
         self._closed = False
         self._ended: asyncio.Future[None] | None = None
         self.running = 0
-        """Requests that run on it or wait for their turn."""
+        """Running and waiting requests."""
         self._failed_init = ""
-        """With what the last sandbox failed that was initialized before any request."""
+        """The failure of the last provisioned sandbox."""
         self.pools: list[Pool] = []
-        """Sandboxes that are kept initialized for it."""
+        """Its provisioned sandboxes."""
         self._due: deque[tuple[Leased, Version]] = deque()
-        """Sandboxes whose request is over, with the version that it ran on."""
+        """Sandboxes whose request has ended, with its version."""
         self._adopt(version)
 
     def switch(self, version: Version) -> None:
-        """Make another version current: the next request gets it; those under way end on the old one.
+        """Make another version current for the next request; current requests end on the old one.
 
-        Raises: NoCapacity when its reserved memory is not to be had; the old version stays."""
+        Raises: NoCapacity if its reserved memory is not available; the old version stays."""
         self.allowance.change(version.config)
         self._adopt(version)
         old, self.version = self.version, version
@@ -90,21 +90,21 @@ class Function:
         self._let_go(old)
 
     def close(self) -> None:
-        """Forget this version: requests under way end on it. Its allowance is the caller's."""
+        """Close this version after its current requests. The caller owns its allowance."""
         self._closed = True
         self.caches.handlers.drop(self.version.program)
         self._let_go(self.version)
 
     async def drain(self) -> None:
-        """Return when nothing runs on it; for one who has closed it, or the version, to new requests."""
+        """Wait until no request runs on it, after `close` or `switch`."""
         if self.running:
             if self._ended is None:
                 self._ended = self.loop.create_future()
             await asyncio.shield(self._ended)
 
     async def initialize(self, reservation: Reservation) -> Sandbox:
-        """A new sandbox that has imported the handler, for requests to come; without its initscript, which works for one
-        request. It owns the reservation, also when this fails. Raises: SockdError, OSError."""
+        """A provisioned sandbox: it has imported the handler, without its initscript, which serves one request. It owns the
+        reservation, also if this fails. Raises: SockdError, OSError."""
         program = self.version.program
         started = await self.caches.tree.start(self.version.view, program, reservation)
         try:
@@ -122,14 +122,14 @@ class Function:
         return started.sandbox
 
     def _note_failed_init(self, reply: Reply, error: SockdError) -> None:
-        """Once, as it is tried again and again."""
+        """Log a repeated failure once."""
         text = f"{error.error_type}: {error.message}"
         if text != self._failed_init:
             self._failed_init = text
             self.caches.failed_inits.note(self.version, reply)
 
     def _adopt(self, version: Version) -> None:
-        """Have a version's initscript ready for its cold starts, and its sockets counted with those of the others."""
+        """Prepare a version's initscript, and count its sockets with those of the other versions."""
         version.program.socket_account = self.allowance.socket_account
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.adopt(version.initscript)
@@ -142,7 +142,7 @@ class Function:
     # -- sandboxes
 
     def lease(self, version: Version, request: InvokeRequest) -> Leased | None:
-        """A sandbox of this version that is kept for it, or an idle one, which may be paused; None: it needs a new one."""
+        """A provisioned or idle sandbox of this version, which may be paused; None: a cold start is needed."""
         if request.fresh:
             # It holds no more of the worker than a warm request would, however often somebody asks.
             self.caches.handlers.drop_oldest(version.program)
@@ -155,8 +155,8 @@ class Function:
         return None if sandbox is None else Leased(sandbox, "warm")
 
     def begin_script(self, script: Initscript | None, request: InvokeRequest) -> Beside | None:
-        """The initscript of a cold start that follows at once: before anything that waits, so that what it fetches is on its
-        way while all the rest is done. The caller's to give up if there is no `start` after all."""
+        """Start the initscript of the following cold start before any step that waits, so that it fetches meanwhile. The caller
+        gives it up if no `start` follows."""
         if script is None or self.caches.initscripts is None:
             return None
         return self.caches.initscripts.start(script, request)
@@ -166,7 +166,7 @@ class Function:
     ) -> Leased:
         """A cold start: memory, a child of the best Zygote, the function's code.
 
-        Args: beside: of its initscript, this start's from now on; program: what it becomes, if not the version's own."""
+        Args: beside: the run of its initscript, owned by this start; program: default: the version's."""
         program = program or version.program
         started_ns = time.monotonic_ns()
         limits = program.limits
@@ -192,7 +192,7 @@ class Function:
         return leased
 
     def start_at_once(self, version: Version) -> Leased | None:
-        """As `start`, where that waits for nothing; None: there is no spare, or no memory, or an initscript has to begin first.
+        """`start` without waiting; None: no spare, no memory, or an initscript must start first.
 
         Raises: SandboxFailed."""
         if version.initscript is not None or not self.caches.tree.most_spares:
@@ -216,18 +216,18 @@ class Function:
         return leased
 
     def _passed_over(self, version: Version) -> str:
-        """Why no Zygote with more of its packages served a start. Asked when the sandbox has all it needs to go on."""
+        """Why no Zygote with more of its packages served a start. Called after the sandbox has everything it needs."""
         larger = self.caches.tree.passed_over(version.view)
         return str(larger[0][1]) if larger else ""
 
     def put_back_soon(self, leased: Leased, version: Version) -> None:
-        """Have a sandbox put back whose request is over: not in this step, in which its answer goes out, as destroying or
-        keeping one costs up to a millisecond; but before another request begins."""
+        """Schedule the return of a sandbox after its request: not in the loop iteration that sends the answer, because keeping or
+        destroying a sandbox takes up to a millisecond, but before the next request begins."""
         self._due.append((leased, version))
         self.loop.call_soon(self.settle)
 
     def settle(self) -> None:
-        """Put back what is due. What fails of it is told to the loop: it is no affair of the request that begins."""
+        """Return all scheduled sandboxes. Errors go to the loop's handler, not to the request that begins."""
         while self._due:
             try:
                 self._put_back(*self._due.popleft())
@@ -235,7 +235,7 @@ class Function:
                 self.loop.call_exception_handler({"message": "a sandbox that was put back", "exception": error})
 
     def _put_back(self, leased: Leased, version: Version) -> None:
-        """Keep or destroy it, then let the next request in."""
+        """Keep or destroy the sandbox, then admit the next request."""
         try:
             self._dispose(leased, version)
         finally:
@@ -280,7 +280,7 @@ class Function:
 
 @contextlib.contextmanager
 def destroyed_unless_prepared(sandbox: Sandbox) -> Iterator[None]:
-    """Destroy it if the block fails to make it a function. Raises: SandboxFailed."""
+    """Destroy the sandbox if the block fails. Raises: SandboxFailed."""
     try:
         yield
     except OSError as error:
@@ -289,7 +289,7 @@ def destroyed_unless_prepared(sandbox: Sandbox) -> Iterator[None]:
 
 
 def become_beside(sandbox: Sandbox, program: Program, beside: Beside, *, is_recording: bool) -> None:
-    """`become` with a run beside it, unless the run has called the launch off already: then the sandbox is destroyed.
+    """`become` with an initscript run; if the run has already aborted the launch, destroy the sandbox.
 
     Raises: OSError, as `become`."""
     if beside.aborted() is not None:

@@ -1,8 +1,8 @@
-"""All functions of a worker: deploying, finding and forgetting them.
+"""All functions of a worker: deploys, lookup, removal.
 
 Owns the live functions, the registry and the code store. A deploy publishes code, resolves and installs packages, records
-the version and switches to it; whatever fails before the record leaves the function as it was. Versions that
-were given a number live beside it (`published`).
+the version and switches to it; a failure before the record changes nothing. `published` has the published
+versions.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from sockd.registry.aliases import LATEST
 from sockd.registry.registry import FunctionRecord, Registry
 
 REMOVE_DRAIN_S = 30.0
-"""How long a removed function's last requests may keep its code on the disk."""
+"""Time for the last requests of a removed function, which keep its code on disk."""
 
 RECORD_DEADLINE_S = 10.0
-"""How long after the answer of a recording its report may take."""
+"""Time for the report of a recording after its answer."""
 
 HOW_TO_UNLOCK = (
-    "the key %s is missing or another one, so these functions cannot run: %s. Put the right file back and start sockd again; "
-    "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy them again"
+    "the key %s is missing or wrong, so these functions cannot run: %s. Put the right file back and start sockd again; "
+    "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy the functions again"
 )
 
 _log = logging.getLogger(__name__)
@@ -85,13 +85,13 @@ class Functions:
             most=config.code.live_versions,
         )
         self.run_rules: dict[str, RunRule] = {}
-        """Who may call a function at /run, of those that say so and do not say everybody."""
+        """The functions that restrict /run, with their rule."""
         self._unready: dict[str, FunctionRecord] = {}
-        """Functions of an earlier daemon whose packages are not all there; they are installed when first asked for."""
+        """Functions of an earlier daemon with missing packages, which the first request installs."""
 
     def load(self) -> None:
-        """Make the recorded functions live, and delete code that a killed daemon had not recorded yet. Blocks, shortly:
-        nothing is started for a function."""
+        """Load the recorded functions, and delete code that a killed daemon had not recorded. Blocks briefly; starts no
+        process."""
         self._code.gc(self._registry.digests())
         self._scripts.collect(self._registry.initscripts())
         locked = []
@@ -109,18 +109,18 @@ class Functions:
             _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
 
     def ready(self, request: InvokeRequest) -> Function | None:
-        """What was deployed last, if a request is for that and it is live; None: ask `called`."""
+        """The last deploy, if a request is for it and it is live; None: use `called`."""
         return None if request.qualifier else self._live.get(request.name)
 
     async def called(self, request: InvokeRequest) -> Function:
-        """The version that a request is for. Raises: as `get`."""
+        """The version for a request. Raises: as `get`."""
         return self.ready(request) or await self.get(request.name, request.qualifier, request.draw())
 
     async def get(self, name: str, qualifier: str = "", draw: float = 0.0) -> Function:
-        """A live version of a function: what was deployed last, or a published one.
+        """A live version of a function: the last deploy, or a published version.
 
         Args: qualifier: a number or an alias; draw: in [0, 1), decides between the versions of an alias.
-        Raises: NoSuchFunction; InstallFailed when packages that were lost cannot be had again."""
+        Raises: NoSuchFunction; InstallFailed if lost packages cannot be installed again."""
         if qualifier:
             number = self.published.resolve(name, qualifier, draw)
             if number is not None:
@@ -138,8 +138,8 @@ class Functions:
         return await self.get(name)
 
     def incarnation(self, name: str, qualifier: str = "") -> str:
-        """What tells a function from one that had its name before and was removed; empty: there is none, or no such version or
-        alias. (The number of a version is not used again.)"""
+        """An id that distinguishes a function from a removed one of the same name; empty: no such function, version or
+        alias. (Numbers of versions are never reused.)"""
         created_at = self._registry.created_at(name)
         if created_at is None or (qualifier and not self.published.is_known(name, qualifier)):
             return ""
@@ -156,7 +156,7 @@ class Functions:
         return self._version(self._registry.get(name))
 
     def call_key(self, name: str) -> bytes | None:
-        """What the calls of a function's deployer are signed with, if it has one."""
+        """The key of the deployer's signatures, if any."""
         if name in self._live:
             return self._live[name].version.config.call_key
         with contextlib.suppress(NoSuchFunction, SecretsLocked):
@@ -188,7 +188,7 @@ class Functions:
             await self.collect_code()
 
     async def deploy_initscript(self, name: str, wasm: bytes, progress: Progress) -> Version:
-        """Give a function another initscript, its code and settings unchanged: a new version.
+        """Deploy another initscript with unchanged code and settings, as a new version.
 
         Raises: NoSuchFunction, BadInitscript, NoCapacity."""
         await self.get(name)
@@ -204,7 +204,7 @@ class Functions:
             await self.collect_code()
 
     async def configure(self, name: str, changes: dict[str, Any]) -> Version:
-        """Change settings of a function, its code and packages unchanged: a new version.
+        """Change settings with unchanged code and packages, as a new version.
 
         Args: changes: keys of `sockd.toml` with their new values.
         Raises: NoSuchFunction, BadFunctionConfig, NoCapacity."""
@@ -219,7 +219,7 @@ class Functions:
             await self.collect_code()
 
     async def restore(self, old: FunctionRecord) -> Version:
-        """Deploy again what an earlier deploy was; its secrets and what all versions share stay as they are.
+        """Deploy the code of an earlier deploy again; secrets and shared limits do not change.
 
         Raises: NoSuchFunction, InstallFailed, NoCapacity."""
         current = (await self.get(old.name)).version
@@ -233,13 +233,13 @@ class Functions:
         return restored
 
     async def check(self, zip_path: Path) -> None:
-        """Whether the archive of a deploy could be published. Raises: BadArchive, StorageFull."""
+        """Check whether an archive could be deployed. Raises: BadArchive, StorageFull."""
         await in_thread(self._code.check, zip_path)
 
     async def record(self, request: InvokeRequest) -> tuple[Outcome, RunReport]:
-        """Run a function once in a new sandbox that is listened to; the report has its reads.
+        """Run a function once in a new sandbox and record its reads.
 
-        Raises: as `serve_request`; NoSuchFunction; BadInitscript, when there is no engine to listen."""
+        Raises: as `serve_request`; NoSuchFunction; BadInitscript if there is no engine."""
         function = await self.called(request)
         if self._initscripts is None:
             raise BadInitscript("this worker has no initscripts")
@@ -258,7 +258,7 @@ class Functions:
             self._initscripts.release(script)
 
     async def debug(self, request: InvokeRequest, port: int, tell: Telling) -> Outcome:
-        """Run a function once, when a debugger has come to the port.
+        """Run a function once, after a debugger has connected.
 
         Raises: as `serve_request`; CannotDebug, PackagesFailed."""
         function = await self.called(request)
@@ -267,7 +267,7 @@ class Functions:
             return await serve_request(function, request, debugged=debugged)
 
     async def remove(self, name: str) -> None:
-        """Forget a function; its requests under way end first. Raises: NoSuchFunction."""
+        """Remove a function after its current requests. Raises: NoSuchFunction."""
         self._registry.delete(name)
         self.run_rules.pop(name, None)
         self._unready.pop(name, None)
@@ -282,7 +282,7 @@ class Functions:
         await self.drain_closed(live, allowance)
 
     def admission(self, name: str) -> Admission:
-        """Who of a function's requests runs and waits. Raises: NoSuchFunction, also while its packages are missing."""
+        """A function's admission queue. Raises: NoSuchFunction, also while its packages are missing."""
         if name not in self._allowances:
             raise NoSuchFunction(f"no function {name!r} is live")
         return self._allowances[name].admission
@@ -309,7 +309,7 @@ class Functions:
         return sorted({*live, *unready, *published, *self._deployments.users(key), *self.debugging.users(key)})
 
     async def drain(self, deadline_s: float) -> None:
-        """Admit nobody any more, and let every admitted request end, but no longer than the deadline."""
+        """Refuse new requests, and wait for admitted ones until the deadline."""
         admissions = [allowance.admission for allowance in self._allowances.values()]
         for admission in admissions:
             admission.close()
@@ -318,7 +318,7 @@ class Functions:
                 await asyncio.gather(*(admission.drain() for admission in admissions))
 
     def close(self) -> None:
-        """Let go of all functions, and of the registry."""
+        """Close all functions and the registry."""
         self.published.close()
         for function in self._live.values():
             function.close()
@@ -328,7 +328,7 @@ class Functions:
         self._registry.close()
 
     async def drain_closed(self, functions: Sequence[Function], allowance: Allowance | None = None) -> None:
-        """Let the last requests of versions that were closed end, then delete the code that nobody needs any more.
+        """Wait for the last requests of closed versions, then delete unused code.
 
         Args: allowance: of the whole function, if that was closed."""
         with contextlib.ExitStack() as stack:
@@ -342,7 +342,7 @@ class Functions:
         await self.collect_code()
 
     async def collect_code(self) -> None:
-        """Delete code that no remembered version and no deploy under way needs."""
+        """Delete code that no recorded version and no current deploy needs."""
         await self._in_use.collect()
         self._scripts.collect(self._registry.initscripts())
 
@@ -373,13 +373,13 @@ class Functions:
             return self._switch(self._version(record))
 
     def _check_reserve(self, name: str, config: FunctionConfig) -> None:
-        """Refuse before anything is recorded what `switch` could not reserve."""
+        """Refuse a deploy that `switch` could not reserve memory for, before it is recorded."""
         held = self._live[name].version.config.reserved_memory_mb if name in self._live else 0
         if (config.reserved_memory_mb - held) << 20 > self._caches.budget.free:
-            raise NoCapacity(f"reserved_memory_mb = {config.reserved_memory_mb}: the worker has not got that much free")
+            raise NoCapacity(f"reserved_memory_mb = {config.reserved_memory_mb}: the worker has less memory free")
 
     def _put(self, record: FunctionRecord) -> Version:
-        """Record what has changed of a function, and switch to it."""
+        """Record a changed function and switch to it."""
         put = self._registry.put(
             record.name,
             digest=record.digest,
@@ -422,7 +422,7 @@ class Functions:
         self._note_rule(name, version.config)
 
     def _allowance(self, name: str, config: FunctionConfig | None = None) -> Allowance:
-        """What all versions of a function share. Args: config: of what was deployed last. Raises: NoCapacity."""
+        """The allowance of a function. Args: config: of the last deploy. Raises: NoCapacity."""
         allowance = self._allowances.get(name)
         if allowance is None:
             config = config or FunctionConfig.from_json(self._registry.get(name).config)

@@ -1,6 +1,6 @@
-"""Initscripts on their way into a version: which module a deploy means, compiled and kept until the registry names it.
+"""Initscripts of deploys: select the module, compile it, and keep it until the registry names it.
 
-Owns the digests of deploys under way, which are not garbage yet. Knows nothing of runs.
+Owns the digests of current deploys, which must not be collected. Knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class InitscriptDeploys:
     ) -> AsyncIterator[str]:
         """The digest of a deploy's initscript, empty without one; not garbage until the block ends.
 
-        It is the uploaded module, or that which the settings name in the code, or else, for settings that speak of one
-        without naming it, the current version's.
+        It is the uploaded module, or the file of the code that the settings name, or else, if the settings have [initscript]
+        without a file, the current version's.
 
         Args: current: digest of the current version's, empty without one.
         Raises: BadInitscript, SandboxFailed, NoCapacity; BadArchive: the code has no such file."""
@@ -51,7 +51,9 @@ class InitscriptDeploys:
         elif current:
             yield current
         else:
-            raise BadInitscript("[initscript] names no wasm, and none was uploaded: sockd deploy --initscript FILE")
+            raise BadInitscript(
+                "[initscript] has no wasm, and no module was uploaded: use sockd deploy --initscript FILE"
+            )
 
     @contextlib.asynccontextmanager
     async def compiled(self, wasm: bytes, progress: Callable[[str], None]) -> AsyncIterator[str]:

@@ -1,11 +1,11 @@
-"""The initscript store: every deployed WebAssembly module by digest, and what it was compiled to.
+"""The initscript store: every deployed WebAssembly module by digest, with its compiled form.
 
     initscripts/<sha256>.wasm             as it was deployed
     initscripts/<sha256>-<key>.cwasm      compiled; the key names the compiler, its settings and the machine
     tmp/initscript-<uuid>                 being written
 
-Owns these files. A compiled module is machine code that the engine will believe (wasmtime checks nothing of it), so it is
-made here and nowhere else, in a confined process; the directory is root's alone, files are published by rename, and the
+Owns these files. wasmtime does not validate a compiled module, which is machine code. It is therefore
+created only here, in a confined process; the directory is root's alone, files are published by rename, and the
 engine, which gets a descriptor, checks the digest at the file's end at every load. After an upgrade of wasmtime or of
 sockd the key is another, and what is needed is compiled again from its source.
 """
@@ -35,7 +35,7 @@ NAME = re.compile(r"([0-9a-f]{64})(?:\.wasm|-[0-9a-f]{16}\.cwasm)")
 MAX_COMPILED_BYTES = 64 * MB
 MAX_WORDS_BYTES = 4096
 BAD_MODULE = 3
-"""`python -m initscripts.engine.compile` ends so when the module is to blame."""
+"""The exit status of `python -m initscripts.engine.compile` for a wrong module."""
 PIDS = 64
 
 

@@ -1,8 +1,8 @@
-"""Initscripts of a worker: which function has one, what is started beside which cold start, and what becomes of it.
+"""Initscripts of a worker: the modules of functions, and their runs beside cold starts.
 
 Owns the store and the engine's client, and each run's part of the memory budget. An initscript can only make a start
-faster (or call it off): whatever is missing (engine, memory, a place among the runs) is counted, and the sandbox starts
-without one.
+faster, or abort it: if the engine, memory or a slot for the run is missing, this is counted, and the sandbox starts without
+one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
 
 ENGINE_DEADLINE_S = 10.0
-"""How long a deploy waits for the engine before it goes on without."""
+"""Time that a deploy waits for the engine before it continues without."""
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -97,7 +97,7 @@ class Beside:
         return self._reservations[0].size
 
     def aborted(self) -> LaunchAborted | None:
-        """The error to answer with, if the script has called the launch off."""
+        """The error of the answer if the script has aborted the launch."""
         abort = self.run.abort
         return LaunchAborted(abort.status, abort.message) if abort is not None else None
 
@@ -107,15 +107,15 @@ class Beside:
         self.run.close_link()
 
     def answered(self) -> None:
-        """The first answer is there: the script has no say any more."""
+        """The function has answered: the script can no longer abort."""
         self._sandbox = None
 
     def finish(self) -> None:
-        """The first answer is out: nobody needs what is still to come."""
+        """The first answer was sent: the run's remaining replies are not needed."""
         self.run.cancel()
 
     def give_up(self) -> None:
-        """There is no sandbox, and will be none."""
+        """No sandbox will be started for this run."""
         self.sandbox_ended()
         self.sandbox_gone()
 
@@ -168,7 +168,7 @@ class Initscripts:
         """Compile and keep a module, and have the engine ready for it; its digest. Raises: BadInitscript, SandboxFailed,
         NoCapacity."""
         if not self._config.enabled:
-            raise BadInitscript("initscripts are switched off on this worker (initscripts.enabled)")
+            raise BadInitscript("initscripts are disabled on this worker (initscripts.enabled)")
         digest = await self.store.publish(wasm)
         try:
             await self.client.ready(ENGINE_DEADLINE_S)
@@ -194,7 +194,7 @@ class Initscripts:
         script.id = 0
 
     def start(self, script: Initscript, request: InvokeRequest) -> Beside | None:
-        """Start a run, at once or not at all; None is counted with its reason. Never waits."""
+        """Start a run without waiting; None: impossible, which is counted with the reason."""
         worker, engine = (budget.reserve_nowait(script.reserve_bytes) for budget in self._budgets)
         run = None
         if worker is None or engine is None:
@@ -211,7 +211,7 @@ class Initscripts:
     async def recorder(self, name: str, config: FunctionConfig) -> Initscript:
         """An initscript without a module: it only hears what a sandbox reads. `release` it. Raises: BadInitscript."""
         if not self._config.enabled:
-            raise BadInitscript("initscripts are switched off on this worker (initscripts.enabled)")
+            raise BadInitscript("initscripts are disabled on this worker (initscripts.enabled)")
         try:
             await self.client.ready(ENGINE_DEADLINE_S)
         except EngineDown as error:

@@ -1,7 +1,4 @@
-"""A sandbox that serves a request, and what became of the request.
-
-Plain data, but for the thaw of a paused sandbox.
-"""
+"""A sandbox that serves a request, and the result of the request. Plain data, except for the thaw of a paused sandbox."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ from sockd.sandbox.sandbox import Sandbox
 
 
 class Leased(msgspec.Struct):
-    """A sandbox for one request, and what getting it took."""
+    """A sandbox for one request, and the time that getting it took."""
 
     sandbox: Sandbox
     origin: Origin
     started_ns: int = 0
     ready_ns: int = 0
-    """When the daemon had done its part; a new sandbox itself is ready later, and says when."""
+    """When the daemon's part was done; a new sandbox reports later when it is ready."""
     node: ZygoteNode | None = None
     reserved_ns: int = 0
     """When a new sandbox had its memory, and when it had been forked."""
@@ -32,7 +29,7 @@ class Leased(msgspec.Struct):
     beside: Beside | None = None
     """The run of its initscript."""
     pool: Pool | None = None
-    """Where it goes back to, if it is one of those that are kept initialized."""
+    """The pool of a provisioned sandbox."""
     version: str = ""
     deploy: int = 0
     """The number of the deploy that made this version."""
@@ -43,7 +40,7 @@ class Leased(msgspec.Struct):
     """Why a Zygote with more of its packages could not serve it."""
 
     def invocation(self, exec_ns: int = 0, body: bytes = b"", *, streamed: bool = False) -> Invocation:
-        """The invocation as the doors show it, as far as it is known."""
+        """The invocation, as far as it is known."""
         if self.node is None and not self.started_ns:  # warm: nothing was waited for
             times, node = Times(self.queue_ns, 0, 0, exec_ns), ""
         else:
@@ -52,7 +49,7 @@ class Leased(msgspec.Struct):
         return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed, self.trace, self.why)
 
     async def thaw(self) -> None:
-        """Make a paused one ready. Raises: as `Sandbox.unpause`; whatever it raises, the sandbox is destroyed then."""
+        """Thaw a paused sandbox. Raises: as `Sandbox.unpause`, after destroying the sandbox."""
         self.origin, self.started_ns = "paused", time.monotonic_ns()
         try:
             await self.sandbox.unpause()
@@ -62,16 +59,16 @@ class Leased(msgspec.Struct):
         self.ready_ns = time.monotonic_ns()
 
     def setup_ns(self) -> int:
-        """From asking for a sandbox to one that is confined and may become the function."""
+        """Time from the request for a sandbox until it is confined."""
         return max(self.sandbox.init_started_ns if self.node else 0, self.ready_ns) - self.started_ns
 
     def init_ns(self) -> int:
-        """Importing the handler, if this request waited for that."""
+        """Time of the handler's import, if this request waited for it."""
         return self.sandbox.init_ns if self.node else 0
 
 
 class Outcome(msgspec.Struct):
-    """One request's end: the invocation as the doors show it, and the sandbox's reply with its log or error."""
+    """The end of a request: the invocation, and the sandbox's reply with its log or error."""
 
     invocation: Invocation
     reply: Reply

@@ -1,8 +1,7 @@
-"""Provisioned sandboxes: so many of one version that are kept initialized, whether anybody asks for them or not.
+"""The provisioned sandboxes of one version, which stay initialized without requests.
 
-Owns the sandboxes, idle and leased, and the task that makes the missing ones. They are neither paused nor evicted; one that
-ends is made anew, after a pause that grows when that fails again and again. Their memory has been reserved by whoever
-made the pool: it hands out nothing else.
+Owns the sandboxes, idle and leased, and the task that replaces missing ones. They are neither paused nor evicted. A failed
+replacement is retried after an increasing delay. The creator of the pool has reserved their memory.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from zygote import protocol
 PAUSE_S = (0.2, 60.0)
 """After a failure, and at most."""
 LAST_ONE_S = 10.0
-"""How long the last process of a sandbox that ended may keep its memory from its successor."""
+"""Maximum wait of a successor for the memory of a sandbox that ended."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class Pool:
         self._resized = asyncio.Event()
         self.wanted = 0
         self.failure = ""
-        """Why there are less than wanted; empty while nothing has gone wrong."""
+        """Why sandboxes are missing; empty without an error."""
 
     @property
     def available(self) -> int:
@@ -59,7 +58,7 @@ class Pool:
         return sandbox
 
     def keep(self, sandbox: Sandbox) -> None:
-        """Take one back whose request is done; one too many is destroyed."""
+        """Take a sandbox back after its request; destroy a surplus one."""
         if sandbox.state is not State.IDLE:
             return  # `_gone` was told
         if self.available > self.wanted:
@@ -69,7 +68,7 @@ class Pool:
         self._idle.append(sandbox)
 
     def resize(self, wanted: int) -> None:
-        """Keep another number of them, for which there is memory."""
+        """Change their number; their memory is reserved."""
         self.wanted = wanted
         self._resized.set()
         self._budget.total = wanted * self._memory_bytes
@@ -78,7 +77,7 @@ class Pool:
         self._fill()
 
     def close(self) -> None:
-        """Keep none; those that are serving a request end with it."""
+        """Destroy all; a serving sandbox ends with its request."""
         if self._filling is not None:
             self._filling.cancel()
         self.resize(0)

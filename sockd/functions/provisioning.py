@@ -1,9 +1,9 @@
-"""Provisioned concurrency: which pools of initialized sandboxes there are, for which versions and aliases.
+"""Provisioned concurrency: the pools of initialized sandboxes of versions and aliases.
 
-    POLICY: what is provisioned for an alias is divided among its versions as its requests are, and moves with it.
+    POLICY: an alias's provision is divided among its versions in proportion to the requests, and moves with the alias.
 
-Owns the pools and their memory, which is reserved before anything is promised. The wishes are in the registry: a daemon
-that starts makes the sandboxes that an earlier one had, in the background.
+Owns the pools and their memory, which is reserved before a provision is accepted. The registry stores the provisions: a new
+daemon creates their sandboxes in the background.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sockd.registry.registry import Registry
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 
 ROOM_S = 5.0
-"""How long idle sandboxes may take to make room."""
+"""Maximum wait for the eviction of idle sandboxes."""
 UNPUBLISHED = "Provisioned Concurrency Configs cannot be applied to unpublished function versions."
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class NotProvisioned(SockdError):
 
 
 class AlreadyProvisioned(SockdError):
-    """What is provisioned for a version and for an alias of it would be the same sandboxes."""
+    """A version and an alias of it cannot both have a provision."""
 
     status = 409
     error_type = "ResourceConflictException"
@@ -46,7 +46,7 @@ class AlreadyProvisioned(SockdError):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far one provision is."""
+    """The state of one provision."""
 
     provision: Provision
     available: int

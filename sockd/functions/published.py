@@ -1,7 +1,7 @@
-"""Published versions that run: each with its own sandboxes beside those of $LATEST, made live when it is first asked for.
+"""Published versions in use: each has its own sandboxes, and becomes live at its first request.
 
-Owns the live ones, the most recently used of all functions up to a number; those that are running a request or are kept
-initialized stay. What may run at once is the function's affair, over all its versions (`Allowance`).
+Owns the live ones: a bounded number of the most recently used, and all that run a request or are provisioned. The function's
+`Allowance` limits concurrent requests over all versions.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Published:
         return True
 
     async def get(self, name: str, number: int) -> Function:
-        """A live published version. Raises: NoSuchVersion; InstallFailed, when lost packages cannot be had again."""
+        """A live published version. Raises: NoSuchVersion; InstallFailed if lost packages cannot be installed again."""
         key = (name, number)
         function = self._live.get(key)
         if function is None:

@@ -1,10 +1,9 @@
-"""One request's way through a function: its turn, a sandbox, the answer.
+"""One request in a function: admission, a sandbox, the answer.
 
-A warm request is no task and waits for no future: each step is called by the one that makes it possible, the last by the
-frame that the sandbox answers with. Nor is one that there is a spare for. Only what takes several steps of the loop is a
-task: a fork, a thaw, an answer that is passed on piece by piece.
+A warm request, or one that gets a spare, uses no task and no future: each step calls the next one, and the sandbox's RESULT
+frame calls the last. Steps that need several loop iterations run in a task: a fork, a thaw, a streamed answer.
 
-Owns its place among the function's requests, and its sandbox until the function puts that back.
+Owns its slot in the admission queue, and its sandbox until the function takes it back.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from sockd.sandbox.lifecycle import State
 from sockd.sandbox.stream import Joined, Stream, Taker
 
 Done = Callable[[Outcome | BaseException], None]
-"""Takes what becomes of a request that was run; or why it was not."""
+"""Receives the outcome of a request, or the error if it did not run."""
 
 
 class Serving:
-    """`begin` it once; `cancel` it when nobody wants it any more."""
+    """Call `begin` once; `cancel` when the result is not needed any more."""
 
     # Defaults stand in the class, because each that is set costs every request.
     _recorder: Initscript | None = None
@@ -66,10 +65,10 @@ class Serving:
             self._recorder, self._debugged = recorder, debugged
         self._loop = function.loop
         self._stop: Callable[[], object] = _nothing
-        """SandboxPipes what is waited for now."""
+        """Cancels the current wait."""
 
     def begin(self) -> None:
-        """Run it, or wait for its turn."""
+        """Run the request, or queue it."""
         function = self._function
         function.running += 1
         function.caches.latency.request_begun()
@@ -85,13 +84,13 @@ class Serving:
         self._stop = self._give_up
 
     def cancel(self) -> None:
-        """End it as soon as that is possible, and tell nobody. It may have been answered already."""
+        """Stop the request as soon as possible, without a result. It may have been answered already."""
         self._done = _nothing
         stop, self._stop = self._stop, _nothing
         stop()
 
     def _give_up(self) -> None:
-        """Wait no longer; if the turn comes already, it is passed on then."""
+        """Leave the queue; if it already has a slot, pass the slot on."""
         if self._function.admission.give_up(self):
             self._function.leave()
 
@@ -143,7 +142,7 @@ class Serving:
         self._stop = preparing.cancel
 
     async def _prepare(self, leased: Leased | None) -> None:
-        """Thaw a sandbox, or start one; and ask it in the same step, as a new one soon says READY to who has asked it."""
+        """Thaw or start a sandbox, and send the request in the same step: a new sandbox reports READY to its request."""
         if self._debugged is not None:
             program = self._debugged.program(self._version)
             leased = await self._function.start(self._version, None, program=program)
@@ -188,7 +187,7 @@ class Serving:
             self._loop.call_soon(self._done, error)
 
     def _open_sink(self) -> Taker:
-        """Who takes an answer that now begins to come piece by piece."""
+        """The receiver of a streamed answer that begins."""
         sink = self._request.sink
         if sink is None:
             return Taker(Joined(), self._function.caches.max_answer_bytes)
@@ -217,7 +216,7 @@ class Serving:
         self._stop = passing_on.cancel
 
     def _passed_on(self, reply: Reply, stream: Stream, passing_on: asyncio.Task[None]) -> None:
-        """An answer in pieces has been taken, or was not to be."""
+        """A streamed answer was delivered, or cut."""
         error = asyncio.CancelledError() if passing_on.cancelled() else passing_on.exception()
         if error is not None:
             stream.cut()
@@ -266,7 +265,7 @@ async def serve_request(
 
 
 def tell(told: asyncio.Future[Outcome | BaseException], outcome: Outcome | BaseException) -> None:
-    """Have the one who waits for it go on."""
+    """Resume the waiting task."""
     if not told.done():
         told.set_result(outcome)
 

@@ -1,8 +1,8 @@
-"""One version of a function, ready to run: its packages, its program, and how a record of the registry becomes them.
+"""One version of a function, ready to run: its packages and program, made from a record of the registry.
 
-Functions see the names that AWS gives versions: $LATEST for what was deployed last, a number for what was published.
+Versions have AWS's names: $LATEST for the last deploy, a number for a published one.
 
-Owns the program's code mount. A version is never changed; a deploy makes another and lets this one go.
+Owns the program's code mount. A version is immutable; a deploy creates another and releases this one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sockd.sandbox.exchange import Call
 from zygote import protocol, storage_finder
 
 EVENT_METHODS = ("GET", "POST")
-"""By which a function of events can be called, unless it says otherwise; a web app: by any."""
+"""Default HTTP methods of a function of events; a web app accepts all."""
 ANY_METHOD = "*"
 
 
@@ -90,7 +90,7 @@ class Version:
         )
 
     def call(self, request: InvokeRequest, is_app: bool) -> Call:
-        """What a sandbox of this version is asked. Raises: MethodNotAllowed."""
+        """The request to a sandbox of this version. Raises: MethodNotAllowed."""
         if request.method != ANY_METHOD:
             self._check_method(request.method, is_app)
         details, payload = request.details, request.payload
@@ -140,7 +140,7 @@ class Version:
         )
 
     def close(self) -> None:
-        """Let go of the code; sandboxes that run it keep it."""
+        """Release the code; running sandboxes keep it."""
         self.program.close()
 
 
@@ -217,7 +217,7 @@ def init_message(
 
 
 IS_APP = {"": False, "maybe": None, "auto": True, "wsgi": True, "asgi": True}
-"""Whether a handler is a web app, by its kind; None: its first sandbox will tell."""
+"""Whether a handler is a web app, by its kind; None: its first sandbox reports it."""
 
 
 def app_kind(handler: str, config: FunctionConfig) -> str:

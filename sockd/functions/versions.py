@@ -1,7 +1,7 @@
-"""Versions: what a function is besides $LATEST. Publishing, aliases, going back.
+"""Published versions and aliases of functions, and rollback.
 
-Owns nothing: the registry has the records, `Functions` what is live, `provisioning` what is kept initialized. Who changes
-one function at a time is the doors' affair; each step here is one of the loop.
+Owns nothing: the registry has the records, `Functions` what is live, `provisioning` what is kept initialized. The HTTP APIs
+serialize changes of one function; each method here is one loop step.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Versions:
     # -- published versions
 
     def publish(self, name: str, description: str | None = None) -> Described:
-        """Give what was deployed last a number, unless it is what was published last.
+        """Publish the last deploy under a number, unless it equals the last published version.
 
         Args: description: None: that of the function.
         Raises: NoSuchFunction, BadRequest, StorageFull."""
@@ -96,11 +96,11 @@ class Versions:
         return Described(self._registry.version(name, publication.version), publication)
 
     def deploys(self, name: str) -> Sequence[FunctionRecord]:
-        """What is remembered of a function's deploys, newest first. Raises: NoSuchFunction."""
+        """The recorded deploys of a function, newest first. Raises: NoSuchFunction."""
         return self._registry.versions(name)
 
     async def delete(self, name: str, number: int) -> None:
-        """Forget a published version; nothing happens if there is none. Its requests under way end first.
+        """Delete a published version after its current requests; no error if there is none.
 
         Raises: NoSuchFunction, VersionInUse, StorageFull."""
         self._registry.get(name)
@@ -172,7 +172,7 @@ class Versions:
     # -- going back
 
     async def rollback(self, name: str, number: int | None = None) -> FunctionRecord:
-        """Deploy again what the function was before its last deploy, or a published version of it.
+        """Deploy the code before the last deploy again, or a published version.
 
         Raises: NoSuchFunction, NoSuchVersion, BadRequest, InstallFailed, NoCapacity, StorageFull."""
         if number is not None:
@@ -182,13 +182,13 @@ class Versions:
             different = (record for record in others if not same(record, current))
             found = next(different, None)
             if found is None:
-                raise BadRequest(f"no earlier deploy of {name} is remembered, so there is nothing to go back to")
+                raise BadRequest(f"no earlier deploy of {name} is remembered, so there is nothing to roll back to")
             old = found
         return (await self._functions.restore(old)).record
 
 
 def same(one: FunctionRecord, other: FunctionRecord) -> bool:
-    """Whether two deploys are the same version: but for what all versions of a function share."""
+    """Whether two deploys are the same version, ignoring limits that all versions share."""
     config = FunctionConfig.from_json(one.config)
     content = (one.digest, one.handler, one.closure, one.initscript)
     if content != (other.digest, other.handler, other.closure, other.initscript):

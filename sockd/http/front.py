@@ -230,7 +230,7 @@ class FrontExchange(Exchange):
     _target: Called | Page | SockdError
     _asked: dict[bytes, bytes] | None = None
     _end: Callable[[], object] | None = None
-    """SandboxPipes an invocation that is no task."""
+    """Cancel an invocation that is no task."""
     _sink: StreamedAnswer | None = None
     """Who takes its answer."""
     _has_key = False

@@ -1,6 +1,6 @@
 """`python -m sockd.s3 [DIR]`: serve the directory, or a temporary one. The first line of the output is the URL.
 
-SandboxPipes with SIGTERM, SIGINT, or with --die-on-eof when its standard input ends, which it does when the process that started
+Ends with SIGTERM, SIGINT, or with --die-on-eof when its standard input ends, which it does when the process that started
 it is gone, however it went.
 """
 

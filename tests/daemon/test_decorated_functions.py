@@ -168,7 +168,7 @@ def test_a_file_is_deployed_with_all_its_functions(daemon: RunningDaemon, projec
         ("import nothing_of_this_name", (), "inside that function"),
         ("import sockd\n@sockd.function(memory=3)\ndef f(x): pass", (), "did you mean 'memory_mb'"),
         ("import sockd\n@sockd.function(tmp_mb=[object()])\ndef f(x): pass", (), "a setting must be text"),
-        ("import sockd\n@sockd.function\ndef f(x): pass", ("--memory", "64"), "--memory is not for a file"),
+        ("import sockd\n@sockd.function\ndef f(x): pass", ("--memory", "64"), "--memory does not apply to a file"),
     ],
 )
 def test_what_cannot_be_deployed_says_why(

@@ -300,7 +300,7 @@ def test_an_unknown_import_is_named(daemon: RunningDaemon, deploy: Any) -> None:
 
 
 def test_a_script_without_a_file_is_refused_and_one_with_a_missing_file_too(daemon: RunningDaemon) -> None:
-    for table, words in (({}, "none was uploaded"), ({"wasm": "no.wasm"}, "no.wasm cannot be read")):
+    for table, words in (({}, "no module was uploaded"), ({"wasm": "no.wasm"}, "no.wasm cannot be read")):
         with pytest.raises(DeployFailed) as caught:
             daemon.deploy("nofile", "def f(event): return 1", initscript=table)
         assert words in caught.value.message

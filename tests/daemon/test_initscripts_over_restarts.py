@@ -68,7 +68,7 @@ def test_a_worker_that_has_them_switched_off_serves_all_the_same_and_refuses_new
         answer = off.run("f", {"keys": ["a"]})
         assert answer.json == [digest(A)] and trace(off, answer)["initscript"] is None
         assert off.status()["initscripts"]["engine"] == "switched off (initscripts.enabled)"
-        with pytest.raises(DeployFailed, match="switched off on this worker") as caught:
+        with pytest.raises(DeployFailed, match="disabled on this worker") as caught:
             off.deploy_initscript("f", fetching("a"))
         assert caught.value.type == "InvalidInitscriptException"
         assert off.manage("POST", "/functions/f/record", b"{}").json["errorType"] == "InvalidInitscriptException"

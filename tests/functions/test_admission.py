@@ -370,7 +370,7 @@ def test_with_a_concurrency_of_none_nobody_enters_or_waits() -> None:
         await asyncio.sleep(0)
         admission.resize(0, 10)
         for refused in (waiting, enter(admission)):
-            with pytest.raises(TooManyRequests, match="switched off"):
+            with pytest.raises(TooManyRequests, match="disabled"):
                 await refused
         assert (admission.running, admission.waiting) == (1, 0)
         admission.leave()

@@ -102,7 +102,7 @@ async def test_going_back_brings_code_and_settings_and_leaves_what_all_share(
     async with opened(tmp_path, index) as house:
         versions = versions_of(house)
         await house.deploy("f", code(1), memory_mb=100)
-        with pytest.raises(BadRequest, match="nothing to go back to"):
+        with pytest.raises(BadRequest, match="nothing to roll back to"):
             await versions.rollback("f")
         versions.publish("f")
         await house.deploy("f", code(2), memory_mb=200)
