@@ -31,7 +31,7 @@ class InvalidEvent(Exception):
     """The request's payload is not JSON."""
 
 
-class Told(Exception):
+class ReportedError(Exception):
     """An error in the words of somebody else: a program behind the Runtime API."""
 
     def __init__(self, kind: str, message: str, stack: list[str]) -> None:
@@ -52,7 +52,7 @@ def describe(error: BaseException) -> bytes:
     """An exception as AWS's error JSON: {errorMessage, errorType, stackTrace}, without the frames of this runtime."""
     import traceback
 
-    if isinstance(error, Told):
+    if isinstance(error, ReportedError):
         return encode(error.kind, str(error), error.stack)
     runtime = (os.path.dirname(__file__) + "/", "<frozen importlib")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(runtime)]

@@ -52,7 +52,7 @@ class Program(Handler):
     def __init__(self, function: dict) -> None:
         """Start the program; returns when it asks for its first event.
 
-        Raises: OSError; errors.Told, with what it reports instead; SystemExit when it has ended."""
+        Raises: OSError; errors.ReportedError, with what it reports instead; SystemExit when it has ended."""
         import socket
         import subprocess
         import threading
@@ -74,7 +74,7 @@ class Program(Handler):
         self._outcome()
 
     def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> bytes:
-        """One event; as of a handler. Raises: errors.Told, for what the program reports; SystemExit when it has ended."""
+        """One event; as of a handler. Raises: errors.ReportedError, which the program reports; SystemExit when it has ended."""
         context = Context(self._shared, request, deadline_ns)
         self._current = context.aws_request_id
         until_ms = int(time.time() * 1000) + context.get_remaining_time_in_millis()
@@ -99,7 +99,7 @@ class Program(Handler):
         if kind == EXIT:
             raise SystemExit(value)
         if kind == ERROR:
-            raise errors.Told(*value)
+            raise errors.ReportedError(*value)
         return value  # type: ignore[no-any-return]
 
     def _environment(self, function: dict) -> dict[str, str]:

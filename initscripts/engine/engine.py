@@ -22,7 +22,7 @@ import msgspec
 
 from initscripts.engine.alarm import Alarm
 from initscripts.engine.connections import Connector
-from initscripts.engine.guest import Machine, Mould
+from initscripts.engine.guest import GuestTemplate, Machine
 from initscripts.engine.modules import ModuleFile
 from initscripts.engine.run import Run, RunRequest
 from initscripts.engine.signals import LoopCalls, Waiting
@@ -76,16 +76,16 @@ class _Function:
     def __init__(self, definition: Definition, dialer: Connector, machine: Machine) -> None:
         self.definition = definition
         self.dialer = dialer
-        self.mould: Mould | None = None
+        self.template: GuestTemplate | None = None
         """None: runs are record-only."""
         if definition.module is not None:
-            self.mould = Mould(machine, ModuleFile(definition.module), definition.budget)
+            self.template = GuestTemplate(machine, ModuleFile(definition.module), definition.budget)
         self.addresses: Sequence[str] = ()
         """What its last guest connected to first."""
 
     def close(self) -> None:
-        if self.mould is not None:
-            self.mould.close()
+        if self.template is not None:
+            self.template.close()
 
 
 class Engine:
@@ -114,7 +114,7 @@ class Engine:
         self._tls = tls
         self._machine = Machine()
         self._functions: dict[int, _Function] = {}
-        self._loaded: OrderedDict[int, Mould] = OrderedDict()
+        self._loaded: OrderedDict[int, GuestTemplate] = OrderedDict()
         """By function, least recently used first."""
         self._runs: dict[int, Run] = {}
         """Changed by guests' threads, too, one entry at a time."""
@@ -254,13 +254,13 @@ class Engine:
             return "busy", f"run {run.id} is there already"
         if not self._make_place():
             return "busy", f"{len(self._runs)} app links are open"
-        if function.mould is None:
+        if function.template is None:
             run.verdict.set("record")
         else:
             if len(self._guests) >= self.limits.runs:
                 return "busy", f"{len(self._guests)} initscripts are running"
             run.begin(
-                function.mould,
+                function.template,
                 function.dialer,
                 function.addresses,
                 on_abort=self._abort,
@@ -291,8 +291,8 @@ class Engine:
         if self._starter is not None:
             self._starter.guest_ended(run)
         function.addresses = addresses[:AHEAD]
-        if function.mould is not None and number in self._functions:
-            self._loaded[number] = function.mould
+        if function.template is not None and number in self._functions:
+            self._loaded[number] = function.template
             self._loaded.move_to_end(number)
         while len(self._loaded) > self.limits.modules:
             self._loaded.popitem(last=False)[1].unload()

@@ -100,7 +100,7 @@ class Instance:
         self.store.close()
 
 
-class Mould:
+class GuestTemplate:
     """What a function's guests are made of: its module, and an instance ahead, since making one takes as long as all else
     until it runs. An instance is used once."""
 
@@ -142,8 +142,8 @@ class Mould:
 class Guest:
     """One guest; `run` is called in the thread that it is to have."""
 
-    def __init__(self, mould: Mould, calls: Calls, verdict: Verdict) -> None:
-        self._mould = mould
+    def __init__(self, template: GuestTemplate, calls: Calls, verdict: Verdict) -> None:
+        self._template = template
         self._calls = calls
         self.verdict = verdict
         self.started_ns = 0
@@ -153,11 +153,11 @@ class Guest:
         """Load, instantiate, enter, and be over, with a verdict. Raises nothing."""
         _this_thread.guest = self
         try:
-            needed, limit = self._mould.memory_bytes(), self._mould.budget.memory_bytes
+            needed, limit = self._template.memory_bytes(), self._template.budget.memory_bytes
             if needed > limit:
                 self.verdict.set("memory", message=f"the module begins with {needed} bytes of memory, of {limit}")
             else:
-                self._live(self._mould.take())
+                self._live(self._template.take())
         except BadModule as error:
             self.verdict.set("bad_module", message=error.reason)
         except BaseException as error:
@@ -190,7 +190,7 @@ class Guest:
         """The guest was unwound. If that was not foreseen, it trapped."""
         code = error.trap_code if isinstance(error, wasmtime.Trap) else None
         message = code.name.lower().replace("_", " ") if code else modules.first_line(error) or "trap"
-        limit = self._mould.budget.memory_bytes
+        limit = self._template.budget.memory_bytes
         # A guest whose allocation was refused ends itself (Rust, C and Zig do: `unreachable`). Growing by doubling, it
         # then has more than half of what it may have.
         if code is wasmtime.TrapCode.UNREACHABLE and used > limit // 2:

@@ -26,7 +26,7 @@ from initscripts.engine.alarm import Alarm
 from initscripts.engine.app_link import AppLink
 from initscripts.engine.calls import Calls, Input, socket_of
 from initscripts.engine.connections import Connections, Connector
-from initscripts.engine.guest import Guest, Mould, Verdict
+from initscripts.engine.guest import Guest, GuestTemplate, Verdict
 from initscripts.engine.messages import Inbox, Outbox
 from initscripts.engine.rpcs import Rpcs
 from initscripts.engine.signals import LoopCalls, Waiting
@@ -76,7 +76,7 @@ class Run:
         self._rpcs: Rpcs | None = None
         self._host: Calls | None = None
         self._guest: Guest | None = None
-        self._mould: Mould | None = None
+        self._template: GuestTemplate | None = None
         self._on_abort: Callable[[Run], None] | None = None
         self._on_guest_end: Callable[[Sequence[str]], None] | None = None
         self._reads: list[AppRead] = []
@@ -114,7 +114,7 @@ class Run:
 
     def begin(
         self,
-        mould: Mould,
+        template: GuestTemplate,
         dialer: Connector,
         addresses: Iterable[str],
         *,
@@ -124,7 +124,7 @@ class Run:
         """There will be a guest: `live` is its life, for a thread to run.
 
         Args: addresses: where to connect to before the guest asks; on_guest_end: hears where it asked for."""
-        self._mould = mould
+        self._template = template
         self._on_abort = on_abort
         self._on_guest_end = on_guest_end
         shared = (self._budget, self._link, self._calls, self._waiting)
@@ -132,12 +132,12 @@ class Run:
         self._rpcs = Rpcs(self._connections, self.region, *shared)
         self._connections.connect_ahead(addresses)
         self._host = Calls(self._given, self.region, self._connections, self._rpcs, self._outbox, self._inbox, self)
-        self._guest = Guest(mould, self._host, self.verdict)
+        self._guest = Guest(template, self._host, self.verdict)
         self._link.open()
 
     def live(self, alarm: Alarm) -> None:
         """In a guest's thread, once, after `begin`: all of the guest's life."""
-        assert self._guest is not None and self._mould is not None
+        assert self._guest is not None and self._template is not None
         try:
             alarm.set(self._budget.deadline_s, self._late)
             self._guest.run()
@@ -150,7 +150,7 @@ class Run:
         if self.verdict.outcome in ("exit", "cancelled"):
             # Nobody waits for this thread now.
             try:
-                self._mould.prepare()
+                self._template.prepare()
             except Exception:  # the next guest meets the same, and says so in its report
                 return
 
@@ -229,11 +229,11 @@ class Run:
 
     def _stop(self, outcome: Outcome, message: str) -> None:
         """Make the guest's thread come back, wherever it is."""
-        assert self._mould is not None and self._rpcs is not None
+        assert self._template is not None and self._rpcs is not None
         self.verdict.set(outcome, message=message)
         self._waiting.stop()
         self._rpcs.stop()
-        self._mould.machine.interrupt()
+        self._template.machine.interrupt()
 
     def _late(self) -> None:
         if self._guest is not None:

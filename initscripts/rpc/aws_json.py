@@ -44,9 +44,9 @@ class AwsJsonConnection(Connection):
         }
         request = self._service.head("POST", "/", fields, payload) + payload
         sink = BodySink(region)
-        with sink.landing:
+        with sink.reply_buffer:
             head = await self._client.fetch(request, sink, timing, repeatable=method in _REPEATABLE)
-        return Reply(head.status, sink.landing.buffer)
+        return Reply(head.status, sink.reply_buffer.buffer)
 
     def descriptor(self, method: str, body: Body) -> list[str]:
         if self._service.name == "dynamodb":

@@ -2,7 +2,7 @@
 
     RpcFailed        errno for the guest, a word for the trace, and what happened
     Connection       one address as one run of an initscript uses it
-    Landing          where the body of one reply goes in the region
+    ReplyBuffer      where the body of one reply goes in the region
 
 Owns the meaning of these. Knows nothing of protocols.
 """
@@ -133,7 +133,7 @@ class Connection(ABC):
         """Give up the address. What is open and reusable goes back to the pool; RPCs under way are their callers'."""
 
 
-class Landing:
+class ReplyBuffer:
     """Where the body of one reply goes: a buffer of its length, or what grows with it if that is not known beforehand."""
 
     def __init__(self, region: Region) -> None:
@@ -177,7 +177,7 @@ class Landing:
         if buffer is not None:
             buffer.shrink(0)
 
-    def __enter__(self) -> Landing:
+    def __enter__(self) -> ReplyBuffer:
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:

@@ -16,8 +16,8 @@ from initscripts.rpc.addresses import IpAddress, Origin
 from initscripts.rpc.base import (
     Body,
     Connection,
-    Landing,
     Reply,
+    ReplyBuffer,
     RpcTiming,
     malformed,
     monotonic_ns,
@@ -64,10 +64,10 @@ class GrpcConnection(Connection):
             message = (error.details() or "").encode()
         timing.first_byte_ns = timing.done_ns = monotonic_ns()
         timing.bytes = len(message)
-        landing = Landing(region)
+        reply_buffer = ReplyBuffer(region)
         if message:
-            landing.allocate(len(message))[:] = message
-        return Reply(status, landing.buffer)
+            reply_buffer.allocate(len(message))[:] = message
+        return Reply(status, reply_buffer.buffer)
 
     def close(self) -> None:
         self._opening.cancel()

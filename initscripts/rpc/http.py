@@ -12,7 +12,7 @@ import socket
 from typing import Literal
 
 from initscripts.region import Region
-from initscripts.rpc.base import Body, Connection, Landing, Reply, RpcTiming, malformed
+from initscripts.rpc.base import Body, Connection, Reply, ReplyBuffer, RpcTiming, malformed
 from initscripts.rpc.http_client import HttpClient
 from initscripts.rpc.http_head import Head
 
@@ -29,13 +29,13 @@ class BodySink:
     """Takes a body whole, as long as it is."""
 
     def __init__(self, region: Region) -> None:
-        self.landing = Landing(region)
+        self.reply_buffer = ReplyBuffer(region)
 
     def place(self, head: Head, length: int) -> memoryview:
-        return self.landing.allocate(length)
+        return self.reply_buffer.allocate(length)
 
-    def collect(self, head: Head) -> Landing:
-        return self.landing
+    def collect(self, head: Head) -> ReplyBuffer:
+        return self.reply_buffer
 
 
 class HttpConnection(Connection):
@@ -52,11 +52,11 @@ class HttpConnection(Connection):
     async def call(self, method: str, body: Body, region: Region, timing: RpcTiming) -> Reply:
         verb, request = _request(method, body, self._client.origin.authority)
         sink = BodySink(region)
-        with sink.landing:
+        with sink.reply_buffer:
             head = await self._client.fetch(
                 request, sink, timing, repeatable=verb in _REPEATABLE, bodiless=verb == "HEAD"
             )
-        return Reply(head.status, sink.landing.buffer)
+        return Reply(head.status, sink.reply_buffer.buffer)
 
     async def detach(self) -> tuple[socket.socket, Literal["tcp", "relay"]]:
         return await self._client.detach()

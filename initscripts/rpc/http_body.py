@@ -9,7 +9,7 @@ from typing import Protocol
 
 import httptools
 
-from initscripts.rpc.base import Landing, RpcFailed, protocol_error, reset
+from initscripts.rpc.base import ReplyBuffer, RpcFailed, protocol_error, reset
 
 
 class CollectedBody(Protocol):
@@ -27,10 +27,10 @@ class CollectedBody(Protocol):
 class ChunkedBody:
     """A body in chunks."""
 
-    def __init__(self, head: bytes, landing: Landing) -> None:
+    def __init__(self, head: bytes, reply_buffer: ReplyBuffer) -> None:
         """`head`: the response's, with the empty line: the parser takes the framing from it."""
         self.whole = False
-        self._landing = landing
+        self._reply_buffer = reply_buffer
         self._failure: RpcFailed | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._parser.feed_data(head)
@@ -54,7 +54,7 @@ class ChunkedBody:
 
     def on_body(self, data: bytes) -> None:
         try:
-            self._landing.append(data)
+            self._reply_buffer.append(data)
         except RpcFailed as error:
             self._failure = error
             raise
@@ -66,12 +66,12 @@ class ChunkedBody:
 class BodyUntilEnd:
     """A body that ends with its connection."""
 
-    def __init__(self, landing: Landing) -> None:
+    def __init__(self, reply_buffer: ReplyBuffer) -> None:
         self.whole = False
-        self._landing = landing
+        self._reply_buffer = reply_buffer
 
     def feed(self, data: bytes) -> None:
-        self._landing.append(data)
+        self._reply_buffer.append(data)
 
     def end(self) -> None:
         self.whole = True

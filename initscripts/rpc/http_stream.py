@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection: a request at a time, its reply received where it belongs.
 
     idle ──start──▶ head ──▶ sized body: the kernel, or OpenSSL, writes straight into the sink's memory
-                         ──▶ any other:  read into the scratch buffer, decoded, appended to the sink's landing
+                         ──▶ any other:  read into the scratch buffer, decoded, appended to the sink's reply_buffer
          ◀──────────────────  whole; then kept if both sides may, else closed
 
 Bytes that nobody asked for end the connection, so that they are never taken for the reply to a later request.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from initscripts.rpc.addresses import IpAddress
-from initscripts.rpc.base import Landing, RpcFailed, monotonic_ns, protocol_error, reset, timed_out
+from initscripts.rpc.base import ReplyBuffer, RpcFailed, monotonic_ns, protocol_error, reset, timed_out
 from initscripts.rpc.http_body import BodyUntilEnd, ChunkedBody, CollectedBody
 from initscripts.rpc.http_head import Head, parse_head
 from initscripts.rpc.limits import RpcLimits
@@ -33,7 +33,7 @@ class Sink(Protocol):
     def place(self, head: Head, length: int) -> memoryview:
         """Memory of exactly `length` bytes, more than none. Raises: RpcFailed, which ends the exchange."""
 
-    def collect(self, head: Head) -> Landing:
+    def collect(self, head: Head) -> ReplyBuffer:
         """For a body of unknown length. Raises: RpcFailed."""
 
 
@@ -248,11 +248,11 @@ class HttpStream(asyncio.BufferedProtocol):
         extra = self._scratch_view[start : self._filled]
         length = 0 if exchange.bodiless or head.status in (204, 304) else head.length
         if length is None:
-            landing = exchange.sink.collect(head)
+            reply_buffer = exchange.sink.collect(head)
             if head.chunked:
-                self._collected = ChunkedBody(bytes(self._scratch_view[:start]), landing)
+                self._collected = ChunkedBody(bytes(self._scratch_view[:start]), reply_buffer)
             else:
-                self._collected = BodyUntilEnd(landing)
+                self._collected = BodyUntilEnd(reply_buffer)
             self._filled = 0
             if extra:
                 self._feed(self._collected, bytes(extra))

@@ -92,13 +92,13 @@ class S3Connection(Connection):
 
     async def _ask(self, verb: str, target: str, fields: dict[str, str], region: Region, timing: RpcTiming) -> Reply:
         sink = BodySink(region)
-        with sink.landing as landing:
+        with sink.reply_buffer as reply_buffer:
             request = self._service.head(verb, target, fields)
             head = await self._client.fetch(request, sink, timing, bodiless=verb == "HEAD")
             if verb == "HEAD":
                 headers = msgspec.json.encode(head.headers)
-                landing.allocate(len(headers))[:] = headers
-        return Reply(head.status, landing.buffer)
+                reply_buffer.allocate(len(headers))[:] = headers
+        return Reply(head.status, reply_buffer.buffer)
 
 
 def _decode(body: Body, kind: type[_T]) -> _T:

@@ -15,7 +15,7 @@ import errno
 from collections.abc import Callable
 
 from initscripts.region import Region
-from initscripts.rpc.base import Landing, Reply, RpcFailed, RpcTiming, protocol_error
+from initscripts.rpc.base import Reply, ReplyBuffer, RpcFailed, RpcTiming, protocol_error
 from initscripts.rpc.http import BodySink
 from initscripts.rpc.http_client import HttpClient
 from initscripts.rpc.http_head import Head
@@ -45,7 +45,7 @@ class ObjectRead:
         self._make_head = make_head
         self._region = region
         self._limits = limits
-        self._landing = Landing(region)
+        self._reply_buffer = ReplyBuffer(region)
         self._first = Range(0, limits.first_range_bytes)
         self._etag = ""
         self._total = 0
@@ -66,9 +66,9 @@ class ObjectRead:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._landing.free()
+            self._reply_buffer.free()
             raise
-        return Reply(status, self._landing.buffer)
+        return Reply(status, self._reply_buffer.buffer)
 
     async def _read_first(self, timing: RpcTiming) -> int:
         try:
@@ -76,9 +76,9 @@ class ObjectRead:
         except _Indivisible:
             head = None
         if head is None or head.status == 416:  # the range of an object without bytes
-            self._landing.free()
+            self._reply_buffer.free()
             sink = BodySink(self._region)
-            self._landing = sink.landing
+            self._reply_buffer = sink.reply_buffer
             head = await self._client.fetch(self._make_head({}), sink, timing)
         timing.parts = 1 + len(self._tasks)
         return 200 if head.status == 206 else head.status
@@ -87,7 +87,7 @@ class ObjectRead:
 
     def place(self, head: Head, length: int) -> memoryview:
         if head.status != 206:
-            return self._landing.allocate(length)
+            return self._reply_buffer.allocate(length)
         content = parse_content_range(head.headers.get("content-range", ""))
         if content is None:
             raise _Indivisible
@@ -96,21 +96,21 @@ class ObjectRead:
         if content.range != expected or length != expected.end:
             raise protocol_error(f"{length} bytes of {content} where {expected.header} was asked for")
         if length == self._total:
-            return self._landing.allocate(length)
+            return self._reply_buffer.allocate(length)
         self._etag = head.headers.get("etag", "")
         if not self._etag.startswith('"'):  # none, or a weak one, which never matches
             raise _Indivisible
-        whole = self._landing.allocate(self._total)
+        whole = self._reply_buffer.allocate(self._total)
         loop = asyncio.get_running_loop()
         for part in split(length, self._total, parts=self._limits.parts, part_bytes=self._limits.part_bytes):
             sink = _PartSink(whole[part.start : part.end], ContentRange(part, self._total), self._etag)
             self._tasks.append(loop.create_task(self._read_part(part, sink)))
         return whole[:length]
 
-    def collect(self, head: Head) -> Landing:
+    def collect(self, head: Head) -> ReplyBuffer:
         if head.status == 206:
             raise _Indivisible
-        return self._landing
+        return self._reply_buffer
 
     async def _read_part(self, part: Range, sink: _PartSink) -> RpcTiming:
         timing = RpcTiming()
@@ -150,6 +150,6 @@ class _PartSink:
         self.placed = True
         return self._view
 
-    def collect(self, head: Head) -> Landing:
+    def collect(self, head: Head) -> ReplyBuffer:
         self.check(head)
         raise protocol_error("a part without a length")

@@ -17,8 +17,8 @@ from initscripts.rpc.addresses import Origin
 from initscripts.rpc.base import (
     Body,
     Connection,
-    Landing,
     Reply,
+    ReplyBuffer,
     RpcTiming,
     busy,
     malformed,
@@ -65,15 +65,15 @@ class TcpConnection(Connection):
         framing = _FRAMING.fullmatch(method)
         if framing is None:
             raise malformed(f"{method[:80]!r} is none of bytes:N, line, u32be, eof")
-        with Landing(region) as landing:
+        with ReplyBuffer(region) as reply_buffer:
             async with self._turn:
                 sock = await self._connected()
-                exchange = _Exchange(sock, self._ahead, landing, timing, self._limits)
+                exchange = _Exchange(sock, self._ahead, reply_buffer, timing, self._limits)
                 self._broken = True  # until the reply is whole: what is left of it would be the next one's
                 await exchange.send(bytes(body))
                 await exchange.receive(method, int(framing[1] or 0))
                 self._broken = method == "eof"
-        return Reply(0, landing.buffer)
+        return Reply(0, reply_buffer.buffer)
 
     async def detach(self) -> tuple[socket.socket, Literal["tcp", "relay"]]:
         if self._turn.locked():
@@ -108,12 +108,12 @@ class _Exchange:
     """One request and its reply."""
 
     def __init__(
-        self, sock: socket.socket, ahead: bytearray, landing: Landing, timing: RpcTiming, limits: RpcLimits
+        self, sock: socket.socket, ahead: bytearray, reply_buffer: ReplyBuffer, timing: RpcTiming, limits: RpcLimits
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._ahead = ahead
-        self._landing = landing
+        self._reply_buffer = reply_buffer
         self._timing = timing
         self._limits = limits
 
@@ -133,9 +133,9 @@ class _Exchange:
                 await self._fill(memoryview(prefix))
                 length = int.from_bytes(prefix, "big")
             if length:
-                await self._fill(self._landing.allocate(length))
+                await self._fill(self._reply_buffer.allocate(length))
         self._timing.done_ns = monotonic_ns()
-        self._timing.bytes = self._landing.buffer.length if self._landing.buffer else 0
+        self._timing.bytes = self._reply_buffer.buffer.length if self._reply_buffer.buffer else 0
 
     async def _fill(self, view: memoryview) -> None:
         filled = min(len(view), len(self._ahead))
@@ -147,21 +147,21 @@ class _Exchange:
     async def _until_newline(self) -> None:
         chunk = bytearray(_READ_BYTES)
         while (end := self._ahead.find(b"\n")) < 0:
-            self._landing.append(self._ahead)
+            self._reply_buffer.append(self._ahead)
             self._ahead.clear()
             count = await self._read(memoryview(chunk)) or self._ended()
             self._ahead += memoryview(chunk)[:count]
-        self._landing.append(self._ahead[: end + 1])
+        self._reply_buffer.append(self._ahead[: end + 1])
         del self._ahead[: end + 1]
-        self._landing.settle()
+        self._reply_buffer.settle()
 
     async def _until_end(self) -> None:
-        self._landing.append(self._ahead)
+        self._reply_buffer.append(self._ahead)
         self._ahead.clear()
         chunk = memoryview(bytearray(_READ_BYTES))
         while count := await self._read(chunk):
-            self._landing.append(chunk[:count])
-        self._landing.settle()
+            self._reply_buffer.append(chunk[:count])
+        self._reply_buffer.settle()
 
     async def _read(self, view: memoryview) -> int:
         async with within(self._limits.silence_s, "waiting for the reply"):

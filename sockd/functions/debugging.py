@@ -41,7 +41,7 @@ class CannotDebug(BadRequest):
     error_type = "Debug.Refused"
 
 
-class Telling(Protocol):
+class ReportProgress(Protocol):
     """Receives progress messages."""
 
     def progress(self, text: str) -> None:
@@ -130,7 +130,7 @@ class Debugging:
         self._sessions: dict[Debugged, str] = {}
 
     @asynccontextmanager
-    async def session(self, version: Version, number: int, tell: Telling) -> AsyncIterator[Debugged]:
+    async def session(self, version: Version, number: int, tell: ReportProgress) -> AsyncIterator[Debugged]:
         """For one invocation of the function: its port, and its debugger installed.
 
         Args: number: of the port; 0: any that is free. Raises: CannotDebug, PackagesFailed."""
@@ -162,7 +162,7 @@ class Debugging:
         for debugged in self._sessions:
             debugged.end(Draining("the worker is shutting down"))
 
-    async def _resolve(self, tell: Telling) -> Closure:
+    async def _resolve(self, tell: ReportProgress) -> Closure:
         """The debugger's package, pinned once. Raises: PackagesFailed."""
         if self._resolved is None:
             requirement = self._config.requirement

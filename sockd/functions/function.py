@@ -21,7 +21,7 @@ from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.functions.allowance import Allowance
 from sockd.functions.failed_inits import FailedInits
-from sockd.functions.initscripts import Beside, Initscript, Initscripts
+from sockd.functions.initscripts import CompanionRun, Initscript, Initscripts
 from sockd.functions.leased import Leased
 from sockd.functions.provisioned import Pool, provisioned_init
 from sockd.functions.version import Version
@@ -154,7 +154,7 @@ class Function:
         sandbox = self.caches.handlers.lease(version.program)
         return None if sandbox is None else Leased(sandbox, "warm")
 
-    def begin_script(self, script: Initscript | None, request: InvokeRequest) -> Beside | None:
+    def begin_script(self, script: Initscript | None, request: InvokeRequest) -> CompanionRun | None:
         """Start the initscript of the following cold start before any step that waits, so that it fetches meanwhile. The caller
         gives it up if no `start` follows."""
         if script is None or self.caches.initscripts is None:
@@ -162,7 +162,12 @@ class Function:
         return self.caches.initscripts.start(script, request)
 
     async def start(
-        self, version: Version, beside: Beside | None, *, program: Program | None = None, is_recording: bool = False
+        self,
+        version: Version,
+        beside: CompanionRun | None,
+        *,
+        program: Program | None = None,
+        is_recording: bool = False,
     ) -> Leased:
         """A cold start: memory, a child of the best Zygote, the function's code.
 
@@ -288,7 +293,7 @@ def destroyed_unless_prepared(sandbox: Sandbox) -> Iterator[None]:
         raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
 
 
-def become_beside(sandbox: Sandbox, program: Program, beside: Beside, *, is_recording: bool) -> None:
+def become_beside(sandbox: Sandbox, program: Program, beside: CompanionRun, *, is_recording: bool) -> None:
     """`become` with an initscript run; if the run has already aborted the launch, destroy the sandbox.
 
     Raises: OSError, as `become`."""

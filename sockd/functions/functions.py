@@ -28,7 +28,7 @@ from sockd.code.entrypoint import entry_point
 from sockd.code.function_config import FunctionConfig, InitscriptConfig, check_name
 from sockd.functions.admission import Admission
 from sockd.functions.allowance import Allowance
-from sockd.functions.debugging import Debugging, Telling
+from sockd.functions.debugging import Debugging, ReportProgress
 from sockd.functions.deployments import FORCE, Deployments, Progress
 from sockd.functions.function import Caches, Function
 from sockd.functions.initscript_deploys import InitscriptDeploys
@@ -257,7 +257,7 @@ class Functions:
         finally:
             self._initscripts.release(script)
 
-    async def debug(self, request: InvokeRequest, port: int, tell: Telling) -> Outcome:
+    async def debug(self, request: InvokeRequest, port: int, tell: ReportProgress) -> Outcome:
         """Run a function once, after a debugger has connected.
 
         Raises: as `serve_request`; CannotDebug, PackagesFailed."""

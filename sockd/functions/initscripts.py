@@ -73,7 +73,7 @@ def budget_of(settings: InitscriptConfig, endpoints: list[str] | None) -> Budget
     )
 
 
-class Beside:
+class CompanionRun:
     """A run beside the start of one sandbox (`sockd.sandbox.sandbox.Companion`).
 
     Owns the run's reservations, of the worker's memory and of the engine's: all of its budget while it runs, what it
@@ -193,7 +193,7 @@ class Initscripts:
         self.client.forget(script.id)
         script.id = 0
 
-    def start(self, script: Initscript, request: InvokeRequest) -> Beside | None:
+    def start(self, script: Initscript, request: InvokeRequest) -> CompanionRun | None:
         """Start a run without waiting; None: impossible, which is counted with the reason."""
         worker, engine = (budget.reserve_nowait(script.reserve_bytes) for budget in self._budgets)
         run = None
@@ -202,7 +202,7 @@ class Initscripts:
         else:
             run = self.client.start(script.id, request.id, request.payload, request.arrived_ns)
             if run is not None:
-                return Beside(run, (worker, engine))
+                return CompanionRun(run, (worker, engine))
         for reservation in (worker, engine):
             if reservation is not None:
                 reservation.close()

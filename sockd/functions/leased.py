@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from sockd.caches.zygote_node import ZygoteNode
-from sockd.functions.initscripts import Beside
+from sockd.functions.initscripts import CompanionRun
 from sockd.functions.provisioned import Pool
 from sockd.plain.telemetry import Invocation, Origin, Times
 from sockd.sandbox.exchange import Reply
@@ -26,7 +26,7 @@ class Leased(msgspec.Struct):
     reserved_ns: int = 0
     """When a new sandbox had its memory, and when it had been forked."""
     forked_ns: int = 0
-    beside: Beside | None = None
+    beside: CompanionRun | None = None
     """The run of its initscript."""
     pool: Pool | None = None
     """The pool of a provisioned sandbox."""

@@ -15,7 +15,7 @@ from functools import partial
 
 from sockd.functions.debugging import Debugged
 from sockd.functions.function import Function
-from sockd.functions.initscripts import Beside, Initscript
+from sockd.functions.initscripts import CompanionRun, Initscript
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.version import Version
 from sockd.plain.errors import ClientGone, SockdError
@@ -24,7 +24,7 @@ from sockd.plain.telemetry import ASKED_FOR
 from sockd.plain.trace_context import amzn_of
 from sockd.sandbox.exchange import Call, Reply
 from sockd.sandbox.lifecycle import State
-from sockd.sandbox.stream import Joined, Stream, Taker
+from sockd.sandbox.stream import BoundedSink, Joined, Stream
 
 Done = Callable[[Outcome | BaseException], None]
 """Receives the outcome of a request, or the error if it did not run."""
@@ -36,7 +36,7 @@ class Serving:
     # Defaults stand in the class, because each that is set costs every request.
     _recorder: Initscript | None = None
     _debugged: Debugged | None = None
-    _beside: Beside | None = None
+    _beside: CompanionRun | None = None
     """Of a cold start that has not taken it yet."""
     _version: Version
     _call: Call | None
@@ -186,13 +186,13 @@ class Serving:
             self._abandon()
             self._loop.call_soon(self._done, error)
 
-    def _open_sink(self) -> Taker:
+    def _open_sink(self) -> BoundedSink:
         """The receiver of a streamed answer that begins."""
         sink = self._request.sink
         if sink is None:
-            return Taker(Joined(), self._function.caches.max_answer_bytes)
+            return BoundedSink(Joined(), self._function.caches.max_answer_bytes)
         sink.begun = self._leased.invocation()
-        return Taker(sink, self._function.caches.max_streamed_bytes)
+        return BoundedSink(sink, self._function.caches.max_streamed_bytes)
 
     def _abandon(self) -> None:
         self._stop = _nothing

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from sockd.images import base as bases
-from sockd.images.ahead import Ahead
+from sockd.images.premade import Premade
 from sockd.images.program import Limits, Program
 from sockd.images.root import EarlyRoot, LateRoot, Root
 from sockd.kernel import mounts, pidfds, syscalls
@@ -67,11 +67,11 @@ class Late:
     def __init__(self, base: bases.Base, usual: Limits | None) -> None:
         self._base = base
         self._usual = usual
-        self._ahead = Ahead(self._make_usual, LateRoot.close)
+        self._premade = Premade(self._make_usual, LateRoot.close)
 
     def create(self, limits: Limits, program: Program | None) -> Root:
         if self._usual is not None and limits.same_tmp(self._usual):
-            return self._ahead.take()
+            return self._premade.take()
         return LateRoot.create(self._base, limits)
 
     def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
@@ -85,7 +85,7 @@ class Late:
         return root
 
     def close(self) -> None:
-        self._ahead.close()
+        self._premade.close()
 
     def _make_usual(self) -> LateRoot:
         assert self._usual is not None

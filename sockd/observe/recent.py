@@ -38,7 +38,7 @@ class Slot:
         return sum(self.took.values())
 
 
-class Lately(msgspec.Struct, frozen=True):
+class RecentRates(msgspec.Struct, frozen=True):
     """One function over the window; rates are per second, durations from a request's arrival to its answer."""
 
     count: int = 0
@@ -51,7 +51,7 @@ class Lately(msgspec.Struct, frozen=True):
     """By slot, oldest first, as many as the window has; the newest is not over."""
 
 
-NOTHING = Lately(rates=(0.0,) * SLOTS)
+NOTHING = RecentRates(rates=(0.0,) * SLOTS)
 
 
 class Recent:
@@ -100,7 +100,7 @@ class Recent:
         self._windows.pop(name, None)
         self._current.pop(name, None)
 
-    def of(self, name: str, now_ns: int) -> Lately:
+    def of(self, name: str, now_ns: int) -> RecentRates:
         """One function's last minute, all zero if it was not invoked."""
         newest_ns = now_ns - now_ns % SLOT_NS
         slots = [slot for slot in self._windows.get(name, ()) if newest_ns - slot.started_ns < WINDOW_NS]
@@ -114,7 +114,7 @@ class Recent:
         for slot in slots:
             lasted_ns = SLOT_NS if slot.started_ns < newest_ns else max(now_ns - newest_ns, 1_000_000_000)
             rates[SLOTS - 1 - (newest_ns - slot.started_ns) // SLOT_NS] = slot.count * 1e9 / lasted_ns
-        return Lately(
+        return RecentRates(
             count,
             count / over_s,
             quantile(took, 0.5),

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 
 from sockd.s3.admin import Admin
-from sockd.s3.connection import House
+from sockd.s3.connection import ServerContext
 from sockd.s3.faults import Faults
 from sockd.s3.request_log import RequestLog
 from sockd.s3.router import Router
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"sockd.s3: {error}", file=sys.stderr)
             return 1
         stack.callback(store.close)
-        house = House(
+        context = ServerContext(
             store=store,
             router=Router(),
             verifier=Verifier(credentials, service="s3"),
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
             stopping=threading.Event(),
         )
         try:
-            server = Server(house, (arguments.host, arguments.port))
+            server = Server(context, (arguments.host, arguments.port))
         except OSError as error:
             print(f"sockd.s3: {arguments.host}:{arguments.port}: {error}", file=sys.stderr)
             return 1

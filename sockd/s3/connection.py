@@ -35,7 +35,7 @@ DRAIN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class ServerContext:
     """What all connections share."""
 
     store: Store
@@ -50,8 +50,8 @@ class House:
 class Connection:
     """Serves one socket, which stays its caller's."""
 
-    def __init__(self, house: House, connection: socket.socket, number: int) -> None:
-        self._house = house
+    def __init__(self, context: ServerContext, connection: socket.socket, number: int) -> None:
+        self._context = context
         self._socket = connection
         self._number = number
         self._requests = 0
@@ -60,7 +60,7 @@ class Connection:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", IDLE_S, 0))
         self._wire = Wire(connection)
-        self._sender = Sender(connection, house.log, house.stopping)
+        self._sender = Sender(connection, context.log, context.stopping)
 
     def serve(self) -> None:
         """Until the connection ends."""
@@ -84,22 +84,22 @@ class Connection:
         record = Record(
             head.method, head.path, head.query, head.headers.get("range"), self._number, self._wire.arrived_ns
         )
-        self._house.log.begin(record)
+        self._context.log.begin(record)
         try:
             return self._exchange(head, body, record)
         finally:
             record.end_ns = time.monotonic_ns()
-            self._house.log.end(record)
+            self._context.log.end(record)
 
     def _exchange(self, head: Head, body: Source, record: Record) -> bool:
         request_id = f"{self._number:08X}{self._requests:08X}"
         rule: Rule | None = None
         upload: Upload | None = None
         try:
-            verified = self._house.verifier.verify(head.signed())
+            verified = self._context.verifier.verify(head.signed())
             target = parse_target(head.path)
             upload = Upload(head, body, verified, lambda: self._say_continue(head))
-            rule = self._house.faults.take(head.method, target.subject)
+            rule = self._context.faults.take(head.method, target.subject)
             if rule and rule.status:
                 answer = _injected(rule.status, head, request_id)
             else:
@@ -128,8 +128,8 @@ class Connection:
             answer.close()
 
     def _operate(self, head: Head, target: Target, upload: Upload) -> Answer:
-        call = Call(head, target, parse_parameters(head.query), self._house.store, upload)
-        return self._house.router.operation(call)(call)
+        call = Call(head, target, parse_parameters(head.query), self._context.store, upload)
+        return self._context.router.operation(call)(call)
 
     def _settle(self, head: Head, body: Source, upload: Upload | None) -> bool:
         """Take what is left of the body off the wire; whether the next request can be read. Raises BadRequest, OSError."""
@@ -154,7 +154,7 @@ class Connection:
             data += block
             if len(data) > MAX_BODY_BYTES:
                 raise BadRequest("the body is too long")
-        answer = self._house.admin.answer(head, data)
+        answer = self._context.admin.answer(head, data)
         self._socket.sendall(answer.head(answer.length, []) + (answer.body if isinstance(answer.body, bytes) else b""))
         return head.keep_alive
 

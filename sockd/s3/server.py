@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 
-from sockd.s3.connection import Connection, House
+from sockd.s3.connection import Connection, ServerContext
 
 BACKLOG = 1024
 MAX_CONNECTIONS = 512
@@ -27,8 +27,8 @@ class Server:
     Args:
         address: host and port; port 0 takes a free one."""
 
-    def __init__(self, house: House, address: tuple[str, int]) -> None:
-        self._house = house
+    def __init__(self, context: ServerContext, address: tuple[str, int]) -> None:
+        self._context = context
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=BACKLOG)
         self._places = threading.Semaphore(MAX_CONNECTIONS)
@@ -45,7 +45,7 @@ class Server:
         try:
             for number in itertools.count(1):
                 self._places.acquire()
-                if self._house.stopping.is_set():
+                if self._context.stopping.is_set():
                     return
                 client, _ = self._listener.accept()
                 thread = threading.Thread(target=self._serve_client, args=(client, number), daemon=True)
@@ -53,7 +53,7 @@ class Server:
                     self._open[client] = thread
                 thread.start()
         except OSError:
-            if not self._house.stopping.is_set():
+            if not self._context.stopping.is_set():
                 raise
         finally:
             self._listener.close()
@@ -61,7 +61,7 @@ class Server:
 
     def stop(self) -> None:
         """Make `serve` return. Takes no lock that it may have: a signal's handler calls this in its thread."""
-        self._house.stopping.set()
+        self._context.stopping.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._places.release()
@@ -78,7 +78,7 @@ class Server:
 
     def _serve_client(self, client: socket.socket, number: int) -> None:
         try:
-            Connection(self._house, client, number).serve()
+            Connection(self._context, client, number).serve()
         finally:
             with self._lock:
                 self._open.pop(client, None)

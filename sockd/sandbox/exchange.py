@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from sockd.plain.errors import SockdError
-from sockd.sandbox.stream import Flow, Head, Joined, Stream, Taker
+from sockd.sandbox.stream import BoundedSink, Flow, Head, Joined, Stream
 from zygote import protocol
 
 NO_REQUEST = 0
@@ -59,7 +59,7 @@ class Exchange(msgspec.Struct, eq=False):
     done: Callable[[Reply], None]
     """Told what came back, once."""
     request_id: bytes = b""
-    open_sink: Callable[[], Taker] | None = None
+    open_sink: Callable[[], BoundedSink] | None = None
     """Called when the answer begins to come piece by piece."""
     compose: Callable[[bool], Call] | None = None
     """What is still to be sent, when it is known whether the handler is an app."""
@@ -72,8 +72,8 @@ class Exchange(msgspec.Struct, eq=False):
         if self.stream is not None:
             raise protocol.ProtocolError("HEAD again")
         head = Head(*protocol.decode_head(body))
-        taker = self.open_sink() if self.open_sink is not None else Taker(Joined(), max_joined_bytes)
-        self.stream = Stream(taker, head, flow)
+        bounded = self.open_sink() if self.open_sink is not None else BoundedSink(Joined(), max_joined_bytes)
+        self.stream = Stream(bounded, head, flow)
 
     def on_chunk(self, body: bytes) -> None:
         """A piece of it. Raises: ProtocolError; ResponseTooLarge."""

@@ -36,7 +36,7 @@ from sockd.sandbox.lifecycle import State, Step, advance
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.process import SandboxProcess
-from sockd.sandbox.stream import Flow, Taker
+from sockd.sandbox.stream import BoundedSink, Flow
 from sockd.sandbox.zygote import Zygote
 from zygote import protocol
 
@@ -145,7 +145,7 @@ class Sandbox:
         self,
         call: Call | None,
         done: Callable[[Reply], None],
-        open_sink: Callable[[], Taker] | None = None,
+        open_sink: Callable[[], BoundedSink] | None = None,
         *,
         compose: Callable[[bool], Call] | None = None,
         request_id: bytes = b"",

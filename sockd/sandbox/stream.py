@@ -29,7 +29,7 @@ class Head(NamedTuple):
     headers: list[tuple[bytes, bytes]]
 
 
-class Taker(NamedTuple):
+class BoundedSink(NamedTuple):
     """Who takes an answer, and how much of it."""
 
     sink: Sink
@@ -65,9 +65,9 @@ class Joined(Sink):
 class Stream:
     """One answer: `push` what comes, `end`; `passed_on` waits until it has been taken."""
 
-    def __init__(self, taker: Taker, head: Head, flow: Flow) -> None:
-        self.sink = taker.sink
-        self._left = taker.max_bytes
+    def __init__(self, bounded: BoundedSink, head: Head, flow: Flow) -> None:
+        self.sink = bounded.sink
+        self._left = bounded.max_bytes
         self._flow: Flow | None = flow
         self._pieces: deque[bytes | bytearray] = deque()
         self._held = 0

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from initscripts.report import AppRead
-from sockd.functions.debugging import Telling
+from sockd.functions.debugging import ReportProgress
 from sockd.functions.environments import Environments
 from sockd.functions.leased import Outcome
 from sockd.functions.serving import serve_request
@@ -31,7 +31,7 @@ from sockd.http.access.keys import Keys
 from sockd.http.access.managers import Managers, ManagersOnly
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
-from sockd.http.aws.worker import Details, Told
+from sockd.http.aws.worker import Details, InvocationResult
 from sockd.http.front import Front
 from sockd.http.management import debug as management_debug
 from sockd.http.management import env as management_env
@@ -54,7 +54,7 @@ from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp, bind_unix, parse_listen, url_of
 from sockd.kernel.port_guard import PortGuard
-from sockd.observe.recent import Lately
+from sockd.observe.recent import RecentRates
 from sockd.observe.trace_spans import describe, summary
 from sockd.observe.traces import TraceKind
 from sockd.plain.config import Config, HttpConfig
@@ -137,14 +137,14 @@ class Daemon:
             "reads": reads,
         }
 
-    async def debug(self, request: InvokeRequest, port: int, tell: Telling) -> Invocation:
+    async def debug(self, request: InvokeRequest, port: int, tell: ReportProgress) -> Invocation:
         """Run a function once, when a debugger has come to the port."""
         if self.draining:
             raise Draining("the worker is shutting down")
         running = self._worker.functions.debug(request, port, tell)
         return await self._noted.account(request, running, measured=False)
 
-    async def invoke_told(self, request: InvokeRequest) -> Told:
+    async def invoke_with_log(self, request: InvokeRequest) -> InvocationResult:
         """As `invoke`, with what was printed; an error of the function's is in the result."""
         if self.draining:
             raise Draining("the worker is shutting down")
@@ -168,7 +168,7 @@ class Daemon:
         outcome, peak_bytes = told[0]
         sandbox = outcome.leased.sandbox
         memory_mb, level = sandbox.process.limits.memory_bytes >> 20, outcome.json_log_level
-        return Told(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes, level)
+        return InvocationResult(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes, level)
 
     async def deploy(
         self,
@@ -316,7 +316,7 @@ class Daemon:
     async def metrics(self) -> bytes:
         return await self._noted.metrics.page()
 
-    def lately(self, name: str) -> Lately:
+    def recent_rates(self, name: str) -> RecentRates:
         return self._noted.recent.of(name, time.monotonic_ns())
 
     def imports(self, name: str) -> dict[str, Any]:

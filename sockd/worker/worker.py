@@ -42,9 +42,9 @@ from sockd.functions.initscript_store import InitscriptStore
 from sockd.functions.initscripts import Initscripts
 from sockd.functions.provisioning import Provisioning
 from sockd.functions.versions import Versions
-from sockd.images.ahead import Ahead
 from sockd.images.assembly import Assembly, open_assembly
 from sockd.images.base import Base, Bind, interpreter, plan, software
+from sockd.images.premade import Premade
 from sockd.images.program import Limits
 from sockd.kernel import mounts, oom_score, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
@@ -144,7 +144,7 @@ class Worker:
         if assembly.reason:
             _log.warning("roots are made early, so there are no spares (see `sockd doctor`): %s", assembly.reason)
         http, spawn_deadline_s = config.http, config.sandbox.spawn_deadline_s
-        ends = Ahead(SandboxPipes.open, SandboxPipes.close)
+        ends = Premade(SandboxPipes.open, SandboxPipes.close)
         stack.callback(ends.close)
         answer_bytes, grace_s = http.max_payload_bytes, http.stop_grace_s
         pools = assembly, cgroups, budget, farm.release

@@ -9,7 +9,7 @@ import pytest
 
 from sockd.plain.errors import ResponseTooLarge
 from sockd.plain.invoke_request import Sink
-from sockd.sandbox.stream import HELD_BYTES, JOINED_BYTES, Flow, Head, Stream, Taker
+from sockd.sandbox.stream import HELD_BYTES, JOINED_BYTES, BoundedSink, Flow, Head, Stream
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ class Client(Sink):
 
 def stream_to(client: Client, said: list[str], most: int = 1 << 30) -> Stream:
     flow = Flow(lambda: said.append("pause"), lambda: said.append("resume"), lambda: said.append("stop"))
-    return Stream(Taker(client, most), Head(200, []), flow)
+    return Stream(BoundedSink(client, most), Head(200, []), flow)
 
 
 async def turn() -> None:

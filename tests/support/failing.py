@@ -22,7 +22,7 @@ from typing import Any
 
 from sockd.caches.import_learner import ImportLearner
 from sockd.functions.function import Function
-from sockd.images import ahead
+from sockd.images import premade
 from sockd.kernel import pidfds, syscalls
 from sockd.kernel.cgroups import Cgroup
 from tests.support.broken import BREAKS, copied_zygote
@@ -128,7 +128,7 @@ def patch_zygotes(port: int) -> None:
 
 def start_from_nothing() -> None:
     """Have each start make all that it needs, and no cgroup have its limits already."""
-    ahead.MOST = 0
+    premade.MOST = 0
     limit = Cgroup.limit
 
     def limit_anew(self: Cgroup, *limits: Any) -> None:

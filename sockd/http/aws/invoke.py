@@ -91,7 +91,7 @@ async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[
         version = worker.details(request.name, request.qualifier).version
         return Answer(204, f"x-amzn-requestid: {text_id}\r\n{executed(version)}", b"")
     if log_type == "Tail":
-        told = await worker.invoke_told(request)
+        told = await worker.invoke_with_log(request)
         answer = _function_error(told.error, text_id) if told.error else _succeeded(told.invocation, text_id)
         return answer.adding(field("x-amz-log-result", log_tail(told, text_id)))
     try:

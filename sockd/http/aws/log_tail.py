@@ -8,21 +8,21 @@ import math
 import time
 from typing import Any
 
-from sockd.http.aws.worker import Told
+from sockd.http.aws.worker import InvocationResult
 from sockd.observe.failure_log import moment
 from sockd.plain.errors import TimedOut
 
 LOG_TAIL_BYTES = 4096
 
 
-def log_tail(told: Told, request_id: str) -> str:
+def log_tail(told: InvocationResult, request_id: str) -> str:
     """The last bytes of it, in base64."""
     log = told.log if not told.log or told.log.endswith(b"\n") else told.log + b"\n"
     first, last = _as_json(told, request_id) if told.json_log_level else _as_text(told, request_id)
     return base64.b64encode((first.encode() + log + last.encode())[-LOG_TAIL_BYTES:]).decode()
 
 
-def _as_text(told: Told, request_id: str) -> tuple[str, str]:
+def _as_text(told: InvocationResult, request_id: str) -> tuple[str, str]:
     """What comes before the log, and behind it: SeBS's parser, among others, reads REPORT."""
     times = told.invocation.times
     duration_ms = times.exec / 1e6
@@ -36,7 +36,7 @@ def _as_text(told: Told, request_id: str) -> tuple[str, str]:
     return start, f"END RequestId: {request_id}\n{report}\n"
 
 
-def _as_json(told: Told, request_id: str) -> tuple[str, str]:
+def _as_json(told: InvocationResult, request_id: str) -> tuple[str, str]:
     """The same as platform events; with the level warn only the report of a failure."""
     if told.json_log_level == "warn" and told.error is None:
         return "", ""
@@ -61,6 +61,6 @@ def _event(kind: str, record: dict[str, Any]) -> str:
     return json.dumps({"time": moment(time.time()), "type": kind, "record": record}) + "\n"
 
 
-def _used_mb(told: Told) -> int:
+def _used_mb(told: InvocationResult) -> int:
     # A sandbox that died has taken its numbers along; one that was killed for its memory had used all of it.
     return math.ceil(told.peak_bytes / 2**20) if told.peak_bytes else told.memory_mb

@@ -79,7 +79,7 @@ class StreamingOperations:
         invocation: Invocation | None = None
         try:
             if tail:
-                outcome = await self._worker.invoke_told(request)
+                outcome = await self._worker.invoke_with_log(request)
                 told["LogResult"] = log_tail(outcome, text_id)
                 invocation = outcome.invocation
                 if outcome.error is not None:

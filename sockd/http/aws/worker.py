@@ -39,7 +39,7 @@ class Details(NamedTuple):
         return str(self.publication.number) if self.publication else LATEST
 
 
-class Told(NamedTuple):
+class InvocationResult(NamedTuple):
     """One invocation and what it printed."""
 
     invocation: Invocation
@@ -78,7 +78,7 @@ class LambdaWorker(WorkerApi, VersionsApi, Protocol):
     def events(self) -> LambdaEvents:
         """What is to run later."""
 
-    async def invoke_told(self, request: InvokeRequest) -> Told:
+    async def invoke_with_log(self, request: InvokeRequest) -> InvocationResult:
         """As `invoke`, with the log. An error of the function is in the result; others raise SockdError."""
 
     def details(self, name: str, qualifier: str = "") -> Details:

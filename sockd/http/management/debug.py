@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from sockd.functions.debugging import Telling
+from sockd.functions.debugging import ReportProgress
 from sockd.http.management.streams import Work
 from sockd.http.management.typed_routes import called, typed_routes
 from sockd.http.management.uploads import read_body
@@ -32,11 +32,11 @@ from sockd.plain.telemetry import Invocation
 class DebugWorker(Protocol):
     """What runs it."""
 
-    async def debug(self, request: InvokeRequest, port: int, tell: Telling) -> Invocation:
+    async def debug(self, request: InvokeRequest, port: int, tell: ReportProgress) -> Invocation:
         """Run a function once, when a debugger has come to the port. Raises: SockdError; CannotDebug."""
 
 
-class Teller:
+class ProgressLines:
     """Tells the client how far it is."""
 
     def __init__(self, work: Work) -> None:
@@ -62,7 +62,7 @@ def routes(worker: DebugWorker, max_payload_bytes: int) -> list[Route]:
         async def run(progress: Progress) -> object:
             text_id = request_id_text(wanted.id)
             try:
-                answer = success(await worker.debug(wanted, port, Teller(work)), text_id)
+                answer = success(await worker.debug(wanted, port, ProgressLines(work)), text_id)
             except Exception as error:
                 answer = failure(error, text_id)
             fields = dict(line.split(": ", 1) for line in answer.fields.splitlines())

@@ -50,7 +50,7 @@ class KeyNeeded(SockdError):
     error_type = "AccessDeniedException"
 
 
-class NotForYou(SockdError):
+class PageForbidden(SockdError):
     """The caller is not permitted to see the page."""
 
     status = 403
@@ -96,24 +96,24 @@ class PageAccess:
         )
 
     def check(self, request: Request) -> None:
-        """Whether a page may be had. Raises: KeyNeeded, NotForYou."""
+        """Whether a page may be had. Raises: KeyNeeded, PageForbidden."""
         self._check_who(request)
         wanted_for = request.headers.get("sec-fetch-dest")
         if wanted_for is None and self._keys is not None:
-            raise NotForYou(
+            raise PageForbidden(
                 "beyond this machine a browser shows this page over TLS only: put a proxy with it in front. Others send "
                 "the header Sec-Fetch-Dest: document"
             )
         if wanted_for not in (None, "document"):
-            raise NotForYou(
+            raise PageForbidden(
                 "open this page by itself: what functions answer with has this address, too, and may not read it"
             )
 
     def check_stream(self, request: Request) -> None:
-        """Whether a stream of events may be had. Raises: KeyNeeded, NotForYou."""
+        """Whether a stream of events may be had. Raises: KeyNeeded, PageForbidden."""
         self._check_who(request)
         if not hmac.compare_digest(request.query_params.get("token", "").encode(), self.token.encode()):
-            raise NotForYou("this page is from before the worker was started again: reload it")
+            raise PageForbidden("this page is from before the worker was started again: reload it")
 
     def test_event_token(self, function: str) -> str:
         """What a function's page gives the form of its test events, until the worker ends."""
@@ -124,32 +124,32 @@ class PageAccess:
         return is_open or self._keys is not None
 
     def check_test_event(self, request: Request, function: str, token: str, *, is_open: bool) -> None:
-        """Whether this request may invoke a function; `is_open` as above. Raises: KeyNeeded, NotForYou."""
+        """Whether this request may invoke a function; `is_open` as above. Raises: KeyNeeded, PageForbidden."""
         self.check(request)
         if not self.takes_test_events(is_open=is_open):
-            raise NotForYou(
+            raise PageForbidden(
                 "/run is closed for this function (http.run or its own run), and this page asks for no key, so it invokes "
                 "nothing: use `sockd invoke`, or set page.ask_for_key = true"
             )
         if not is_of_our_page(request):
-            raise NotForYou("test events are sent from the page of their function only")
+            raise PageForbidden("test events are sent from the page of their function only")
         if not hmac.compare_digest(token.encode(), self.test_event_token(function).encode()):
-            raise NotForYou("this page is from before the worker was started again: reload it")
+            raise PageForbidden("this page is from before the worker was started again: reload it")
 
     def _check_who(self, request: Request) -> None:
         if self._keys is not None:
             self._check_key(request.headers.get("authorization", ""))
             return
         if any(name in request.headers for name in PROXIED):
-            raise NotForYou("this page is open to this machine alone; behind a proxy, set page.ask_for_key = true")
+            raise PageForbidden("this page is open to this machine alone; behind a proxy, set page.ask_for_key = true")
         theirs, ours = request.scope["client"], request.scope["server"]
         uid = owner(theirs, ours) if theirs and ours else None
         if uid is None:
-            raise NotForYou(
+            raise PageForbidden(
                 "this page is open to this machine alone, and the kernel does not say whose connection this is"
             )
         if uid in self._uids or uid in self._engine:
-            raise NotForYou("functions may not look at each other")
+            raise PageForbidden("functions may not look at each other")
 
     def _check_key(self, header: str) -> None:
         assert self._keys is not None

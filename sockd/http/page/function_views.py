@@ -25,9 +25,9 @@ MAX_ROWS = 20
 MAX_PACKAGES = 100
 
 
-def lately(worker: PageWorker, name: str) -> Values:
+def recent_rates(worker: PageWorker, name: str) -> Values:
     """One function's last minute."""
-    seen = worker.lately(name)
+    seen = worker.recent_rates(name)
     share = seen.failed / seen.count if seen.count else 0.0
     seconds = SLOT_NS * SLOTS // 10**9
     return {

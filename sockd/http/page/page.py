@@ -154,7 +154,7 @@ class Page:
         event = await sent_event.read_form(request)
         self._access.check_test_event(request, name, event.token, is_open=self._callers.is_open(name))
         asked = sent_event.invocation_of(name, event)
-        told = await self._worker.invoke_told(asked)
+        told = await self._worker.invoke_with_log(asked)
         values = {**self._form_values(name), **sent_event.outcome(asked, told)}
         return await self._responses.html(request, "tested.html", values)
 
@@ -237,7 +237,7 @@ def index_parts(worker: PageWorker, sources: PageSources) -> list[Part]:
 def function_parts(worker: PageWorker, name: str) -> list[Part]:
     """The live parts of one function's page."""
     return [
-        Part("lately", partial(function_views.lately, worker, name)),
+        Part("lately", partial(function_views.recent_rates, worker, name)),
         Part("invocations", partial(views.invocations, worker, name)),
         Part("failures", partial(views.failures, worker, name)),
         Part("cold_starts", partial(views.cold_starts, worker, name)),

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 
 from sockd.functions.version import ANY_METHOD
-from sockd.http.aws.worker import Told
+from sockd.http.aws.worker import InvocationResult
 from sockd.http.management.uploads import read_body
 from sockd.http.page import words
 from sockd.http.page.views import PHASES, Values
@@ -58,7 +58,7 @@ def invocation_of(name: str, event: SentEvent) -> InvokeRequest:
     return request
 
 
-def outcome(request: InvokeRequest, told: Told) -> Values:
+def outcome(request: InvokeRequest, told: InvocationResult) -> Values:
     """The values of `tested.html`."""
     error, times = told.error, told.invocation.times
     stack = "".join(error.stack_trace) if isinstance(error, FunctionFailed) else ""

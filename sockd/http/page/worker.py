@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from sockd.http.aws.worker import Told
+from sockd.http.aws.worker import InvocationResult
 from sockd.http.run.worker_api import WorkerApi
-from sockd.observe.recent import Lately
+from sockd.observe.recent import RecentRates
 from sockd.plain.config import RunRule
 from sockd.plain.invoke_request import InvokeRequest
 
@@ -22,8 +22,8 @@ class PageWorker(WorkerApi, Protocol):
     def run_rules(self) -> Mapping[str, RunRule]:
         """Who may call a function at /run, of those that are not open to everybody."""
 
-    def lately(self, name: str) -> Lately:
+    def recent_rates(self, name: str) -> RecentRates:
         """What happened to a function in the last minute."""
 
-    async def invoke_told(self, request: InvokeRequest) -> Told:
+    async def invoke_with_log(self, request: InvokeRequest) -> InvocationResult:
         """Run a function once, and tell what it printed. An error of the function is in the result; others raise SockdError."""

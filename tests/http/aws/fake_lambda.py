@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sockd.code.function_config import FunctionConfig
-from sockd.http.aws.worker import Details, LambdaWorker, Told
+from sockd.http.aws.worker import Details, InvocationResult, LambdaWorker
 from sockd.http.run.worker_api import Progress
 from sockd.plain import errors
 from sockd.plain.config import FunctionDefaults
@@ -60,13 +60,13 @@ class FakeLambda(FakeWorker):
         self.names.add(name)
         self._database.execute("INSERT OR IGNORE INTO functions VALUES (?)", (name,))
 
-    async def invoke_told(self, request: InvokeRequest) -> Told:
+    async def invoke_with_log(self, request: InvokeRequest) -> InvocationResult:
         name, payload = request.name, request.payload
         error = ERRORS[name]() if name in ERRORS else None
         if isinstance(error, errors.TooManyRequests):
             raise error
         self.function(name)
-        return Told(invocation(payload), error, b"x" * 5000 + b"\nlast line", 128, 30 << 20)
+        return InvocationResult(invocation(payload), error, b"x" * 5000 + b"\nlast line", 128, 30 << 20)
 
     async def deploy(
         self,

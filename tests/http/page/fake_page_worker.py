@@ -9,11 +9,11 @@ import msgspec
 
 from sockd.events.dead_letters import NoSuchEvent
 from sockd.events.schedule_table import Schedule
-from sockd.http.aws.worker import Told
+from sockd.http.aws.worker import InvocationResult
 from sockd.http.page.sources import EventCounts, PageSources, UrlRow
 from sockd.http.page.worker import PageWorker
 from sockd.http.run.worker_api import Tree, TreeNode
-from sockd.observe.recent import NOTHING, SLOTS, Lately
+from sockd.observe.recent import NOTHING, SLOTS, RecentRates
 from sockd.observe.traces import TraceKind
 from sockd.plain import errors
 from sockd.plain.config import RunRule
@@ -61,10 +61,10 @@ class FakePageWorker(FakeWorker):
         worker = {**LIVE["worker"], "functions": len(self.names), "rate": self.rate}
         return {**LIVE, "worker": worker, "functions": [{**row, "name": name} for name in sorted(self.names)][:limit]}
 
-    def lately(self, name: str) -> Lately:
+    def recent_rates(self, name: str) -> RecentRates:
         if name not in self.names:
             return NOTHING
-        return Lately(120, self.rate, MS, 4 * MS, 0.1, 3, (self.rate,) * SLOTS)
+        return RecentRates(120, self.rate, MS, 4 * MS, 0.1, 3, (self.rate,) * SLOTS)
 
     def function(self, name: str) -> FunctionInfo:
         super().function(name)
@@ -124,14 +124,14 @@ class FakePageWorker(FakeWorker):
             "passed_over": [{"packages": [self.text], "reason": self.text}],
         }
 
-    async def invoke_told(self, request: InvokeRequest) -> Told:
+    async def invoke_with_log(self, request: InvokeRequest) -> InvocationResult:
         self.function(request.name)
         if request.name == "busy":
             raise ERRORS["busy"]()
         self.invoked.append((request.name, request.payload))
         failure = errors.FunctionFailed(self.text, self.text, [self.text]) if request.name == "fails" else None
         text = self.text.encode("utf-8", "surrogatepass")
-        return Told(invocation(text), failure, text, 128, 20 << 20)
+        return InvocationResult(invocation(text), failure, text, 128, 20 << 20)
 
 
 class FakePageSources:

@@ -358,7 +358,7 @@ async def pages(text: str) -> dict[str, str]:
         "event.html": {**event_views.event_page(await sources.event(REQUEST_ID)), "log": text},
         "failures.html": failure_views.failures_page(worker, None),
         "functions.html": {"wanted": text, "names": ["echo"], "hidden": 0},
-        "tested.html": {**form, **sent_event.outcome(asked, await worker.invoke_told(asked))},
+        "tested.html": {**form, **sent_event.outcome(asked, await worker.invoke_with_log(asked))},
         "function.html": {
             **form,
             **empty,

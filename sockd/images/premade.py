@@ -1,4 +1,4 @@
-"""Ahead: things of one kind that are made before they are needed, a few, each while nobody waits for it.
+"""Premade: things of one kind that are made before they are needed, a few, each while nobody waits for it.
 
 Owns those that nobody has taken yet.
 """
@@ -19,7 +19,7 @@ Zygote and its child have one only once this thread waits: connections made ahea
 there (3.42 ms instead of 3.68)."""
 
 
-class Ahead(Generic[T]):
+class Premade(Generic[T]):
     """`take` never waits; `close` gives back what is left."""
 
     def __init__(self, make: Callable[[], T], close: Callable[[T], None]) -> None:

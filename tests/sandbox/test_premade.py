@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from sockd.images import ahead
-from sockd.images.ahead import Ahead
+from sockd.images import premade
+from sockd.images.premade import Premade
 from sockd.sandbox.sandbox_pipes import SandboxPipes
 
 
@@ -31,7 +31,7 @@ class Numbers:
             self.failed.set()
             raise OSError(errno.EMFILE, "no more")
         self.made += 1
-        if self.made > ahead.MOST:
+        if self.made > premade.MOST:
             self.full.set()
         return self.made
 
@@ -39,11 +39,11 @@ class Numbers:
 def test_the_first_is_made_on_the_spot_and_the_next_ahead() -> None:
     async def scenario() -> None:
         numbers = Numbers()
-        made = Ahead(numbers.make, numbers.closed.append)
+        made = Premade(numbers.make, numbers.closed.append)
         assert (made.take(), numbers.made) == (1, 1)
         await numbers.full.wait()
-        assert [made.take() for _ in range(ahead.MOST)] == [2, 3, 4, 5]
-        assert numbers.made == 1 + ahead.MOST
+        assert [made.take() for _ in range(premade.MOST)] == [2, 3, 4, 5]
+        assert numbers.made == 1 + premade.MOST
         assert made.take() == 6
         made.close()
         assert numbers.closed == []
@@ -54,7 +54,7 @@ def test_the_first_is_made_on_the_spot_and_the_next_ahead() -> None:
 def test_what_nobody_takes_is_given_back() -> None:
     async def scenario() -> None:
         numbers = Numbers()
-        made = Ahead(numbers.make, numbers.closed.append)
+        made = Premade(numbers.make, numbers.closed.append)
         made.take()
         await numbers.full.wait()
         made.close()
@@ -67,7 +67,7 @@ def test_what_nobody_takes_is_given_back() -> None:
 def test_what_cannot_be_made_ahead_is_an_error_of_who_takes_it() -> None:
     async def scenario() -> None:
         numbers = Numbers()
-        made = Ahead(numbers.make, numbers.closed.append)
+        made = Premade(numbers.make, numbers.closed.append)
         made.take()
         numbers.fails = True
         await numbers.failed.wait()
