@@ -40,8 +40,12 @@ class Attach(enum.IntEnum):
     SOCK_OPS = 3
     INET4_BIND = 8
     INET6_BIND = 9
+    INET4_CONNECT = 10
+    INET6_CONNECT = 11
     INET4_POST_BIND = 12
     INET6_POST_BIND = 13
+    UDP4_SENDMSG = 14
+    UDP6_SENDMSG = 15
     INET_SOCK_RELEASE = 34
 
 
@@ -50,6 +54,7 @@ class MapType(enum.IntEnum):
 
     HASH = 1
     ARRAY = 2
+    LPM_TRIE = 11
     SK_STORAGE = 24
 
 
@@ -79,6 +84,13 @@ def attach_to_cgroup(directory_fd: int, program_fd: int, attach: Attach) -> None
 def hash_map(key_bytes: int, value_bytes: int, most: int) -> int:
     """An empty map; its descriptor. Raises: OSError."""
     return _new_map(MapType.HASH, key_bytes, value_bytes, most, _NO_PREALLOC)
+
+
+def prefix_map(key_bytes: int, value_bytes: int, most: int) -> int:
+    """An empty map that finds the longest prefix of a key; its descriptor. A prefix' key is its bits as u32, and the bytes.
+
+    Raises: OSError."""
+    return _new_map(MapType.LPM_TRIE, 4 + key_bytes, value_bytes, most, _NO_PREALLOC)
 
 
 def shared_array(value_bytes: int, count: int) -> tuple[int, mmap.mmap]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 
+from sockd.kernel.address_guard import Network, deny_networks
 from sockd.kernel.cgroup_files import CgroupFiles
 from sockd.kernel.cgroup_leaf import Cgroup, remove_directory
 from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
@@ -57,6 +58,10 @@ class CgroupTree:
 
         Raises: OSError: this kernel or our capabilities do not suffice, or there is no v2 hierarchy."""
         self.ports = PortGuard.attach(self._unified())
+
+    def deny_networks(self, denied: Sequence[Network], nameservers: Iterable[str]) -> None:
+        """Refuse to send from the host's network to these; see `address_guard`. Raises: as `guard_ports`."""
+        deny_networks(self._unified(), denied, nameservers)
 
     def count_sockets(self, most: int = NO_LIMIT) -> None:
         """Count the sockets of all leaves that are made from now on. Args: most: of all together. Raises: as `guard_ports`."""

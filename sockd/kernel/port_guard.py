@@ -2,8 +2,7 @@
 
 Owns the map of the ports. The programs belong to the cgroup: they hold until it is removed, also after the daemon was
 killed, so there is no moment in which a sandbox outlives them. The kernel runs those of the cgroup that a socket was *made*
-in, so they hold for whoever binds it. A program per address family could judge connect(2) and sendmsg(2), too
-(`Attach` has no INET4_CONNECT yet): the map and `attach` would be the same.
+in, so they hold for whoever binds it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class PortGuard:
                 directory,
                 bpf.ProgramType.CGROUP_SOCK_ADDR,
                 {
-                    at: refuse_ports(guard._ports_fd, _netns_cookie())
+                    at: refuse_ports(guard._ports_fd, netns_cookie())
                     for at in (bpf.Attach.INET4_BIND, bpf.Attach.INET6_BIND)
                 },
             )
@@ -109,7 +108,7 @@ def attach_program(directory: str, kind: bpf.ProgramType, programs: Mapping[bpf.
         os.close(cgroup)
 
 
-def _netns_cookie() -> int:
+def netns_cookie() -> int:
     """The number of our network namespace, as the kernel's programs know it (Linux 5.14). Raises: OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         return int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)

@@ -1,4 +1,4 @@
-"""What sandboxes may do with the host's ports: none of the worker's, and so many sockets of a sandbox, a function, and all.
+"""What sandboxes may do with the host's network: none of the worker's ports, no metadata service, so many sockets.
 
 Owns nothing: the programs and maps are the cgroup tree's. A host that cannot guard is warned about, once, at start.
 """
@@ -8,10 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from ipaddress import ip_network
 
+from sockd.kernel.address_guard import MOST_NETWORKS, Network
 from sockd.kernel.cgroups import CgroupTree
+from sockd.kernel.resolv_conf import nameservers
 from sockd.kernel.socket_counts import NO_LIMIT, Account, SocketCounts, ephemeral_ports
-from sockd.plain.config import HttpConfig, SandboxConfig
+from sockd.plain.config import HttpConfig, NetworkConfig, SandboxConfig
+from sockd.plain.errors import BadConfig
 
 DEFAULT_PORT = int(HttpConfig().listen.rpartition(":")[2])
 """Where a client looks for a worker that was told no other place; no function may answer there, wherever ours listens."""
@@ -19,8 +23,15 @@ DEFAULT_PORT = int(HttpConfig().listen.rpartition(":")[2])
 _log = logging.getLogger(__name__)
 
 
-def guard_sockets(tree: CgroupTree, config: SandboxConfig) -> None:
-    """Keep what runs in our cgroups off our ports, and count its sockets, as far as this kernel can."""
+def guard_sockets(tree: CgroupTree, config: SandboxConfig, network: NetworkConfig) -> None:
+    """Keep what runs in our cgroups off our ports and denied networks, and count its sockets, as far as this kernel can.
+
+    Raises: BadConfig."""
+    denied = denied_networks(network)
+    try:
+        tree.deny_networks(denied, nameservers())
+    except OSError as error:
+        _log.warning("functions with the host's network reach metadata services (see `sockd doctor`): %s", error)
     try:
         tree.guard_ports()
         tree.ports.hold(DEFAULT_PORT)
@@ -30,6 +41,16 @@ def guard_sockets(tree: CgroupTree, config: SandboxConfig) -> None:
         tree.count_sockets(socket_limit(config))
     except OSError as error:
         _log.warning("functions can open as many sockets as there are ports (see `sockd doctor`): %s", error)
+
+
+def denied_networks(config: NetworkConfig) -> list[Network]:
+    """`network.host_deny`. Raises: BadConfig."""
+    if len(config.host_deny) > MOST_NETWORKS // 2:
+        raise BadConfig(f"network.host_deny has more than {MOST_NETWORKS // 2} networks")
+    try:
+        return [ip_network(each) for each in config.host_deny]
+    except ValueError as error:
+        raise BadConfig(f"network.host_deny: {error}") from None
 
 
 def socket_limit(config: SandboxConfig) -> int:

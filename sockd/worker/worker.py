@@ -214,7 +214,7 @@ async def _cgroups(
     tree = CgroupTree.create(hierarchies, f"sockd-{state.id}")
     stack.callback(tree.destroy_all, KILL_DEADLINE_S)
     stack.callback(tree.close)
-    guard_sockets(tree, config.sandbox)
+    guard_sockets(tree, config.sandbox, config.network)
     cgroups = CgroupPool(tree, config.sandbox.cgroup_pool, quick_moves=favordynmods.is_shown())
     await cgroups.start()
     stack.push_async_callback(cgroups.aclose)

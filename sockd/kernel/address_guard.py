@@ -1,0 +1,95 @@
+"""Networks that nothing in a cgroup may send to from the host's network namespace: eBPF programs at connect(2) and sendmsg(2).
+
+Owns nothing: as with `port_guard`, the programs belong to the cgroup, and those of the cgroup that a socket was made in are
+run. An address of IPv4 is looked up in its form within IPv6 (::ffff:0:0/96), so that one map is enough and neither form is a
+way around the other.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from sockd.kernel import bpf
+from sockd.kernel import bpf_assembler as asm
+from sockd.kernel.port_guard import attach_program, netns_cookie
+
+Network = IPv4Network | IPv6Network
+MOST_NETWORKS = 1024
+_USER_IP4, _USER_IP6, _USER_PORT = 4, 8, 24
+"""Offsets in struct bpf_sock_addr, the context."""
+_DENIED, _ONLY_DNS = 1, 2
+_DNS = socket.htons(53)
+_KEY, _ADDRESS = -24, -20
+"""On the stack: how many bits of the address there are, and the address."""
+_IPV4_WITHIN_IPV6 = struct.unpack("=I", b"\0\0\xff\xff")[0]
+
+
+def deny_networks(directory: str, denied: Sequence[Network], nameservers: Iterable[str] = ()) -> None:
+    """Guard a cgroup of v2 and all below it, until it is removed.
+
+    Args: denied: at most `MOST_NETWORKS`; nameservers: addresses that DNS stays allowed to, denied or not.
+    Raises: OSError: this kernel has no cgroup BPF, or we may not use it, or there are too many networks."""
+    networks_fd = bpf.prefix_map(16, 4, MOST_NETWORKS)
+    try:
+        for network in denied:
+            _put(networks_fd, network.network_address, network.prefixlen, _DENIED)
+        for each in nameservers:
+            address = ip_address(each)
+            if any(address in network for network in denied):
+                _put(networks_fd, address, address.max_prefixlen, _ONLY_DNS)
+        for at, is_ipv6 in _PLACES.items():
+            code = refuse_networks(networks_fd, netns_cookie(), is_ipv6=is_ipv6)
+            attach_program(directory, bpf.ProgramType.CGROUP_SOCK_ADDR, {at: code})
+    finally:
+        os.close(networks_fd)
+
+
+def _put(networks_fd: int, address: IPv4Address | IPv6Address, bits: int, value: int) -> None:
+    packed = address.packed
+    if len(packed) == 4:
+        packed, bits = b"\0" * 10 + b"\xff\xff" + packed, bits + 96
+    bpf.update(networks_fd, struct.pack("=I", bits) + packed, struct.pack("=I", value))
+
+
+_PLACES = {
+    bpf.Attach.INET4_CONNECT: False,
+    bpf.Attach.INET6_CONNECT: True,
+    bpf.Attach.UDP4_SENDMSG: False,
+    bpf.Attach.UDP6_SENDMSG: True,
+}
+
+
+def refuse_networks(networks_fd: int, netns_cookie: int, *, is_ipv6: bool) -> asm.Code:
+    """Refuse with EPERM to send to what is in the map, in one network namespace."""
+    code: list[asm.Instruction | str] = [asm.copy(asm.R6, asm.R1), asm.move(asm.R1, 128)]
+    code.append(asm.store32(asm.R10, _KEY, asm.R1))
+    for word in range(4):
+        if is_ipv6:
+            code.append(asm.load32(asm.R1, asm.R6, _USER_IP6 + 4 * word))
+        elif word == 3:
+            code.append(asm.load32(asm.R1, asm.R6, _USER_IP4))
+        else:
+            code.append(asm.move64(asm.R1, _IPV4_WITHIN_IPV6 if word == 2 else 0))
+        code.append(asm.store32(asm.R10, _ADDRESS + 4 * word, asm.R1))
+    return [
+        *code,
+        *asm.lookup(networks_fd, _KEY),
+        asm.jump_if_equal(asm.R0, 0, "allow"),
+        asm.load32(asm.R1, asm.R0, 0),
+        asm.jump_if_equal(asm.R1, _DENIED, "denied"),
+        asm.load32(asm.R1, asm.R6, _USER_PORT),
+        asm.jump_if_equal(asm.R1, _DNS, "allow"),
+        "denied",
+        asm.copy(asm.R1, asm.R6),
+        asm.call(asm.Helper.GET_NETNS_COOKIE),
+        asm.move64(asm.R1, netns_cookie),
+        asm.jump_if_same(asm.R0, asm.R1, "refuse"),
+        "allow",
+        *asm.leave(1),
+        "refuse",
+        *asm.leave(0),
+    ]
