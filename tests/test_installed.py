@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.cli.files import FILES
+from sockd.cli.source.files import FILES
 from tests.daemon.kernel_view import wait_readable
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]

@@ -22,7 +22,8 @@ AS_A_USER = (
     """
 import json, os, sys
 from sockd.cli.main import main
-import sockd.cli.functions, sockd.cli.invoke, sockd.cli.deploy, sockd.code.packing, sockd.remote.workers, encodings.idna
+import sockd.cli.functions.functions, sockd.cli.calls.invoke, sockd.cli.functions.deploy
+import sockd.code.packing, sockd.remote.workers, encodings.idna
 gid, groups, *arguments = json.loads(sys.argv[1])
 directory = os.open(arguments.pop(), os.O_PATH | os.O_DIRECTORY)
 source = os.open(arguments.pop(), os.O_PATH | os.O_DIRECTORY)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.cli.invoke import _raise
+from sockd.cli.calls.invoke import _raise
 from sockd.console.client import Reply
 from sockd.console.output import Failure
 from sockd.http.wire.sockets import bind_unix
@@ -60,7 +60,15 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
     code = "import sys\nfrom sockd.cli.main import cli\ntry: cli(['--help'])\nexcept SystemExit: print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     modules = set(loaded.stdout.split("\n")[-2].split())
-    assert not modules & {"rich", "msgspec", "http.client", "asyncio", "uvloop", "starlette", "sockd.cli.deploy"}
+    assert not modules & {
+        "rich",
+        "msgspec",
+        "http.client",
+        "asyncio",
+        "uvloop",
+        "starlette",
+        "sockd.cli.functions.deploy",
+    }
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import watchfiles
 from click.testing import CliRunner
 
-from sockd.cli.dev import dev
+from sockd.cli.functions.dev import dev
 from tests.cli.serving import Served
 
 HANDLER = "def handler(event): return {}\n"

@@ -13,10 +13,10 @@ from rich.console import Console
 
 import sockd
 from sockd.caches.zygote_tree import ROOT_UIDS
-from sockd.cli import checks as look
-from sockd.cli import doctor, probes
-from sockd.cli.doctor import Check
-from sockd.cli.effects import UIDS, effects
+from sockd.cli.doctor import checks as look
+from sockd.cli.doctor import probes, report
+from sockd.cli.doctor.effects import UIDS, effects
+from sockd.cli.doctor.report import Check
 
 ROOT = Path(sockd.__file__).parents[1]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -36,7 +36,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 def run(code: str, *, prefix: tuple[str, ...] = ()) -> Check:
     """The check that `code` makes, in a process of its own started by `prefix`."""
-    script = f"import json; from sockd.cli import checks, doctor; print(json.dumps(doctor.as_dicts([{code}])))"
+    script = f"import json; from sockd.cli.doctor import checks, report; print(json.dumps(report.as_dicts([{code}])))"
     command = [*prefix, sys.executable, "-c", script]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return Check(**json.loads(child.stdout)[0])
@@ -47,7 +47,7 @@ def run(code: str, *, prefix: tuple[str, ...] = ()) -> Check:
 def test_this_host_can_run_sockd_and_nothing_stays_behind(tmp_path: Path) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     fds = os.listdir("/proc/self/fd")
-    found = doctor.run_checks(tmp_path)
+    found = report.run_checks(tmp_path)
     assert [check for check in found if check.ok is False] == []
     assert len({check.name for check in found}) == len(found)
     assert Path("/proc/self/mountinfo").read_text() == mounts
@@ -163,7 +163,7 @@ def test_a_check_that_breaks_is_a_finding() -> None:
     def odd_host() -> Check:
         raise FileNotFoundError("/proc/nothing")
 
-    check = doctor._shielded(odd_host)
+    check = report._shielded(odd_host)
     assert (check.name, check.ok) == ("odd host", None)
     assert "/proc/nothing" in check.found
 
@@ -171,7 +171,7 @@ def test_a_check_that_breaks_is_a_finding() -> None:
 def test_what_fails_is_printed_with_the_line_that_fixes_it() -> None:
     console = Console(width=100)
     with console.capture() as capture:
-        console.print(doctor.render([Check("uv", False, "not found", "pip install uv[x]"), Check("a", True, "b")]))
+        console.print(report.render([Check("uv", False, "not found", "pip install uv[x]"), Check("a", True, "b")]))
     text = capture.get()
     assert "FAIL" in text
     assert "fix: pip install uv[x]" in text

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sockd import __version__
-from sockd.cli.doctor import run_checks
+from sockd.cli.doctor.report import run_checks
 from sockd.plain.own_command import as_root, own_command, runnable
 from tests.cli.serving import REPOSITORY, Run, Served
 
@@ -180,7 +180,7 @@ def test_an_ordinary_user_is_told_the_same_command_for_root(served: Served, tmp_
 
 @needs_root
 def test_doctor_tells_an_ordinary_user_once_that_root_is_needed() -> None:
-    code = "import json; from sockd.cli.doctor import *; print(json.dumps(as_dicts(run_checks())))"
+    code = "import json; from sockd.cli.doctor.report import *; print(json.dumps(as_dicts(run_checks())))"
     done = subprocess.run(
         [*NOBODY, sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sockd.cli.imports import state, words
+from sockd.cli.observe.imports import state, words
 from tests.cli.serving import Run
 from tests.http.fake_worker import IMPORTS
 

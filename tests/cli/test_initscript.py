@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from initscripts.authoring import recorder, toolchain
-from sockd.cli.initscript import initscript
+from sockd.cli.functions.initscript import initscript
 from sockd.s3.process import S3Process
 from tests.cli.serving import Run
 from tests.initscripts.builds import build, build_text, example

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sockd.cli import logs as command
+from sockd.cli.observe import logs as command
 from tests.cli.pty_process import Terminal
 from tests.cli.serving import Run, Served
 
@@ -57,7 +57,7 @@ def test_raw_is_what_was_printed_and_a_pipe_is_given_what_a_terminal_is(ask: Any
 
 def test_a_terminal_is_told_nothing_that_it_would_obey(served: Served) -> None:
     code = (
-        "import sys\nfrom sockd.cli import logs\n"
+        "import sys\nfrom sockd.cli.observe import logs\n"
         f"logs._show({{'request_id': 'r', 'time_s': 0, 'text': {RAW.decode('latin-1')!r}, 'dropped_bytes': 0}})\n"
     )
     terminal = Terminal([sys.executable, "-c", code], served.environment(), columns=80)

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from sockd.cli import functions
-from sockd.cli.schedule import moment
+from sockd.cli.functions import functions
+from sockd.cli.functions.schedule import moment
 from sockd.console import tables
 from tests.cli.pty_process import Terminal
 from tests.cli.serving import Served

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sockd.cli.top import lines, sparkline
+from sockd.cli.observe.top import lines, sparkline
 from sockd.console.times import short_ms, since
 from sockd.plain.printable import printable
 from tests.cli.pty_process import Terminal

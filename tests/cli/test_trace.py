@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sockd.cli import trace as command
-from sockd.cli.waterfall import MAX_ROWS, NAME_WIDTH, chrome, column, draw, in_lanes, ms, shorten, words
+from sockd.cli.observe import trace as command
+from sockd.cli.observe.waterfall import MAX_ROWS, NAME_WIDTH, chrome, column, draw, in_lanes, ms, shorten, words
 from sockd.observe.trace_axis import extent
 from tests.http.fake_worker import MS, TRACE
 

@@ -1,6 +1,6 @@
 """Probes: try whether this kernel supports what a sandbox needs.
 
-    python -m sockd.cli.probes NAME
+    python -m sockd.cli.doctor.probes NAME
 
 Owns nothing: each probe runs in its own process and private mount namespace, because a process cannot leave namespaces that it
 entered. Exit status 0 means yes; otherwise the last line of stderr is the kernel's error.

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 import click
 
-from sockd.cli.source_tree import environment, installing, lacking, source_tree
+from sockd.cli.source.source_tree import environment, installing, lacking, source_tree
 from sockd.console.output import NOT_FOUND, USAGE, Failure, echo
 
 LIBRARIES = ("boto3", "fastapi", "matplotlib", "uvicorn")

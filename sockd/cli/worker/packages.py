@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sockd.cli.tree import refusal
+from sockd.cli.observe.tree import refusal
 from sockd.console.client import Management, state_dir_option
 from sockd.console.inputs import TEXT_BYTES, read_file
 from sockd.console.output import NOT_FOUND, USAGE, Failure, echo_lines, json_option, print_json, progress, say, suggest

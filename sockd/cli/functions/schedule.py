@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from sockd.cli.invoke import payload_of
+from sockd.cli.calls.invoke import payload_of
 from sockd.console.client import Management, state_dir_option
 from sockd.console.output import USAGE, Failure, age, json_option, print_json, say, suggest
 from sockd.console.tables import print_table

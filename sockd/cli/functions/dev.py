@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from sockd.cli.deploy import default_name, readable, result
-from sockd.cli.logs import show_line_by_line
+from sockd.cli.functions.deploy import default_name, readable, result
+from sockd.cli.observe.logs import show_line_by_line
 from sockd.console.client import Management, state_dir_option
 from sockd.console.output import Failure, echo, json_option, print_json, say
 

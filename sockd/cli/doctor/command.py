@@ -1,4 +1,4 @@
-"""`sockd doctor`: the checks of `sockd.cli.doctor`, printed."""
+"""`sockd doctor`: the checks of `sockd.cli.doctor.report`, printed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def doctor(state_dir: Path, as_json: bool) -> None:
     """Check the host, and print how to fix what is missing.
 
     Exits 1 if a worker cannot run on this host."""
-    from sockd.cli.doctor import as_dicts, render, run_checks
+    from sockd.cli.doctor.report import as_dicts, render, run_checks
 
     checks = run_checks(state_dir)
     if as_json:

@@ -311,8 +311,8 @@ def memory() -> Check:
 
 
 def _probe(name: str, probe: str, fix: str) -> Check:
-    command = [sys.executable, "-P", "-m", "sockd.cli.probes", probe]
-    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-P", "-m", "sockd.cli.doctor.probes", probe]
+    root = str(Path(__file__).parents[3])
     child = subprocess.run(command, env={"PYTHONPATH": root}, capture_output=True, text=True, check=False)
     if child.returncode == 0:
         return Check(name, True, "works")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from sockd.cli.detaching import detached
+from sockd.cli.worker.detaching import detached
 from sockd.console.output import USAGE, Failure
 from sockd.plain.own_command import same_as_root
 

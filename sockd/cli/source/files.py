@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sockd.cli.source_tree import source_tree
+from sockd.cli.source.source_tree import source_tree
 from sockd.console.output import echo, json_option, print_json
 
 FILES = {

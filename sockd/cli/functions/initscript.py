@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sockd.cli.invoke import payload_of
+from sockd.cli.calls.invoke import payload_of
 from sockd.cli.written_file import WrittenFile
 from sockd.console.client import Management, state_dir_option
 from sockd.console.inputs import PAYLOAD_BYTES, read_file

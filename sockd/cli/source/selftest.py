@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from sockd.cli.source_tree import environment, installing, lacking, source_tree
+from sockd.cli.source.source_tree import environment, installing, lacking, source_tree
 from sockd.cli.written_file import WrittenFile
 from sockd.console.output import USAGE, Failure
 

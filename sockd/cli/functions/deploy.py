@@ -61,7 +61,7 @@ def deploy(
     each function in it that @sockd.function decorates is deployed, with the settings that it says. A function that
     was deployed from another such file, or as a directory where this is a file, stays as it is without --force."""
     if source.suffix == ".py" and source.is_file():
-        from sockd.cli.deploy_app import deploy_app
+        from sockd.cli.functions.deploy_app import deploy_app
 
         given = [key for key, value in {**options, "name": name, "env": env, "initscript": initscript}.items() if value]
         deploy_app(source, given, state_dir, as_json, force=force)

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import click
 
-from sockd.cli.invoke import payload_of
+from sockd.cli.calls.invoke import payload_of
 from sockd.console.client import Management, state_dir_option
 from sockd.console.output import FAILED, UNREACHABLE, USAGE, Failure, say, write_result
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sockd.cli.deploy import default_name
+from sockd.cli.functions.deploy import default_name
 from sockd.console.output import USAGE, Failure, echo
 from sockd.plain.own_command import runnable
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sockd.cli.waterfall import chrome, draw, ms, words
+from sockd.cli.observe.waterfall import chrome, draw, ms, words
 from sockd.cli.written_file import WrittenFile
 from sockd.console.client import Management, state_dir_option
 from sockd.console.output import (

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from sockd.cli.debugging import DEBUG_PORT, DebugPort, debugged
-from sockd.cli.invocation import Answer, invoked
+from sockd.cli.calls.debugging import DEBUG_PORT, DebugPort, debugged
+from sockd.cli.calls.invocation import Answer, invoked
 from sockd.console.client import Management, Reply, exit_code_for, state_dir_option
 from sockd.console.inputs import PAYLOAD_BYTES, read_file, read_stdin
 from sockd.console.output import (

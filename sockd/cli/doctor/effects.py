@@ -7,7 +7,7 @@ from pathlib import Path
 
 import initscripts
 import storage_lib
-from sockd.cli.checks import Check
+from sockd.cli.doctor.checks import Check
 from sockd.latency import favordynmods
 from sockd.plain.config import SandboxConfig
 

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sockd.cli import checks as look
-from sockd.cli.checks import Check
-from sockd.cli.effects import effects
+from sockd.cli.doctor import checks as look
+from sockd.cli.doctor.checks import Check
+from sockd.cli.doctor.effects import effects
 from sockd.plain.printable import printable
 
 if TYPE_CHECKING:

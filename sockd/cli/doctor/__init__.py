@@ -1,0 +1,1 @@
+"""`sockd doctor`: what this host can do, and what sockd changes on it."""

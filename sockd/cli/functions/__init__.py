@@ -1,0 +1,1 @@
+"""Commands for functions: make, deploy, publish, configure and remove them."""
