@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Network
 
+from initscripts.client.process import Ground
 from sockd.kernel import network_namespaces
 from sockd.networks import egress
 from sockd.networks.demand import Demand
@@ -19,6 +21,7 @@ from sockd.networks.endpoint import Reserved
 from sockd.networks.endpoint_pool import EndpointPool, NamespaceMaker
 from sockd.networks.namespace_thread import have_nft
 from sockd.networks.policy import Policy
+from sockd.networks.resolver import Resolver
 from sockd.networks.router import Router
 from sockd.networks.uplink import remove_leftovers
 from sockd.plain.config import NetworkConfig
@@ -30,11 +33,29 @@ FORWARD = "ipv4/ip_forward"
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Resolving:
+    """How names are resolved: what the resolver's process stands on, its uid, and whom it asks."""
+
+    ground: Ground
+    uid: int
+    nameservers: Sequence[str]
+
+
 class Networks:
     """`open`, `aclose`; between them `parse`, `policy`, `pool`, `adjust`, `view`."""
 
-    def __init__(self, config: NetworkConfig, worker: str, reserve: Callable[[int], Reserved | None]) -> None:
-        """Args: worker: its id; reserve: sets so many bytes aside, or has none."""
+    def __init__(
+        self,
+        config: NetworkConfig,
+        worker: str,
+        reserve: Callable[[int], Reserved | None],
+        resolving: Resolving | None = None,
+    ) -> None:
+        """Args: worker: its id; reserve: sets so many bytes aside, or has none; resolving: None: names are not resolved."""
+        self._resolving = resolving
+        self._resolver: Resolver | None = None
+        self._policy_of: dict[str, Policy] = {}
         self._config = config
         self._worker = worker
         self._reserve = reserve
@@ -50,9 +71,15 @@ class Networks:
         self._pools: list[EndpointPool] = []
 
     @classmethod
-    async def open(cls, config: NetworkConfig, worker: str, reserve: Callable[[int], Reserved | None]) -> Networks:
-        """Remove what a killed worker of this id left. Raises: BadConfig."""
-        networks = cls(config, worker, reserve)
+    async def open(
+        cls,
+        config: NetworkConfig,
+        worker: str,
+        reserve: Callable[[int], Reserved | None],
+        resolving: Resolving | None = None,
+    ) -> Networks:
+        """Remove what a killed worker of this id left. Args: as the constructor's. Raises: BadConfig."""
+        networks = cls(config, worker, reserve, resolving)
         try:
             await asyncio.to_thread(remove_leftovers, worker)
         except OSError as error:
@@ -62,7 +89,7 @@ class Networks:
     def parse(self, entries: Sequence[str] | None) -> Egress:
         """A function's rules. Args: entries: as in sockd.toml; None: the default. Raises: BadFunctionConfig."""
         rules = egress.parse(entries, most=self._config.max_rules, denied=self._denied)
-        if rules.has_names:
+        if rules.has_names and self._resolving is None:
             raise BadFunctionConfig(
                 "egress: names need a resolver, and this worker has none; give networks or addresses"
             )
@@ -72,7 +99,7 @@ class Networks:
         """The rules of one function, in force; the caller closes it. Raises: NetworkUnavailable."""
         router = await self._ready()
         try:
-            policy = await Policy.make(router, rules, self._policy_gone)
+            policy = await Policy.make(router, rules, self._policy_of, self._policy_gone)
         except OSError as error:
             raise NetworkUnavailable(str(error)) from error
         self._policies.add(policy)
@@ -108,6 +135,7 @@ class Networks:
             "in_use": 0 if self.router is None else self.router.addresses.in_use,
             "pool_misses": sum(pool.misses for pool in self._pools),
             "policies": len(self._policies),
+            "resolved": 0 if self._resolver is None else self._resolver.answered,
         }
 
     async def aclose(self) -> None:
@@ -116,6 +144,8 @@ class Networks:
             await self.close_pool(pool)
         if self._removing:
             await asyncio.wait(self._removing)
+        if self._resolver is not None:
+            await self._resolver.aclose()
         router, self.router = self.router, None
         if router is not None:
             await router.close()
@@ -125,6 +155,7 @@ class Networks:
         async with self._opening:
             if self.router is None:
                 self.router = await self._open_router()
+                await self._open_resolver(self.router)
         return self.router
 
     async def _open_router(self) -> Router:
@@ -147,6 +178,16 @@ class Networks:
             )
         except OSError as error:
             raise NetworkUnavailable(f"{error}; see `sockd doctor`") from error
+
+    async def _open_resolver(self, router: Router) -> None:
+        if self._resolving is not None:
+            resolving, queries = self._resolving, await router.nameserver()
+            never = [*self._never(), self._addresses, self._uplink]
+            of = self._policy_of.get
+            self._resolver = Resolver(resolving.ground, resolving.uid, queries, resolving.nameservers, of, never)
+
+    def _never(self) -> list[IPv4Network]:
+        return [*egress.NEVER, *egress.UNROUTED, *self._denied]
 
     def _policy_gone(self, policy: Policy) -> None:
         self._policies.discard(policy)

@@ -22,8 +22,11 @@ _numbers = itertools.count(1)
 class Policy:
     """`make`, `change`, `close`; a closed one goes with its last endpoint."""
 
-    def __init__(self, router: Router, chain: ruleset.Chain, on_gone: Callable[[Policy], object]) -> None:
+    def __init__(
+        self, router: Router, chain: ruleset.Chain, of: dict[str, Policy], on_gone: Callable[[Policy], object]
+    ) -> None:
         self._router = router
+        self._of = of
         self._now = chain
         self._on_gone = on_gone
         self._changing = asyncio.Lock()
@@ -31,12 +34,17 @@ class Policy:
         self._is_closed = False
 
     @classmethod
-    async def make(cls, router: Router, egress: Egress, on_gone: Callable[[Policy], object]) -> Policy:
-        """Args: on_gone: called when it is closed and has no endpoint any more: it is to be removed. Raises: OSError."""
+    async def make(
+        cls, router: Router, egress: Egress, of: dict[str, Policy], on_gone: Callable[[Policy], object]
+    ) -> Policy:
+        """Args:
+            of: all policies by the addresses of their endpoints, kept up to date.
+            on_gone: called when it is closed and has no endpoint any more: it is to be removed.
+        Raises: OSError."""
         number = next(_numbers)
         chain = ruleset.Chain(f"function-{number}", number, egress)
         await router.apply(ruleset.chain(chain))
-        return cls(router, chain, on_gone)
+        return cls(router, chain, of, on_gone)
 
     @property
     def chain(self) -> str:
@@ -64,16 +72,18 @@ class Policy:
     def open_name(self, name: str, addresses: Sequence[IPv4Address], ttl_s: float) -> None:
         """Open the addresses of a name, by the rules that name it. Args: name: in lower case. Raises: OSError."""
         for names, rule in self._now.sets().items():
-            if rule.covers_name(name):
+            if addresses and rule.covers_name(name):
                 self._router.answer(names, [str(each) for each in addresses], ttl_s)
 
     def add_user(self, address: str) -> None:
         """An endpoint has these rules."""
         self._addresses.add(address)
+        self._of[address] = self
 
     def remove_user(self, address: str) -> None:
         """It is gone."""
         self._addresses.discard(address)
+        self._of.pop(address, None)
         self._look_whether_it_is_gone()
 
     def close(self) -> None:

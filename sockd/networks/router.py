@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from ipaddress import IPv4Network
@@ -78,6 +79,10 @@ class Router:
         """Obey rules, all of them or none. Raises: OSError."""
         await self._thread.run(apply_rules, text)
 
+    async def nameserver(self) -> socket.socket:
+        """A socket that gets what functions send to their nameserver; the caller's. Raises: OSError."""
+        return await self._thread.run(_nameserver)
+
     async def connect(self, namespace: int, address: str) -> None:
         """Make a namespace an endpoint of this router: a link, an address, nobody's rules, so that all it sends is refused.
 
@@ -120,6 +125,16 @@ def _set_up(rules: str) -> None:
             if not name.startswith(OPTIONAL):
                 raise
     apply_rules(rules)
+
+
+def _nameserver() -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.bind((ruleset.GATEWAY, 53))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _connect(namespace: int, index: int, address: str, mtu: int) -> None:

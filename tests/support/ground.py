@@ -15,15 +15,15 @@ from sockd.sandbox.cgroup_pool import CgroupPool
 
 
 @contextlib.asynccontextmanager
-async def ground_at(path: Path) -> AsyncIterator[Ground]:
-    """A ground with its tree at `path`, taken away at the end."""
+async def ground_at(path: Path, places: tuple[tuple[str, str], ...] | None = None) -> AsyncIterator[Ground]:
+    """A ground with its tree at `path`, taken away at the end. Args: places: as of `process.software`, which is the default."""
     async with contextlib.AsyncExitStack() as stack:
         tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
         stack.callback(tree.destroy_all, 5)
         pool = CgroupPool(tree, 0)
         await pool.start()
         stack.push_async_callback(pool.aclose)
-        places = process.software()
+        places = process.software() if places is None else places
         binds = [bases.Bind(source, target) for source, target in places]
         stack.callback(bases.Base.build(path, (*bases.software(), *binds)).close)
         yield Ground(path, bases.interpreter(), process.import_paths(places), pool.take, pool.give_back)

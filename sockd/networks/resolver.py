@@ -1,0 +1,147 @@
+"""Resolver: DNS for private networks, as the daemon knows it: a confined process that answers, and what it may answer.
+
+Owns the process, the wire to it, and the socket that functions send their queries to. The process asks; here it is decided, by
+the rules of the function that an address belongs to, and addresses are opened before they are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from initscripts.client.process import ConfinedProcess, Ground
+from sockd.networks.policy import Policy
+
+HOME = "opt/sockd"
+"""Where our package is in the process' tree."""
+MODULE = "sockd.networks.resolver_process"
+MEMORY_BYTES, TMP_BYTES, PIDS = 64 << 20, 1 << 20, 4
+LEAST_TTL_S, MOST_TTL_S = 5, 3600
+"""An address is open for so long at least, and is asked for again after so long at most."""
+GRACE_S = 2
+"""How much longer an address is open than its name is remembered for."""
+MOST_MESSAGE_BYTES = 1 << 16
+RESTART_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Resolver:
+    """`start`, `aclose`. A process that ends is started again."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        uid: int,
+        queries: socket.socket,
+        nameservers: Sequence[str],
+        policy_of: Callable[[str], Policy | None],
+        never: Sequence[IPv4Network],
+    ) -> None:
+        """Args:
+        queries: bound to the gateway's address, owned from now on; nameservers: who is asked.
+        policy_of: the rules of an endpoint's address; never: networks that no answer may lead to."""
+        self._ground = ground
+        self._uid = uid
+        self._queries = queries
+        self._nameservers = nameservers
+        self._policy_of = policy_of
+        self._never = never
+        self._loop = asyncio.get_running_loop()
+        self._closing = asyncio.Event()
+        self._running = self._loop.create_task(self._run())
+        self.answered = 0
+        """Names that were opened."""
+
+    async def aclose(self) -> None:
+        """End the process."""
+        self._closing.set()
+        await asyncio.wait([self._running])
+        self._queries.close()
+
+    async def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                await self._run_once()
+            except OSError as error:
+                _log.error("the resolver of private networks does not start: %s", error)
+            if not self._closing.is_set():
+                await _first_of(self._closing.wait(), RESTART_S)
+
+    async def _run_once(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        with ours:
+            with theirs:
+                arguments = [str(theirs.fileno()), str(self._queries.fileno()), *self._nameservers]
+                process = await ConfinedProcess.start(
+                    self._ground,
+                    *("-m", MODULE, *arguments),
+                    uid=self._uid,
+                    memory_bytes=MEMORY_BYTES,
+                    tmp_bytes=TMP_BYTES,
+                    pids=PIDS,
+                    network="host",
+                    keep=(theirs.fileno(), self._queries.fileno()),
+                )
+            self._loop.add_reader(ours, self._asked, ours)
+            try:
+                ended = self._loop.create_task(process.wait())
+                closing = self._loop.create_task(self._closing.wait())
+                await asyncio.wait([ended, closing], return_when=asyncio.FIRST_COMPLETED)
+                if not self._closing.is_set():
+                    _log.error("the resolver of private networks ended (%s), and is started again", await ended)
+                closing.cancel()
+            finally:
+                self._loop.remove_reader(ours)
+                await process.close()
+                await ended
+
+    def _asked(self, wire: socket.socket) -> None:
+        try:
+            data = wire.recv(MOST_MESSAGE_BYTES)
+            if data:
+                wire.send(json.dumps(self._reply(json.loads(data))).encode())
+            else:
+                self._loop.remove_reader(wire)
+        except BlockingIOError:
+            return  # it does not read; what it asked is asked again by the function
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.error("the resolver of private networks asked for what we do not know: %r", error)
+
+    def _reply(self, what: dict[str, Any]) -> dict[str, Any]:
+        number, name = int(what["id"]), str(what["name"])
+        policy = self._policy_of(str(what["source"]))
+        may = policy is not None and policy.egress.resolves(name)
+        if policy is None or not may or "addresses" not in what:
+            return {"id": number, "may": may, "relay": policy is not None and policy.egress.has_internet, **_NOTHING}
+        found = [IPv4Address(each) for each in what["addresses"]]
+        allowed = [each for each in found if not any(each in network for network in self._never)]
+        ttl_s = min(max(int(what["ttl_s"]), LEAST_TTL_S), MOST_TTL_S)
+        try:
+            policy.open_name(name, allowed, ttl_s + GRACE_S)
+        except OSError as error:
+            _log.warning("the addresses of %.80r were not opened: %s", name, error)
+            return {"id": number, **_NOTHING}
+        self.answered += 1
+        return {"id": number, "addresses": [str(each) for each in allowed], "ttl_s": ttl_s}
+
+
+_NOTHING: dict[str, Any] = {"addresses": [], "ttl_s": 0}
+
+
+def places() -> tuple[tuple[str, str], ...]:
+    """(directory of the host, its place in the tree) of what the process imports beside the standard library."""
+    return ((str(Path(__file__).parents[1]), f"{HOME}/sockd"),)
+
+
+async def _first_of(waiting: Any, deadline_s: float) -> None:
+    try:
+        async with asyncio.timeout(deadline_s):
+            await waiting
+    except TimeoutError:
+        return

@@ -1,0 +1,150 @@
+"""The resolver's process: answers functions' DNS queries. Exec'd unprivileged, with nothing of the host but its network.
+
+    python -m sockd.networks.resolver_process WIRE_FD DNS_FD NAMESERVER...
+
+It parses what functions and nameservers send, and decides nothing: of each name it asks the daemon whether its function may
+resolve it, and it answers with what the daemon has opened. On the wire are objects of JSON, one a message:
+
+    {"id", "source", "name"}                          -> {"id", "may", "relay"}
+    {"id", "source", "name", "addresses", "ttl_s"}    -> {"id", "addresses", "ttl_s"}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import socket
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from ipaddress import IPv4Address
+from typing import Any
+
+from sockd.networks import dns
+
+MOST_QUERIES, MOST_OF_ONE_SOURCE = 256, 32
+"""That are answered at a time; what is over it is lost, and asked again by its sender."""
+TRY_S, TRIES = 2.0, 2
+"""How long a nameserver may take, and how often each is asked."""
+_MESSAGE_BYTES = 1 << 16
+_WITHOUT_IPV4 = (dns.AAAA, dns.SVCB, dns.HTTPS)
+"""Kinds of records that lead to addresses of IPv6, which private networks do not have."""
+
+
+class ResolverProcess:
+    """Both sockets; it ends with the wire."""
+
+    def __init__(self, wire: socket.socket, queries: socket.socket, nameservers: Sequence[str]) -> None:
+        self._wire = wire
+        self._queries = queries
+        self._nameservers = nameservers
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._number = 0
+        self._sources: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+
+    async def run(self) -> None:
+        """Answer until the daemon closes the wire."""
+        self._loop.add_reader(self._wire, self._told)
+        self._loop.add_reader(self._queries, self._received)
+        await self._ended.wait()
+
+    def _told(self) -> None:
+        data = self._wire.recv(_MESSAGE_BYTES)
+        if not data:
+            self._ended.set()
+            return
+        reply = json.loads(data)
+        future = self._asked.pop(reply["id"], None)
+        if future is not None and not future.done():
+            future.set_result(reply)
+
+    def _received(self) -> None:
+        try:
+            message, peer = self._queries.recvfrom(_MESSAGE_BYTES)
+            asked = dns.question(message)
+        except (OSError, dns.BadMessage):
+            return
+        source = peer[0]
+        if len(self._tasks) >= MOST_QUERIES or self._sources[source] >= MOST_OF_ONE_SOURCE:
+            return
+        self._sources[source] += 1
+        task = self._loop.create_task(self._answer(asked, peer))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._answered(done, source))
+
+    def _answered(self, task: asyncio.Task[None], source: str) -> None:
+        self._tasks.discard(task)
+        self._sources -= Counter((source,))
+
+    async def _answer(self, asked: dns.Question, peer: tuple[str, int]) -> None:
+        reply = await self._reply(asked, peer[0])
+        with contextlib.suppress(OSError):  # the sandbox is gone
+            self._queries.sendto(reply, peer)
+
+    async def _reply(self, asked: dns.Question, source: str) -> bytes:
+        permission = await self._ask({"source": source, "name": asked.name})
+        if not permission["may"]:
+            return dns.answer(asked, dns.Addresses([], 0, dns.NO_SUCH_NAME))
+        if asked.kind in _WITHOUT_IPV4 or (asked.kind != dns.A and not permission["relay"]):
+            return dns.answer(asked, dns.Addresses([], 0))
+        message = await self._of_nameservers(asked.name, asked.kind)
+        if message is None:
+            return dns.answer(asked, dns.Addresses([], 0, dns.SERVER_FAILURE))
+        if asked.kind != dns.A:
+            return asked.number.to_bytes(2) + message[2:]
+        try:
+            found = dns.addresses(message)
+        except dns.BadMessage:
+            return dns.answer(asked, dns.Addresses([], 0, dns.SERVER_FAILURE))
+        if not found.addresses:
+            return dns.answer(asked, found)
+        told = {"addresses": [str(each) for each in found.addresses], "ttl_s": found.ttl_s}
+        opened = await self._ask({"source": source, "name": asked.name, **told})
+        return dns.answer(asked, dns.Addresses([IPv4Address(each) for each in opened["addresses"]], opened["ttl_s"]))
+
+    async def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
+        """What the daemon says to it."""
+        self._number += 1
+        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._asked[self._number] = future
+        await self._loop.sock_sendall(self._wire, json.dumps({"id": self._number, **what}).encode())
+        return await future
+
+    async def _of_nameservers(self, name: str, kind: int) -> bytes | None:
+        for _ in range(TRIES):
+            for nameserver in self._nameservers:
+                with contextlib.suppress(OSError, TimeoutError):
+                    return await self._of_nameserver(nameserver, name, kind)
+        return None
+
+    async def _of_nameserver(self, nameserver: str, name: str, kind: int) -> bytes:
+        """Raises: OSError, TimeoutError."""
+        number = random.SystemRandom().randrange(1 << 16)
+        family = socket.AF_INET6 if ":" in nameserver else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+            sock.connect((nameserver, 53))
+            async with asyncio.timeout(TRY_S):
+                await self._loop.sock_sendall(sock, dns.query(number, name, kind))
+                while True:
+                    message = await self._loop.sock_recv(sock, _MESSAGE_BYTES)
+                    if dns.is_answer(message, number, name, kind):
+                        return message
+
+
+async def main() -> None:
+    """Answer until the wire ends."""
+    os.nice(5)  # requests come first
+    wire, queries = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
+    for each in (wire, queries):
+        each.setblocking(False)
+    await ResolverProcess(wire, queries, sys.argv[3:]).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
