@@ -144,6 +144,8 @@ class NetworkConfig(Slice, frozen=True):
     """Most endpoints that are ready for one Zygote's functions, 0.3 MB each; how many are is decided by the last minute."""
     least_pool: int = 2
     """Of those, how many always are."""
+    nameservers: tuple[str, ...] = ()
+    """Who is asked for the names in `egress`; empty: those of the host's resolv.conf."""
     max_rules: int = 64
     """Most `egress` rules of a function."""
     connections: int = 4096

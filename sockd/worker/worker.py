@@ -49,9 +49,13 @@ from sockd.images.program import Limits
 from sockd.kernel import mounts, oom_score, syscalls
 from sockd.kernel.cgroups import CgroupTree, Hierarchies
 from sockd.kernel.port_guard import PortGuard
+from sockd.kernel.resolv_conf import nameservers
 from sockd.kernel.socket_counts import SocketCounts
 from sockd.latency import favordynmods
 from sockd.latency.latency import Latency
+from sockd.networks import resolver
+from sockd.networks.namespace_thread import have_nft
+from sockd.networks.networks import Networks, Resolving
 from sockd.plain.config import MB, Config, ZygoteConfig
 from sockd.plain.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
 from sockd.registry.function_urls import FunctionUrls
@@ -80,6 +84,8 @@ FDS_OF_THE_REST = 256
 FDS_AT_ONCE = 1 << 14
 """As many as a thousand idle sandboxes and all of `http.max_connections` hold: 128 KB of the kernel's memory."""
 
+RESOLVER_UID_BELOW = 3
+"""The resolver's uid is so far below those of sandboxes; the engine's and the compiler's are nearer."""
 ENGINE_MEMORY_BYTES = 256 * MB
 """What the initscript engine needs for itself, regions and linear memories not counted: those are in the budget."""
 
@@ -110,6 +116,7 @@ class Worker:
     live_output: LiveOutput
     latency: Latency
     reserve: SpaceReserve
+    networks: Networks
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -136,6 +143,7 @@ class Worker:
         base = Base.build(farm_path(state.path), plan(state.packages))
         stack.callback(base.close)
         budget = MemoryBudget(budget_bytes(config))
+        networks = await _networks(config, state, cgroups, budget, stack)
         farm = await Farm.start(base, cgroups.take(), on_end)
         stack.push_async_callback(farm.close)
         usual = spare_limits(config)
@@ -173,7 +181,7 @@ class Worker:
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, learner, verifier, handlers),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
-            SpaceReserve(state.path / "reserve"),
+            *(SpaceReserve(state.path / "reserve"), networks),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -196,6 +204,7 @@ class Worker:
         """Every few seconds, drop or make spares, and forget ports that are free again."""
         self.sockets.forget_ports(time.monotonic())
         self.tree.adjust_spares()
+        self.networks.adjust()
         self.tree.measure_root()
         self.reserve.fill()
         self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
@@ -219,6 +228,22 @@ async def _cgroups(
     await cgroups.start()
     stack.push_async_callback(cgroups.aclose)
     return tree, cgroups
+
+
+async def _networks(
+    config: Config, state: StateDir, cgroups: CgroupPool, budget: MemoryBudget, stack: AsyncExitStack
+) -> Networks:
+    """Private networks, and what their resolver stands on where there can be one. Nothing is started."""
+    asked = config.network.nameservers or tuple(nameservers())
+    resolving = None
+    if asked and config.network.private and have_nft():
+        root, places = state.path / "resolver", resolver.places()
+        stack.callback(Base.build(root, (*software(), *(Bind(source, target) for source, target in places))).close)
+        ground = engine.Ground(root, interpreter(), engine.import_paths(places), cgroups.take, cgroups.give_back)
+        resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_UID_BELOW, asked)
+    networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving)
+    stack.push_async_callback(networks.aclose)
+    return networks
 
 
 def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, handlers: HandlerCache) -> Verifier:
