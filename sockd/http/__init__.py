@@ -1,7 +1,7 @@
-"""The HTTP front: bytes to invocations and back.
+"""The HTTP servers.
 
-Two doors. `front` answers the public port: `/run/<name>`, function URLs (`urls`), three read-only pages for programs and one
-for people (`page`), and for signed requests AWS's Lambda API (`aws`). `management` answers a Unix socket that only root can
-open: whoever can deploy a function runs code here, and a function whose network is the host's can reach every public port
-of the host. Both speak to the worker through `worker_api` and know nothing of sandboxes.
+`front` serves the public port: `/run/<name>`, function URLs (`urls`), `/healthz`, `/status`, `/metrics`, the HTML page (`page`),
+and AWS's Lambda API for signed requests (`aws`). `management` serves a Unix socket that only root can open: deploys run code, and
+functions on the host's network can reach every public port of the host. Both use the worker through `worker_api` and know
+nothing of sandboxes.
 """

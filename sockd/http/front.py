@@ -1,4 +1,4 @@
-"""The public door: no framework on the way of an invocation.
+"""The application of the public port. An invocation passes no framework.
 
     POST|GET /run/<name>[:version or alias][/...]
                            bytes in, JSON out; GET or an empty body is the event {}
@@ -49,12 +49,12 @@ from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.plain.telemetry import Ending, Invocation
 
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
-"""What a function may be called (AWS Lambda's rule); nothing in it needs escaping anywhere."""
+"""Names of functions (AWS Lambda's rule), which need no escaping."""
 _RUN = b"/run/"
 _RUN_TARGET = re.compile(
     rb"/run/([A-Za-z0-9_-]{1,64})(?:(?::|%3[Aa])((?:\$|%24)LATEST|[A-Za-z0-9_-]{1,128}))?(/[^?]*)?(?:\?(.*))?"
 )
-"""Of what a client may quote in a path, : and $ mean the same quoted."""
+"""Percent-encoded : and $ are equivalent to the characters."""
 Page = Callable[[], Answer | Awaitable[Answer]]
 _DOORS: dict[bytes, Door] = {b"/status": "status", b"/metrics": "metrics"}
 NO_SUCH_PAGE = "no such page; a function is at /run/<name>"
@@ -63,7 +63,7 @@ _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
 
 class Called:
-    """A function's target: its name, which version or alias of it, what follows in the path, the query."""
+    """A request's target: function, version or alias, rest of the path, query."""
 
     __slots__ = ("_target", "name", "qualifier")
 
@@ -81,7 +81,7 @@ class Called:
 
 
 class NoSuchPage(SockdError):
-    """The path is none of this door's."""
+    """The path does not exist on this port."""
 
     status = 404
     error_type = "ResourceNotFoundException"
@@ -126,7 +126,7 @@ class Front:
             b"/metrics": self._metrics,
         }
         self.refused: dict[str, int] = {}
-        """Requests answered here without reaching the worker, by error type."""
+        """Requests refused before they reach the worker, by error type."""
 
     def open(self, connection: Connection, head: Head) -> Exchange:
         if self._url_door is not None and (addressed := self._url_door.addressed(head)) is not None:
@@ -179,7 +179,7 @@ class Front:
         return asked
 
     def route(self, head: Head, called: re.Match[bytes] | None) -> Called | Page:
-        """A function, or a page.
+        """Serve a function, or a page.
 
         Args: called: the target, as `_RUN_TARGET` matched it.
         Raises: BadRequest, MethodNotAllowed, NoSuchPage."""
@@ -200,7 +200,7 @@ class Front:
         return page
 
     def check_caller(self, target: Called | Page, connection: Connection, head: Head) -> bool:
-        """Whether this request may have its target. Returns: as `Callers.check_call`.
+        """Check access to the target. Returns: as `Callers.check_call`.
 
         Raises: RunClosed, KeyNeeded, KeyNotEnough, NoSuchPage."""
         if isinstance(target, Called):
@@ -218,13 +218,13 @@ class Front:
         return Answer(200, _PROMETHEUS, await self.worker.metrics())
 
     def refuse(self, error: SockdError, request_id: str) -> Answer:
-        """The answer to a request that the worker will not see."""
+        """The answer to a refused request."""
         self.refused[error.error_type] = self.refused.get(error.error_type, 0) + 1
         return failure(error, request_id)
 
 
 class FrontExchange(Exchange):
-    """One request to the front: judged by its head, then run as soon as it is whole."""
+    """One request: checked by its head, then run when its body is complete."""
 
     _body: bytes | Body = b""
     _target: Called | Page | SockdError
@@ -234,7 +234,7 @@ class FrontExchange(Exchange):
     _sink: StreamedAnswer | None = None
     """Who takes its answer."""
     _has_key = False
-    """Its Authorization header is the worker's to see, and no app's."""
+    """Its Authorization header is a key of the worker and is not passed to an app."""
 
     def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
         super().__init__(connection, head)
@@ -322,7 +322,7 @@ class FrontExchange(Exchange):
             self.answer(failure(error, text_id))
 
     def _invoke_request(self, target: Called, body: bytes) -> tuple[InvokeRequest, StreamedAnswer]:
-        """What the worker is asked, and who takes the answer."""
+        """The invocation request, and the receiver of its answer."""
         request_id = new_request_id()
         sink = StreamedAnswer(self, request_id)
         payload = body or b"{}"
@@ -364,7 +364,7 @@ class FrontExchange(Exchange):
 
 
 async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:
-    """Invoke a function and put whatever happens into an answer."""
+    """Invoke a function and write the answer or error."""
     text_id = request_id_text(request.id)
     try:
         return answer_of(await worker.invoke(request), text_id)
@@ -373,7 +373,7 @@ async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:
 
 
 def answer_of(ending: Ending, request_id: str) -> Answer:
-    """What has become of an invocation, as an answer."""
+    """The answer for an invocation's outcome."""
     if isinstance(ending, Invocation):
         return success(ending, request_id)
     if isinstance(ending, asyncio.CancelledError):

@@ -299,7 +299,7 @@ async def test_a_new_sandbox_is_asked_for_by_a_header(client: Raw, worker: FakeW
     assert len(worker.invoked) == 3
     assert (await client.ask(post("/run/echo", b"1", "X-Sockd-Fresh: yes"))).status == 400
     later = await client.ask(post("/run/echo", b"1", "X-Sockd-Fresh: 1", "X-Amz-Invocation-Type: Event"))
-    assert later.status == 400 and "waited for" in later.json["errorMessage"]
+    assert later.status == 400 and "asynchronous" in later.json["errorMessage"]
     assert not worker.events.accepted
 
 

@@ -1,1 +1,1 @@
-"""Who may use a door: callers with and without keys, managers."""
+"""Access control: callers with and without keys, managers."""

@@ -1,8 +1,8 @@
-"""Who may call functions at `/run`, and read `/status` and `/metrics`: everybody, those with a key, or nobody.
+"""Access to `/run`, `/status` and `/metrics`: all clients, clients with a key, or none.
 
-    POLICY: the worker's rule (`http.run`) and the function's (`run` in its sockd.toml) both hold: of open, keys and off the
-    stricter one. AWS's Invoke without a signature is as open as `/run`. Function URLs and signed requests have rules of their
-    own. Over run.sock, root and the members of `management.group` call every function whatever the rules say: they manage it.
+    POLICY: the stricter of the worker's rule (`http.run`) and the function's (`run` in its sockd.toml) applies: open, keys, off.
+    AWS's Invoke without a signature follows the same rule. Function URLs and signed requests have their own rules. Over
+    run.sock, root and members of `management.group` may call every function.
 
 A function's rule is that of its last deploy, for all its versions. Owns nothing.
 """
@@ -25,12 +25,12 @@ Door = Literal["status", "metrics"]
 
 
 def rule_of(value: bool | Literal["keys"]) -> RunRule:
-    """What a value of the configuration means."""
+    """The rule for a value of the configuration."""
     return "keys" if value == "keys" else "open" if value else "off"
 
 
 class Callers:
-    """The rules of one door."""
+    """The rules of one API."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Callers:
         rules: Mapping[str, RunRule] | None = None,
         managers: Managers | None = None,
     ) -> None:
-        """Args: rules: as they are at each time; managers: those whom nothing is closed to."""
+        """Args: rules: the current ones; managers: who may call every function."""
         self._run = rule_of(config.run)
         self._doors: dict[Door, RunRule] = {"status": rule_of(config.status), "metrics": rule_of(config.metrics)}
         self._keys = keys or Keys()
@@ -48,12 +48,12 @@ class Callers:
         self._managers = managers
 
     def is_open(self, name: str) -> bool:
-        """Whether everybody may call a function."""
+        """Whether a call of the function needs no key."""
         return self._run == "open" and name not in self._rules
 
     def check_call(self, name: str, connection: Connection, head: Head) -> bool:
-        """Whether this request may call a function. Returns: whether its Authorization header is a key of ours, which is
-        nobody else's to see. Raises: RunClosed, KeyNeeded, KeyNotEnough."""
+        """Check whether a request may call a function. Returns: whether its Authorization header is a key of ours, which must
+        not reach the function. Raises: RunClosed, KeyNeeded, KeyNotEnough."""
         if self.is_open(name) or self._is_manager(connection):
             return False
         own = self._rules.get(name, "open")
@@ -69,7 +69,7 @@ class Callers:
             raise RunClosed("" if self._run != "open" else name)
 
     def check_read(self, door: Door, connection: Connection, head: Head, closed: SockdError) -> None:
-        """Whether this request may read a page. Args: closed: what to say if nobody may. Raises: it, KeyNeeded, KeyNotEnough."""
+        """Whether this request may read a page. Args: closed: the error if it is off. Raises: it, KeyNeeded, KeyNotEnough."""
         rule = self._doors[door]
         if rule == "open" or self._is_manager(connection):
             return

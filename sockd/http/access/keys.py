@@ -1,7 +1,7 @@
-"""Keys: bearer tokens that clients on other machines show, each with the rights that it was made with.
+"""Keys: bearer tokens of remote clients, each with its permissions.
 
-A key's text is told once, when it is made; kept is its SHA-256. That needs no slow hash: a key has 256 random bits, and nobody
-guesses any of them. It begins with `sockd_`, by which scanners of source code find keys that were committed.
+A key's text is shown once, when it is created; its SHA-256 is stored. A slow hash is not needed, because a key has 256 random
+bits. It begins with `sockd_`, so that scanners find keys in source code.
 
 Owns keys.json of the state directory. A revoked key is refused from the next request on.
 """
@@ -34,7 +34,7 @@ _NOBODYS = hashlib.sha256(b"").hexdigest()
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is kept of one key."""
+    """The stored data of one key."""
 
     id: str
     """Eight hex digits, with which its text begins."""
@@ -43,18 +43,18 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """SHA-256 of its secret, in hex."""
     rights: list[Right]
     functions: list[str] = []
-    """Those that it is for; empty: all."""
+    """Its functions; empty: all."""
     made_at: float = 0.0
 
     def check(self, right: Right, function: str | None) -> None:
-        """Whether it allows something. Args: function: that it is done to; None: to more than one. Raises: KeyNotEnough."""
+        """Check a permission. Args: function: None: several functions. Raises: KeyNotEnough."""
         if right not in self.rights:
             raise KeyNotEnough(f"the key {self.name!r} may {_listed(self.rights)}, and this takes {right!r}")
         if self.functions and function not in self.functions:
             raise KeyNotEnough(f"the key {self.name!r} is for {_listed(self.functions)} only")
 
     def shown(self) -> dict[str, object]:
-        """All but what could be compared with a guess."""
+        """All fields except the hash."""
         return {
             "name": self.name,
             "id": self.id,
@@ -68,7 +68,7 @@ class Keys:
     """The keys of one worker."""
 
     def __init__(self, path: Path | None = None, keys: Sequence[Key] = ()) -> None:
-        """Args: path: where they are kept; None: there are none, and none can be made."""
+        """Args: path: of keys.json; None: no keys, and none can be created."""
         self._path = path
         self._keys = {key.id: key for key in keys}
         self._writing = asyncio.Lock()
@@ -93,12 +93,12 @@ class Keys:
         """The key that an Authorization header shows. Raises: KeyNeeded."""
         if authorization is None:
             raise KeyNeeded(
-                "this takes a key: send `Authorization: Bearer KEY`; `sockd keys add` on the worker's host makes one"
+                "a key is required: send `Authorization: Bearer KEY`; `sockd keys add` on the worker's host creates one"
             )
         scheme, text = authorization[: len(_BEARER)], authorization[len(_BEARER) :].strip()
         key = self._find(text) if scheme.lower() == _BEARER else None
         if key is None:
-            raise KeyNeeded("this key is none of the worker's, or was revoked", is_wrong=True)
+            raise KeyNeeded("this key is unknown to the worker, or revoked", is_wrong=True)
         return key
 
     def _find(self, text: bytes) -> Key | None:
@@ -112,7 +112,7 @@ class Keys:
         return key if is_same else None
 
     async def add(self, name: str, rights: Sequence[Right], functions: Sequence[str] = ()) -> str:
-        """Make one; its text, which is not kept. Raises: BadRequest, StorageFull; OSError."""
+        """Create a key; returns its text, which is not stored. Raises: BadRequest, StorageFull; OSError."""
         if not _NAME.fullmatch(name):
             raise BadRequest(f"{name[:80]!r} cannot be a key's name: use 1 to 64 of A-Z a-z 0-9 _ . @ -")
         if not rights:
@@ -136,7 +136,7 @@ class Keys:
             return f"sockd_{id}_{secret}"
 
     async def remove(self, name: str) -> None:
-        """Revoke one, at once. Raises: NoSuchKey, StorageFull; OSError: it is revoked until the worker is started again."""
+        """Revoke a key at once. Raises: NoSuchKey, StorageFull; OSError: it is revoked only until the worker restarts."""
         async with self._writing:
             found = next((key for key in self._keys.values() if key.name == name), None)
             if found is None:

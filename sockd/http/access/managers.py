@@ -1,8 +1,7 @@
-"""The processes of this host that may manage the worker: root's, and those of the members of a group.
+"""The local processes that may manage the worker: those of root and of the members of a group.
 
-Owns nothing. The modes of the sockets say the same to the kernel. It is asked once more here, by the credentials of the process
-that connected (SO_PEERCRED, SO_PEERGROUPS), so that a socket whose mode was changed, or a descriptor of one that another
-program hands on, gives nobody more.
+Owns nothing. The modes of the sockets express the same rule. The credentials of the connecting process (SO_PEERCRED,
+SO_PEERGROUPS) are checked as well, in case a socket's mode was changed or its descriptor was passed on.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Managers:
             ) from None
 
     def include(self, sock: socket.socket) -> bool:
-        """Whether the process that connected is one of them; of any other socket than a Unix one: no."""
+        """Whether the connecting process is a manager; False for sockets other than Unix ones."""
         if sock.family != socket.AF_UNIX:
             return False
         _, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
@@ -70,7 +69,7 @@ def _groups(sock: socket.socket) -> tuple[int, ...]:
 
 
 class ManagersOnly:
-    """An application of a Unix socket that answers managers alone."""
+    """An application of a Unix socket that serves only managers."""
 
     def __init__(self, app: Application, managers: Managers) -> None:
         self._app = app

@@ -1,6 +1,6 @@
-"""The AWS Lambda REST API, for clients that people already have: boto3, the aws command line, any SDK.
+"""AWS's Lambda REST API, for boto3, the aws command and other SDKs.
 
-The paths, shapes and error types are those of AWS's service model; what sockd does not do is refused with a typed error that
-says so. It is a part of the public door (`sockd.http.front`), signed requests only but for Invoke on loopback: `access`
-says who may call what, and why. IAM is not emulated.
+Paths, shapes and error types are those of AWS's service model; unsupported features are refused with a typed error. The API is
+part of the public port (`sockd.http.front`) and requires signatures, except for Invoke on loopback (`access`). IAM is not
+emulated.
 """

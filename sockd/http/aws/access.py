@@ -1,11 +1,10 @@
-"""Who may call what.
+"""Access to AWS's API.
 
-A function whose network is the host's reaches this port, and so does every web page that the user of this machine looks
-at. Whoever can deploy runs code; whoever can read a function's settings knows its secrets. So:
+Functions on the host's network reach this port, and so do web pages in local browsers. A client that may deploy can run
+code; one that may read a function's settings knows its secrets. So:
 
-    POLICY: with keys, every request is signed with one of them. Without keys, Invoke alone is open, where `/run` is as
-    well (`sockd.http.access.callers`), and only to a worker that listens on loopback. Off loopback a worker without keys
-    does not start.
+    POLICY: with keys, every request must be signed with one of them. Without keys only Invoke is available, under the rules
+    of `/run` (`sockd.http.access.callers`), and only on loopback. A worker without keys that listens elsewhere does not start.
 
 Owns the keys. A signature covers method, path, query, host, the x-amz-* headers and the body; it holds for 15 minutes.
 """
@@ -63,7 +62,7 @@ class Access:
         return self._verifier is not None
 
     def check_head(self, operation: Operation, headers: Mapping[str, str]) -> None:
-        """Refuse what no body can make right, before any of it is read. Raises: AccessDenied."""
+        """Refuse a request by its head, before its body is read. Raises: AccessDenied."""
         if self._verifier is None:
             if operation not in EVENTS:
                 raise AccessDenied(f"{operation.value} is not open here: {_NEEDS_KEY}")

@@ -106,7 +106,7 @@ class AliasOperations:
 
 
 def changed(alias: Alias, wanted: shapes.AliasShape) -> Alias:
-    """What a body makes of an alias. Raises: InvalidParameterValue, ValidationFailed."""
+    """The alias of a body. Raises: InvalidParameterValue, ValidationFailed."""
     check_description(wanted.description)
     if wanted.description is not None:
         alias = replace(alias, description=wanted.description)

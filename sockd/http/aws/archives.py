@@ -25,7 +25,7 @@ _PIECE_CHARS = 1 << 20
 
 
 class CodeTooLarge(ApiError):
-    """The archive has more bytes than the worker takes."""
+    """The archive is larger than the worker accepts."""
 
     status = 413
     error_type = "RequestEntityTooLargeException"

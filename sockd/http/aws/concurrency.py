@@ -1,4 +1,4 @@
-"""The operations on concurrency: how much of a function, and of the whole worker, may run at once.
+"""The operations on concurrency of functions and of the worker.
 
 Owns nothing.
 """

@@ -1,7 +1,7 @@
-"""The door of this API: requests whose path is one of AWS's, from their heads to their answers.
+"""The application of this API: serves requests with AWS's paths.
 
-Owns the bodies that are being read. An operation runs once for
-all requests with the id that an SDK keeps over its retries (`sockd.http.run.replays`).
+Owns the bodies that are being read. An operation runs once for all retries of an SDK, which share an id
+(`sockd.http.run.replays`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SDK_ID_CHARS = 128
 
 
 class Admitted(NamedTuple):
-    """A request whose head is in order."""
+    """A request with a valid head."""
 
     operation: Operation
     segments: tuple[str, ...]
@@ -204,7 +204,7 @@ class LambdaApi:
 
 
 class LambdaExchange(Exchange):
-    """One request: judged by its head, then run when it is whole."""
+    """One request: checked by its head, then run when its body is complete."""
 
     def __init__(self, connection: Connection, head: Head, door: LambdaApi) -> None:
         super().__init__(connection, head)

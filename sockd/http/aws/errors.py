@@ -1,4 +1,4 @@
-"""What this API answers when it does not do what it was asked: AWS's error types, statuses and bodies.
+"""The errors of this API: AWS's types, statuses and bodies.
 
 The tree, each with the status that AWS gives it:
 
@@ -67,7 +67,7 @@ class ValidationFailed(ApiError):
 
 
 class AccessDenied(ApiError):
-    """Not without a key, or not with this one."""
+    """The request needs a key, or another one."""
 
     status = 403
     error_type = "AccessDeniedException"
@@ -86,7 +86,7 @@ class UnknownKey(AccessDenied):
 
 
 class InvalidSignature(AccessDenied):
-    """The signature does not hold, or not any more."""
+    """The signature is wrong or expired."""
 
     error_type = "InvalidSignatureException"
 
@@ -99,7 +99,7 @@ class ResourceNotFound(ApiError):
 
 
 class UnknownOperation(ApiError):
-    """No operation has this path and method, or none that sockd offers."""
+    """sockd has no operation with this path and method."""
 
     status = 404
     error_type = "UnknownOperationException"

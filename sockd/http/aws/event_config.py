@@ -1,4 +1,4 @@
-"""The operations on event-invoke-configs: how the asynchronous invocations of a function are to end.
+"""The operations on event-invoke-configs: retries and destinations of asynchronous invocations.
 
 Owns nothing. A destination is a function's ARN or name, or `directory:NAME` (see `sockd.events.destinations`).
 """

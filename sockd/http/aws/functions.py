@@ -1,4 +1,4 @@
-"""The operations on functions: deploying, looking and changing, in AWS's shapes.
+"""The operations on functions: deploy, read, change, in AWS's shapes.
 
 Owns nothing.
 """

@@ -1,4 +1,4 @@
-"""Invoke: what differs from `/run` in its headers, its statuses and its log.
+"""Invoke: its differences from `/run` in headers, statuses and log.
 
 A function that fails is an answer with status 200 and the header `X-Amz-Function-Error`. Pure but for the invocation.
 """

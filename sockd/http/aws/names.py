@@ -1,7 +1,7 @@
-"""What functions are called in this API: a name, a name with a qualifier, a partial or a whole ARN.
+"""Function identifiers of this API: a name, a name with a qualifier, a partial or complete ARN.
 
-Pure. Account and region of an ARN are not looked at: there is one worker, and the ARNs that it tells have the account
-and the region that functions see in their context.
+Pure. Account and region of an ARN are ignored. ARNs in answers have the account and region that functions see in their
+context.
 """
 
 from __future__ import annotations

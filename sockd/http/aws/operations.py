@@ -1,7 +1,7 @@
-"""Operations: what one is called with, what it gives back, and what those of all files have in common.
+"""Operations: their arguments, their results, and common parts.
 
-Each noun of this API has a class in a file of its own, whose `table` says which operations it does; `gather` makes one
-table of them for the door. Owns the names of functions that are being changed: two clients never change one at a time.
+Each noun of this API has a class in its own file, with its operations in `table`; `gather` joins these tables. Owns the names of
+functions that are being changed: two clients never change one function at the same time.
 """
 
 from __future__ import annotations

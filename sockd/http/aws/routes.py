@@ -1,6 +1,6 @@
-"""Which operation a request means: AWS's paths, as its service model has them.
+"""The operation of a request, by the paths of AWS's service model.
 
-Pure. Paths are matched as they came, so that an encoded slash or colon of an ARN stays within its part.
+Pure. Paths are matched while percent-encoded, so that a slash or colon of an ARN stays within its part.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Shapes: what the bodies of requests say, as settings of a function, and a function as answers show it.
+"""Shapes: request bodies as settings of a function, and functions as answers.
 
-Pure. What a request asks for and sockd does not have is refused when it would change how the function runs (`Layers`), and
-passed over when it would not (`TracingConfig`, a `LogGroup`).
+Pure. Unsupported members are refused if they would change how the function runs (`Layers`), and ignored otherwise
+(`TracingConfig`, a `LogGroup`).
 """
 
 from __future__ import annotations

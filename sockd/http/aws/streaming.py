@@ -1,4 +1,4 @@
-"""InvokeWithResponseStream: the answer as an event stream, each piece as soon as the function has made it.
+"""InvokeWithResponseStream: the answer as an event stream.
 
     PayloadChunk …   what the function streams; of one that answers at once, its answer
     InvokeComplete   {"ErrorCode"?, "ErrorDetails"?, "LogResult"?}: how it ended, also after pieces have gone out

@@ -1,4 +1,4 @@
-"""The worker as this API sees it: what `WorkerApi` has, and what only AWS's shapes need.
+"""The interface of the worker for this API: `WorkerApi`, and members for AWS's shapes.
 
 Owns nothing. Fulfilled by the daemon.
 """
@@ -76,7 +76,7 @@ class LambdaWorker(WorkerApi, VersionsApi, Protocol):
 
     @property
     def events(self) -> LambdaEvents:
-        """What is to run later."""
+        """Asynchronous invocations."""
 
     async def invoke_with_log(self, request: InvokeRequest) -> InvocationResult:
         """As `invoke`, with the log. An error of the function is in the result; others raise SockdError."""

@@ -1,1 +1,1 @@
-"""The management doors of `run.sock`."""
+"""The management API: `sockd.sock`, and a port for clients with a key."""

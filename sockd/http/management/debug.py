@@ -1,4 +1,4 @@
-"""The management door's route for debugging: one invocation that waits for a debugger.
+"""The route of the management API for debugging: one invocation that waits for a debugger.
 
     POST /functions/{name}[:version or alias]/debug?port=     the event
 
@@ -33,11 +33,11 @@ class DebugWorker(Protocol):
     """What runs it."""
 
     async def debug(self, request: InvokeRequest, port: int, tell: ReportProgress) -> Invocation:
-        """Run a function once, when a debugger has come to the port. Raises: SockdError; CannotDebug."""
+        """Run a function once, after a debugger has connected. Raises: SockdError; CannotDebug."""
 
 
 class ProgressLines:
-    """Tells the client how far it is."""
+    """Sends progress to the client."""
 
     def __init__(self, work: Work) -> None:
         self._work = work

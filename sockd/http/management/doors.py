@@ -1,4 +1,4 @@
-"""The management door: deploy, list, remove, logs, packages, over a Unix socket that only root can open.
+"""The management API: deploy, list, remove, logs, packages, over a Unix socket that only root can open.
 
     GET    /functions                      GET    /status  /tree  /packages
     PUT    /functions/{name}     zip       POST   /packages        requirements text

@@ -1,4 +1,4 @@
-"""The management door's routes for environments.
+"""Routes of the management API for environments.
 
     GET    /functions/{name}/env?values=1       {"env": {"KEY": "value" or null}, "secrets": ["KEY"]}
     PATCH  /functions/{name}/env                {"set": {"KEY": "value"}, "unset": ["KEY"]}
@@ -6,7 +6,7 @@
     DELETE /functions/{name}/secrets/{key}
     GET    /secrets                             {"function": ["KEY"]}
 
-The value of a secret comes in here, and out nowhere. Owns nothing.
+Values of secrets are accepted and never returned. Owns nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The management door's routes for asynchronous invocation.
+"""Routes of the management API for asynchronous invocation.
 
     GET    /events?state=&function=&limit=     events that wait, dead letters, or both
     GET    /events/{id}                        one of them with its payload

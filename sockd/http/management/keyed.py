@@ -1,8 +1,8 @@
-"""The management door for other machines: the same requests over TCP, each with a key.
+"""The management API for remote clients: the same requests over TCP, each with a key.
 
-    POLICY: a GET takes the right to read; running a function, now or later, the right to invoke; everything else, and the
-    values of an environment, the right to deploy. A key that is for some functions does what is done to one of these, and
-    reads `/status`. Keys themselves, and what opens a port on the worker's host, are for its own management socket alone.
+    POLICY: GET requires the permission read; running a function requires invoke; all other requests, and values of an
+    environment, require deploy. A key for some functions allows requests about one of these, and `/status`. Requests about
+    keys, and those that open a port on the worker's host, work only over the local management socket.
 
 There is no TLS here: a proxy in front has it. A key is judged by the head, before any of a body is read. Owns nothing.
 """
@@ -37,7 +37,7 @@ class Needed(NamedTuple):
 
 
 class KeyedManagement:
-    """An application that answers those who have a key for what they ask."""
+    """An application that checks each request's key."""
 
     def __init__(self, app: Application, keys: Keys) -> None:
         self._app = app
@@ -65,7 +65,7 @@ class KeyedManagement:
 
 
 def needed_for(method: str, path: str, query: str = "") -> Needed | None:
-    """What a request takes; None: any key will do. Raises: KeyNotEnough, if no key does."""
+    """The permission that a request requires; None: any key. Raises: KeyNotEnough if no key suffices."""
     parts = path.strip("/").split("/")
     of_function = parts[2:] if parts[0] == "functions" else []
     if parts[0] == "keys" or of_function == ["debug"]:
@@ -82,7 +82,7 @@ def needed_for(method: str, path: str, query: str = "") -> Needed | None:
 
 
 def check_listen(config: ManagementConfig) -> None:
-    """Raises: BadConfig, when keys would cross a network in the clear."""
+    """Raises: BadConfig if keys would be sent unencrypted over a network."""
     host, _ = parse_listen(config.listen)
     if not is_loopback(host) and not config.plain_http:
         raise BadConfig(

@@ -1,4 +1,4 @@
-"""The management door's routes for keys.
+"""Routes of the management API for keys.
 
     GET    /keys           all, without their secrets
     POST   /keys           {"name", "may": ["read", "invoke", "deploy"], "functions"?: ["NAME"]}; the answer has "key", once

@@ -1,4 +1,4 @@
-"""The management door's routes for what the worker does at this moment, and what it did last.
+"""Routes of the management API for the current state of the worker and its last invocations.
 
     GET /live?limit=                              what `sockd top` shows
     GET /functions/{name}/imports                 what `sockd imports` shows

@@ -1,4 +1,4 @@
-"""The management door's routes for what functions have printed.
+"""Routes of the management API for output of functions.
 
     GET /functions/{name}/logs?limit=&request_id=&since=&follow=1&raw=1&recent=1
 
@@ -89,7 +89,7 @@ async def _found(worker: WorkerApi, wanted: Wanted) -> list[LogRecord]:
 
 
 async def _follow(worker: WorkerApi, wanted: Wanted) -> AsyncGenerator[bytes]:
-    """What there is, then what comes; nothing between the two is lost or told twice."""
+    """Existing records, then new ones, without gaps or duplicates."""
     coming = aiter(worker.follow_logs(wanted.name))
     step = asyncio.ensure_future(anext(coming))
     try:

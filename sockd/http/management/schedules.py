@@ -1,4 +1,4 @@
-"""The management door's routes for schedules.
+"""Routes of the management API for schedules.
 
     GET    /schedules
     PUT    /schedules/{schedule}     {"function", "qualifier", "expression", "timezone", "event", "replace"}

@@ -1,4 +1,4 @@
-"""The management door's route for settings of a function that change without its code.
+"""The route of the management API for settings of a function without its code.
 
     PATCH /functions/{name}/settings    {"timeout_s"?, "init_timeout_s"?, "memory_mb"?, "concurrency"?, "run"?}
 

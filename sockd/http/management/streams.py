@@ -1,7 +1,4 @@
-"""Answers that take long: lines of JSON, or events, sent as they come.
-
-Owns the work that makes them, and what the work needs, until it has ended.
-"""
+"""Streamed answers: lines of JSON, or events. Owns the work that makes them until it has ended."""
 
 from __future__ import annotations
 

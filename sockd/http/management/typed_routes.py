@@ -1,4 +1,4 @@
-"""What the routes of the management socket have in common: names from paths, answers, errors as every door answers them.
+"""Common parts of the management routes: names from paths, answers, errors.
 
 Owns nothing. A file `management_<noun>.py` makes its routes with `typed_routes`.
 """

@@ -1,4 +1,4 @@
-"""Function URLs at the management door.
+"""Routes of the management API for function URLs.
 
     GET    /functions/{name}/urls                  all of a function's
     PUT    /functions/{name}/url?qualifier=        {"auth"?, "mode"?, "cors"?}: makes one, or changes the one that is there
@@ -69,7 +69,7 @@ class _Urls:
             raise BadRequest("this worker serves no function URLs: function_urls.enabled = false")
         if wanted.auth == "AWS_IAM" and not self._keys:
             raise BadRequest(
-                'nobody could sign for this URL: add a key to the worker\'s configuration, [lambda_api.keys] NAME = "SECRET"'
+                'no client could sign for this URL: add a key to the worker\'s configuration, [lambda_api.keys] NAME = "SECRET"'
             )
         if qualifier and not ALIAS.fullmatch(qualifier):
             raise BadRequest("a URL is of a function, or of an alias: a version has none of its own")

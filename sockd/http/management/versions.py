@@ -1,4 +1,4 @@
-"""The management door's routes for versions.
+"""Routes of the management API for versions.
 
     GET    /functions/{name}/versions                     what was published, aliases, the last deploys
     POST   /functions/{name}/versions                     {"description": "..."}: publish what was deployed last
@@ -171,4 +171,4 @@ def _provision(status: Status) -> dict[str, Any]:
 
 async def _parsed(request: Request, shape: type[S]) -> S:
     """A body. Raises: BadRequest."""
-    return await read_json(request, shape, MAX_BODY_BYTES, "the body is not what this takes: {error}")
+    return await read_json(request, shape, MAX_BODY_BYTES, "the body is not valid: {error}")

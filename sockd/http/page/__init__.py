@@ -1,8 +1,8 @@
-"""The page at `/`: functions, the Zygote tree, caches, invocations and logs, for people with a browser.
+"""The HTML page at `/`: functions, the Zygote tree, caches, invocations and logs.
 
-It reads the worker through `PageWorker` and `PageSources` and changes nothing, but for test events, each of which invokes a
-function once. HTML is made here, on the server, from the worker's data; scripts exchange its parts when the server sends new
-ones, and sort and filter a table. Everything that a function, a client or a package made up is text to it, never markup.
+It reads the worker through `PageWorker` and `PageSources` and changes nothing, except by test events, each of which invokes a
+function once. The server renders the HTML; scripts replace its parts when the server sends new ones, and sort and filter a table.
+Text from functions, clients and packages never becomes markup.
 
     access      who may look
     words       numbers and strangers' text as people read them

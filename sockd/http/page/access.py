@@ -1,8 +1,7 @@
-"""Who may look at the page.
+"""Access to the page.
 
-It shows what functions print, which is nobody's affair but their owner's. Functions reach this port when their network is
-the host's, and so does every web page that the user of this machine looks at. Pages that functions answer with have this
-very address, so that browsers think them one with this page. So:
+The page shows output of functions, which is private to their owner. Functions on the host's network reach this port, and so do
+web pages in local browsers. Pages that functions serve have the same origin as this page. So:
 
     POLICY: on loopback the page is open to this machine, but not to the uids that functions, Zygotes and initscripts run as,
     not under a name that is not loopback's (`Host`, which the front checks), and not through a proxy, whose clients nobody
@@ -105,15 +104,13 @@ class PageAccess:
                 "the header Sec-Fetch-Dest: document"
             )
         if wanted_for not in (None, "document"):
-            raise PageForbidden(
-                "open this page by itself: what functions answer with has this address, too, and may not read it"
-            )
+            raise PageForbidden("open this page directly: pages of functions have the same origin and may not read it")
 
     def check_stream(self, request: Request) -> None:
         """Whether a stream of events may be had. Raises: KeyNeeded, PageForbidden."""
         self._check_who(request)
         if not hmac.compare_digest(request.query_params.get("token", "").encode(), self.token.encode()):
-            raise PageForbidden("this page is from before the worker was started again: reload it")
+            raise PageForbidden("the worker was restarted: reload this page")
 
     def test_event_token(self, function: str) -> str:
         """What a function's page gives the form of its test events, until the worker ends."""
@@ -132,24 +129,26 @@ class PageAccess:
                 "nothing: use `sockd invoke`, or set page.ask_for_key = true"
             )
         if not is_of_our_page(request):
-            raise PageForbidden("test events are sent from the page of their function only")
+            raise PageForbidden("test events must be sent from the page of their function")
         if not hmac.compare_digest(token.encode(), self.test_event_token(function).encode()):
-            raise PageForbidden("this page is from before the worker was started again: reload it")
+            raise PageForbidden("the worker was restarted: reload this page")
 
     def _check_who(self, request: Request) -> None:
         if self._keys is not None:
             self._check_key(request.headers.get("authorization", ""))
             return
         if any(name in request.headers for name in PROXIED):
-            raise PageForbidden("this page is open to this machine alone; behind a proxy, set page.ask_for_key = true")
+            raise PageForbidden(
+                "this page is available on this machine only; behind a proxy, set page.ask_for_key = true"
+            )
         theirs, ours = request.scope["client"], request.scope["server"]
         uid = owner(theirs, ours) if theirs and ours else None
         if uid is None:
             raise PageForbidden(
-                "this page is open to this machine alone, and the kernel does not say whose connection this is"
+                "this page is available on this machine only, and the kernel does not know the uid of this connection"
             )
         if uid in self._uids or uid in self._engine:
-            raise PageForbidden("functions may not look at each other")
+            raise PageForbidden("functions may not read the page")
 
     def _check_key(self, header: str) -> None:
         assert self._keys is not None

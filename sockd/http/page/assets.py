@@ -1,4 +1,4 @@
-"""What is the same for every viewer: style, scripts, the icon. Read once, compressed once, kept by browsers for good.
+"""Static files: style, scripts, icon. Read and compressed once, cached by browsers without expiry.
 
 Owns the bytes. An asset's address holds a digest of its text, so another version is another address.
 """

@@ -1,6 +1,6 @@
-"""Boards: the live parts of one page, each rendered anew when its values have changed, for all who look at it together.
+"""Boards: the live parts of one page, rendered when their values change, once for all viewers.
 
-Owns the HTML of its parts. Values are strings as they are shown, so "changed" means that somebody would see it.
+Owns the HTML of its parts. Values are the displayed strings, so every change is visible.
 """
 
 from __future__ import annotations

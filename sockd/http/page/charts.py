@@ -1,4 +1,4 @@
-"""Geometry of the page's drawings: what is to be drawn where, in per cent of the width or in units of a view box. Pure."""
+"""Geometry of the page's charts, in per cent of the width or in units of a view box. Pure."""
 
 from __future__ import annotations
 

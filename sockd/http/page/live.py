@@ -1,6 +1,6 @@
-"""Live pages: streams of server-sent events, each bringing the parts of a board that have changed (HTML, Server-sent events).
+"""Live pages: streams of server-sent events with the changed parts of a board (HTML, Server-sent events).
 
-Owns the clock of all of them, which ticks once a second while anybody looks and not otherwise, and the number of viewers.
+Owns the timer of all streams, which runs once per second while there are viewers, and the number of viewers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RETRY_MS = 2000
 
 
 class TooManyViewers(SockdError):
-    """The page is still there, but not kept up to date."""
+    """The page is served, but not updated."""
 
     status = 503
     error_type = "TooManyRequestsException"

@@ -1,4 +1,4 @@
-"""The page: an application of the public port that shows the worker. All that it can be asked to do is to send a test event.
+"""The application of the page. Its only action is to send a test event.
 
     GET  /                              functions, Zygotes, caches, the last invocations
     GET  /functions/{name}              one function: its last minute, its invocations, its log, its versions and URLs

@@ -1,6 +1,6 @@
-"""A test event: one invocation that somebody asks for on a function's page, and its outcome as the values of a template.
+"""A test event: one invocation from the form of a function's page, and its outcome as values of a template.
 
-Who may send one is the affair of `access`. Bounded: the form, and what is shown of the answer and of the log.
+`access` checks permission. Bounded: the form, and what is shown of the answer and of the log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the page reads besides `PageWorker`: versions, function URLs, schedules and events.
+"""Further data of the page: versions, function URLs, schedules and events.
 
 Owns nothing.
 """

@@ -1,4 +1,4 @@
-"""One invocation as a page: the waterfall, what the answer waited for, and why it was cold.
+"""The page of one invocation: waterfall, critical path, and the reason of a cold start.
 
 Pure: a trace of the worker (`sockd.observe.trace_spans`) in, values of the template out.
 """
@@ -15,11 +15,11 @@ from sockd.observe.trace_axis import extent, in_order
 MAX_SPANS = 80
 KINDS = frozenset(("queue", "memory", "fork", "prepare", "thaw", "setup", "init", "exec", "answer"))
 COLD = {
-    "spare": "A spare was at hand: forked ahead and confined, it only had to become this function.",
-    "zygote": "No spare was at hand: the sandbox was forked for this very request.",
+    "spare": "A spare was available: it had been forked and confined in advance.",
+    "zygote": "No spare was available: the sandbox was forked for this request.",
 }
 WARM = {
-    "warm": "An idle sandbox served it: nothing had to be made.",
+    "warm": "An idle sandbox served it.",
     "paused": "A paused sandbox served it: it was thawed.",
 }
 
@@ -63,13 +63,13 @@ def story(trace: Mapping[str, Any]) -> list[str]:
     if origin not in COLD:
         return [WARM.get(origin, "")]
     held = trace["zygote"]
-    zygote = "the root Zygote, which holds no packages" if held == "root Zygote" else f"the Zygote that holds {held}"
+    zygote = "the root Zygote, which has no packages" if held == "root Zygote" else f"the Zygote that holds {held}"
     modules = sum(each["modules"] for each in trace["imported"])
     spent = words.ms(sum(each["ns"] for each in trace["imported"]))
     imports = (
         f"It imported {words.many(modules, 'module')} of packages itself, in {spent} ms."
         if modules
-        else "It imported nothing of packages: what it needs was there."
+        else "It imported no package: the Zygote had imported all that it needs."
     )
     passed_over = (
         f"A Zygote with more of its packages was passed over: {trace['passed_over']}." if trace["passed_over"] else ""

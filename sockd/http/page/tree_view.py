@@ -1,4 +1,4 @@
-"""The Zygote tree as the values of a template: its Zygotes, what they refuse, and why they were passed over.
+"""The Zygote tree as values of a template: Zygotes, refused packages, and why Zygotes were not used.
 
 Pure but for reading the worker.
 """

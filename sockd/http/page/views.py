@@ -1,6 +1,6 @@
-"""The worker's data as the values of templates: strings as they are shown, and geometry of what is drawn.
+"""The worker's data as values of templates: displayed strings, and geometry of charts.
 
-Pure but for reading the worker. Bounded: whatever there is, a page tells of so many functions and invocations.
+Pure except for reading the worker. The numbers of functions and invocations are bounded.
 """
 
 from __future__ import annotations

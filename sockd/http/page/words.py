@@ -1,4 +1,4 @@
-"""Numbers and texts as the page shows them. Pure.
+"""Formatting of numbers and texts for the page. Pure.
 
 Strangers' text (logs, error names) is made printable here: what a terminal would obey, and what would reorder or hide
 letters, is shown as a sign. That it cannot become markup is the templates' affair, which escape everything.

@@ -1,4 +1,4 @@
-"""The worker as the page sees it: what `WorkerApi` has, and what only the page shows.
+"""The interface of the worker for the page: `WorkerApi`, and members that only the page shows.
 
 Owns nothing. Fulfilled by the daemon.
 """

@@ -1,1 +1,1 @@
-"""The `/run` door: its options, signed calls, replays."""
+"""The `/run` API: options, signed calls, replays."""

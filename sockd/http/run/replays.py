@@ -1,7 +1,7 @@
-"""Replays: a request that comes again under the same key is run once.
+"""Replays: repeated requests with the same key run once.
 
-While the first runs, the others wait for its answer; when it has ended, they get it for some minutes. If the first hangs up
-before it was run, the next one that waits runs the request. For the id that AWS's SDKs keep over their retries, and for
+The others wait for the answer of the first, and get it for some minutes after its end. If the first client disconnects before
+its request ran, the next waiting request runs. For the id that AWS's SDKs keep over their retries, and for
 `Idempotency-Key` on `/run`. A key that is about a function holds its incarnation: no function answers for another that had its
 name before.
 
@@ -30,13 +30,13 @@ _RAN = "x-sockd-sandbox: "
 
 
 class KeyReused(SockdError):
-    """The key came with another payload before."""
+    """The key was used with another payload before."""
 
     status = 422
     error_type = "IdempotencyKeyReusedException"
 
     def __init__(self) -> None:
-        super().__init__("this Idempotency-Key came with another payload before; a new request needs a new key")
+        super().__init__("this Idempotency-Key was used with another payload; use a new key for a new request")
 
 
 class Running(NamedTuple):

@@ -1,8 +1,8 @@
-"""What the headers of a request to `/run` ask for besides an answer.
+"""Options in the headers of a request to `/run`.
 
-    X-Amz-Invocation-Type: Event   run it later; 202 when that is certain
-    Idempotency-Key: ...           run it once, however often it is asked for within some minutes
-    X-Sockd-Fresh: 1               run it in a new sandbox, although there may be idle ones
+    X-Amz-Invocation-Type: Event   run it asynchronously; 202 when it is stored
+    Idempotency-Key: ...           run it once within some minutes
+    X-Sockd-Fresh: 1               run it in a new sandbox even if one is idle
     X-Sockd-If-Code: ...           run it only if this code is deployed (`sockd.plain.call_signature`)
     X-Sockd-Signature: ...         the deployer calls; the answer is signed, too, and the caller's nonce is the request's id
                                    (`sockd.http.run.signed_calls`)
@@ -86,12 +86,12 @@ def is_fresh(asked: Mapping[bytes, bytes]) -> bool:
 
 
 async def accepted(events: EventsApi, request: InvokeRequest, *, source: str, retry_key: str = "") -> Answer:
-    """Have a function run later: 202 with the id of its attempts. Raises: SockdError."""
+    """Run a function asynchronously: 202 with the id of its attempts. Raises: SockdError."""
     if request.fresh:
-        raise BadRequest("X-Sockd-Fresh is for a request whose answer is waited for; an event runs wherever it can")
+        raise BadRequest("X-Sockd-Fresh is not possible for an asynchronous invocation, which runs in any sandbox")
     if request.expected is not None:
         raise BadRequest(
-            "X-Sockd-If-Code is for a request whose answer is waited for; an event runs what is deployed then"
+            "X-Sockd-If-Code is not possible for an asynchronous invocation, which runs the code that is deployed then"
         )
     event_id = await events.accept(
         request.name, request.qualifier, request.payload, source=source, retry_key=retry_key, trace=request.trace

@@ -1,7 +1,7 @@
-"""Calls that a function's deployer has signed: the request is verified before it is run, and its answer is signed.
+"""Calls signed by a function's deployer: the request is verified before it runs, and its answer is signed.
 
-A sandbox learns that the deployer calls, and takes pickles from no other caller; the key itself stays here. A signature that
-does not verify makes a request one of anybody's: it is run, its answer is not signed, and the caller refuses that.
+The sandbox learns whether the deployer calls, and accepts pickles from no other caller; the key stays in the daemon. A request
+with an invalid signature runs like any other request: its answer is not signed, and the caller refuses it.
 Owns nothing.
 """
 

@@ -1,7 +1,7 @@
-"""The worker as the HTTP doors see it: one Protocol, fulfilled by the daemon.
+"""The interface of the worker for the HTTP APIs: one Protocol, implemented by the daemon.
 
-Owns nothing. Everything that can go wrong on purpose is a SockdError; one raised by `invoke` may carry what is known of
-the invocation in an attribute `invocation: Invocation | None`, from which the doors fill their headers.
+Owns nothing. Expected errors are SockdErrors. One raised by `invoke` may have data of the invocation in
+`invocation: Invocation | None`, for the answer's headers.
 """
 
 from __future__ import annotations
@@ -75,22 +75,22 @@ class EventsApi(Protocol):
         retry_key: str = "",
         trace: TraceContext | None = None,
     ) -> str:
-        """Have a function run later, once at least. Returns the request id of its attempts, when that is certain.
+        """Run a function asynchronously, at least once. Returns the request id of its attempts when the event is stored.
 
         Args: retry_key: what a retry of this very call has in common with it; within some minutes it is no other event.
         Raises: NoSuchFunction, RequestTooLarge, TooManyRequests, Draining, StorageFull."""
 
 
 class WorkerApi(Protocol):
-    """What the doors may ask of the worker."""
+    """The worker's methods for the HTTP APIs."""
 
     @property
     def events(self) -> EventsApi:
-        """What is to run later."""
+        """Asynchronous invocations."""
 
     @property
     def draining(self) -> bool:
-        """True from the moment that no new request is taken."""
+        """True when new requests are refused."""
 
     async def invoke(self, request: InvokeRequest) -> Invocation:
         """Run a function once. Raises: SockdError."""

@@ -1,6 +1,6 @@
-"""The door of function URLs: any HTTP request to a name of its own becomes AWS's payload 2.0, and what the function returns an
-HTTP answer.
+"""Function URLs: HTTP requests to a function's own hostname become events in AWS's payload format 2.0, and the function's
+result an HTTP answer.
 
-`door` takes the requests, `event` and `response` are the two mappings, `cors` what browsers ask for, `names` what a URL looks
-like. Which URLs there are is kept by `sockd.registry.function_urls`. What runs a function does not know of URLs.
+`door` serves the requests, `event` and `response` convert them, `cors` answers preflights, `names` parses URLs.
+`sockd.registry.function_urls` stores them. The code that runs functions knows nothing of URLs.
 """

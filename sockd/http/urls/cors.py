@@ -1,7 +1,7 @@
-"""CORS: what a browser is told about pages of other origins, as a URL's settings say (Fetch standard, 3.2).
+"""CORS headers according to a URL's settings (Fetch standard, 3.2).
 
-Pure. With settings, preflights are answered here and the function's own words on the matter are dropped; without, all of it
-is the function's. An origin that is not allowed gets its answer like any client, and the browser keeps it from the page.
+Pure. With settings, sockd answers preflights and drops the function's CORS headers; without, the function handles CORS. An origin
+that is not allowed gets an answer, which the browser hides from the page.
 """
 
 from __future__ import annotations

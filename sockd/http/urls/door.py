@@ -1,8 +1,7 @@
-"""The door of function URLs: from a request's head to the function's answer.
+"""The application of function URLs.
 
-Owns nothing but the bodies that are being read. A request is judged by its head (which URL, which size, whether it must be
-signed, whether a browser only asks for permission), and invoked when it is whole.
-"""
+Owns the bodies that are being read. A request is checked by its head (URL, size, signature, preflight), and invoked when its
+body is complete."""
 
 from __future__ import annotations
 
@@ -218,7 +217,7 @@ def shaped(admitted: Admitted, fields: Fields) -> Fields:
 
 
 class UrlExchange(Exchange):
-    """One request: judged by its head, then run when it is whole."""
+    """One request: checked by its head, then run when its body is complete."""
 
     def __init__(self, connection: Connection, head: Head, door: UrlDoor, addressed: Addressed) -> None:
         super().__init__(connection, head)

@@ -29,7 +29,7 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-"""Headers between two neighbours (RFC 9110, 7.6.1): neither a function's nor a client's business."""
+"""Hop-by-hop headers (RFC 9110, 7.6.1), which are not passed on."""
 ACCOUNT = "000000000000"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DEFAULT = "$default"

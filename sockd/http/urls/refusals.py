@@ -1,8 +1,7 @@
-"""What a function URL answers when there is no answer of a function: AWS's statuses and bodies.
+"""Errors of function URLs: AWS's statuses and bodies.
 
-Pure but for the log of bugs. Whoever asks here may be anybody, so a failure of the function is told by its type alone, in
-`x-sockd-error`; the message and the frames are in the function's log.
-"""
+Pure except for the log of bugs. Any client may call a URL, so an error of the function shows only its type, in `x-sockd-error`;
+message and frames are in the function's log."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _TYPE_CHARS = 128
 
 
 class Forbidden(AccessDenied):
-    """The URL wants a signature, and this request has none that holds."""
+    """The URL requires a signature, and this request has no valid one."""
 
     def __init__(self) -> None:
         super().__init__(_FORBIDDEN)

@@ -1,4 +1,4 @@
-"""What a function returned, as an HTTP answer: AWS's rules for function URLs.
+"""A function's result as an HTTP answer, by AWS's rules for function URLs.
 
     {"statusCode": ..., "headers"?, "cookies"?, "body"?, "isBase64Encoded"?}   that answer
     any other JSON                                                            200, application/json

@@ -1,7 +1,7 @@
-"""What a function streams at its URL: passed on piece by piece, or kept until it is whole (`InvokeMode`).
+"""Streamed answers of function URLs: passed on piece by piece, or buffered (`InvokeMode`).
 
-Owns what is held back of an answer: all of a buffered one, and the first bytes of one that may begin as AWS's custom
-runtimes begin theirs, with status and headers as JSON and eight NUL bytes in front of the body.
+Owns a buffered answer, or the first bytes of a streamed one, which may begin like those of AWS's custom runtimes: status and
+headers as JSON, and eight NUL bytes before the body.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""HTTP/1.1 on sockets: the listener, connections, requests and answers as bytes."""
+"""HTTP/1.1 on sockets: the listener, connections, encoding of requests and answers."""

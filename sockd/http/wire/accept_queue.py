@@ -1,7 +1,7 @@
-"""Connections that have asked for nothing yet: each is read from in its turn, and not before.
+"""Connections without a request: the daemon reads from each in its turn.
 
-A crowd comes here first. What a loop finds readable it reads in one turn, a thousand sockets if they are, and everybody else
-waits for that: so these are not the loop's to look at but are in an epoll of their own, which the loop only sees as a
+A burst of connections arrives here. An event loop reads all readable sockets in one iteration, even a thousand, while all others
+wait: so these are not the loop's to look at but are in an epoll of their own, which the loop only sees as a
 whole, and which gives out a few at a time. All of them have one place among the `turns`.
 
 Owns the epoll, not the transports.

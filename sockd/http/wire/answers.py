@@ -1,4 +1,4 @@
-"""Answers: an invocation or an error, as status, headers and JSON.
+"""Encoding of answers: an invocation or an error as status, headers and JSON.
 
 Owns nothing. Statuses and names come from the errors themselves; the shape of an error's body is that of AWS Lambda's
 function errors: {errorType, errorMessage, requestId, stackTrace?}.
@@ -32,7 +32,7 @@ _encode = msgspec.json.encode
 _JSON = "content-type: application/json\r\n"
 _HOSTS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.EROFS)
 _HOSTS_IN_SQLITE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY)
-"""What is no bug of ours: the host has run out of something, or is broken."""
+"""Errors of the host, not bugs of sockd: a resource is exhausted, or a device fails."""
 
 
 class Answer(msgspec.Struct, frozen=True):

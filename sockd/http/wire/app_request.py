@@ -1,6 +1,6 @@
-"""A request to the front as a web app is told of it.
+"""A request in the form that web apps receive.
 
-Pure. What follows a function's name in the path is the app's: `/run/<name>` is where it is mounted.
+Pure. The app is mounted at `/run/<name>` and gets the rest of the path.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""ASGI on our connections: what the management door, which is Starlette's, needs of it.
+"""ASGI on our connections, for the management API, which uses Starlette.
 
-One task of the application per request, running from the end of the head on: the body comes to it as it arrives, and
-answers may be streams. Off the way of invocations. Knows nothing of management.
-"""
+One application task per request, from the end of the head on; bodies and answers may be streamed. Invocations do not use it.
+Knows nothing of management."""
 
 from __future__ import annotations
 

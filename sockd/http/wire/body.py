@@ -1,6 +1,6 @@
-"""A request's body while it comes: pieces, joined once, when it is whole.
+"""A request's body while it arrives: pieces, joined once at the end.
 
-A buffer that grows is copied whenever it grows, 3 ms at a time for some megabytes, and all others wait for that.
+A growing buffer would be copied at each step, which blocks the event loop 3 ms for some megabytes.
 
 Owns the bytes. Knows nothing of limits.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 PIECE_BYTES = 16 * 1024
-"""Smaller ones are put together as they come, so that who sends byte by byte makes no object of each."""
+"""Smaller pieces are joined on arrival, so that a client that sends single bytes does not create an object for each."""
 JOINED_AT_ONCE_BYTES = 1 << 20
 """More than that is joined in a thread, and from here on Python does it without its lock."""
 

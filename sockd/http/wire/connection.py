@@ -1,7 +1,7 @@
-"""One HTTP connection: requests to exchanges, run in order and one at a time, and their answers back.
+"""One HTTP connection: it parses requests into exchanges, runs them in order, one at a time, and sends their answers.
 
-It ends without losing an answer and without waiting for ever. A peer that sends requests without reading answers is not
-read from either: at most one of its answers and one chunk of its requests are kept.
+It ends without losing an answer and within bounded time. It does not read from a peer that sends requests without reading
+answers: at most one answer and one chunk of requests are kept.
 
 Owns its transport and its exchanges; a function whose client has gone outlives both. Knows nothing of functions.
 """

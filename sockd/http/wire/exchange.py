@@ -1,7 +1,7 @@
-"""One request and the answer that it is owed: what a connection and an application tell each other.
+"""One request and its answer: the interface between a connection and an application.
 
-The connection parses, keeps the order, and runs the exchange when its turn has come; the application's subclass takes the
-body as it comes and answers. Owns its task. Knows nothing of sockets.
+The connection parses, keeps the order, and runs the exchange in its turn; the application's subclass receives the body and
+answers. Owns its task. Knows nothing of sockets.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Exchange:
             self.held = self.request = None
 
     def gone(self) -> bool:
-        """Whether the client has hung up, or looks as if."""
+        """Whether the client has disconnected, or seems to have."""
         return self.lost or self.connection.looks_gone()
 
     def on_lost(self) -> None:
