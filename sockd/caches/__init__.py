@@ -1,4 +1,4 @@
-"""SOCK's three caches, each sparing a cold start one of its costs (SOCK, ATC '18, section 4).
+"""SOCK's three caches; each one saves part of a cold start (SOCK, ATC '18, section 4).
 
 The **install cache** (`install_cache`) downloads, unpacks and byte-compiles each wheel once, into a directory that
 all sandboxes see read-only. The **import cache** (`zygote_tree`) keeps interpreters that have already imported sets

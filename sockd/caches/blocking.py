@@ -1,4 +1,4 @@
-"""The seam to blocking file work: it runs in a thread, and is over when the call is over.
+"""Blocking file work in a thread that ends before the call returns.
 
 `asyncio.to_thread` alone returns at once when its caller is cancelled, while the thread goes on writing to the very
 directory that the caller's `finally` deletes.

@@ -1,9 +1,8 @@
-"""A new Zygote's canary: one fork that must do what functions do, before the Zygote serves any.
+"""A new Zygote's canary: one fork that is tested before the Zygote serves functions.
 
-It is made ready like a spare (which plays a first request through), becomes a program that has the Zygote's packages and no
-code, and tries what no look at modules can tell (`zygote.checks`). Off every request's path. What it says is a claim: a package
-that lies harms the functions that asked for it.
-"""
+It is prepared like a spare, including the rehearsal of a request, becomes a program with the Zygote's packages and no code, and
+runs `zygote.checks`. No request waits for it. Its report is untrusted: a package that falsifies it affects only the functions
+that requested it."""
 
 from __future__ import annotations
 

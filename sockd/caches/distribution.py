@@ -1,4 +1,4 @@
-"""A distribution: one wheel, pinned by its digest; and a closure: all the distributions that a function runs with.
+"""A distribution: one wheel, identified by its digest; a closure: all distributions of a function.
 
 Owns the name of a distribution's directory in the store, which is also its name in every sandbox. Knows nothing of
 where wheels come from or how they are unpacked.

@@ -1,4 +1,4 @@
-"""POLICY: which Zygotes go when the import cache is over its memory. Pure; owns nothing, kills nothing.
+"""POLICY: which Zygotes are evicted when the import cache exceeds its memory. Pure; owns nothing, kills nothing.
 
 Three rules with one signature, `(nodes, need_bytes, now_s) -> ids`, the first victim first:
 

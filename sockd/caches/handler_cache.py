@@ -1,7 +1,7 @@
 """The handler cache: idle sandboxes, ready for the next request of their function (SOCK 4.3).
 
-Owns every idle sandbox. The last one returned is the first leased, as its memory is warmest. One that stays idle is paused
-after a while, so that a busy function never pays for freeze and thaw; under memory pressure the least recently used go.
+Owns every idle sandbox. The last one returned is leased first, because its memory is warmest. A sandbox is paused after some idle
+time, so that a busy function never waits for a thaw; under memory pressure the least recently used are evicted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The import cache's hits: how much of what cold starts needed had been imported ahead, by a Zygote.
+"""The import cache's hits: the share of cold starts whose packages a Zygote had imported.
 
-Owns the counters. A start is judged by what it imported itself, not by what its function might have needed.
+Owns the counters. A start counts by the packages that it imported itself.
 """
 
 from __future__ import annotations

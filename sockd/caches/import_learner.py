@@ -1,9 +1,9 @@
-"""Where new Zygotes come from: decided by policy, made off the critical path, tried before they serve.
+"""Creation of Zygotes: selected by policy, created in the background, tested before they serve.
 
-Owns the background tasks that grow the tree (`zygote.learners`), and the record of what was learned. A package that starts
-threads, crashes, exits or hangs in a Zygote takes nobody with it: the Zygote is thrown away, the package that did it is found by
-importing one distribution at a time, and recorded; until the refusal ends its users import it themselves. One learner always is
-left for Zygotes that have not failed: no search for a harmful package delays them.
+Owns the background tasks that grow the tree (`zygote.learners`), and the record of what was learned. If a package
+starts threads, crashes, exits or hangs in a Zygote, the Zygote is destroyed, importing one distribution at a time finds the
+package, and it is refused for some time, during which functions import it themselves. One learner is reserved for Zygotes that
+have not failed, so that a search for a harmful package does not delay them.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""What functions were really seen importing, by distribution: the source of what a Zygote pre-imports. Pure but for
-load/save.
+"""The observed imports of functions, by distribution, which decide what a Zygote imports. Pure except for load and
+save.
 
 Owns the observations; publishes them and the record of refused packages (`refusals`) to `state/learned.json`. Knows nothing of
 Zygotes, processes or paths.
 
 What a Zygote may import: only modules of distributions in its set, and of those only modules that a function whose
-closure contains that whole set was seen importing. So no code runs that nobody asked for, and a module that needs an
-optional dependency is not tried where that dependency is not asked for. Among functions that share a distribution,
-a module goes in when at least `share` of those that could tell used it (default half): pandas.plotting, used by one
+closure contains that whole set was seen importing. So only requested code runs, and a module that needs an
+optional dependency is not imported without it. Among functions that share a distribution,
+a module is included if at least `share` of the informative observations contain it (default half): pandas.plotting, used by one
 function in ten, stays out of the Zygote of the other nine, and is imported by its user itself.
 
-A function that was forked from a Zygote with pandas cannot tell which of pandas it would have imported, only what it
-imported besides. Such a distribution is `inherited` in that observation: it votes for what it added, against nothing,
-and does not replace what the same function showed before.
+A function that was forked from a Zygote with pandas shows only the modules that it imported in addition. Such a distribution is
+`inherited` in that observation: it counts for the added modules, against none, and does not replace the function's earlier
+observation.
 """
 
 from __future__ import annotations

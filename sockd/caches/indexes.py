@@ -1,8 +1,8 @@
-"""The package indexes that a worker knows, and which of them a function's packages come from.
+"""The package indexes of a worker, and the selection of a function.
 
-A function names an index of `packages.indexes`, or gives the URL of one that the worker has; it cannot bring another. uv runs
-with the daemon's network and the operator's netrc: a URL of a deployer's choice would have both at its disposal. Credentials
-are the worker's (in its URLs, or netrc), and stay out of closures, errors and logs.
+A function names an index of `packages.indexes`, or the URL of one that the worker has, but no other: uv runs with the daemon's
+network and the operator's netrc, which a deployer's URL could misuse. Credentials belong to the worker (in its URLs, or netrc),
+and never appear in closures, errors or logs.
 
 Pure.
 """

@@ -1,8 +1,8 @@
 """The install cache: each distribution is downloaded, unpacked and byte-compiled once, for all functions (SOCK 4.2).
 
-Owns the package store, uv's cache and the installs that run. Afterwards a package costs a sandbox nothing: the store
-is in its tree already, read-only, and a function's packages are a list of directories for sys.path. Functions with
-different versions of one package do not meet. Knows nothing of functions; who uses a package is asked of the caller.
+Owns the package store, uv's cache and the installs that run. Afterwards a sandbox needs no further step: its tree
+contains the store, read-only, and a function's packages are a list of directories for sys.path. Functions with
+different versions of a package do not conflict. Knows nothing of functions; the caller knows the users of a package.
 """
 
 from __future__ import annotations

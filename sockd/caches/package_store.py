@@ -1,10 +1,10 @@
-"""The package store: one immutable directory for each distribution, and one small file that says what is in it.
+"""The package store: one immutable directory per distribution, and one small file that describes it.
 
     <store>/<key>/                 what sandboxes see as /packages/<key>
     <store>/.meta/<key>.json       `Package`; a distribution is there if and only if this file is
 
-Publishing renames the directory first and the file last; withdrawing takes them away the other way round. So after a
-crash at any moment a directory without its file is rubbish, and `recover` finds all of it. Owns the store and what it
+Publishing renames the directory first and the file last; removal is the reverse. So after a crash a directory without its
+file is garbage, which `recover` removes. Owns the store and what it
 moves to `tmp`. Every method but the look-ups and `forget` blocks. Knows nothing of uv.
 """
 

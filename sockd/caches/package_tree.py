@@ -1,4 +1,4 @@
-"""The files of one unpacked wheel: checked before anything reads them, described, and made fit for others to read.
+"""The files of one unpacked wheel: validate them before use, describe them, and set their permissions.
 
 Pure functions over a directory that nobody else writes to; all of them block.
 """

@@ -1,4 +1,4 @@
-"""What one directory of sys.path offers to imports: names, metadata, entry points. Looked at once, when it is published.
+"""The names, metadata and entry points that one directory of sys.path provides to imports. Read once, when it is published.
 
 A distribution of the install cache is such a directory, and so is a function's code. Reads file names and metadata, never code.
 """

@@ -1,5 +1,5 @@
-"""How often something happens lately: exponentially decaying rates, of one thing and of package sets. Pure; the
-caller brings the clock."""
+"""Exponentially decaying rates of events, also per package set. Pure; the caller passes the
+time."""
 
 from __future__ import annotations
 

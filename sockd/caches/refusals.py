@@ -1,9 +1,8 @@
-"""Distributions that no Zygote imports for now: which one failed, where, why, and when it is tried again. Pure.
+"""Refused distributions: the failed module, Zygote and cause, and the time of the next attempt. Pure.
 
-A refusal ends by itself: soon if a deadline caused it, because a busy host causes that as well, and after a day if the import
-itself failed. Each further failure doubles the time. What ended is remembered for the next failure, until the distribution is
-imported, forgiven, or loaded by another version of the worker.
-"""
+A refusal ends after minutes if a deadline caused it, because a busy host has the same effect, and after a day if the import
+failed. Each further failure doubles the time. The count is reset when the distribution is imported, forgiven, or loaded by
+another version of the worker."""
 
 from __future__ import annotations
 

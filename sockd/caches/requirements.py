@@ -1,7 +1,7 @@
-"""requirements.txt, as far as a deployer may use it: names, extras, versions, markers and sha256 hashes.
+"""The supported subset of requirements.txt: names, extras, versions, markers and sha256 hashes.
 
-What pip also takes is refused with the reason, line by line: options would choose another index or build code, paths
-and URLs would have the daemon, which is root, read its own host for someone else. Pure; runs nothing.
+Other lines of pip's syntax are refused with the reason: options would select another index or build code; paths and URLs would
+let the daemon, which is root, read files of its host. Pure; runs nothing.
 """
 
 from __future__ import annotations

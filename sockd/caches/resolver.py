@@ -1,9 +1,8 @@
-"""The resolver: a requirements.txt becomes a closure, once, when a function is deployed.
+"""The resolver: it converts a requirements.txt to a closure, once per deploy.
 
-`uv pip compile` chooses the versions and names every wheel that this interpreter could load, as a PEP 751 lock file;
-which of those wheels it is, is chosen here as pip chooses. Wheels only: building an sdist runs its author's code, so a
-package without a wheel is refused (uv's --no-build). Owns no state.
-"""
+`uv pip compile` selects the versions and lists every compatible wheel, as a PEP 751 lock file; this module selects the wheel as
+pip does. Wheels only: building an sdist runs its author's code, so a package without a wheel is refused (uv's --no-build). Owns
+no state."""
 
 from __future__ import annotations
 

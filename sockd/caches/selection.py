@@ -1,9 +1,9 @@
-"""POLICY: which Zygote serves a function, and which new Zygote would be worth making. Pure; owns nothing, starts
+"""POLICY: which Zygote serves a function, and which new Zygote is worth its cost. Pure; owns nothing, starts
 nothing.
 
 `best_node` is SOCK's rule (USENIX ATC'18, section 4.2-4.3): of the Zygotes whose packages are a subset of what the
 function asked for, the one with the most of them, ties broken at random. A superset is never used: it would run code
-that the function did not ask for. The root Zygote has no packages, so there is always an answer.
+that the function did not request. The root Zygote has no packages, so there is always a result.
 
 SOCK then replicates a new Zygote for every request that found no exact match. `next_node` replaces that with what is
 measured. Its candidates are the function's own packages and the parts that it shares with other functions in demand

@@ -1,9 +1,8 @@
-"""POLICY: which set of packages may be imported for which functions, as far as it is known before the import.
+"""POLICY: which set of packages may be imported for which functions, as far as known before the import.
 
-`closed` keeps a plan to what imports together: with each distribution those that it requires, in the lock of every function that
-is to be served. `serves` predicts the rule (`soundness`) from what earlier Zygotes of the very same packages saw; of a set that
-was never imported nothing is known, and it is tried. Owns what is remembered of both, a bounded number.
-"""
+`closed` restricts a plan to complete sets: with each distribution those that it requires in the lock of every function that it
+serves. `serves` predicts the result of `soundness` from the observations of earlier Zygotes with the same packages; an unknown
+set is tried. Owns a bounded cache of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Zygote tree that is only bookkeeping: who descends from whom, what memory that is, what an evictor would be shown.
+"""A simulated Zygote tree: ancestry, memory, and the input of an evictor.
 
 Owns the simulated nodes. What one Zygote imported is shared by all its descendants and freed with the last of them;
 each Zygote has `NODE_OVERHEAD_BYTES` of its own. Knows no policy and no clock.

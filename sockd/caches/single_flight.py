@@ -1,6 +1,6 @@
-"""Single flight: of many who want one thing made, the first starts the making and all wait for it.
+"""Single flight: the first of several callers starts a task, and all wait for it.
 
-Owns the running tasks. A waiter that is cancelled leaves; the work goes on for the others (and for the next who asks).
+Owns the running tasks. Cancelling a waiter does not cancel the task.
 """
 
 from __future__ import annotations

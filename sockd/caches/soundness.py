@@ -1,11 +1,11 @@
-"""POLICY: whether a Zygote's imports would have gone the same way in a function's own start. Pure; owns nothing.
+"""POLICY: whether a Zygote's imports would have the same results in a function's own start. Pure; owns nothing.
 
-A Zygote notes what its imports saw (`Observed`): names that were looked up, found or not, questions to
-`importlib.metadata`, directories listed, environment variables read. A function's own start would show its imports a view of
-its own (`ImportView`): its code, its packages, its environment. The Zygote serves the function only if each observation would
-be the same in that view. Each clause below compares one kind and names the first difference; SOCK's rule is one of them.
+A Zygote records observations of its imports (`Observed`): names that were looked up, found or not, queries to
+`importlib.metadata`, listed directories, environment variables read. A function's own start shows its imports an `ImportView`:
+its code, packages and environment. The Zygote serves the function only if each observation would be the same in that view. Each
+clause below compares one kind and names the first difference; SOCK's rule is one of them.
 
-What cannot be observed is not decided here: `sys.modules` looked into without an import, `environ` walked by C code.
+Not observed: reads of `sys.modules` without an import, C code that walks `environ`.
 """
 
 from __future__ import annotations

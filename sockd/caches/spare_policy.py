@@ -1,9 +1,9 @@
-"""POLICY: how many ready children a Zygote should keep. Pure; owns nothing, forks nothing.
+"""POLICY: the number of spares of a Zygote. Pure; owns nothing, forks nothing.
 
 A taken spare is replaced after `refill_s`. With starts arriving at random at a rate r, the number of replacements under
 way is Poisson with mean r x refill_s (M/G/infinity; Little's law gives the mean), so n spares are all gone with
-probability P(N >= n). The answer is the smallest n that keeps this below `MISS`, within the cap. Where starts are rare it is
-the least that is kept in any case, so that a function called after minutes finds a spare.
+probability P(N >= n). The answer is the smallest n that keeps this below `MISS`, within the cap. If starts are rare it is
+the minimum (`least_spares`), so that a function called after minutes gets a spare.
 """
 
 from __future__ import annotations

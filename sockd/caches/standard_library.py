@@ -1,9 +1,8 @@
-"""The modules of the standard library that one Zygote imports ahead, without any package, and which functions ask for them.
+"""The modules of the standard library that one Zygote imports, without packages, and the functions that use it.
 
-They are those that handlers import most and that take long: 60-130 ms together. The list is short, because each start from that
-Zygote copies its page tables; a function that imports none of them is forked from the bare root. Modules that start threads, open
-descriptors or read the machine when they are imported (multiprocessing, webbrowser) are not on it.
-"""
+The list has the modules that handlers import most and that take longest: 60-130 ms together. It is short, because each start
+from that Zygote copies its page tables; a function that imports none of them is forked from the root Zygote. Modules that start
+threads, open descriptors or read the machine when they are imported (multiprocessing, webbrowser) are not on it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""uv and the base interpreter, run as processes of the install cache: confined, bounded and never left behind.
+"""uv and the base interpreter as processes of the install cache: confined and bounded.
 
-Owns uv's own cache directory. Each command runs in a session of its own, with an environment that is chosen here, and
-dies with its caller's cancellation or with the daemon. As root it keeps one capability, CAP_DAC_OVERRIDE: state
-directory and interpreter may lie in a home directory that only its owner may enter. uvloop closes no descriptor in a
-child: whoever starts the daemon's process has those close-on-exec that Python did not open. Knows nothing of
-requirements or of the store.
-"""
+Owns uv's cache directory. Each command runs in its own session with a fixed environment, and is killed when its caller is
+cancelled or the daemon dies. As root it keeps one capability, CAP_DAC_OVERRIDE: state directory and interpreter may lie in a
+home directory that only its owner may enter. uvloop closes no descriptor in a child: whoever starts the daemon's process has
+those close-on-exec that Python did not open. Knows nothing of requirements or of the store."""
 
 from __future__ import annotations
 

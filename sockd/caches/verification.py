@@ -1,7 +1,7 @@
-"""What a verification found: two starts' answers, read with suspicion and compared. Pure; owns nothing.
+"""The result of a verification: validate and compare the answers of two starts. Pure; owns nothing.
 
-A trial (`zygote.trial`) tells a digest of each module, and of modules that differ a digest and words for each name. What
-differs between two starts of the function's own is no difference: it holds a time or a random value.
+A trial (`zygote.trial`) returns a digest of each module, and for differing modules a digest and description of each name. Values
+that differ between two starts of the function's own, such as times or random numbers, are ignored.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Verification: a Zygote serves a closure or an environment that it was not made from once a fork of it has been compared with
-a start of the function's own.
+"""Verification: before a Zygote serves a closure or environment that it was not made from, a fork of it is compared with the
+function's own start.
 
-Owns the background tasks (`zygote.verifiers`), what waits for them, and which pairs are refused. A pair is a node, and a closure
-with the variables that a function sets. Its first start is forked from an ancestor that serves it surely; after its answer the
+Owns the background tasks (`zygote.verifiers`), their queue, and the refused pairs. A pair is a node, and a closure
+with the variables that a function sets. Its first start is forked from a verified ancestor; after its answer the
 pair is queued. Then two sandboxes of the function, one forked from the node, one from the root Zygote, import the same modules
-and tell what they are. Nothing waits for this: no request, no learner.
+and return fingerprints. No request and no learner waits for this.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One node of the Zygote tree: a Zygote, the packages it has imported, its spares, and how much it is used.
+"""One node of the Zygote tree: a Zygote, its packages, its spares, and its use.
 
-Owns the Zygote and the spares. Its rate and its saving are what the policies judge it by.
+Owns the Zygote and the spares. The policies use its start rate and saved time.
 """
 
 from __future__ import annotations

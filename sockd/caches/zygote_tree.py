@@ -1,9 +1,8 @@
 """The import cache: a tree of Zygotes, from which every sandbox is forked (SOCK 4.3).
 
-Owns the nodes. `start` gives a sandbox forked from the best node there is now; whether a better node is worth making is
-decided and done in the background (`ImportLearner`), so that no request waits for an import that it could do itself. A node
-that fails is dropped and the next best serves; the root is exec'd anew. Knows nothing of functions: closures in,
-sandboxes out.
+Owns the nodes. `start` returns a sandbox forked from the best existing node. `ImportLearner` creates better nodes in the
+background, so that no request waits for an import in a Zygote. A node that fails is removed and the next best serves; the root is
+exec'd again. Knows nothing of functions: it gets closures and returns sandboxes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Adopting what a Zygote with packages says it has forked: is it the Zygote's own child, and into its cgroups with it.
+"""Check a process that a Zygote with packages reports as its fork, and move it into its cgroups.
 
 A child of the root Zygote joins its cgroups itself, by writing "0" to files that root opened. A Zygote that has imported
-packages is given no such file: by writing another number it could move any process of the farm, farm init too, into a
-cgroup that is about to be killed. Its children wait on a pipe until the daemon has moved them. Owns the pipe.
+packages gets no such file: by writing another number it could move any process of the farm, farm init too, into a
+cgroup that will be killed. Its children wait on a pipe until the daemon has moved them. Owns the pipe.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The daemon's end of a sandbox's channel: frames out without waiting, frames in as they come, the end exactly once.
+"""The daemon's end of a sandbox's channel: it sends frames without waiting, passes on received frames, and reports the end once.
 
-What a turn of the loop reads and handles is bounded; a sandbox that sends more goes on in a turn of its own
-(`sockd.sandbox.read_turns`).
+The work per loop iteration is bounded; `sockd.sandbox.read_turns` schedules a sandbox that sends more.
 
-Owns the socket. A raw non-blocking socket on the loop's reader, not a transport: making one costs 10 µs instead of 100,
-and a cold start makes one. Knows frames, not what they mean.
-"""
+Owns the socket: a raw non-blocking socket with a reader on the loop, because a transport takes 100 µs to create instead of 10,
+and each cold start needs one. Knows frames, not their meaning."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a sandbox says of itself, read with suspicion: it comes from beside user code and may be anything.
+"""Parsing of a sandbox's reports, which user code can forge.
 
-Owns nothing. Shapes and types are checked, whether it is true cannot be: a lie harms the function that tells it. All of this
-runs on the loop: how long it may be, `protocol.sandbox_limits` says and the channel checks.
+Owns nothing. Shapes and types are checked; false content affects only the function that sends it. Parsing runs on the event loop,
+so the channel enforces the size limits of `protocol.sandbox_limits`.
 """
 
 from __future__ import annotations

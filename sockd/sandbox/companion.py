@@ -1,4 +1,4 @@
-"""What works beside a sandbox's start, as the sandbox sees it. Owns nothing; fulfilled by the run of an initscript."""
+"""The interface of a sandbox to the initscript run beside its start. Owns nothing."""
 
 from __future__ import annotations
 

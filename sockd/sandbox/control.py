@@ -1,6 +1,6 @@
-"""The daemon's end of a Zygote's control wire: numbered requests out, each answered once, with file descriptors both ways.
+"""The daemon's end of a Zygote's control socket: numbered requests, each with one answer, and descriptors in both directions.
 
-Owns the socket and, until a waiter takes them, the descriptors that came in. A Zygote runs packages: its answers are
+Owns the socket and received descriptors until a waiter takes them. A Zygote runs packages: its answers are
 untrusted, and one that breaks the protocol ends the wire.
 """
 

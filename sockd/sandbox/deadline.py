@@ -1,7 +1,7 @@
-"""A deadline that is set for every request: one timer for many of them.
+"""The deadline of a sandbox's requests: one timer for many of them.
 
-A loop's timer takes longer to make and to cancel than the rest of what a sandbox does for a warm request. So it is not
-cancelled with its request: when it fires too early for the deadline that is set by then, it is made again for that one.
+Creating and cancelling a timer of the loop takes longer than the sandbox's other work for a warm request. So the timer is not
+cancelled with its request: if it fires before the current deadline, it is set again.
 
 Owns the timer.
 """

@@ -1,7 +1,4 @@
-"""One request of a sandbox: what it is asked, what came back, and what is between the two.
-
-Plain data, but for the pieces of an answer, which an exchange hands to its stream.
-"""
+"""One request of a sandbox, its answer, and its state. Plain data, except that it passes pieces of an answer to its stream."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The farm: one mount namespace and one pid namespace for all sandboxes, with nothing of the host in it.
+"""The farm: one mount namespace and one pid namespace for all sandboxes, without host files.
 
-Owns the launcher process and the wires to it and to farm init. Killing farm init kills every
+Owns the launcher process and the sockets to it and to farm init. Killing farm init kills every
 process in the farm, and farm init dies with the daemon (PR_SET_PDEATHSIG through the launcher), so a SIGKILL of the daemon
 leaves nothing. Farm init execs root Zygotes when it is asked to; all else in the farm is forked.
 """

@@ -2,10 +2,9 @@
 
     python -m sockd.sandbox.farm_init <base> <control fd> <releases fd> <scratch fd> <cgroup procs fd>...
 
-The launcher makes the namespaces, pivot_roots onto the base and forks init; the two die with the daemon. Init ignores
-SIGCHLD, so the kernel reaps whatever is orphaned in the farm. The launcher goes on as whoever closes the last fds of trees
-(`Farm.release`). Neither ever runs user code.
-"""
+The launcher creates the namespaces, pivot_roots onto the base and forks init; both die with the daemon. Init ignores SIGCHLD,
+so the kernel reaps orphans of the farm. The launcher then closes the last descriptors of mount trees (`Farm.release`). Neither
+runs user code."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What a Zygote is told to import and what it says of it, in a memory file that the daemon makes and both ends read.
+"""A Zygote's import request and report, in a memory file that the daemon creates and both ends read.
 
 A control message is too short for a thousand modules. The file's size is sealed, so neither end can make the other wait or
-fault. A Zygote that has run packages may write anything there: shapes and sizes are checked, whether it is true cannot be.
-What a lie can cause is that its own packages serve a function of theirs that they should not.
-"""
+fault. A Zygote that has run packages may write anything there. Shapes and sizes are checked. A false report can only cause that
+its packages serve one of their own functions wrongly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a sandbox as a table; anything that is not in the table is a bug of the caller.
+"""The state machine of a sandbox; a transition that is not in the table is a bug of the caller.
 
 PRIMED ──become──► STARTING ──ready──► BUSY ──done──► IDLE ──pause──► PAUSED
   (a spare)                              ▲              │ ▲              │

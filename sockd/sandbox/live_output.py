@@ -1,7 +1,7 @@
-"""Which functions' output somebody follows while requests run.
+"""Subscriptions to functions' output while requests run.
 
-Owns the table, and the list of outputs that are read. A read of a sandbox's output looks whether the table is empty, and does no
-more where nobody follows.
+Owns the table, and the list of open outputs. Reading a sandbox's output checks whether the table is empty, and does nothing more
+if it is.
 """
 
 from __future__ import annotations

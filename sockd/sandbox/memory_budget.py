@@ -1,4 +1,4 @@
-"""The memory of the host that sandboxes and Zygotes may use, given out as reservations.
+"""The memory budget of sandboxes and Zygotes, divided into reservations.
 
 Owns a number. A reservation is admission control on limits, not on use; a paused sandbox shrinks its reservation to what
 it uses (OpenLambda does the same), so a worker holds many more idle sandboxes than running ones.

@@ -1,7 +1,7 @@
-"""What a sandbox writes to stdout and stderr: read as it comes, kept up to a limit, handed over request by request.
+"""Output of a sandbox (stdout and stderr): read continuously, stored up to a limit, per request.
 
-Owns the read end of the pipe. It is always drained, so that a handler never blocks on its log, and what is over the
-limit is counted and thrown away, so that a flood costs the daemon no memory.
+Owns the read end of the pipe. It is always drained, so that a handler never blocks on its log; bytes over the limit are counted
+and discarded.
 """
 
 from __future__ import annotations

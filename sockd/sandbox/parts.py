@@ -1,4 +1,4 @@
-"""What sandboxes are made from. Owns nothing: the worker owns each of these, and hands them out together."""
+"""The parts of sandboxes. Owns nothing: the worker owns each of them."""
 
 from __future__ import annotations
 

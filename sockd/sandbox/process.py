@@ -1,8 +1,7 @@
-"""The process of one sandbox, with what the kernel knows of it: cgroup, root, uid, memory, pidfd and pipes.
+"""The process of one sandbox and its kernel resources: cgroup, root, uid, memory, pidfd and pipes.
 
-Owns these, and gives them back together: at once what is only the daemon's, and when the last process is gone the uid and the
-memory. Knows nothing of functions and requests: what is said over the channel is `sockd.sandbox.sandbox`'s.
-"""
+Owns these, and releases them: the daemon's own at once, uid and memory after the last process has ended. Knows nothing of
+functions, requests and the channel's protocol (`sockd.sandbox.sandbox`)."""
 
 from __future__ import annotations
 

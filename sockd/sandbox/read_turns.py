@@ -1,13 +1,13 @@
-"""When a sandbox is read again that sends more than one turn of the loop should take.
+"""Scheduling of sandboxes that send more than one loop iteration handles.
 
-A turn reads 64 KB of one sandbox and handles 128 of its frames. A sandbox that has sent more, or wakes the loop too often with
-too little, is not watched for a while. It waits in one of two queues, each of which lets as many go on at a time as fill one
-turn, in order, so that a hundred of them delay everybody else as little as one:
+An iteration reads at most 64 KB of one sandbox and handles at most 128 of its frames. A sandbox that sends more, or wakes the
+loop too often with little data, waits in one of two queues. Each queue admits as many as fill one iteration, in order, so that
+a hundred such sandboxes delay others no more than one:
 
-    bulk     many bytes: one turn of the loop after the other, as these are an answer that somebody waits for
-    crumbs   many small frames or writes: a turn each millisecond, as they cost the daemon more than their sender
+    bulk     many bytes: consecutive iterations, because a client waits for this answer
+    crumbs   many small frames or writes: one turn per millisecond, because they cost the daemon more than the sender
 
-Owns the queues. Knows neither frames nor logs: a reader is told when it may go on.
+Owns the queues. Knows neither frames nor logs: it calls a reader when it may continue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One sandbox: a confined process that becomes a function and serves one request at a time over its channel.
+"""A sandbox: a confined process that becomes a function and serves one request at a time over its channel.
 
 Owns the process (`sockd.sandbox.process`), the channel and the deadline. `destroy` is the only way out, complete even if a
 step fails, and safe at any time. An exchange that was not clean (timeout, short answer, a frame out of order) destroys it:

@@ -1,4 +1,4 @@
-"""What connects a sandbox with the daemon: the channel and the output pipe, both ends of each."""
+"""The connections of a sandbox with the daemon: both ends of the channel and of the output pipe."""
 
 from __future__ import annotations
 

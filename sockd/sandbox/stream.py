@@ -1,9 +1,7 @@
-"""An answer on its way from a sandbox to whoever takes it, piece by piece.
+"""A streamed answer between a sandbox and its receiver.
 
-Owns the pieces that were read and not taken yet, which are few: while there are more than HELD_BYTES the sandbox is not
-read from, and so waits with its next. Pieces that come in one turn of the loop are joined: each write to a client costs as
-much as a hundred small pieces. Knows nothing of frames.
-"""
+Owns pieces that the receiver has not taken: above HELD_BYTES the sandbox is not read, and blocks. Pieces of one loop iteration
+are joined, because a write to a client costs as much as a hundred small pieces. Knows nothing of frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of uids: what a Zygote's user namespace maps, divided among its sandboxes and its child Zygotes.
+"""Blocks of uids: the range that a Zygote's user namespace maps, divided among its sandboxes and child Zygotes.
 
 A block belongs to one Zygote. Its first half are the uids of its own sandboxes, one each; its second half is cut into
 equal blocks for child Zygotes. Numbers are as that Zygote sees them, because a uid_map is written in terms of the parent
