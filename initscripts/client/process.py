@@ -18,8 +18,9 @@ from typing import Literal
 
 import msgspec
 
-from sockd.kernel import mounts, oom_score, seccomp, syscalls
-from sockd.kernel.cgroups import Cgroup
+from sockd.kernel import mounts, oom_score, syscalls
+from sockd.kernel.cgroups.tree import Cgroup
+from sockd.kernel.seccomp import seccomp
 
 HOME = "opt/sockd"
 """Where our own packages are in the tree."""

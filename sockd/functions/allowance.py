@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.admission import Admission
-from sockd.kernel.socket_counts import UNCOUNTED, Account
+from sockd.kernel.bpf.socket_counts import UNCOUNTED, Account
 from sockd.plain.errors import NoCapacity
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 

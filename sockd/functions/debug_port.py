@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
-from sockd.kernel import loopback
-from sockd.kernel.port_guard import PortGuard
-from sockd.kernel.socket_owners import owner
+from sockd.kernel.bpf.port_guard import PortGuard
+from sockd.kernel.network import loopback
+from sockd.kernel.network.socket_owners import owner
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024

@@ -20,7 +20,7 @@ from sockd.code.entrypoint import provided
 from sockd.functions.debug_port import HOST, DebugPort
 from sockd.functions.version import Version
 from sockd.images.program import Program
-from sockd.kernel.port_guard import PortGuard
+from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.plain.config import MB, DebugConfig
 from sockd.plain.errors import BadRequest, Draining, PackagesFailed, SockdError, TimedOut
 from sockd.sandbox.lifecycle import State

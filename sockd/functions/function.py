@@ -26,8 +26,8 @@ from sockd.functions.leased import Leased
 from sockd.functions.provisioned import Pool, provisioned_init
 from sockd.functions.version import Version
 from sockd.images.program import Program
-from sockd.kernel.port_guard import PortGuard
-from sockd.kernel.socket_counts import UNCOUNTED, Account
+from sockd.kernel.bpf.port_guard import PortGuard
+from sockd.kernel.bpf.socket_counts import UNCOUNTED, Account
 from sockd.latency.latency import Latency
 from sockd.plain.errors import SandboxFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest

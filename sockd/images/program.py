@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from sockd.kernel import mounts
-from sockd.kernel.socket_counts import NO_FUNCTION
+from sockd.kernel.bpf.socket_counts import NO_FUNCTION
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from sockd.kernel.hierarchies import parse_mounts
+from sockd.kernel.cgroups.hierarchies import parse_mounts
 
 
 def memory_bytes() -> int:

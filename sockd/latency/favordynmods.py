@@ -23,7 +23,7 @@ from pathlib import Path
 from time import perf_counter
 
 from sockd.kernel import mounts, syscalls
-from sockd.kernel.hierarchies import CgroupMount, Hierarchies, parse_mounts
+from sockd.kernel.cgroups.hierarchies import CgroupMount, Hierarchies, parse_mounts
 from sockd.kernel.syscalls import MountFlag
 from sockd.plain.errors import SandboxFailed
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Self
 
-from sockd.kernel.hierarchies import Hierarchies
+from sockd.kernel.cgroups.hierarchies import Hierarchies
 from sockd.latency import favordynmods
 from sockd.latency.garbage import Collector
 from sockd.latency.hrtick import PERIOD_NS, HrTick, tick_s

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sockd.kernel import syscalls
-from sockd.kernel.network_namespaces import enter
+from sockd.kernel.network.network_namespaces import enter
 
 T = TypeVar("T")
 NFT = "nft"

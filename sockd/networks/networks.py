@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from initscripts.client.process import Ground
-from sockd.kernel import network_namespaces
+from sockd.kernel.network import network_namespaces
 from sockd.networks import egress
 from sockd.networks.demand import Demand
 from sockd.networks.egress import Egress

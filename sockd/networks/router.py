@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from ipaddress import IPv4Network
 
-from sockd.kernel import network_namespaces, nfnetlink, rtnetlink
-from sockd.kernel.netlink import NETFILTER, ROUTE, Message, NetlinkSocket
-from sockd.kernel.nfnetlink import Element
+from sockd.kernel.network import network_namespaces, nfnetlink, rtnetlink
+from sockd.kernel.network.netlink import NETFILTER, ROUTE, Message, NetlinkSocket
+from sockd.kernel.network.nfnetlink import Element
 from sockd.networks import ruleset
 from sockd.networks.addresses import Addresses
 from sockd.networks.namespace_thread import NamespaceThread, apply_rules

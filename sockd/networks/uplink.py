@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from sockd.kernel import network_namespaces, nfnetlink, rtnetlink
-from sockd.kernel.netlink import NETFILTER, ROUTE, Message, NetlinkSocket
+from sockd.kernel.network import network_namespaces, nfnetlink, rtnetlink
+from sockd.kernel.network.netlink import NETFILTER, ROUTE, Message, NetlinkSocket
 from sockd.networks import ruleset
 from sockd.networks.namespace_thread import apply_rules
 from sockd.plain.errors import BadConfig

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sockd.kernel.cgroups import Cgroup, CgroupTree
+from sockd.kernel.cgroups.tree import Cgroup, CgroupTree
 
 _EMPTY_DEADLINE_S = 10.0
 """How long the killed may take to be gone; longer means stuck in the kernel (a dead disk or network file system), and is

@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sockd.images import base as bases
-from sockd.kernel import cgroups, mounts, oom_score, pidfds, seccomp, syscalls
+from sockd.kernel import mounts, oom_score, pidfds, syscalls
+from sockd.kernel.cgroups.leaf import Cgroup
+from sockd.kernel.seccomp import seccomp
 from sockd.plain.errors import SandboxFailed
 from sockd.sandbox.control import ControlWire, close_all
 from sockd.sandbox.farm_init import RELEASE
@@ -32,7 +34,7 @@ class Farm:
         launcher: asyncio.subprocess.Process,
         wire: ControlWire,
         releases: socket.socket,
-        cgroup: cgroups.Cgroup,
+        cgroup: Cgroup,
     ) -> None:
         self.procfs = -1
         """Its /proc, a detached mount; the farm's own."""
@@ -42,7 +44,7 @@ class Farm:
         self._cgroup = cgroup
 
     @classmethod
-    async def start(cls, base: bases.Base, cgroup: cgroups.Cgroup, on_end: Callable[[], None]) -> Farm:
+    async def start(cls, base: bases.Base, cgroup: Cgroup, on_end: Callable[[], None]) -> Farm:
         """Exec the launcher and wait until farm init serves.
 
         Args:

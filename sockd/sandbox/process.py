@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from sockd.images.program import Limits, Program
 from sockd.images.root import Root
 from sockd.kernel import pidfds
-from sockd.kernel.cgroups import Cgroup
-from sockd.kernel.socket_counts import NO_FUNCTION
+from sockd.kernel.bpf.socket_counts import NO_FUNCTION
+from sockd.kernel.cgroups.tree import Cgroup
 from sockd.plain.errors import OutOfMemory, SandboxDied, SandboxFailed, SockdError
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.output import Output

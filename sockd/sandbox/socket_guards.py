@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_network
 
-from sockd.kernel.address_guard import MOST_NETWORKS, Network
-from sockd.kernel.cgroups import CgroupTree
-from sockd.kernel.resolv_conf import nameservers
-from sockd.kernel.socket_counts import NO_LIMIT, Account, SocketCounts, ephemeral_ports
+from sockd.kernel.bpf.address_guard import MOST_NETWORKS, Network
+from sockd.kernel.bpf.socket_counts import NO_LIMIT, Account, SocketCounts, ephemeral_ports
+from sockd.kernel.cgroups.tree import CgroupTree
+from sockd.kernel.network.resolv_conf import nameservers
 from sockd.plain.config import HttpConfig, NetworkConfig, SandboxConfig
 from sockd.plain.errors import BadConfig
 

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 
-from sockd.kernel.cgroups import Cgroup
+from sockd.kernel.cgroups.tree import Cgroup
 from sockd.sandbox.adoption import Adoption
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.control import Answer, ControlWire, ZygoteGone, close_all

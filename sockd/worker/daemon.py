@@ -53,7 +53,7 @@ from sockd.http.wire.host_check import is_loopback
 from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp, bind_unix, parse_listen, url_of
-from sockd.kernel.port_guard import PortGuard
+from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.observe.recent import RecentRates
 from sockd.observe.trace_spans import describe, summary
 from sockd.observe.traces import TraceKind

@@ -47,10 +47,10 @@ from sockd.images.base import Base, Bind, interpreter, plan, software
 from sockd.images.premade import Premade
 from sockd.images.program import Limits
 from sockd.kernel import mounts, oom_score, syscalls
-from sockd.kernel.cgroups import CgroupTree, Hierarchies
-from sockd.kernel.port_guard import PortGuard
-from sockd.kernel.resolv_conf import nameservers
-from sockd.kernel.socket_counts import SocketCounts
+from sockd.kernel.bpf.port_guard import PortGuard
+from sockd.kernel.bpf.socket_counts import SocketCounts
+from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
+from sockd.kernel.network.resolv_conf import nameservers
 from sockd.latency import favordynmods
 from sockd.latency.latency import Latency
 from sockd.networks import resolver

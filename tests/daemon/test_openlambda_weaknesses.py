@@ -218,7 +218,7 @@ def daemon_memory_directory(daemon: RunningDaemon, pid: int) -> Path:
 
 
 def memory_file() -> str:
-    from sockd.kernel.cgroups import Hierarchies
+    from sockd.kernel.cgroups.tree import Hierarchies
 
     memory = Hierarchies.detect().memory
     assert memory is not None

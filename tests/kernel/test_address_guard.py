@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from sockd.kernel.cgroups import CgroupTree, Hierarchies
-from sockd.kernel.resolv_conf import nameservers
+from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
+from sockd.kernel.network.resolv_conf import nameservers
 
 DENIED = [ip_network(each) for each in ("127.9.0.0/16", "127.8.0.1/32", "::1/128")]
 INSIDE = """

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from sockd.kernel import bpf
-from sockd.kernel import bpf_assembler as asm
+from sockd.kernel.bpf import assembler as asm
+from sockd.kernel.bpf import bpf
 
 SLOT = 8
 

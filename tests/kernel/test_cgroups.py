@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from sockd.kernel.cgroups import Cgroup, CgroupTree, Hierarchies
+from sockd.kernel.cgroups.tree import Cgroup, CgroupTree, Hierarchies
 from sockd.latency import favordynmods
 from sockd.plain.errors import SandboxFailed
 

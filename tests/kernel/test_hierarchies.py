@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.kernel.hierarchies import Controller, Hierarchies, delegated_base, parse_mounts
+from sockd.kernel.cgroups.hierarchies import Controller, Hierarchies, delegated_base, parse_mounts
 
 V1_AND_EMPTY_V2 = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755

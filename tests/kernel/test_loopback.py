@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.kernel import loopback
+from sockd.kernel.network import loopback
 
 ROOT = Path(loopback.__file__).parents[2]
 
@@ -84,7 +84,7 @@ assert ctypes.CDLL(None).unshare(0x40000000) == 0  # CLONE_NEWNET
 open("/proc/sys/net/ipv6/conf/all/disable_ipv6", "w").write("1")
 with socket.socket() as any_socket:
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
-from sockd.kernel import loopback
+from sockd.kernel.network import loopback
 print([sock.getsockname()[0] for sock in loopback.bind(loopback.LOOPBACKS, 0)])
 """
 

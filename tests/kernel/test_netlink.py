@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from pyroute2 import IPRoute
 
-from sockd.kernel import network_namespaces, nfnetlink, rtnetlink
-from sockd.kernel.netlink import (
+from sockd.kernel.network import network_namespaces, nfnetlink, rtnetlink
+from sockd.kernel.network.netlink import (
     ACK,
     NETFILTER,
     REQUEST,
@@ -23,7 +23,7 @@ from sockd.kernel.netlink import (
     encode,
     split,
 )
-from sockd.kernel.netlink import nested as nest
+from sockd.kernel.network.netlink import nested as nest
 
 MACS = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
 

@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.own_memory import memory_bytes
 from tests.daemon.running import REPO
 

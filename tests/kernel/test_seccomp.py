@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.kernel import seccomp
-from sockd.kernel import seccomp_compiler as compiler
-from sockd.kernel.syscall_table import FIRST_UNKNOWN, NUMBERS
+from sockd.kernel.seccomp import compiler as compiler
+from sockd.kernel.seccomp import seccomp
+from sockd.kernel.seccomp.syscall_table import FIRST_UNKNOWN, NUMBERS
 from tests.support import bpf
 
 EPERM = compiler.RET_ERRNO | errno.EPERM

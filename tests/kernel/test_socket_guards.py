@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from sockd.kernel.cgroups import Cgroup, CgroupTree, Hierarchies
-from sockd.kernel.port_guard import PortGuard
-from sockd.kernel.socket_counts import PORT_KEPT_S, SocketCounts
-from sockd.kernel.socket_programs import RESERVED
+from sockd.kernel.bpf.port_guard import PortGuard
+from sockd.kernel.bpf.socket_counts import PORT_KEPT_S, SocketCounts
+from sockd.kernel.bpf.socket_programs import RESERVED
+from sockd.kernel.cgroups.tree import Cgroup, CgroupTree, Hierarchies
 from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root
@@ -354,7 +354,7 @@ def test_a_scrubbed_cgroup_has_the_limits_of_none_before(tree: CgroupTree, cgrou
 def test_accounts_are_used_again_only_when_they_are_empty(
     tree: CgroupTree, cgroup: Cgroup, inside: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sockd.kernel.socket_counts._ACCOUNTS", tree.sockets._used + 1)
+    monkeypatch.setattr("sockd.kernel.bpf.socket_counts._ACCOUNTS", tree.sockets._used + 1)
     function = tree.sockets.account()
     index = function.index
     cgroup.limit_sockets(MOST, index)

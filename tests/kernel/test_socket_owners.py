@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sockd.kernel.socket_owners import owner
+from sockd.kernel.network.socket_owners import owner
 
 CONNECT = """
 import os, socket, sys

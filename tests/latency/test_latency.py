@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.kernel.hierarchies import Hierarchies
+from sockd.kernel.cgroups.hierarchies import Hierarchies
 from sockd.latency import favordynmods
 from sockd.latency.latency import FAVORDYNMODS_IS_ON, Latency
 from sockd.plain.config import Config, LatencyConfig

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from sockd.kernel import network_namespaces
+from sockd.kernel.network import network_namespaces
 from sockd.networks.endpoint import Endpoint
 from sockd.networks.networks import Networks
 from tests.support.network_lab import OTHER_PORT, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from sockd.kernel.cgroups import Cgroup, CgroupTree, Hierarchies
+from sockd.kernel.cgroups.tree import Cgroup, CgroupTree, Hierarchies
 from sockd.sandbox.cgroup_pool import CgroupPool
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

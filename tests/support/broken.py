@@ -26,9 +26,11 @@ from sockd.http import front
 from sockd.http.aws import access
 from sockd.http.run import replays
 from sockd.images import base, root
-from sockd.kernel import cgroup_leaf, cgroups, mounts, pidfds, readiness, seccomp, syscalls
-from sockd.kernel.seccomp_compiler import compile_filter, compile_restriction, only
-from sockd.kernel.syscall_table import NUMBERS
+from sockd.kernel import mounts, pidfds, readiness, syscalls
+from sockd.kernel.cgroups import leaf, tree
+from sockd.kernel.seccomp import seccomp
+from sockd.kernel.seccomp.compiler import compile_filter, compile_restriction, only
+from sockd.kernel.seccomp.syscall_table import NUMBERS
 from sockd.registry import registry
 from sockd.sandbox import channel, deadline, sandbox, uids, zygote
 from zygote import protocol
@@ -112,13 +114,13 @@ def package_namespaces() -> None:
 @breaks("no-port-guard")
 def no_port_guard() -> None:
     """Sandboxes bind any port."""
-    cgroups.CgroupTree.guard_ports = lambda self: None  # type: ignore[method-assign]
+    tree.CgroupTree.guard_ports = lambda self: None  # type: ignore[method-assign]
 
 
 @breaks("no-socket-limit")
 def no_socket_limit() -> None:
     """Sandboxes have as many sockets as they like."""
-    cgroups.CgroupTree.count_sockets = lambda self, most=0: None  # type: ignore[method-assign]
+    tree.CgroupTree.count_sockets = lambda self, most=0: None  # type: ignore[method-assign]
 
 
 @breaks("long-turns")
@@ -212,13 +214,13 @@ def any_module() -> None:
 @breaks("no-pids-limit")
 def no_pids_limit() -> None:
     """A sandbox may have as many processes as the machine."""
-    cgroup_leaf.Cgroup.set_pids = lambda self, tasks: None  # type: ignore[method-assign]
+    leaf.Cgroup.set_pids = lambda self, tasks: None  # type: ignore[method-assign]
 
 
 @breaks("no-memory-limit")
 def no_memory_limit() -> None:
     """A sandbox may have all of the machine's memory."""
-    cgroup_leaf.Cgroup.set_memory = lambda self, limit_bytes: None  # type: ignore[method-assign]
+    leaf.Cgroup.set_memory = lambda self, limit_bytes: None  # type: ignore[method-assign]
 
 
 @breaks("no-tmp-limit")
@@ -315,12 +317,12 @@ def no_lock() -> None:
 @breaks("no-sweep")
 def no_sweep() -> None:
     """A start leaves the cgroups of a dead daemon where they are; a stop removes its own as ever."""
-    destroy_all = cgroups.CgroupTree.destroy_all
+    destroy_all = tree.CgroupTree.destroy_all
 
-    def first(self: cgroups.CgroupTree, deadline_s: float) -> None:
-        cgroups.CgroupTree.destroy_all = destroy_all  # type: ignore[method-assign]
+    def first(self: tree.CgroupTree, deadline_s: float) -> None:
+        tree.CgroupTree.destroy_all = destroy_all  # type: ignore[method-assign]
 
-    cgroups.CgroupTree.destroy_all = first  # type: ignore[method-assign]
+    tree.CgroupTree.destroy_all = first  # type: ignore[method-assign]
 
 
 @breaks("late-commit")

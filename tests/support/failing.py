@@ -24,7 +24,7 @@ from sockd.caches.import_learner import ImportLearner
 from sockd.functions.function import Function
 from sockd.images import premade
 from sockd.kernel import pidfds, syscalls
-from sockd.kernel.cgroups import Cgroup
+from sockd.kernel.cgroups.tree import Cgroup
 from tests.support.broken import BREAKS, copied_zygote
 from tests.support.native_build import build_native
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from initscripts.client import process
 from initscripts.client.process import Ground
 from sockd.images import base as bases
-from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.sandbox.cgroup_pool import CgroupPool
 
 

@@ -27,7 +27,7 @@ from sockd.images import base
 from sockd.images.assembly import open_assembly
 from sockd.images.program import Limits, Program
 from sockd.kernel import pidfds
-from sockd.kernel.cgroups import CgroupTree, Hierarchies
+from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.event_loop import EventLoop
 from sockd.latency import favordynmods
 from sockd.sandbox.cgroup_pool import CgroupPool

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from sockd.kernel import network_namespaces, nfnetlink, rtnetlink
-from sockd.kernel.netlink import NETFILTER, ROUTE, NetlinkSocket
+from sockd.kernel.network import network_namespaces, nfnetlink, rtnetlink
+from sockd.kernel.network.netlink import NETFILTER, ROUTE, NetlinkSocket
 from sockd.networks import egress, ruleset
 from sockd.networks.endpoint import Endpoint
 from sockd.networks.networks import Networks

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sockd.kernel import network_namespaces, rtnetlink
-from sockd.kernel.netlink import ROUTE, NetlinkSocket
+from sockd.kernel.network import network_namespaces, rtnetlink
+from sockd.kernel.network.netlink import ROUTE, NetlinkSocket
 
 PUBLIC = "9.9.9.9"
 OTHER_PUBLIC = "8.8.4.4"

@@ -20,9 +20,9 @@ from pathlib import Path
 import uv
 
 from initscripts.client.process import missing
-from sockd.kernel.cgroups import Hierarchies
-from sockd.kernel.port_guard import PortGuard
-from sockd.kernel.socket_counts import SocketCounts
+from sockd.kernel.bpf.port_guard import PortGuard
+from sockd.kernel.bpf.socket_counts import SocketCounts
+from sockd.kernel.cgroups.tree import Hierarchies
 from sockd.latency import favordynmods
 from sockd.latency.hrtick import PERIOD_NS, tick_s
 from sockd.plain.errors import SandboxFailed

@@ -31,7 +31,7 @@ from starlette.requests import Request
 
 from sockd.http.wire.host_check import is_loopback
 from sockd.http.wire.sockets import parse_listen
-from sockd.kernel.socket_owners import owner
+from sockd.kernel.network.socket_owners import owner
 from sockd.plain.config import Config
 from sockd.plain.errors import BadConfig, SockdError
 

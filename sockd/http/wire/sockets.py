@@ -13,8 +13,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from sockd.kernel import loopback
-from sockd.kernel.loopback import LOOPBACKS
+from sockd.kernel.network import loopback
+from sockd.kernel.network.loopback import LOOPBACKS
 from sockd.plain.errors import BadConfig
 
 _UNACKNOWLEDGED_MS = 30_000

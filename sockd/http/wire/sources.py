@@ -11,7 +11,7 @@ import struct
 from ipaddress import IPv6Address, ip_address
 
 from sockd.http.wire.transport import Transport
-from sockd.kernel.socket_owners import owner
+from sockd.kernel.network.socket_owners import owner
 
 IPV6_BITS = 64
 UNKNOWN = "unknown"

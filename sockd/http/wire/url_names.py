@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from sockd.http.wire.head import Head
-from sockd.kernel.loopback import LOOPBACKS
+from sockd.kernel.network.loopback import LOOPBACKS
 from sockd.plain.errors import BadConfig
 
 PATH_PREFIX = b"/url/"

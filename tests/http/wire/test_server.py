@@ -13,7 +13,7 @@ import pytest
 from sockd.http.front import Front
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp, bind_unix, parse_listen, url_of
-from sockd.kernel import loopback
+from sockd.kernel.network import loopback
 from sockd.plain.config import HttpConfig
 from sockd.plain.errors import BadConfig
 from tests.http.fake_worker import FakeWorker

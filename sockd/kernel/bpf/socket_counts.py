@@ -21,9 +21,9 @@ from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
 
-from sockd.kernel import bpf
-from sockd.kernel.port_guard import attach_program
-from sockd.kernel.socket_programs import (
+from sockd.kernel.bpf import bpf
+from sockd.kernel.bpf.port_guard import attach_program
+from sockd.kernel.bpf.socket_programs import (
     EXPIRED,
     FIELDS,
     FUNCTION,

@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 
-from sockd.kernel.bpf_assembler import Code, assemble
+from sockd.kernel.bpf.assembler import Code, assemble
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from errno import ENOSYS, EPERM
 from struct import Struct
 
-from sockd.kernel.syscall_table import FIRST_UNKNOWN, NUMBERS
+from sockd.kernel.seccomp.syscall_table import FIRST_UNKNOWN, NUMBERS
 
 SOCK_FILTER = Struct("<HBBI")
 """struct sock_filter: code, jump if true, jump if false, k."""

@@ -31,7 +31,7 @@ from socket import (
 )
 from stat import S_IFIFO
 
-from sockd.kernel.seccomp_compiler import (
+from sockd.kernel.seccomp.compiler import (
     RET_ALLOW,
     Switch,
     compile_filter,

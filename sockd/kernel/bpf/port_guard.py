@@ -15,8 +15,8 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 
-from sockd.kernel import bpf
-from sockd.kernel import bpf_assembler as asm
+from sockd.kernel.bpf import assembler as asm
+from sockd.kernel.bpf import bpf
 
 _USER_PORT = 24
 """Offset in struct bpf_sock_addr, the context: the port that is asked for, in network byte order."""

@@ -13,13 +13,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 
-from sockd.kernel.address_guard import Network, deny_networks
-from sockd.kernel.cgroup_files import CgroupFiles
-from sockd.kernel.cgroup_leaf import Cgroup, remove_directory
-from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
-from sockd.kernel.hierarchies import CONTROLLERS, Hierarchies
-from sockd.kernel.port_guard import PortGuard
-from sockd.kernel.socket_counts import NO_LIMIT, UNCOUNTED, SocketCounts
+from sockd.kernel.bpf.address_guard import Network, deny_networks
+from sockd.kernel.bpf.port_guard import PortGuard
+from sockd.kernel.bpf.socket_counts import NO_LIMIT, UNCOUNTED, SocketCounts
+from sockd.kernel.cgroups.files import CgroupFiles
+from sockd.kernel.cgroups.hierarchies import CONTROLLERS, Hierarchies
+from sockd.kernel.cgroups.leaf import Cgroup, remove_directory
+from sockd.kernel.cgroups.population import Population, PopulationV1, PopulationV2
 from sockd.plain.errors import SandboxFailed
 
 __all__ = ["Cgroup", "CgroupTree", "Hierarchies"]

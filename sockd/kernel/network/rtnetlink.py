@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from sockd.kernel.netlink import ACK, CREATE, EXCL, REQUEST, Message, attribute, nested, number, text
+from sockd.kernel.network.netlink import ACK, CREATE, EXCL, REQUEST, Message, attribute, nested, number, text
 
 LOOPBACK = 1
 """The index of `lo`, in every network namespace."""

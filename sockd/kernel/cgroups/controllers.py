@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from sockd.kernel.cgroup_files import CgroupFiles
+from sockd.kernel.cgroups.files import CgroupFiles
 
 CPU_PERIOD_US = 100_000
 _LEAST_QUOTA_US = 1_000  # The kernel refuses less.

@@ -13,9 +13,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from sockd.kernel import bpf
-from sockd.kernel import bpf_assembler as asm
-from sockd.kernel.port_guard import attach_program, netns_cookie
+from sockd.kernel.bpf import assembler as asm
+from sockd.kernel.bpf import bpf
+from sockd.kernel.bpf.port_guard import attach_program, netns_cookie
 
 Network = IPv4Network | IPv6Network
 MOST_NETWORKS = 1024

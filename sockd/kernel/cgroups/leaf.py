@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from sockd.kernel.cgroup_controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV1, MemoryV2, Pids
-from sockd.kernel.cgroup_files import CgroupFiles
-from sockd.kernel.cgroup_population import Population, PopulationV1, PopulationV2
-from sockd.kernel.hierarchies import Controller, Hierarchies
+from sockd.kernel.bpf.socket_counts import NO_FUNCTION, NO_LIMIT, UNCOUNTED, SocketCounts
+from sockd.kernel.cgroups.controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV1, MemoryV2, Pids
+from sockd.kernel.cgroups.files import CgroupFiles
+from sockd.kernel.cgroups.hierarchies import Controller, Hierarchies
+from sockd.kernel.cgroups.population import Population, PopulationV1, PopulationV2
 from sockd.kernel.readiness import readable
-from sockd.kernel.socket_counts import NO_FUNCTION, NO_LIMIT, UNCOUNTED, SocketCounts
 
 
 class Cgroup:

@@ -6,8 +6,8 @@ Pure: instructions, for `bpf.load`. Their maps: cgroup id -> index of its accoun
 
 from __future__ import annotations
 
-from sockd.kernel import bpf_assembler as asm
-from sockd.kernel.bpf_assembler import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Helper, Instruction
+from sockd.kernel.bpf import assembler as asm
+from sockd.kernel.bpf.assembler import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Helper, Instruction
 
 WORKER = 1
 """The account in which everything is counted."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Protocol
 
-from sockd.kernel.cgroup_files import CgroupFiles
+from sockd.kernel.cgroups.files import CgroupFiles
 
 _PIDFDS_AT_ONCE = 64
 

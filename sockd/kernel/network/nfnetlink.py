@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sockd.kernel.netlink import ACK, CREATE, REQUEST, Message, attribute, nested, text
+from sockd.kernel.network.netlink import ACK, CREATE, REQUEST, Message, attribute, nested, text
 
 JUMP = -3
 """NFT_JUMP: go to a chain, and come back at its end."""

@@ -1,0 +1,1 @@
+"""eBPF programs of a cgroup: what its processes may bind and connect to, and how many sockets they have."""

@@ -1,0 +1,1 @@
+"""Networks of the kernel: netlink, network namespaces, loopback, owners of sockets."""

@@ -1,0 +1,1 @@
+"""Seccomp filters, from lists of system calls to BPF."""
