@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 
 from zygote.protocol import FAILED_MAX_BYTES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from traceback import TracebackException
+
 MAX_NAMES = 100
 MAX_STACK = 50
-"""Frames of a stack that are told, the innermost."""
+"""Frames of a stack that are told, the innermost; and as many lines of what the error came from, or consists of."""
 MAX_LINE = 1000
 """Characters of one of them."""
 MESSAGE_BYTES = FAILED_MAX_BYTES // 2
 """Longest text of an error, as JSON; the stack has what the text leaves of a frame."""
 CUT = " [cut: %d more characters]"
-LEFT_OUT = "  [left out: %d frames]\n"
+LEFT_OUT = "  [left out: %d lines]\n"
+CAUSE = "\nThe exception above was raised from this one:\n\n"
+CONTEXT = "\nThe exception above was raised while this one was handled:\n\n"
+MEMBERS = "+-+"
+"""In the line of traceback's that the first member of a group begins with."""
 
 
 class HandlerNotFound(Exception):
@@ -49,37 +58,87 @@ ERROR_TYPES: dict[type[BaseException], str] = {
 
 
 def describe(error: BaseException) -> bytes:
-    """An exception as AWS's error JSON: {errorMessage, errorType, stackTrace}, without the frames of this runtime."""
+    """An exception as AWS's error JSON: {errorMessage, errorType, stackTrace}, without the frames of this runtime. Behind the
+    stack come the exceptions that it was raised from, or that it groups, as Python's traceback has them."""
     import traceback
 
     if isinstance(error, ReportedError):
         return encode(error.kind, str(error), error.stack)
-    runtime = (os.path.dirname(__file__) + "/", "<frozen importlib")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(runtime)]
+    whole = traceback.TracebackException.from_exception(error)
+    drop_our_frames(whole)
     try:
         message = str(error)
     except Exception as failure:  # the user's own __str__
         message = f"<the error's text cannot be made: {type(failure).__name__}>"
     if isinstance(error, ModuleNotFoundError):
         message += f" ({installed()})"
-    return encode(ERROR_TYPES.get(type(error), type(error).__name__), message, traceback.format_list(frames))
+    kind = ERROR_TYPES.get(type(error), type(error).__name__)
+    return encode(kind, message, whole.stack.format(), related(whole))
 
 
-def encode(kind: str, message: str, stack: list[str]) -> bytes:
-    """AWS's error JSON, cut to FAILED_MAX_BYTES with a mark where something is missing."""
+def drop_our_frames(whole: TracebackException) -> None:
+    """Those of this runtime and of the import system, of all exceptions that belong to it."""
+    ours = (os.path.dirname(__file__) + "/", "<frozen importlib")
+    left = [whole]
+    while left:
+        each = left.pop()
+        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(ours)]
+        left += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
+
+
+def related(whole: TracebackException) -> list[str]:
+    """The exceptions that it groups and those that it came from, as lines."""
+    return [*members(whole), *origin(whole)]
+
+
+def members(whole: TracebackException) -> list[str]:
+    """The exceptions of a group, as lines; of which there are none if it is no group."""
+    if not whole.exceptions:
+        return []
+    lines = "".join(whole.format(chain=False)).splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if MEMBERS in line)
+    return lines[first:]
+
+
+def origin(whole: TracebackException) -> list[str]:
+    """The exception that it was raised from, or while that was handled, and so on, as lines."""
+    lines: list[str] = []
+    while len(lines) <= MAX_STACK:
+        heading, other = CAUSE, whole.__cause__
+        if other is None and not whole.__suppress_context__:
+            heading, other = CONTEXT, whole.__context__
+        if other is None:
+            break
+        lines += [heading, *other.format(chain=False)]
+        whole = other
+    return lines
+
+
+def encode(kind: str, message: str, stack: Sequence[str], more: Sequence[str] = ()) -> bytes:
+    """AWS's error JSON, cut to FAILED_MAX_BYTES with a mark where something is missing.
+
+    Args: more: lines to follow the stack."""
     answer = {"errorMessage": cut(message), "errorType": kind[:200], "stackTrace": []}
-    room = FAILED_MAX_BYTES - len(json.dumps(answer)) - len(LEFT_OUT) - 20
+    room = FAILED_MAX_BYTES - len(json.dumps(answer)) - 2 * (len(LEFT_OUT) + 20)
+    # Where it was raised comes last, and is never left out first.
+    innermost, room = within(room, list(reversed(stack)))
+    lines, _ = within(room, more)
+    answer["stackTrace"] = innermost[::-1] + lines
+    return json.dumps(answer).encode()
+
+
+def within(room: int, lines: Sequence[str]) -> tuple[list[str], int]:
+    """The first MAX_STACK lines, as far as there is room, with a mark if that is not all; and the bytes that are left."""
     kept: list[str] = []
-    for line in reversed(stack[-MAX_STACK:]):  # where it was raised comes last, and is never left out first
+    for line in lines[:MAX_STACK]:
         line = line[:MAX_LINE]
         room -= len(json.dumps(line)) + 2
         if room < 0:
             break
         kept.append(line)
-    if len(kept) < len(stack):
-        kept.append(LEFT_OUT % (len(stack) - len(kept)))
-    answer["stackTrace"] = kept[::-1]
-    return json.dumps(answer).encode()
+    if len(kept) < len(lines):
+        kept.append(LEFT_OUT % (len(lines) - len(kept)))
+    return kept, max(0, room)
 
 
 def cut(text: str) -> str:

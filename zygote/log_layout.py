@@ -15,6 +15,7 @@ import time
 import traceback
 
 from zygote import current_request
+from zygote.errors import related
 
 LAYOUT = "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"
 MOMENT = "%Y-%m-%dT%H:%M:%S"
@@ -45,13 +46,14 @@ class JsonFormatter(logging.Formatter):
         fields: dict[str, object] = {
             "timestamp": f"{time.strftime(MOMENT, time.gmtime(record.created))}.{milliseconds:03}Z",
             "level": record.levelname,
-            "message": record.getMessage(),
+            "message": message_of(record),
             "logger": record.name,
             "requestId": request_id(),
         }
         if record.exc_info and record.exc_info[0] is not None:
             kind, error, frames = record.exc_info
-            fields["stackTrace"] = traceback.format_tb(frames)
+            whole = traceback.TracebackException(kind, error, frames)
+            fields["stackTrace"] = [*whole.stack.format(), *related(whole)]
             fields["errorType"], fields["errorMessage"] = kind.__name__, str(error)
             fields["location"] = f"{record.pathname}:{record.funcName}:{record.lineno}"
         extra = {name: value for name, value in record.__dict__.items() if name not in OWN_FIELDS}
@@ -60,6 +62,14 @@ class JsonFormatter(logging.Formatter):
         except Exception:  # the values are the function's: NaN, keys that are tuples, a list in itself, any __str__
             extra = {name: encodable(value) for name, value in extra.items()}
             return json.dumps({**extra, **fields}, ensure_ascii=False)
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """Its message, also where its arguments are not those that the message asks for."""
+    try:
+        return record.getMessage()
+    except Exception as error:  # the values are the function's, with any __str__ and __format__
+        return f"{text_of(record.msg)} [its arguments do not fit: {type(error).__name__}: {text_of(error)}]"
 
 
 def encodable(value: object) -> object:

@@ -85,3 +85,55 @@ def test_what_fits_is_told_whole() -> None:
         "errorType": "E",
         "stackTrace": ["a\n", "b\n"],
     }
+
+
+def test_the_exceptions_that_it_was_raised_from_follow_the_stack() -> None:
+    def fail() -> None:
+        try:
+            try:
+                raise KeyError("missing")
+            except KeyError as error:
+                raise ValueError("no such row") from error
+        except ValueError:
+            raise RuntimeError("no page")  # noqa: B904 - the context is what is asked about
+
+    with pytest.raises(RuntimeError) as caught:
+        fail()
+    answer = json.loads(errors.describe(caught.value))
+    assert (answer["errorType"], answer["errorMessage"]) == ("RuntimeError", "no page")
+    stack = "".join(answer["stackTrace"])
+    own, handled, cause = stack.split("\nThe exception above was raised ")
+    assert 'raise RuntimeError("no page")' in own
+    assert handled.startswith("while this one was handled:")
+    assert "ValueError: no such row\n" in handled
+    assert cause.startswith("from this one:")
+    assert cause.endswith("KeyError: 'missing'\n")
+
+
+def test_an_exception_that_hides_its_context_is_told_alone() -> None:
+    def fail() -> None:
+        try:
+            raise KeyError("missing")
+        except KeyError:
+            raise ValueError("hidden") from None
+
+    with pytest.raises(ValueError, match="hidden") as caught:
+        fail()
+    assert "KeyError" not in "".join(json.loads(errors.describe(caught.value))["stackTrace"])
+
+
+def test_the_members_of_a_group_follow_the_stack() -> None:
+    group = ExceptionGroup("two", [ValueError("first"), ExceptionGroup("inner", [KeyError("second")])])
+    stack = "".join(describe(group)["stackTrace"])
+    assert stack.count("| ValueError: first\n") == 1
+    assert stack.count("| KeyError: 'second'\n") == 1
+
+
+def test_endless_causes_have_a_bound() -> None:
+    error = ValueError("\0" * 1000)
+    for _ in range(5000):
+        error, cause = ValueError("\0" * 1000), error
+        error.__cause__ = cause
+    described = errors.describe(error)
+    assert len(described) <= FAILED_MAX_BYTES
+    assert "left out" in json.loads(described)["stackTrace"][-1]

@@ -66,3 +66,16 @@ def test_what_basic_config_has_made_gives_way_and_the_functions_own_handler_stay
     code += "logging.getLogger().addHandler(h)\nlog_layout.apply()\nlog.warning('once')"
     first, own = logged(code)
     assert first["message"] == "once" and own == {"own": "once"}
+
+
+def test_a_message_whose_arguments_do_not_fit_is_logged_with_what_is_wrong() -> None:
+    (line,) = logged("log.info('%d rows', 'many')")
+    assert line["message"].startswith("%d rows [its arguments do not fit: TypeError: ")
+
+
+def test_what_a_logged_exception_came_from_follows_its_stack() -> None:
+    (line,) = logged(
+        "try:\n  try: {}['k']\n  except KeyError as error: raise ValueError('v') from error\n"
+        "except ValueError: log.exception('no')"
+    )
+    assert line["stackTrace"][-1] == "KeyError: 'k'\n"
