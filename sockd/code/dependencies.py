@@ -34,6 +34,8 @@ MAX_SOURCE_BYTES = 4 << 20
 """Of an entry file; a longer one has no block."""
 MAX_BLOCK_BYTES = 64 * 1024
 MAX_DEPENDENCIES = 5000
+UV_PROJECT = ("package", "managed", "default-groups", "required-version")
+"""Settings of uv's that do not change what is installed."""
 _BEGIN, _END = "# /// script", "# ///"
 
 
@@ -106,7 +108,7 @@ def _pyproject(code: Path) -> _Declared:
     table = _parsed(PYPROJECT, text)
     project = table.get("project")
     if not isinstance(project, dict):
-        return _Declared()
+        project = {}
     _check_python(PYPROJECT, project.get("requires-python"))
     notes = []
     if "dependencies" in _list(project.get("dynamic")):
@@ -171,12 +173,10 @@ def _parsed(file: str, text: str) -> dict[str, Any]:
 
 
 def _ignored_tools(table: dict[str, Any]) -> list[str]:
-    """Tables that say where packages come from, which is for the worker to say."""
+    """Settings of uv that say which packages are installed and from where, which is for the worker to say."""
     tool = table.get("tool")
     own = tool.get("uv") if isinstance(tool, dict) else None
-    return [
-        f"tool.uv.{key}" for key in ("sources", "index", "dev-dependencies") if isinstance(own, dict) and own.get(key)
-    ]
+    return [f"tool.uv.{key}" for key in own if key not in UV_PROJECT] if isinstance(own, dict) else []
 
 
 def _lines(file: str, dependencies: object) -> str | None:

@@ -39,6 +39,8 @@ _LISTS = {
 }
 """The command that lists the objects of a path."""
 
+_LISTING = re.compile(r"; `(sockd [^`]+)` lists them$")
+
 _PATIENCE, _WORKER = "sockd.patience", "sockd.worker.worker"
 _ABSENT_S = 0.5
 """Default time to wait for a worker without a lock, which may have been started just before."""
@@ -104,6 +106,14 @@ def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="The worker's directory.",
     )
     return state_dir(worker(wait(command)))
+
+
+def refuse_elsewhere(command: str) -> None:
+    """Raises: Failure if a remote worker is selected: the command is for the machine of the worker."""
+    if chosen_worker() is not None:
+        why = f"{WORKER_VARIABLE} or --worker selects a worker on another machine"
+        fix = f"env -u {WORKER_VARIABLE} {command} ..."
+        raise Failure(f"{command} works on this machine only", why=why, fix=fix, exit_code=USAGE)
 
 
 class Reply(NamedTuple):
@@ -179,7 +189,7 @@ class Management:
         if len(path) > 1 and path[0] == "functions":
             exit_code = exit_code_for(status, path[1])
         if exit_code == NOT_FOUND:
-            fix = "sockd ls" if message.startswith("no function") else _LISTS.get(path[0], "")
+            fix = listing(message) or _LISTS.get(path[0], "")
         if fix == "sockd ls" and len(path) > 1:
             names = self._names()
             close = [] if path[1] in names else get_close_matches(path[1], names, n=1)
@@ -246,6 +256,12 @@ def _managing_group(path: Path) -> str:
         return grp.getgrgid(gid).gr_name if gid else ""
     except (OSError, KeyError):
         return ""
+
+
+def listing(message: str) -> str:
+    """The command with which the worker's error ends, if it names one that lists what there is."""
+    found = _LISTING.search(message)
+    return found[1] if found else ""
 
 
 def exit_code_for(status: int, name: str) -> int:

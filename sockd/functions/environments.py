@@ -35,7 +35,7 @@ class Environments:
         for key in given:
             if key in config.secrets:
                 raise BadFunctionConfig(f"{key!r} is a secret of this function: `sockd secret set {name} {key}`")
-        env = _without(config.env, unset, "variable") | dict(given)
+        env = _without(name, config.env, unset, "variable") | dict(given)
         await self._functions.configure(name, {"env": env})
 
     async def set_secret(self, name: str, key: str, value: str) -> None:
@@ -46,12 +46,12 @@ class Environments:
     async def remove_secret(self, name: str, key: str) -> None:
         """Raises: NoSuchFunction, NoSuchVariable, SecretsLocked."""
         config = self._functions.current(name).config
-        await self._functions.configure(name, {"secrets": _without(config.secrets, [key], "secret")})
+        await self._functions.configure(name, {"secrets": _without(name, config.secrets, [key], "secret")})
 
 
-def _without(known: dict[str, str], names: Iterable[str], kind: str) -> dict[str, str]:
+def _without(function: str, known: dict[str, str], names: Iterable[str], kind: str) -> dict[str, str]:
     rest = dict(known)
     for name in names:
         if rest.pop(name, None) is None:
-            raise NoSuchVariable(f"the function has no {kind} {name[:80]!r}")
+            raise NoSuchVariable(f"{function!r} has no {kind} {name[:80]!r}; `sockd env {function}` lists them")
     return rest

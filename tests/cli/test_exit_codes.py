@@ -64,6 +64,26 @@ def test_a_wrong_name_has_one_exit_status(run: Run, command: str) -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "fix"),
+    [
+        ("invoke echo:nope", "sockd versions echo"),
+        ("logs echo --request 00000000", "sockd trace 00000000"),
+        ("invoke nope", "sockd ls"),
+    ],
+)
+def test_the_fix_of_a_wrong_name_lists_what_there_is(run: Run, command: str, fix: str) -> None:
+    done = run(*command.split(" "))
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1].endswith(fix), done.stderr
+
+
+@needs_root
+def test_a_backup_is_of_this_machines_worker(run: Run, tmp_path: Path) -> None:
+    done = run("backup", str(tmp_path / "copy"), "--worker", "https://example.invalid")
+    assert done.returncode == 2 and not (tmp_path / "copy").exists()
+
+
 def test_errors_are_json_where_json_was_asked_for(run: Run, tmp_path: Path) -> None:
     for arguments, status in (
         (("rm", "nope"), 3),

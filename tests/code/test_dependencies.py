@@ -47,6 +47,7 @@ def test_a_file_that_declares_none_is_not_in_the_way_of_the_next(tmp_path: Path)
         ('[project.optional-dependencies]\ns = ["y"]\n', "project.optional-dependencies ignored"),
         ('[dependency-groups]\ndev = ["pytest"]\n', "dependency-groups ignored"),
         ('[tool.uv.sources]\none = {path = "../one"}\n', "tool.uv.sources ignored"),
+        ('[tool.uv]\nconstraint-dependencies = ["six<1"]\nmanaged = true\n', "tool.uv.constraint-dependencies ignored"),
     ],
 )
 def test_what_is_ignored_is_said(tmp_path: Path, more: str, words: str) -> None:

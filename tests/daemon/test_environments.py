@@ -95,13 +95,13 @@ def test_secrets_stay_over_a_deploy_and_variables_are_what_it_says(daemon: Runni
     [
         (("env", "bad", "C=x"), "", "is a secret of this function"),
         (("env", "bad", "_HANDLER=x"), "", "reserved"),
-        (("env", "bad", "--unset", "NONE"), "", "no variable 'NONE'"),
+        (("env", "bad", "--unset", "NONE"), "", "no variable 'NONE'; `sockd env bad` lists them"),
         (("env", "bad", "no-assignment-4711"), "", "must be KEY=VALUE"),
         (("env", "nobody", "A=1"), "", "no function 'nobody'"),
         (("secret", "set", "bad", "1C"), "secret-4711", "must be letters"),
         (("secret", "set", "bad", "C"), "", "no value was given"),
         (("secret", "set", "bad", "D"), "secret-4711" * 400, "the limit is 4096"),
-        (("secret", "rm", "bad", "D"), "", "no secret 'D'"),
+        (("secret", "rm", "bad", "D"), "", "no secret 'D'; `sockd env bad` lists them"),
     ],
 )
 def test_what_cannot_be_set_is_refused_without_being_repeated(

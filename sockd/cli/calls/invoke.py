@@ -14,7 +14,7 @@ import click
 
 from sockd.cli.calls.debugging import DEBUG_PORT, DebugPort, debugged
 from sockd.cli.calls.invocation import Answer, invoked
-from sockd.console.client import Management, Reply, exit_code_for, state_dir_option
+from sockd.console.client import Management, Reply, exit_code_for, listing, state_dir_option
 from sockd.console.inputs import PAYLOAD_BYTES, read_file, read_stdin
 from sockd.console.output import (
     NOT_FOUND,
@@ -31,6 +31,7 @@ from sockd.console.output import (
 _REFUSED = frozenset({401, 403, 405})
 """Statuses of requests that did not run and have no log."""
 NOT_JSON = "InvalidRequestContentException"
+NOT_HTTP = "NotHttp"
 
 
 @click.command()
@@ -186,9 +187,9 @@ def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
         raise Failure(
             "the event is not JSON", why=message, fix=f"sockd invoke {name} -d '{{\"key\": 1}}'", exit_code=USAGE
         )
-    fixes = {NOT_FOUND: "sockd ls", TIMED_OUT: f"sockd config {name} {option} S"}
+    fixes = {NOT_FOUND: listing(message) or "sockd ls", TIMED_OUT: f"sockd config {name} {option} S"}
     logs = "" if reply.status in _REFUSED else f"sockd logs {name} --request {error.get('requestId')}"
-    fix = fixes.get(exit_code, logs)
+    fix = f"curl http://127.0.0.1:5000/run/{name}/" if kind == NOT_HTTP else fixes.get(exit_code, logs)
     raise Failure(f"{kind}: {message}", fix=fix, exit_code=exit_code)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sockd.console.client import Management, state_dir_option
-from sockd.console.output import echo, json_option, print_json, write_result
+from sockd.console.output import NOT_FOUND, Failure, echo, json_option, print_json, write_result
 from sockd.console.times import since as time_of
 
 
@@ -54,6 +54,10 @@ def logs(
                 print_json(record, indent=None) if as_json else show(record)
         return
     records = management.get("functions", name, "logs", query=query)
+    if request_id and not records:
+        why = "it printed nothing, its output is no longer stored, or the id belongs to another function"
+        fix = f"sockd trace {request_id}"
+        raise Failure(f"{name} has no output of a request {request_id}", why=why, fix=fix, exit_code=NOT_FOUND)
     if as_json:
         print_json(records)
     else:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from sockd.console.client import state_dir_option
+from sockd.console.client import refuse_elsewhere, state_dir_option
 from sockd.console.output import USAGE, Failure, echo, progress
 
 DATABASES = ("registry.sqlite", "events.sqlite")
@@ -40,6 +40,7 @@ def backup(directory: Path, packages: bool, state_dir: Path) -> None:
 
     To restore: stop the worker, copy DIRECTORY to its state directory (cp -a), and start it. The copy contains the key that
     encrypts environments and secrets, unless [secrets] key_file stores it elsewhere."""
+    refuse_elsewhere("sockd backup")
     if os.geteuid() != 0:
         raise Failure("only root can read a state directory", fix="sudo sockd backup ...", exit_code=USAGE)
     if not (state_dir / DATABASES[0]).exists():
