@@ -27,6 +27,7 @@ def run(channel: int, *, is_spare: bool = False) -> int:
         hygiene.after_fork()
         return serve(channel, is_spare)
     except SystemExit as error:
+        print_exit_message(error.code)
         return exit_status(error.code)
     except (OSError, protocol.ProtocolError):
         return 1  # the channel is gone, or of no use: nobody is left to tell
@@ -39,6 +40,17 @@ def exit_status(code: object) -> int:
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
+
+
+def print_exit_message(code: object) -> None:
+    """Print the text of sys.exit(text) to stderr, as the interpreter does."""
+    if code is None or isinstance(code, int):
+        return
+    flush()  # earlier output comes first
+    try:
+        print(code, file=sys.stderr)
+    except Exception:  # user code may close or replace stderr, and its __str__ may raise
+        return
 
 
 def serve(channel: int, is_spare: bool) -> int:

@@ -102,13 +102,27 @@ def test_an_init_that_raises_is_told_and_ends_it(server: Server) -> None:
     assert server.end()[0] == 1
 
 
-@pytest.mark.parametrize(("code", "status"), [("0", 0), ("3", 3), ("'text'", 1), ("None", 0), ("256 + 5", 5)])
-def test_sys_exit_is_its_exit_status(server: Server, code: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [("0", 0, ""), ("3", 3, ""), ("'no configuration'", 1, "no configuration\n"), ("None", 0, ""), ("256 + 5", 5, "")],
+)
+def test_sys_exit_is_its_exit_status_and_prints_its_message(
+    server: Server, code: str, status: int, message: str
+) -> None:
     server.init(f"import sys\ndef handler(event):\n    print('bye')\n    sys.exit({code})\n")
     server.invoke(1)
     server.expect(READY, 3)
     assert server.receive() is None
-    assert server.end() == (status, b"bye\n")
+    assert server.end() == (status, f"bye\n{message}".encode())
+
+
+def test_a_message_of_sys_exit_that_cannot_be_printed_ends_it_all_the_same(server: Server) -> None:
+    bad = "class Bad:\n    def __str__(self): raise ValueError\n"
+    server.init(f"import sys\n{bad}def handler(event):\n    sys.exit(Bad())\n")
+    server.invoke(1)
+    server.expect(READY, 3)
+    assert server.receive() is None
+    assert server.end() == (1, b"")
 
 
 def test_exit_handlers_of_the_zygotes_packages_do_not_run(server: Server) -> None:
