@@ -5,7 +5,8 @@ the handler's module, too, so that there is only one to load. Like all that runs
 library alone, and what only pickles need when there is one.
 
 A call of a client's is {"sockd": 1, "args": [...], "kwargs": {...}} or {"sockd": 1, "pickle": "..."}; any other
-event gives the arguments by name, or the only one, so that curl and boto3 can call the function, too.
+event gives the arguments by name, or the only one, so that curl and AWS's SDKs can call the function, too. This file names no
+default package: the code that is packed with a function selects its default packages (`sockd/code/default_packages.py`).
 """
 
 from __future__ import annotations

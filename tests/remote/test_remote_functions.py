@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 import sockd
+from sockd.code.default_packages import are_mentioned
 from sockd.observe.failure_log import failure_log
 from sockd.plain import call_signature
+from sockd.plain.config import PackageConfig
 from sockd.plain.errors import FunctionFailed, SockdError, TimedOut
 from sockd.remote import mapping, source, stand_in, values
 from sockd.remote.calling import Target, event_of
@@ -96,6 +98,14 @@ def test_the_digest_changes_with_the_code_and_with_nothing_else(app: Import) -> 
     assert module.f._packed().digest == first
     (Path(str(module.__file__)).parent / "data.txt").write_text("more")
     assert module.f._packed().digest != first
+
+
+def test_a_function_gets_no_default_package_from_what_is_packed_with_it(app: Import, tmp_path: Path) -> None:
+    module = app("@sockd.function\ndef f(x): return x\n")
+    zipfile.ZipFile(io.BytesIO(module.f._packed().archive)).extractall(tmp_path / "code")
+    assert not are_mentioned(PackageConfig().default, tmp_path / "code", [])
+    (tmp_path / "code" / "helper.py").write_text("import boto3\n")
+    assert are_mentioned(PackageConfig().default, tmp_path / "code", [])
 
 
 def test_only_the_named_files_are_packed(app: Import) -> None:
