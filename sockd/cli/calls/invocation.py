@@ -49,7 +49,9 @@ class Answer:
             raise self._broken_off(words(error)) from None
 
     def _broken_off(self, why: str) -> Failure:
-        return Failure("the answer is incomplete", why=why, fix=f"sockd logs {self._name}")
+        request = self.headers.get("x-amzn-requestid")
+        fix = f"sockd logs {self._name}" + (f" --request {request}" if request else "")
+        return Failure("the answer is incomplete", why=why, fix=fix)
 
 
 @contextmanager
