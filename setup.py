@@ -1,11 +1,12 @@
-"""What pyproject.toml cannot express: the files of the repository that a wheel carries, and the error without a C compiler."""
+"""What pyproject.toml cannot express: which folder is which package, the files of the repository that a wheel carries, and the
+error without a C compiler."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.errors import BaseError, CCompilerError
@@ -16,6 +17,14 @@ CARRIED = ("benchmarks", "demo", "docs", "systemd", "tests", "LICENSE", "pyproje
 """What `sockd bench`, `sockd selftest` and `sockd files` use. Modules of these folders are not installed by their own names:
 `tests` or `docs` at the top of site-packages would collide with those of other packages."""
 PLACE = Path("sockd", "source_tree")
+FOLDERS = {
+    "sockd": "sockd",
+    "sockd_initscripts": "initscripts",
+    "sockd_storage_lib": "storage_lib",
+    "sockd_zygote": "zygote",
+}
+"""Packages and where they are. As `zygote` they could collide with those of other distributions. The links of these names beside
+the folders are for what imports from a checkout."""
 
 
 class BuildPy(build_py):
@@ -50,4 +59,12 @@ class BuildExt(build_ext):
             ) from error
 
 
-setup(cmdclass={"build_py": BuildPy, "build_ext": BuildExt})
+setup(
+    cmdclass={"build_py": BuildPy, "build_ext": BuildExt},
+    package_dir=FOLDERS,
+    packages=[
+        ".".join([name, *filter(None, [below])])
+        for name, folder in FOLDERS.items()
+        for below in ["", *find_packages(folder)]
+    ],
+)

@@ -1,4 +1,4 @@
-"""The engine process: `python -m initscripts <control fd> <fd of the wire of starts> <limits as JSON>`.
+"""The engine process: `python -m sockd_initscripts <control fd> <fd of the wire of starts> <limits as JSON>`.
 
 Owns: the loop, both wires, and the fds that come over them until somebody else does. It needs /dev/shm, /proc/self/fd
 and the network, no file and no privilege. It says `ready` when nothing is left to import, serves until the wire ends, and
@@ -20,15 +20,15 @@ from collections import deque
 
 import uvloop
 
-from initscripts import wire
-from initscripts.engine.engine import Definition, Engine, set_switch_interval
-from initscripts.engine.modules import WASMTIME_VERSION
-from initscripts.engine.run import RunRequest
-from initscripts.errors import WireError
-from initscripts.limits import EngineLimits, parse_limits
-from initscripts.report import RunReport
-from initscripts.rpc import preload
 from sockd.kernel.event_loop import EventLoop
+from sockd_initscripts import wire
+from sockd_initscripts.engine.engine import Definition, Engine, set_switch_interval
+from sockd_initscripts.engine.modules import WASMTIME_VERSION
+from sockd_initscripts.engine.run import RunRequest
+from sockd_initscripts.errors import WireError
+from sockd_initscripts.limits import EngineLimits, parse_limits
+from sockd_initscripts.report import RunReport
+from sockd_initscripts.rpc import preload
 
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 _DATAGRAMS_A_TURN = 16

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from initscripts import errors
+from sockd_initscripts import errors
 
 MIB = 1024 * 1024
 Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -18,7 +18,7 @@ import threading
 
 import posix_ipc
 
-from initscripts.errors import RegionFull
+from sockd_initscripts.errors import RegionFull
 
 SHARED_SEGMENT_BYTES = 1024 * 1024
 """Small buffers live side by side in segments of this size."""

@@ -31,9 +31,9 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
-from initscripts.errors import WireError
-from initscripts.limits import Budget
-from initscripts.report import RunReport
+from sockd_initscripts.errors import WireError
+from sockd_initscripts.limits import Budget
+from sockd_initscripts.report import RunReport
 
 MAX_DATAGRAM = 192 * 1024
 EVENT_LIMIT_BYTES = 64 * 1024

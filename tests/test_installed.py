@@ -23,7 +23,13 @@ from tests.daemon.kernel_view import wait_readable
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parent.parent
-OURS = {"sockd", "zygote", "initscripts", "storage_lib"}
+OURS = {
+    "sockd": "sockd",
+    "initscripts": "sockd_initscripts",
+    "storage_lib": "sockd_storage_lib",
+    "zygote": "sockd_zygote",
+}
+"""Packages of a wheel by their folders in the repository."""
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -105,7 +111,7 @@ def command(*words: object, check: bool = True) -> subprocess.CompletedProcess[s
 def test_a_wheel_serves_all_pythons_and_brings_no_common_names(wheel: Path) -> None:
     assert "-cp311-abi3-" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == OURS
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == set(OURS.values())
     for path in FILES.values():
         assert any(name.startswith(f"sockd/source_tree/{path}") for name in names), path
 
@@ -121,7 +127,8 @@ def test_a_wheel_carries_all_tests_and_benchmarks(wheel: Path, sdist: Path) -> N
     ignored = (".ci", ".gitignore", "Makefile", "MANIFEST.in", "setup", "scripts/")
     for path in (each for each in listed if (ROOT / each).is_file() and not each.startswith(ignored)):
         if not path.endswith(".gitignore") and not path.startswith("sockd/kernel/native/"):
-            own = path if path.partition("/")[0] in OURS else f"sockd/source_tree/{path}"
+            folder, slash, rest = path.partition("/")
+            own = OURS[folder] + slash + rest if folder in OURS else f"sockd/source_tree/{path}"
             assert own in names or path in ("storage_lib/README.md", "storage_lib/pyproject.toml"), path
             assert path in packed, path
 
@@ -160,7 +167,7 @@ def test_what_is_missing_names_an_extra_that_exists(wheel: Path, tmp_path: Path)
 
 def test_an_sdist_installs_with_its_native_parts(sdist: Path, tmp_path: Path) -> None:
     python = environment(tmp_path, str(sdist)) / "python"
-    command(python, "-c", "import zygote._native, sockd.kernel._hrtick")
+    command(python, "-c", "import sockd_zygote._native, sockd.kernel._hrtick")
     assert command(python.parent / "sockd", "files", "unit").stdout.strip().endswith("sockd.service")
 
 

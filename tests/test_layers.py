@@ -16,13 +16,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Ours, and never to be imported from where it would not be ours to: the product knows nothing of its tests and shows.
-TOP_LEVEL = ("sockd", "zygote", "storage_lib", "initscripts", "benchmarks", "demo", "tests")
+IMPORTED_AS = {folder: f"sockd_{folder}" for folder in ("initscripts", "storage_lib", "zygote")}
+"""Folders of the repository that are installed, and imported, by another name."""
+TOP_LEVEL = ("sockd", *IMPORTED_AS.values(), "benchmarks", "demo", "tests")
 INSIDE_SANDBOXES = ("zygote", "storage_lib")
 # The storage library is a distribution of its own, too, whose modules are then found without the directory's name; what
 # it imports of others, it imports when a function needs it; so does a sandbox that is debugged its debugger.
 OWN_NAMES = {
-    "zygote": {"zygote"},
-    "storage_lib": {"storage_lib", "storage", "nosql", "sockd_initscript", "sockd_storage"},
+    "zygote": {"sockd_zygote"},
+    "storage_lib": {"sockd_storage_lib", "storage", "nosql", "sockd_initscript", "sockd_storage"},
 }
 LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
@@ -31,7 +33,7 @@ OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "sub
 NEEDED = ("app_kinds", "apps", "asgi", "decimals", "details", "log_layout", "outlet", "pieces", "wsgi")
 NEEDED_BY_ZYGOTES = ("kept", "listed_variables", "observer", "package_path", "randomness", "surroundings")
 NEEDED_TO_VERIFY = ("fingerprint", "trial")
-FOR_THOSE_THAT_NEED_THEM = {f"zygote.{name}" for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY)}
+FOR_THOSE_THAT_NEED_THEM = {f"sockd_zygote.{name}" for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY)}
 """Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, or is told
 more than its event; in Zygotes with packages; in sandboxes of a verification."""
 HOLD_ROOMS = ("sockd", "sockd.http")
@@ -61,8 +63,9 @@ def rooms() -> list[Room]:
 
 
 def name_of(path: str | Path) -> str:
-    """`sockd/http/front.py` as the import system calls it: `sockd.http.front`."""
-    name = str(path).removesuffix(".py").replace("/", ".")
+    """`zygote/kept.py` as the import system calls it: `sockd_zygote.kept`."""
+    folder, slash, rest = str(path).removesuffix(".py").partition("/")
+    name = (IMPORTED_AS.get(folder, folder) + slash + rest).replace("/", ".")
     package = name.removesuffix(".__init__")
     return name if package in HOLD_ROOMS else package
 
@@ -131,7 +134,7 @@ def all_files() -> list[Path]:
 def modules_imported_by(file: Path) -> Iterator[str]:
     """Modules of ours, those of the storage library by their names in the repository."""
     for imported in imports_of(file):
-        in_storage_lib = f"storage_lib.{imported}"
+        in_storage_lib = f"sockd_storage_lib.{imported}"
         yield in_storage_lib if is_module(in_storage_lib) else imported
 
 

@@ -1,6 +1,6 @@
 """The root Zygote: exec'd once by farm init, bare interpreter and standard library; every other interpreter is its child.
 
-    python -s -S /opt/sockd/zygote <control fd> <cgroup procs fds, comma-separated> <filters as hex, comma-separated>
+    python -s -S /opt/sockd/sockd_zygote <control fd> <cgroup procs fds, comma-separated> <filters as hex, comma-separated>
 
 It keeps two capabilities, CAP_SETUID and CAP_SETGID, to write its children's id maps, and runs no code but ours and the
 standard library's. `-S` keeps the interpreter's own site-packages out of every function. The daemon sets all variables of the
@@ -17,7 +17,7 @@ from functools import partial
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from zygote import (
+from sockd_zygote import (
     _native,
     fork_server,
     handler_server,

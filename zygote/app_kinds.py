@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from zygote.apps import App
+    from sockd_zygote.apps import App
 
 
 def open_app(target: Any, kind: str) -> App | None:
@@ -19,11 +19,11 @@ def open_app(target: Any, kind: str) -> App | None:
     if kind in ("auto", "maybe"):
         kind = kind_of(target) or ("wsgi" if kind == "auto" else "")
     if kind == "asgi":
-        from zygote.asgi import Asgi
+        from sockd_zygote.asgi import Asgi
 
         return Asgi(target)
     if kind == "wsgi":
-        from zygote.wsgi import Wsgi
+        from sockd_zygote.wsgi import Wsgi
 
         return Wsgi(target)
     return None

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from urllib.parse import unquote_to_bytes
 
-from zygote import protocol
-from zygote.handler import Handler
-from zygote.outlet import Outlet
+from sockd_zygote import protocol
+from sockd_zygote.handler import Handler
+from sockd_zygote.outlet import Outlet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from zygote.apps import App, Request
-from zygote.outlet import Outlet
+from sockd_zygote.apps import App, Request
+from sockd_zygote.outlet import Outlet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

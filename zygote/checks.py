@@ -1,7 +1,7 @@
 """What is tried in a fork of a Zygote because no look at its modules can tell: threads, fork, ssl, sockets and numpy.
 
-The handler `zygote.checks:answer` of a new Zygote's canary (`sockd.caches.canary`), and a part of each trial of a verification
-(`zygote.trial`). No code of a function is called.
+The handler `sockd_zygote.checks:answer` of a new Zygote's canary (`sockd.caches.canary`), and a part of each trial of a
+verification (`sockd_zygote.trial`). No code of a function is called.
 """
 
 from __future__ import annotations

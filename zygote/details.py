@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 
-from zygote import protocol
+from sockd_zygote import protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

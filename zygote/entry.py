@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from zygote.entry_module import load_file
-from zygote.errors import HandlerNotFound
-from zygote.handler import Handler
+from sockd_zygote.entry_module import load_file
+from sockd_zygote.errors import HandlerNotFound
+from sockd_zygote.handler import Handler
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def open_handler(function: dict) -> Handler:
     """Load the entry point. Raises: HandlerNotFound; whatever its module raises."""
     if function.get("provided"):
-        from zygote.runtime_api import Program
+        from sockd_zygote.runtime_api import Program
 
         return Program(function)
     if function["entry_file"]:
@@ -28,7 +28,7 @@ def open_handler(function: dict) -> Handler:
     code = getattr(target, "__code__", None)
     if app == "maybe" and code is not None and is_plain(code) and not hasattr(target, "__wrapped__"):
         return Handler(function, target)
-    from zygote.app_kinds import open_app
+    from sockd_zygote.app_kinds import open_app
 
     return open_app(target, app) or Handler(function, target)
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from zygote.protocol import FAILED_MAX_BYTES
+from sockd_zygote.protocol import FAILED_MAX_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from zygote.errors import InvalidEvent, MarshalError
+from sockd_zygote.errors import InvalidEvent, MarshalError
 
 decode = json.JSONDecoder().decode
 # What is below json's own functions, made once: they match patterns and make an encoder for each call.
@@ -38,7 +38,7 @@ def encode_answer(answer: object) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         markers.clear()  # it was left in the middle of a container
         if type(error) is TypeError and "decimal" in sys.modules:
-            from zygote import decimals
+            from sockd_zygote import decimals
 
             with_decimals = decimals.encode(answer)
             if with_decimals is not None:

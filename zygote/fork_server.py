@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from zygote import _native, fork_hooks, hygiene, protocol, rehearsal
+from sockd_zygote import _native, fork_hooks, hygiene, protocol, rehearsal
 
 CHANNEL_FD = 3
 """A process's one connection to the daemon: the channel of a sandbox, the control socket of a Zygote (native.h)."""
@@ -52,7 +52,7 @@ def answer(message: dict) -> None:
 def import_modules(message: dict) -> dict:
     """`import`: put the packages on sys.path, import the modules, and settle for forking. The answer's memory file says what was
     done, and what the imports saw."""
-    from zygote.surroundings import Surroundings
+    from sockd_zygote.surroundings import Surroundings
 
     file, tree = _native.message_fds()
     try:
@@ -79,8 +79,8 @@ def imported(request: dict, file: int) -> dict:
 
     Which modules is what functions said to have imported, and a function may say anything: what the packages do not bring,
     a test suite of the standard library for one, is not imported for all others."""
-    from zygote import kept, package_path, randomness
-    from zygote.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
+    from sockd_zygote import kept, package_path, randomness
+    from sockd_zygote.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
 
     kept.restore_tmp()
     offered = {
@@ -127,7 +127,7 @@ def imported(request: dict, file: int) -> dict:
 def settle() -> None:
     """Leave as little as possible for each fork to copy."""
     if "logging" in sys.modules:
-        from zygote import log_layout  # noqa: F401  # here, or in each child, for a millisecond
+        from sockd_zygote import log_layout  # noqa: F401  # here, or in each child, for a millisecond
     fork_hooks.rehearse(rehearsal.REPETITIONS)
     hygiene.settle()
     for _ in range(rehearsal.REPETITIONS):

@@ -2,15 +2,15 @@
 
 Conventions (research of what AWS, SeBS and OpenLambda users write): two positional parameters get (event, context), one
 gets (event); `async def` is awaited on one event loop that lives as long as the sandbox; an iterator that is returned is
-the answer's pieces (`zygote.pieces`).
+the answer's pieces (`sockd_zygote.pieces`).
 """
 
 from __future__ import annotations
 
 import time
 
-from zygote.errors import HandlerNotFound, MarshalError
-from zygote.event_json import encode_answer, parse_event
+from sockd_zygote.errors import HandlerNotFound, MarshalError
+from sockd_zygote.event_json import encode_answer, parse_event
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class Context:
         self._deadline_ns = deadline_ns
 
     def tell(self, told: dict) -> None:
-        """Add what came with this request (`zygote.details`)."""
-        from zygote import details
+        """Add what came with this request (`sockd_zygote.details`)."""
+        from sockd_zygote import details
 
         if told.get("client_context") is not None:
             self.client_context = details.client_context(told["client_context"])
@@ -91,7 +91,7 @@ class Handler:
         except MarshalError:
             if not hasattr(type(answer), "__next__") and not hasattr(type(answer), "__anext__"):
                 raise
-        from zygote.pieces import Pieces
+        from sockd_zygote.pieces import Pieces
 
         if self._run is None and hasattr(type(answer), "__anext__"):
             self._run = Runner().run

@@ -11,10 +11,31 @@ import os
 import sys
 from time import monotonic_ns, tzset
 
-from zygote import _native, current_request, egress, entry, errors, hygiene, initscript_link, protocol, storage_finder
-from zygote.handler import Handler
-from zygote.import_timer import ImportTimer
-from zygote.protocol import CODE, FAILED, GONE, INIT, INVOKE, MODULES_MAX, MODULES_MAX_BYTES, NO_DETAILS, READY, RESULT
+from sockd_zygote import (
+    _native,
+    current_request,
+    egress,
+    entry,
+    errors,
+    hygiene,
+    initscript_link,
+    protocol,
+    storage_finder,
+)
+from sockd_zygote.handler import Handler
+from sockd_zygote.import_timer import ImportTimer
+from sockd_zygote.protocol import (
+    CODE,
+    FAILED,
+    GONE,
+    INIT,
+    INVOKE,
+    MODULES_MAX,
+    MODULES_MAX_BYTES,
+    NO_DETAILS,
+    READY,
+    RESULT,
+)
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -95,16 +116,16 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
         if function.get("storage") == "sockd":
             storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
         if "debug" in function:
-            from zygote import debugging
+            from sockd_zygote import debugging
 
             debugging.attach(function["debug"])
         if b"AWS_LAMBDA_LOG_FORMAT" in function["env"]:
-            from zygote import log_layout
+            from sockd_zygote import log_layout
 
             log_layout.apply_json()
         handler = entry.open_handler(function)
         if "logging" in sys.modules and "rehearsal" not in function:
-            from zygote import log_layout
+            from sockd_zygote import log_layout
 
             log_layout.apply()
     except (SystemExit, protocol.ProtocolError):
@@ -142,7 +163,7 @@ def extend_path(function: dict) -> None:
             path.append(each)
     sys.path[:] = path
     if function["pth"]:
-        from zygote import package_path
+        from sockd_zygote import package_path
 
         package_path.run(function["pth"])
     for restore in hygiene.with_code:
@@ -201,8 +222,8 @@ def answer(
 
 
 def answer_told(handler: Handler, channel: int, number: int, body: bytes, deadline: int) -> bytes:
-    """Call the handler with what is told beside its event (`zygote.details`); the answer, empty if it has gone out."""
-    from zygote import details
+    """Call the handler with what is told beside its event (`sockd_zygote.details`); the answer, empty if it has gone out."""
+    from sockd_zygote import details
 
     event, told = details.split(body)
     with details.Trace(told):
@@ -212,7 +233,7 @@ def answer_told(handler: Handler, channel: int, number: int, body: bytes, deadli
 
 def pour(answer: Any, channel: int, number: int) -> bytes:
     """Send an answer piece by piece; nothing is left of it."""
-    from zygote.outlet import Outlet
+    from sockd_zygote.outlet import Outlet
 
     answer.pour(Outlet(channel, number))
     return b""

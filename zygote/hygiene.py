@@ -1,6 +1,6 @@
 """What must differ between forks of one Zygote, and what must be still before a fork.
 
-Same in all forks unless mended here: numpy's and torch's global generators, those that packages made (`zygote.randomness`),
+Same in all forks unless mended here: numpy's and torch's global generators, those that packages made (`sockd_zygote.randomness`),
 and the number that `threading` knows the main thread by. `random`'s own, `uuid`, `secrets`, `ssl` and `tempfile` mend
 themselves (research: fork safety, measured). The hash secret and the memory layout stay shared: that is
 the price of a Zygote, named in SECURITY.
@@ -39,14 +39,14 @@ def fill(words: memoryview) -> None:
 
 
 def numpy_by_hand(module: Any) -> bool:
-    from zygote import randomness
+    from sockd_zygote import randomness
 
     shared = getattr(getattr(module, "mtrand", None), "_rand", None)
     return shared is not None and not randomness.was_drawn(shared._bit_generator)
 
 
 def torch_by_hand(module: Any) -> bool:
-    from zygote import randomness
+    from sockd_zygote import randomness
 
     return hasattr(module, "initial_seed") and module.initial_seed() < randomness.DRAWN_BY_TORCH
 
@@ -77,7 +77,7 @@ def settle() -> None:
             if not by_hand(sys.modules[name]):
                 in_child.append(seeder(sys.modules[name]))
     if "random" in sys.modules or "torch" in sys.modules:  # numpy imports the former
-        from zygote import randomness
+        from sockd_zygote import randomness
 
         in_child.extend(randomness.find())
     if "threading" in sys.modules and "threading" not in _seen:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
-from zygote.protocol import ProtocolError
+from sockd_zygote.protocol import ProtocolError
 
 VARIABLE = "SOCKD_INITSCRIPT_FD"
 """FD:INODE, in the environment of a program."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from zygote import _native
+from sockd_zygote import _native
 
 MOST = 64
 """Of open files, and of shared mappings (native/kept.c)."""

@@ -10,7 +10,7 @@ import socket
 import struct
 
 try:
-    from zygote import _native
+    from sockd_zygote import _native
 except ImportError as error:
     raise ImportError("sockd's C extension is not built for this interpreter: run `make setup`") from error
 

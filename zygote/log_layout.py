@@ -14,8 +14,8 @@ import sys
 import time
 import traceback
 
-from zygote import current_request
-from zygote.errors import related
+from sockd_zygote import current_request
+from sockd_zygote.errors import related
 
 LAYOUT = "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"
 MOMENT = "%Y-%m-%dT%H:%M:%S"

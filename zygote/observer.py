@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
-from zygote import _native
-from zygote.listed_variables import Listings, plain
+from sockd_zygote import _native
+from sockd_zygote.listed_variables import Listings, plain
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:

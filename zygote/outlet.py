@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 
-from zygote import _native, protocol
+from sockd_zygote import _native, protocol
 
 
 class ClientGone(ConnectionError):

@@ -10,8 +10,8 @@ status and headers of an answer that streams: then that is the head and no piece
 
 from __future__ import annotations
 
-from zygote.event_json import encode_answer
-from zygote.outlet import ClientGone, Outlet
+from sockd_zygote.event_json import encode_answer
+from sockd_zygote.outlet import ClientGone, Outlet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 
-from zygote import entry_module, handler_server, protocol
+from sockd_zygote import entry_module, handler_server, protocol
 
 REPETITIONS = 40
 """Enough for every instruction that will be specialized (3.13 counts longest); the rest makes no difference."""

@@ -18,8 +18,8 @@ import os
 import sys
 import time
 
-from zygote import errors, initscript_link
-from zygote.handler import Context, Handler, shared_context
+from sockd_zygote import errors, initscript_link
+from sockd_zygote.handler import Context, Handler, shared_context
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A first read that an initscript has made, played through before there is one, as `zygote.rehearsal` does with a request.
+"""A first read that an initscript has made, played through before there is one, as `sockd_zygote.rehearsal` does with a request.
 
 Runs the storage library's own code on a link and a segment of ours, and leaves nothing behind.
 """
@@ -10,7 +10,7 @@ import os
 import socket
 from array import array
 
-from zygote import egress, initscript_link
+from sockd_zygote import egress, initscript_link
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from zygote import _native
+from sockd_zygote import _native
 
 CODE = "/var/task"
 """sockd.images.base.CODE: the working directory of every function."""

@@ -1,7 +1,7 @@
 """A start of a function for verification: import the modules, tell what they are, and try what a fingerprint cannot see.
 
-The handler `zygote.trial:answer` of a sandbox that has the function's packages, code and environment. It is run in a fork of a
-Zygote and in one of the root Zygote (`sockd.caches.verifier`), and the two answers are compared. No code of the function is
+The handler `sockd_zygote.trial:answer` of a sandbox that has the function's packages, code and environment. It is run in a fork
+of a Zygote and in one of the root Zygote (`sockd.caches.verifier`), and the two answers are compared. No code of the function is
 called. What it says is a claim, as everything that a sandbox says.
 """
 
@@ -11,9 +11,9 @@ import os
 import sys
 import time
 
-from zygote import hygiene
-from zygote.checks import CHECKED, begin, try_out
-from zygote.fingerprint import Fingerprint, Names, constant_text, digest, digest_of, owner, shown
+from sockd_zygote import hygiene
+from sockd_zygote.checks import CHECKED, begin, try_out
+from sockd_zygote.fingerprint import Fingerprint, Names, constant_text, digest, digest_of, owner, shown
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def import_all(names: list[str]) -> dict[str, str]:
 def lay_out_logs() -> None:
     """As the handler server does once a function is imported."""
     if "logging" in sys.modules:
-        from zygote import log_layout
+        from sockd_zygote import log_layout
 
         log_layout.apply()
 

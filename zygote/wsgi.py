@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import sys
 
-from zygote.apps import App, Request
-from zygote.outlet import Outlet
+from sockd_zygote.apps import App, Request
+from sockd_zygote.outlet import Outlet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

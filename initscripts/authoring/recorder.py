@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from initscripts.authoring.field_texts import Fields
-from initscripts.authoring.script_languages import C, Language, Rust
-from initscripts.authoring.script_plan import Rpc, plan
-from initscripts.authoring.script_statements import statements
+from sockd_initscripts.authoring.field_texts import Fields
+from sockd_initscripts.authoring.script_languages import C, Language, Rust
+from sockd_initscripts.authoring.script_plan import Rpc, plan
+from sockd_initscripts.authoring.script_statements import statements
 
 LANGUAGES: dict[str, type[Language]] = {"c": C, "rust": Rust}
 SUFFIXES = {"c": ".c", "rust": ".rs"}

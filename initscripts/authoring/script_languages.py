@@ -6,9 +6,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from initscripts.authoring.field_texts import Field, Literal, Text
-from initscripts.authoring.script_plan import Directory, Get, Listing, Lookup
-from initscripts.authoring.script_statements import (
+from sockd_initscripts.authoring.field_texts import Field, Literal, Text
+from sockd_initscripts.authoring.script_plan import Directory, Get, Listing, Lookup
+from sockd_initscripts.authoring.script_statements import (
     DYNAMODB,
     S3,
     Count,

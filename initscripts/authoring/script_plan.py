@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from initscripts.authoring.field_texts import (
+from sockd_initscripts.authoring.field_texts import (
     Fields,
     Text,
     arrays_of,

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from initscripts.authoring.field_texts import Field, Fields, Text, is_constant
-from initscripts.authoring.script_plan import Again, Directory, Each, Get, Listing, Lookup, Step, Unknown
+from sockd_initscripts.authoring.field_texts import Field, Fields, Text, is_constant
+from sockd_initscripts.authoring.script_plan import Again, Directory, Each, Get, Listing, Lookup, Step, Unknown
 
 S3, DYNAMODB = "s3", "dynamodb"
 _SHOWN_CHARACTERS = 90

@@ -14,13 +14,13 @@ import os
 import socket
 from collections.abc import Sequence
 
-from initscripts import wire
-from initscripts.client.daemon_run import Definition, Ending, Run
-from initscripts.client.engine_wire import EngineWire
-from initscripts.client.keeper import START_DEADLINE_S, EngineKeeper, EngineSettings
-from initscripts.client.process import Ground, missing
-from initscripts.errors import WireError
-from initscripts.limits import EngineLimits
+from sockd_initscripts import wire
+from sockd_initscripts.client.daemon_run import Definition, Ending, Run
+from sockd_initscripts.client.engine_wire import EngineWire
+from sockd_initscripts.client.keeper import START_DEADLINE_S, EngineKeeper, EngineSettings
+from sockd_initscripts.client.process import Ground, missing
+from sockd_initscripts.errors import WireError
+from sockd_initscripts.limits import EngineLimits
 
 LINKS_AHEAD = 4
 """App links made before they are needed: making one takes 60 us, which a cold start would wait for."""

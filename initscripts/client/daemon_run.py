@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from initscripts import wire
-from initscripts.limits import Budget
-from initscripts.report import RunReport
+from sockd_initscripts import wire
+from sockd_initscripts.limits import Budget
+from sockd_initscripts.report import RunReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Ending(msgspec.Struct, frozen=True):
     """What the daemon itself needs of a run's report; the whole is kept as it came."""
 
     outcome: str
-    """One of `initscripts.report.Outcome`, or `engine_died`."""
+    """One of `sockd_initscripts.report.Outcome`, or `engine_died`."""
     status: int = 0
     message: str = ""
     region_bytes: int = 0

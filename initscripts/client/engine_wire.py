@@ -12,8 +12,8 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from initscripts import wire
-from initscripts.errors import WireError
+from sockd_initscripts import wire
+from sockd_initscripts.errors import WireError
 
 SEND_BUFFER_BYTES = 4 << 20
 SO_SNDBUFFORCE = 32

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from initscripts.client.process import ConfinedProcess, Ground
-from initscripts.limits import EngineLimits
+from sockd_initscripts.client.process import ConfinedProcess, Ground
+from sockd_initscripts.limits import EngineLimits
 
 START_DEADLINE_S = 30.0
 """From exec to `ready`: half a second of imports on an idle machine."""
@@ -128,7 +128,7 @@ class EngineKeeper:
                 fds = (theirs.fileno(), their_starts.fileno())
                 self._process = await ConfinedProcess.start(
                     self._ground,
-                    *("-m", "initscripts", *map(str, fds), msgspec.json.encode(self._limits).decode()),
+                    *("-m", "sockd_initscripts", *map(str, fds), msgspec.json.encode(self._limits).decode()),
                     uid=settings.uid,
                     memory_bytes=settings.memory_bytes,
                     tmp_bytes=settings.region_bytes,

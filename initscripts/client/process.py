@@ -24,7 +24,7 @@ from sockd.kernel.seccomp import seccomp
 
 HOME = "opt/sockd"
 """Where our own packages are in the tree."""
-OURS = ("initscripts", "storage_lib", "sockd", "zygote")
+OURS = ("sockd", "sockd_initscripts", "sockd_storage_lib", "sockd_zygote")
 THEIRS = ("wasmtime", "posix_ipc", "certifi", "grpc", "msgspec", "uvloop")
 """Whose directories the engine must be able to import from; their own dependencies are installed beside them."""
 NEEDED = ("wasmtime", "posix_ipc", "certifi", "grpc")
@@ -133,7 +133,7 @@ async def exec_launcher(
     """The launcher's process. A cancellation ends it: before it has joined its cgroup, nobody else could."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "initscripts.client.launcher", confinement),
+            *(sys.executable, "-P", "-m", "sockd_initscripts.client.launcher", confinement),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

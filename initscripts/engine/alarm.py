@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from initscripts.engine.watched import Watched
 from sockd.kernel import timerfd
+from sockd_initscripts.engine.watched import Watched
 
 
 class Alarm:

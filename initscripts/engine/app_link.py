@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from initscripts.engine.signals import LoopCalls
-from storage_lib.sockd_initscript import wire
+from sockd_initscripts.engine.signals import LoopCalls
+from sockd_storage_lib.sockd_initscript import wire
 
 _DATAGRAMS_A_TURN = 64
 """Read before others of the loop have their turn."""

@@ -12,14 +12,14 @@ import socket
 import time
 from typing import Protocol
 
-from initscripts.engine import abi
-from initscripts.engine.connections import Connections
-from initscripts.engine.guest_memory import U32, GuestMemory
-from initscripts.engine.handles import Handles, Held
-from initscripts.engine.messages import Inbox, Outbox
-from initscripts.engine.rpcs import BODIES_LIMIT_BYTES, Rpcs
-from initscripts.errors import CallFailed, GuestStopped, RegionFull
-from initscripts.region import Buffer, Region
+from sockd_initscripts.engine import abi
+from sockd_initscripts.engine.connections import Connections
+from sockd_initscripts.engine.guest_memory import U32, GuestMemory
+from sockd_initscripts.engine.handles import Handles, Held
+from sockd_initscripts.engine.messages import Inbox, Outbox
+from sockd_initscripts.engine.rpcs import BODIES_LIMIT_BYTES, Rpcs
+from sockd_initscripts.errors import CallFailed, GuestStopped, RegionFull
+from sockd_initscripts.region import Buffer, Region
 
 LOG_LIMIT_BYTES = 16 * 1024
 LEVELS = ("error", "warning", "info", "debug")

@@ -1,6 +1,6 @@
 """The compiler: a WebAssembly module on standard input, the content of its compiled file on standard output.
 
-    python -m initscripts.engine.compile [LIMIT BYTES]
+    python -m sockd_initscripts.engine.compile [LIMIT BYTES]
 
 A process of its own, to be run without privileges and with limits on time and memory: what it reads is anybody's. Exit
 status 0, or 3 and one line on standard error saying why the module could never run.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from initscripts.engine import modules
-from initscripts.errors import BadModule
+from sockd_initscripts.engine import modules
+from sockd_initscripts.errors import BadModule
 
 BAD_MODULE = 3
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 
-from initscripts.errors import BadModule
+from sockd_initscripts.errors import BadModule
 
 FORMAT = 3
 """Raised when this layout or our settings for the compiler change: files made with others are not loaded."""

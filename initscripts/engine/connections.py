@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from initscripts.engine.app_link import AppLink
-from initscripts.engine.signals import LoopCalls, Signal, Waiting
-from initscripts.errors import CallFailed
-from initscripts.limits import Budget
-from initscripts.report import UNSIGNED
-from initscripts.rpc.base import Connection, RpcFailed
+from sockd_initscripts.engine.app_link import AppLink
+from sockd_initscripts.engine.signals import LoopCalls, Signal, Waiting
+from sockd_initscripts.errors import CallFailed
+from sockd_initscripts.limits import Budget
+from sockd_initscripts.report import UNSIGNED
+from sockd_initscripts.rpc.base import Connection, RpcFailed
 
 
 class Connector(Protocol):

@@ -20,16 +20,16 @@ from typing import Protocol, Self
 
 import msgspec
 
-from initscripts.engine.alarm import Alarm
-from initscripts.engine.connections import Connector
-from initscripts.engine.guest import GuestTemplate, Machine
-from initscripts.engine.modules import ModuleFile
-from initscripts.engine.run import Run, RunRequest
-from initscripts.engine.signals import LoopCalls, Waiting
-from initscripts.engine.threads import GuestThreads
-from initscripts.limits import Budget, EngineLimits
-from initscripts.report import Outcome, RunReport
-from initscripts.rpc import DENIED, ConnectionPool, Dialer, EndpointPolicy, RpcLimits
+from sockd_initscripts.engine.alarm import Alarm
+from sockd_initscripts.engine.connections import Connector
+from sockd_initscripts.engine.guest import GuestTemplate, Machine
+from sockd_initscripts.engine.modules import ModuleFile
+from sockd_initscripts.engine.run import Run, RunRequest
+from sockd_initscripts.engine.signals import LoopCalls, Waiting
+from sockd_initscripts.engine.threads import GuestThreads
+from sockd_initscripts.limits import Budget, EngineLimits
+from sockd_initscripts.report import Outcome, RunReport
+from sockd_initscripts.rpc import DENIED, ConnectionPool, Dialer, EndpointPolicy, RpcLimits
 
 CANCELLED = 1024
 """Runs that are remembered as cancelled though they are not known. Far fewer starts can be on their way at a time."""

@@ -21,14 +21,14 @@ from typing import Any
 import wasmtime
 from wasmtime import _bindings as c
 
-from initscripts.engine import abi, modules
-from initscripts.engine.calls import Calls
-from initscripts.engine.guest_memory import GuestMemory
-from initscripts.engine.host_functions import NO_FINALIZER, Entry, HostFunction, define
-from initscripts.engine.modules import LoadedModule, ModuleFile
-from initscripts.errors import BadModule, CallFailed, GuestStopped
-from initscripts.limits import Budget
-from initscripts.report import Outcome
+from sockd_initscripts.engine import abi, modules
+from sockd_initscripts.engine.calls import Calls
+from sockd_initscripts.engine.guest_memory import GuestMemory
+from sockd_initscripts.engine.host_functions import NO_FINALIZER, Entry, HostFunction, define
+from sockd_initscripts.engine.modules import LoadedModule, ModuleFile
+from sockd_initscripts.errors import BadModule, CallFailed, GuestStopped
+from sockd_initscripts.limits import Budget
+from sockd_initscripts.report import Outcome
 
 TABLE_ELEMENTS = 100_000
 _EpochCallback = ctypes.CFUNCTYPE(

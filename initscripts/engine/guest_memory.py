@@ -11,7 +11,7 @@ import errno
 
 import wasmtime
 
-from initscripts.errors import CallFailed
+from sockd_initscripts.errors import CallFailed
 
 U32 = 0xFFFF_FFFF
 

@@ -6,8 +6,8 @@ import errno
 
 import msgspec
 
-from initscripts.errors import CallFailed
-from initscripts.region import Buffer
+from sockd_initscripts.errors import CallFailed
+from sockd_initscripts.region import Buffer
 
 
 class Held(msgspec.Struct):

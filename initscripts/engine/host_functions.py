@@ -15,7 +15,7 @@ from typing import Any
 import wasmtime
 from wasmtime import _bindings as c
 
-from initscripts.engine import abi, modules
+from sockd_initscripts.engine import abi, modules
 
 _SLOT_BYTES = ctypes.sizeof(c.wasmtime_val_raw_t)
 _ARGUMENTS = {"i": f"i{_SLOT_BYTES - 4}x", "I": f"q{_SLOT_BYTES - 8}x"}

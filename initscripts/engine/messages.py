@@ -10,13 +10,13 @@ import errno
 import socket
 import time
 
-from initscripts.engine.app_link import AppLink
-from initscripts.engine.signals import Signal, Waiting
-from initscripts.errors import CallFailed
-from initscripts.limits import Budget
-from initscripts.region import Buffer
-from initscripts.report import UNSIGNED, MessageRecord
-from storage_lib.sockd_initscript.wire import WireError
+from sockd_initscripts.engine.app_link import AppLink
+from sockd_initscripts.engine.signals import Signal, Waiting
+from sockd_initscripts.errors import CallFailed
+from sockd_initscripts.limits import Budget
+from sockd_initscripts.region import Buffer
+from sockd_initscripts.report import UNSIGNED, MessageRecord
+from sockd_storage_lib.sockd_initscript.wire import WireError
 
 INBOX_MESSAGES = 64
 """From the app, that the guest has not received; one more breaks the protocol."""

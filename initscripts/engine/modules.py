@@ -1,8 +1,8 @@
 """Modules: WebAssembly bytes, checked, compiled to a file, and loaded from it.
 
-Compiling happens once, away from the engine, in a process that may fail (`python -m initscripts.engine.compile`). Its product is
-machine code, and wasmtime believes whatever such a file says: a flipped bit is not noticed, a forged file is code of the
-engine. So a file that is loaded comes from our own compile: it is never a developer's, lies where only root writes, and
+Compiling happens once, away from the engine, in a process that may fail (`python -m sockd_initscripts.engine.compile`). Its
+product is machine code, and wasmtime believes whatever such a file says: a flipped bit is not noticed, a forged file is code
+of the engine. So a file that is loaded comes from our own compile: it is never a developer's, lies where only root writes, and
 ends with a digest of what precedes, which is checked at every load.
 
 The target is the architecture's baseline and not this CPU: a store may move to another machine of the same architecture.
@@ -20,9 +20,9 @@ from pathlib import Path
 import msgspec
 import wasmtime
 
-from initscripts.engine import abi
-from initscripts.engine.compiled_file import FORMAT, open_seal, seal
-from initscripts.errors import BadModule
+from sockd_initscripts.engine import abi
+from sockd_initscripts.engine.compiled_file import FORMAT, open_seal, seal
+from sockd_initscripts.errors import BadModule
 
 WASMTIME_VERSION = importlib.metadata.version("wasmtime")
 MODULE_LIMIT_BYTES = 1024 * 1024

@@ -18,14 +18,14 @@ from typing import Any
 
 import msgspec
 
-from initscripts.engine.engine import Definition, Engine
-from initscripts.engine.modules import ModuleInfo, check_module, compile_module
-from initscripts.engine.run import RunRequest
-from initscripts.limits import Budget, EngineLimits
-from initscripts.report import RunReport
-from initscripts.rpc import preload
 from sockd.kernel.readiness import readable
-from storage_lib.sockd_initscript import wire
+from sockd_initscripts.engine.engine import Definition, Engine
+from sockd_initscripts.engine.modules import ModuleInfo, check_module, compile_module
+from sockd_initscripts.engine.run import RunRequest
+from sockd_initscripts.limits import Budget, EngineLimits
+from sockd_initscripts.report import RunReport
+from sockd_initscripts.rpc import preload
+from sockd_storage_lib.sockd_initscript import wire
 
 _ONE_FD = socket.CMSG_SPACE(struct.calcsize("i"))
 CHECK_RUNS = 5

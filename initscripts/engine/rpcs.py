@@ -12,15 +12,15 @@ import time
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from initscripts.engine.app_link import AppLink
-from initscripts.engine.connections import Connections
-from initscripts.engine.signals import LoopCalls, Signal, Waiting
-from initscripts.errors import CallFailed
-from initscripts.limits import Budget
-from initscripts.region import Region
-from initscripts.report import UNSIGNED, RpcRecord
-from initscripts.rpc.base import Connection, Reply, RpcFailed, RpcTiming
-from storage_lib.sockd_initscript import wire
+from sockd_initscripts.engine.app_link import AppLink
+from sockd_initscripts.engine.connections import Connections
+from sockd_initscripts.engine.signals import LoopCalls, Signal, Waiting
+from sockd_initscripts.errors import CallFailed
+from sockd_initscripts.limits import Budget
+from sockd_initscripts.region import Region
+from sockd_initscripts.report import UNSIGNED, RpcRecord
+from sockd_initscripts.rpc.base import Connection, Reply, RpcFailed, RpcTiming
+from sockd_storage_lib.sockd_initscript import wire
 
 BODIES_LIMIT_BYTES = 8 * 1024 * 1024
 """Request bodies of one run that are held by the engine; a larger one is sent from the region (send_rpc_buf)."""

@@ -22,18 +22,18 @@ from typing import Any
 
 import msgspec
 
-from initscripts.engine.alarm import Alarm
-from initscripts.engine.app_link import AppLink
-from initscripts.engine.calls import Calls, Input, socket_of
-from initscripts.engine.connections import Connections, Connector
-from initscripts.engine.guest import Guest, GuestTemplate, Verdict
-from initscripts.engine.messages import Inbox, Outbox
-from initscripts.engine.rpcs import Rpcs
-from initscripts.engine.signals import LoopCalls, Waiting
-from initscripts.limits import Budget
-from initscripts.region import Region
-from initscripts.report import AppRead, Outcome, RpcRecord, RunReport
-from storage_lib.sockd_initscript.wire import WireError
+from sockd_initscripts.engine.alarm import Alarm
+from sockd_initscripts.engine.app_link import AppLink
+from sockd_initscripts.engine.calls import Calls, Input, socket_of
+from sockd_initscripts.engine.connections import Connections, Connector
+from sockd_initscripts.engine.guest import Guest, GuestTemplate, Verdict
+from sockd_initscripts.engine.messages import Inbox, Outbox
+from sockd_initscripts.engine.rpcs import Rpcs
+from sockd_initscripts.engine.signals import LoopCalls, Waiting
+from sockd_initscripts.limits import Budget
+from sockd_initscripts.region import Region
+from sockd_initscripts.report import AppRead, Outcome, RpcRecord, RunReport
+from sockd_storage_lib.sockd_initscript.wire import WireError
 
 READS_LIMIT = 10_000
 READS_LIMIT_BYTES = 1 << 20

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from initscripts.engine.watched import Watched
-from initscripts.errors import CallFailed
+from sockd_initscripts.engine.watched import Watched
+from sockd_initscripts.errors import CallFailed
 
 
 class Signal:

@@ -9,8 +9,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from initscripts.engine.alarm import Alarm, AlarmTimer
-from initscripts.engine.signals import LoopCalls
+from sockd_initscripts.engine.alarm import Alarm, AlarmTimer
+from sockd_initscripts.engine.signals import LoopCalls
 
 STACK_BYTES = 4 * 1024 * 1024
 """wasm's part is modules.WASM_STACK_BYTES. With less than 2 MiB a guest's recursion ended in a SIGSEGV instead of a trap

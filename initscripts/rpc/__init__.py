@@ -12,12 +12,12 @@ Replies are received straight into the run's region where their length is known 
 bytes say otherwise, and a guest always.
 """
 
-from initscripts.rpc.base import Connection, Reply, RpcFailed, RpcTiming
-from initscripts.rpc.dialer import Dialer
-from initscripts.rpc.limits import RpcLimits
-from initscripts.rpc.policy import DENIED, EndpointPolicy
-from initscripts.rpc.pool import ConnectionPool
-from initscripts.rpc.preload import preload
+from sockd_initscripts.rpc.base import Connection, Reply, RpcFailed, RpcTiming
+from sockd_initscripts.rpc.dialer import Dialer
+from sockd_initscripts.rpc.limits import RpcLimits
+from sockd_initscripts.rpc.policy import DENIED, EndpointPolicy
+from sockd_initscripts.rpc.pool import ConnectionPool
+from sockd_initscripts.rpc.preload import preload
 
 __all__ = [
     "DENIED",

@@ -9,7 +9,7 @@ import ipaddress
 import re
 from typing import NamedTuple
 
-from initscripts.rpc.base import malformed
+from sockd_initscripts.rpc.base import malformed
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]{1,253}))(?::(?P<port>[0-9]{1,5}))?")

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from initscripts.rpc.addresses import Origin, parse_origin
-from initscripts.rpc.base import malformed
 from sockd.sigv4.credentials import Credentials
 from sockd.sigv4.signer import Signer
+from sockd_initscripts.rpc.addresses import Origin, parse_origin
+from sockd_initscripts.rpc.base import malformed
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _WORD = re.compile(r"[\x21-\x7e]+")

@@ -9,11 +9,11 @@ import re
 import socket
 from typing import Literal
 
-from initscripts.region import Region
-from initscripts.rpc.aws import AwsService
-from initscripts.rpc.base import Body, Connection, Reply, RpcTiming, malformed
-from initscripts.rpc.http import BodySink
-from initscripts.rpc.http_client import HttpClient
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc.aws import AwsService
+from sockd_initscripts.rpc.base import Body, Connection, Reply, RpcTiming, malformed
+from sockd_initscripts.rpc.http import BodySink
+from sockd_initscripts.rpc.http_client import HttpClient
 
 _ACTION = re.compile(r"[A-Za-z]{1,64}")
 _TARGETS = {"sqs": "AmazonSQS", "dynamodb": "DynamoDB_20120810"}

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from initscripts.errors import RegionFull
-from initscripts.region import OWN_SEGMENT_BYTES, Buffer, Region
+from sockd_initscripts.errors import RegionFull
+from sockd_initscripts.region import OWN_SEGMENT_BYTES, Buffer, Region
 
 monotonic_ns = time.monotonic_ns
 Body = bytes | bytearray | memoryview

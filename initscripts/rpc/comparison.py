@@ -1,6 +1,6 @@
 """What receiving straight into the region saves: one object from loopback, both ways, and how an app gets at it.
 
-    python -m initscripts.rpc.comparison [BYTES] [ROUNDS]        prints a JSON object: milliseconds, p50
+    python -m sockd_initscripts.rpc.comparison [BYTES] [ROUNDS]        prints a JSON object: milliseconds, p50
 
 Rounds are interleaved, each into a fresh region, as a run's is. Owns its server, a process of its own.
 """
@@ -19,11 +19,11 @@ import sys
 import threading
 import time
 
-from initscripts.region import Region
-from initscripts.rpc.base import RpcTiming
-from initscripts.rpc.dialer import Dialer
-from initscripts.rpc.policy import EndpointPolicy
-from initscripts.rpc.pool import ConnectionPool
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc.base import RpcTiming
+from sockd_initscripts.rpc.dialer import Dialer
+from sockd_initscripts.rpc.policy import EndpointPolicy
+from sockd_initscripts.rpc.pool import ConnectionPool
 
 Milliseconds = dict[str, list[float]]
 
@@ -31,7 +31,7 @@ Milliseconds = dict[str, list[float]]
 def compare(size: int, rounds: int) -> dict[str, float]:
     """p50 in ms of: `region` (received in place), `copied` (read into bytes, then copied to the region), and what an app
     does to have the bytes: `app_view` (map the segment, take a memoryview), `app_bytes` (receive them over a Unix socket)."""
-    command = [sys.executable, "-m", "initscripts.rpc.comparison", "serve", str(size)]
+    command = [sys.executable, "-m", "sockd_initscripts.rpc.comparison", "serve", str(size)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin and server.stdout
         times = asyncio.run(_rounds(int(server.stdout.readline()), size, rounds))

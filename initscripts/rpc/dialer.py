@@ -8,17 +8,17 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-from initscripts.rpc.addresses import Origin, parse_ip, parse_origin
-from initscripts.rpc.aws import AwsService, tenant
-from initscripts.rpc.aws_json import AwsJsonConnection
-from initscripts.rpc.base import Connection, RpcFailed, malformed, unsupported
-from initscripts.rpc.grpc_channel import GrpcConnection
-from initscripts.rpc.http import HttpConnection
-from initscripts.rpc.http_client import HttpClient
-from initscripts.rpc.policy import EndpointPolicy
-from initscripts.rpc.pool import ConnectionPool, Place
-from initscripts.rpc.s3 import S3Connection
-from initscripts.rpc.tcp import TcpConnection
+from sockd_initscripts.rpc.addresses import Origin, parse_ip, parse_origin
+from sockd_initscripts.rpc.aws import AwsService, tenant
+from sockd_initscripts.rpc.aws_json import AwsJsonConnection
+from sockd_initscripts.rpc.base import Connection, RpcFailed, malformed, unsupported
+from sockd_initscripts.rpc.grpc_channel import GrpcConnection
+from sockd_initscripts.rpc.http import HttpConnection
+from sockd_initscripts.rpc.http_client import HttpClient
+from sockd_initscripts.rpc.policy import EndpointPolicy
+from sockd_initscripts.rpc.pool import ConnectionPool, Place
+from sockd_initscripts.rpc.s3 import S3Connection
+from sockd_initscripts.rpc.tcp import TcpConnection
 
 _SERVICES = ("s3:", "sqs:", "dynamodb:")
 _SIGNED = "signed"

@@ -11,9 +11,9 @@ import asyncio
 import re
 from typing import Any
 
-from initscripts.region import Region
-from initscripts.rpc.addresses import IpAddress, Origin
-from initscripts.rpc.base import (
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc.addresses import IpAddress, Origin
+from sockd_initscripts.rpc.base import (
     Body,
     Connection,
     Reply,
@@ -24,9 +24,9 @@ from initscripts.rpc.base import (
     refused,
     timed_out,
 )
-from initscripts.rpc.dialing import resolve, within
-from initscripts.rpc.policy import EndpointPolicy
-from initscripts.rpc.pool import ConnectionPool, Place
+from sockd_initscripts.rpc.dialing import resolve, within
+from sockd_initscripts.rpc.policy import EndpointPolicy
+from sockd_initscripts.rpc.pool import ConnectionPool, Place
 
 _METHOD = re.compile(r"/[A-Za-z0-9_.]+/[A-Za-z0-9_]+")
 MESSAGE_BYTES = 256 << 20

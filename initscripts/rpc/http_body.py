@@ -9,7 +9,7 @@ from typing import Protocol
 
 import httptools
 
-from initscripts.rpc.base import ReplyBuffer, RpcFailed, protocol_error, reset
+from sockd_initscripts.rpc.base import ReplyBuffer, RpcFailed, protocol_error, reset
 
 
 class CollectedBody(Protocol):

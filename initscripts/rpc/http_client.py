@@ -13,15 +13,15 @@ import itertools
 import socket
 from typing import Literal
 
-from initscripts.rpc.addresses import IpAddress, Origin
-from initscripts.rpc.base import RpcFailed, RpcTiming, busy, monotonic_ns
-from initscripts.rpc.dialing import connect, within
-from initscripts.rpc.http_head import Head
-from initscripts.rpc.http_stream import Exchange, HttpStream, Sink
-from initscripts.rpc.policy import EndpointPolicy
-from initscripts.rpc.pool import ConnectionPool, Place
-from initscripts.rpc.relay import relay
-from initscripts.rpc.reserved import Reserved
+from sockd_initscripts.rpc.addresses import IpAddress, Origin
+from sockd_initscripts.rpc.base import RpcFailed, RpcTiming, busy, monotonic_ns
+from sockd_initscripts.rpc.dialing import connect, within
+from sockd_initscripts.rpc.http_head import Head
+from sockd_initscripts.rpc.http_stream import Exchange, HttpStream, Sink
+from sockd_initscripts.rpc.policy import EndpointPolicy
+from sockd_initscripts.rpc.pool import ConnectionPool, Place
+from sockd_initscripts.rpc.relay import relay
+from sockd_initscripts.rpc.reserved import Reserved
 
 _ADOPTIONS = itertools.count(1)
 

@@ -17,11 +17,11 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
-from initscripts.rpc.addresses import IpAddress
-from initscripts.rpc.base import ReplyBuffer, RpcFailed, monotonic_ns, protocol_error, reset, timed_out
-from initscripts.rpc.http_body import BodyUntilEnd, ChunkedBody, CollectedBody
-from initscripts.rpc.http_head import Head, parse_head
-from initscripts.rpc.limits import RpcLimits
+from sockd_initscripts.rpc.addresses import IpAddress
+from sockd_initscripts.rpc.base import ReplyBuffer, RpcFailed, monotonic_ns, protocol_error, reset, timed_out
+from sockd_initscripts.rpc.http_body import BodyUntilEnd, ChunkedBody, CollectedBody
+from sockd_initscripts.rpc.http_head import Head, parse_head
+from sockd_initscripts.rpc.limits import RpcLimits
 
 _INTERIM_HEADS = 8
 _END = b"\r\n\r\n"

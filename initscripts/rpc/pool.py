@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
-from initscripts.rpc.addresses import Origin
-from initscripts.rpc.http_stream import HttpStream
-from initscripts.rpc.limits import RpcLimits
-from initscripts.rpc.policy import EndpointPolicy
-from initscripts.rpc.reserved import Reserved
-from initscripts.rpc.tls import client_context
+from sockd_initscripts.rpc.addresses import Origin
+from sockd_initscripts.rpc.http_stream import HttpStream
+from sockd_initscripts.rpc.limits import RpcLimits
+from sockd_initscripts.rpc.policy import EndpointPolicy
+from sockd_initscripts.rpc.reserved import Reserved
+from sockd_initscripts.rpc.tls import client_context
 
 
 class Place(NamedTuple):

@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import select
 
-from initscripts.rpc.base import monotonic_ns
-from initscripts.rpc.http_stream import Exchange, HttpStream
+from sockd_initscripts.rpc.base import monotonic_ns
+from sockd_initscripts.rpc.http_stream import Exchange, HttpStream
 
 
 class Reserved:

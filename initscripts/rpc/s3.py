@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from initscripts.region import Region
-from initscripts.rpc.aws import AwsService
-from initscripts.rpc.base import Body, Connection, Reply, RpcTiming, malformed
-from initscripts.rpc.http import BodySink
-from initscripts.rpc.http_client import HttpClient
-from initscripts.rpc.limits import RpcLimits
-from initscripts.rpc.s3_object import ObjectChanged, ObjectRead
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc.aws import AwsService
+from sockd_initscripts.rpc.base import Body, Connection, Reply, RpcTiming, malformed
+from sockd_initscripts.rpc.http import BodySink
+from sockd_initscripts.rpc.http_client import HttpClient
+from sockd_initscripts.rpc.limits import RpcLimits
+from sockd_initscripts.rpc.s3_object import ObjectChanged, ObjectRead
 
 _RANGE = re.compile(r"bytes=(?:\d{1,15}-\d{0,15}|-\d{1,15})")
 

@@ -12,9 +12,9 @@ import re
 import socket
 from typing import Literal
 
-from initscripts.region import Region
-from initscripts.rpc.addresses import Origin
-from initscripts.rpc.base import (
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc.addresses import Origin
+from sockd_initscripts.rpc.base import (
     Body,
     Connection,
     Reply,
@@ -25,9 +25,9 @@ from initscripts.rpc.base import (
     monotonic_ns,
     reset,
 )
-from initscripts.rpc.dialing import connect, within
-from initscripts.rpc.limits import RpcLimits
-from initscripts.rpc.policy import EndpointPolicy
+from sockd_initscripts.rpc.dialing import connect, within
+from sockd_initscripts.rpc.limits import RpcLimits
+from sockd_initscripts.rpc.policy import EndpointPolicy
 
 _FRAMING = re.compile(r"bytes:([1-9][0-9]{0,14})|line|u32be|eof")
 _READ_BYTES = 64 * 1024

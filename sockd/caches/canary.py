@@ -1,8 +1,8 @@
 """A new Zygote's canary: one fork that is tested before the Zygote serves functions.
 
 It is prepared like a spare, including the rehearsal of a request, becomes a program with the Zygote's packages and no code, and
-runs `zygote.checks`. No request waits for it. Its report is untrusted: a package that falsifies it affects only the functions
-that requested it."""
+runs `sockd_zygote.checks`. No request waits for it. Its report is untrusted: a package that falsifies it affects only the
+functions that requested it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sockd.sandbox.exchange import Reply
 from sockd.sandbox.imported import ImportRequest
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.zygote import Zygote
-from zygote import checks, protocol
+from sockd_zygote import checks, protocol
 
-HANDLER = "zygote.checks:answer"
+HANDLER = "sockd_zygote.checks:answer"
 LOG_BYTES = ANSWER_BYTES = 64 << 10
 OPEN_FILES = 1024
 MOST_TOLD = 200
@@ -74,7 +74,7 @@ async def _answer(sandbox: Sandbox, request: ImportRequest, deadline_s: float) -
 
 
 def failures(body: bytes) -> str:
-    """What does not work, in words; empty: all works. Args: body: as `zygote.checks.answer` returns it."""
+    """What does not work, in words; empty: all works. Args: body: as `sockd_zygote.checks.answer` returns it."""
     try:
         told = msgspec.json.decode(body, type=dict[str, str])
     except (msgspec.MsgspecError, RecursionError):

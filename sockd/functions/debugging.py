@@ -25,7 +25,7 @@ from sockd.plain.config import MB, DebugConfig
 from sockd.plain.errors import BadRequest, Draining, PackagesFailed, SockdError, TimedOut
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.sandbox import Sandbox
-from zygote import protocol
+from sockd_zygote import protocol
 
 MORE_PIDS = 32
 """Threads of the debugger."""

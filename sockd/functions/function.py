@@ -36,7 +36,7 @@ from sockd.sandbox.exchange import Reply
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
-from zygote import protocol
+from sockd_zygote import protocol
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from initscripts.report import RunReport
 from sockd.caches.blocking import in_thread
 from sockd.caches.distribution import Closure
 from sockd.caches.install_cache import InstallCache
@@ -42,6 +41,7 @@ from sockd.plain.errors import BadInitscript, NoCapacity, NoSuchFunction, Secret
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.registry.aliases import LATEST
 from sockd.registry.registry import FunctionRecord, Registry
+from sockd_initscripts.report import RunReport
 
 REMOVE_DRAIN_S = 30.0
 """Time for the last requests of a removed function, which keep its code on disk."""

@@ -23,19 +23,19 @@ import uuid
 from collections.abc import Set
 from pathlib import Path
 
-import initscripts
-from initscripts.client.process import ConfinedProcess, Ground, missing
+import sockd_initscripts
 from sockd.caches.blocking import in_thread
 from sockd.caches.single_flight import SingleFlight
 from sockd.plain.config import MB, InitscriptsConfig
 from sockd.plain.errors import BadInitscript, NoCapacity, SandboxFailed
+from sockd_initscripts.client.process import ConfinedProcess, Ground, missing
 
 BUILDING = "initscript-"
 NAME = re.compile(r"([0-9a-f]{64})(?:\.wasm|-[0-9a-f]{16}\.cwasm)")
 MAX_COMPILED_BYTES = 64 * MB
 MAX_WORDS_BYTES = 4096
 BAD_MODULE = 3
-"""The exit status of `python -m initscripts.engine.compile` for a wrong module."""
+"""The exit status of `python -m sockd_initscripts.engine.compile` for a wrong module."""
 PIDS = 64
 
 
@@ -112,7 +112,7 @@ class InitscriptStore:
         memory = self._config.compile_memory_mb * MB
         process = await ConfinedProcess.start(
             self._ground,
-            *("-m", "initscripts.engine.compile", str(self._config.max_module_kb * 1024)),
+            *("-m", "sockd_initscripts.engine.compile", str(self._config.max_module_kb * 1024)),
             uid=self._uid,
             memory_bytes=memory,
             tmp_bytes=MB,
@@ -186,7 +186,7 @@ class InitscriptStore:
 @functools.cache
 def compiler_key() -> str:
     """What a compiled module depends on beside its source: wasmtime's version, our settings for it, the architecture."""
-    ours = Path(initscripts.__file__).parent
+    ours = Path(sockd_initscripts.__file__).parent
     settings = b"".join((ours / "engine" / name).read_bytes() for name in ("abi.py", "compiled_file.py", "modules.py"))
     try:
         version = importlib.metadata.version("wasmtime")

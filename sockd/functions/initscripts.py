@@ -15,9 +15,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from initscripts.client.client import DIED, NO_MEMORY, EngineClient, EngineDown
-from initscripts.client.daemon_run import Definition, Ending, Run
-from initscripts.limits import Budget
 from sockd.code.function_config import FunctionConfig, InitscriptConfig
 from sockd.functions.initscript_store import InitscriptStore
 from sockd.plain.config import MB, InitscriptsConfig
@@ -25,6 +22,9 @@ from sockd.plain.errors import BadInitscript, LaunchAborted, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
+from sockd_initscripts.client.client import DIED, NO_MEMORY, EngineClient, EngineDown
+from sockd_initscripts.client.daemon_run import Definition, Ending, Run
+from sockd_initscripts.limits import Budget
 
 ENGINE_DEADLINE_S = 10.0
 """Time that a deploy waits for the engine before it continues without."""

@@ -15,7 +15,7 @@ from sockd.plain.errors import SockdError
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
-from zygote import protocol
+from sockd_zygote import protocol
 
 PAUSE_S = (0.2, 60.0)
 """After a failure, and at most."""

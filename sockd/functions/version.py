@@ -30,7 +30,7 @@ from sockd.plain.telemetry import FunctionInfo
 from sockd.registry.aliases import LATEST
 from sockd.registry.registry import FunctionRecord
 from sockd.sandbox.exchange import Call
-from zygote import protocol, storage_finder
+from sockd_zygote import protocol, storage_finder
 
 EVENT_METHODS = ("GET", "POST")
 """Default HTTP methods of a function of events; a web app accepts all."""

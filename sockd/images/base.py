@@ -48,10 +48,10 @@ LINKS = {
     "host/tmp": "/tmp",  # where OpenLambda's functions have theirs
     "etc/mtab": "/proc/self/mounts",
 }
-DIRECTORIES = ("dev", "etc", "host", "opt/sockd/zygote", "packages", "proc", "run", "tmp", "var/task")
+DIRECTORIES = ("dev", "etc", "host", "opt/sockd/sockd_zygote", "packages", "proc", "run", "tmp", "var/task")
 """/var/task: the function's code; /packages: the install cache; /opt/sockd: the Zygote's own code, and the storage
 library that functions may ask for."""
-CODE, PACKAGES, TMP, PROC, ZYGOTE = "var/task", "packages", "tmp", "proc", "opt/sockd/zygote"
+CODE, PACKAGES, TMP, PROC, ZYGOTE = "var/task", "packages", "tmp", "proc", "opt/sockd/sockd_zygote"
 STORAGE = "opt/sockd/storage_lib"
 NATIVE = "_native.abi3.so"
 """The Zygote's C extension, in ZYGOTE."""
@@ -84,8 +84,8 @@ def software() -> tuple[Bind, ...]:
 
 def plan(packages: Path) -> tuple[Bind, ...]:
     """The binds of the default base."""
-    zygote = Path(__file__).resolve().parents[2] / "zygote"
-    storage = zygote.parent / "storage_lib"
+    zygote = Path(__file__).resolve().parents[2] / "sockd_zygote"
+    storage = zygote.parent / "sockd_storage_lib"
     return (*software(), Bind(str(packages), PACKAGES), Bind(str(zygote), ZYGOTE), Bind(str(storage), STORAGE))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sockd.images import base as bases
-from zygote import protocol
+from sockd_zygote import protocol
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 OF_EXEC = {

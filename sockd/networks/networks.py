@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from initscripts.client.process import Ground
 from sockd.kernel.network import network_namespaces
 from sockd.networks import egress
 from sockd.networks.demand import Demand
@@ -26,6 +25,7 @@ from sockd.networks.router import Router
 from sockd.networks.uplink import remove_leftovers
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadConfig, BadFunctionConfig, NetworkUnavailable
+from sockd_initscripts.client.process import Ground
 
 LEAST_ADDRESSES = 4096
 """Of `network.range`: addresses should not come round while anything remembers them."""

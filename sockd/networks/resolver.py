@@ -15,8 +15,8 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
-from initscripts.client.process import ConfinedProcess, Ground
 from sockd.networks.policy import Policy
+from sockd_initscripts.client.process import ConfinedProcess, Ground
 
 HOME = "opt/sockd"
 """Where our package is in the process' tree."""

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
-from initscripts.report import RunReport
 from sockd.observe.traces import Trace
+from sockd_initscripts.report import RunReport
 
 Interval = tuple[int, int]
 

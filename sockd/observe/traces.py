@@ -16,7 +16,6 @@ from typing import Literal
 
 import msgspec
 
-from initscripts.client.daemon_run import Run
 from sockd.functions.leased import Outcome
 from sockd.observe.cold_starts import Imported, imported_packages, why_cold
 from sockd.plain.config import TraceConfig
@@ -24,6 +23,7 @@ from sockd.plain.errors import FunctionFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import Invocation, SpanContext, Times
 from sockd.sandbox.claims import read_text
+from sockd_initscripts.client.daemon_run import Run
 
 MAX_REPORTS = 256
 """Each has up to 128 KB."""

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 
 from sockd.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES, Queue, ReadTurns, Series
-from zygote import protocol
+from sockd_zygote import protocol
 
 _scratch = memoryview(bytearray(READ_BYTES))
 """Where all channels read to. A buffer for each read, cut to what has come, would stay in the heap as long as its sandbox, and

@@ -12,7 +12,7 @@ import math
 import msgspec
 
 from sockd.plain.errors import FunctionFailed, InvalidEvent, ResponseTooLarge, SandboxFailed, SockdError
-from zygote import protocol
+from sockd_zygote import protocol
 
 LONGEST_TYPE = 200
 """Characters of an error's type, as the handler server cuts it: it is remembered for every invocation."""

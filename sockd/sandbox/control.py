@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sockd.plain.errors import SandboxFailed
-from zygote import linux, protocol
+from sockd_zygote import linux, protocol
 
 _buffer = bytearray(protocol.CONTROL_ANSWER_MAX_BYTES)
 """For all wires: a datagram is decoded before the next is read."""

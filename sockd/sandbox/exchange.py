@@ -8,7 +8,7 @@ import msgspec
 
 from sockd.plain.errors import SockdError
 from sockd.sandbox.stream import BoundedSink, Flow, Head, Joined, Stream
-from zygote import protocol
+from sockd_zygote import protocol
 
 NO_REQUEST = 0
 """The number of an exchange without a request, whose end is that the handler has been imported; requests begin with 1."""

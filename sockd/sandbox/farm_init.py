@@ -19,7 +19,7 @@ from typing import Any
 from sockd.images import environment
 from sockd.kernel import launching, syscalls
 from sockd.kernel.syscalls import MountFlag
-from zygote import linux, protocol
+from sockd_zygote import linux, protocol
 
 KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
 """What farm init keeps for the root Zygotes that it execs: they write id maps."""

@@ -38,7 +38,7 @@ from sockd.sandbox.parts import Parts
 from sockd.sandbox.process import SandboxProcess
 from sockd.sandbox.stream import BoundedSink, Flow
 from sockd.sandbox.zygote import Zygote
-from zygote import protocol
+from sockd_zygote import protocol
 
 ANSWERED = (FunctionFailed, InvalidEvent, MethodNotAllowed)
 """Errors that the handler server answered with, in order, or before it was asked: the sandbox goes on. (But not InitFailed:

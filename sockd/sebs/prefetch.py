@@ -5,9 +5,9 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from initscripts.authoring import toolchain
 from sockd.sebs.benches import Bench
 from sockd.sebs.errors import NotPossible
+from sockd_initscripts.authoring import toolchain
 
 
 def initscript(bench: Bench, cache: Path) -> bytes:

@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 
-from initscripts.report import AppRead
 from sockd.functions.debugging import ReportProgress
 from sockd.functions.environments import Environments
 from sockd.functions.leased import Outcome
@@ -72,6 +71,7 @@ from sockd.worker.observations import Observations
 from sockd.worker.state_dir import StateDir
 from sockd.worker.status_views import package_rows, status, tree_snapshot, watch
 from sockd.worker.worker import Worker
+from sockd_initscripts.report import AppRead
 
 _log = logging.getLogger(__name__)
 

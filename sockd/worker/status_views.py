@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from initscripts.client.process import missing
 from sockd import __version__
 from sockd.caches.refusals import Refusal
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.http.run.worker_api import Tree, TreeNode
 from sockd.observe.metrics import Metrics
 from sockd.worker.worker import Worker
+from sockd_initscripts.client.process import missing
 
 MOST_REASONS = 5
 """Why a Zygote was passed over: so many of the reasons are shown in the tree."""

@@ -21,12 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-import initscripts
-import storage_lib
-from initscripts.client import process as engine
-from initscripts.client.client import EngineClient
-from initscripts.client.keeper import EngineSettings
-from initscripts.limits import EngineLimits
+import sockd_initscripts
+import sockd_storage_lib
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.import_learner import ImportLearner
 from sockd.caches.install_cache import InstallCache
@@ -70,6 +66,10 @@ from sockd.sandbox.sandbox_pipes import SandboxPipes
 from sockd.sandbox.socket_guards import function_accounts, guard_sockets
 from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.state_dir import StateDir
+from sockd_initscripts.client import process as engine
+from sockd_initscripts.client.client import EngineClient
+from sockd_initscripts.client.keeper import EngineSettings
+from sockd_initscripts.limits import EngineLimits
 
 REGISTRY = "registry.sqlite"
 KILL_DEADLINE_S = 10.0
@@ -281,7 +281,7 @@ def _functions(
 def compile_ours() -> None:
     """Write the bytecode of our packages that are imported where nothing can be written: sandboxes and the engine would
     compile them at each start. As far as it goes: where we may not write, an installer has done it."""
-    for package in (initscripts, storage_lib):
+    for package in (sockd_initscripts, sockd_storage_lib):
         compileall.compile_dir(os.path.dirname(str(package.__file__)), quiet=2)
 
 

@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # typing is off the import diet; type checkers know this 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-OBSERVER = "zygote.egress"
+OBSERVER = "sockd_zygote.egress"
 
 
 def may_be_stale() -> bool:

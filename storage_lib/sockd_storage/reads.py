@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from storage_lib.sockd_initscript.region import Message
+    from sockd_storage_lib.sockd_initscript.region import Message
 
     T = TypeVar("T")
 

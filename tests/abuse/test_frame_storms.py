@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
+from sockd_zygote import protocol
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
-from zygote import protocol
 
 STORM = """
 import os, sys

@@ -32,8 +32,14 @@ def test_software_cannot_be_changed(house: PrivateWorker, happened: Happened) ->
         import shared  # type: ignore[import-not-found]
 
         places = ["/", "/var/task", "/packages", os.path.dirname(shared.__file__), "/usr", "/usr/bin", "/usr/lib"]
-        places += ["/etc", "/dev", "/opt/sockd", "/opt/sockd/zygote", "/run", sys.prefix, "/lib", "/var"]
-        victims = ["/var/task/f.py", shared.__file__, module.__file__, "/opt/sockd/zygote/entry.py", "/etc/passwd"]
+        places += ["/etc", "/dev", "/opt/sockd", "/opt/sockd/sockd_zygote", "/run", sys.prefix, "/lib", "/var"]
+        victims = [
+            "/var/task/f.py",
+            shared.__file__,
+            module.__file__,
+            "/opt/sockd/sockd_zygote/entry.py",
+            "/etc/passwd",
+        ]
         tried = {f"new in {place}": outcome(os.open, f"{place}/new", os.O_CREAT | os.O_WRONLY) for place in places}
         for file in victims:
             tried[f"write {file}"] = outcome(os.open, file, os.O_RDWR)

@@ -20,7 +20,7 @@ from tests.support.private_worker import PrivateWorker
 
 STEAL = """
     import array, socket, sys
-    native = sys.modules["zygote._native"]
+    native = sys.modules["sockd_zygote._native"]
     original = native.serve
     STOLEN = []
     def serve(control):
@@ -92,7 +92,7 @@ def test_a_zygote_that_lies_about_its_children_harms_nobody(house: PrivateWorker
         f"import os\n{WORTH_A_ZYGOTE}"
         "if os.getpid() != 1:\n"
         "    import array, json, socket, struct, sys\n"
-        "    native = sys.modules['zygote._native']\n"
+        "    native = sys.modules['sockd_zygote._native']\n"
         "    def serve(control):\n"
         "        wire = socket.socket(fileno=os.dup(control))\n"
         "        while True:\n"

@@ -29,7 +29,7 @@ from sockd.plain.errors import InitFailed, NoCapacity, SandboxDied, SandboxFaile
 from sockd.sandbox.control import ZygoteGone, ZygoteLate
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.imported import Imported, ImportRequest
-from zygote import checks, protocol
+from sockd_zygote import checks, protocol
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd.caches.verification import BadFingerprint, Fingerprint, differences, in_words, read_fingerprint
-from zygote.checks import BEGUN, last_begun
+from sockd_zygote.checks import BEGUN, last_begun
 
 Names = dict[str, str]
 MODULES = st.dictionaries(

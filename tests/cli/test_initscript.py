@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from initscripts.authoring import recorder, toolchain
 from sockd.cli.functions.initscript import initscript
 from sockd.s3.process import S3Process
+from sockd_initscripts.authoring import recorder, toolchain
 from tests.cli.serving import Run
 from tests.initscripts.builds import build, build_text, example
 from tests.support import peers

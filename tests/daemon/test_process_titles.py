@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sockd_zygote import fork_server
 from tests.daemon.gate import WAITS, Gate
 from tests.daemon.running import RunningDaemon
 from tests.support.threads import in_background
-from zygote import fork_server
 
 pytestmark = pytest.mark.root
 

@@ -13,7 +13,7 @@ from sockd.functions.provisioned import Pool, provisioned_init
 from sockd.plain.errors import InitFailed, SockdError
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import Reservation
-from zygote import protocol
+from sockd_zygote import protocol
 
 pytestmark = pytest.mark.anyio
 

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from initscripts.engine.engine import Engine
-from initscripts.engine.run import RunRequest
-from initscripts.limits import Budget, EngineLimits
-from initscripts.wire import decode_to_daemon, encode_done
 from sockd.kernel.event_loop import EventLoop
-from storage_lib.sockd_initscript import NoMessage
-from storage_lib.sockd_initscript.app_link import Link, TimedOut
+from sockd_initscripts.engine.engine import Engine
+from sockd_initscripts.engine.run import RunRequest
+from sockd_initscripts.limits import Budget, EngineLimits
+from sockd_initscripts.wire import decode_to_daemon, encode_done
+from sockd_storage_lib.sockd_initscript import NoMessage
+from sockd_storage_lib.sockd_initscript.app_link import Link, TimedOut
 from tests.fuzz.fuzzing import encoded, fuzz, integers, objects, texts, values
 from tests.initscripts.guests import module
 from tests.initscripts.rooms import Room

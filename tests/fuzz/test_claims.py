@@ -18,8 +18,8 @@ from sockd.plain.errors import FunctionFailed, InitFailed, SockdError
 from sockd.sandbox.claims import LONGEST_TYPE, read_failure, read_imports
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.imported import read_report
+from sockd_zygote.protocol import MODULES_MAX, ProtocolError
 from tests.fuzz.fuzzing import encoded, fuzz, integers, objects, texts, values
-from zygote.protocol import MODULES_MAX, ProtocolError
 
 failures = objects(errorType=texts(400), errorMessage=texts(), stackTrace=st.lists(texts(), max_size=3))
 triples = st.lists(st.tuples(texts(), texts(), st.floats() | integers() | texts()), max_size=5)

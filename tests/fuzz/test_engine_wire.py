@@ -12,10 +12,10 @@ import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from initscripts import wire
-from initscripts.client.engine_wire import EngineWire
-from initscripts.errors import WireError
-from initscripts.report import AppRead, MessageRecord, RpcRecord, RunReport
+from sockd_initscripts import wire
+from sockd_initscripts.client.engine_wire import EngineWire
+from sockd_initscripts.errors import WireError
+from sockd_initscripts.report import AppRead, MessageRecord, RpcRecord, RunReport
 from tests.fuzz.fuzzing import encoded, fuzz, integers, objects, texts, values
 from tests.fuzz.test_app_link import DESCRIPTORS, push
 

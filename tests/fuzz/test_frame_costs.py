@@ -20,19 +20,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from initscripts.client.engine_wire import SO_SNDBUFFORCE, EngineWire
-from initscripts.report import AppRead, RpcRecord, RunReport
-from initscripts.wire import Done, encode_done
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.control import ControlWire, ZygoteGone
 from sockd.sandbox.imported import read_report
 from sockd.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.stream import HELD_BYTES, Joined
+from sockd_initscripts.client.engine_wire import SO_SNDBUFFORCE, EngineWire
+from sockd_initscripts.report import AppRead, RpcRecord, RunReport
+from sockd_initscripts.wire import Done, encode_done
+from sockd_zygote.protocol import CHUNK, FAILED, HEAD, MODULES, PRIMED, READY, RESULT
 from tests.fuzz.fuzzing import fuzz
 from tests.support.house import MAX_ANSWER_BYTES, House
 from tests.support.ledger import Ledger
-from zygote.protocol import CHUNK, FAILED, HEAD, MODULES, PRIMED, READY, RESULT
 
 MOST_CALLS = 40_000
 MOST_PARSED = 512 * 1024 + 16

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from initscripts.engine import abi
-from initscripts.engine.engine import Engine
-from initscripts.limits import Budget, EngineLimits
-from initscripts.report import RunReport
-from initscripts.wire import decode_to_daemon, encode_done
 from sockd.kernel.event_loop import EventLoop
+from sockd_initscripts.engine import abi
+from sockd_initscripts.engine.engine import Engine
+from sockd_initscripts.limits import Budget, EngineLimits
+from sockd_initscripts.report import RunReport
+from sockd_initscripts.wire import decode_to_daemon, encode_done
 from tests.fuzz.fuzzing import fuzz
 from tests.initscripts.guests import imports, wasm
 from tests.initscripts.rooms import Room

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sockd_zygote.protocol import CHUNK, FAILED, GONE, HEAD, MODULES, PRIMED, READY, RESULT, TIMES
 from tests.daemon.running import RunningDaemon
 from tests.fuzz.fuzzing import encoded, fuzz, objects, texts, values
 from tests.support.ledger import Entry, Ledger
-from zygote.protocol import CHUNK, FAILED, GONE, HEAD, MODULES, PRIMED, READY, RESULT, TIMES
 
 pytestmark = pytest.mark.root
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from initscripts.authoring import toolchain
+from sockd_initscripts.authoring import toolchain
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 import wasmtime
 
-from initscripts.engine import abi, modules
+from sockd_initscripts.engine import abi, modules
 
 Objects = Mapping[tuple[str, str], bytes]
 """(bucket, key) → content."""

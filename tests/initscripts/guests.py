@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import wasmtime
 
-from initscripts.engine import abi
+from sockd_initscripts.engine import abi
 
 NOTES = 99
 OUT = 1024

@@ -19,12 +19,12 @@ from typing import Any
 
 import msgspec
 
-from initscripts.engine import modules
-from initscripts.engine.engine import Definition, Engine
-from initscripts.engine.run import Run, RunRequest
-from initscripts.limits import EngineLimits
-from initscripts.report import RunReport
-from storage_lib.sockd_initscript import wire
+from sockd_initscripts.engine import modules
+from sockd_initscripts.engine.engine import Definition, Engine
+from sockd_initscripts.engine.run import Run, RunRequest
+from sockd_initscripts.limits import EngineLimits
+from sockd_initscripts.report import RunReport
+from sockd_storage_lib.sockd_initscript import wire
 from tests.initscripts.guests import NOTES, notes_in
 
 _ONE_FD = socket.CMSG_SPACE(array("i").itemsize)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from initscripts.engine.calls import Input
-from initscripts.limits import Budget
+from sockd_initscripts.engine.calls import Input
+from sockd_initscripts.limits import Budget
 from tests.initscripts.guests import LOOP, module, wasm
 from tests.initscripts.rooms import Room, room
 

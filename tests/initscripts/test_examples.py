@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from initscripts.authoring import toolchain
-from initscripts.engine import modules
+from sockd_initscripts.authoring import toolchain
+from sockd_initscripts.engine import modules
 from tests.initscripts.builds import example
 from tests.initscripts.fake_engine import FakeEngine
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import wasmtime
 
-from initscripts.engine import modules
-from initscripts.engine.compiled_file import open_seal
-from initscripts.engine.signals import LoopCalls
-from initscripts.engine.threads import STACK_BYTES, GuestThreads
-from initscripts.errors import BadModule
-from initscripts.limits import Budget, EngineLimits
+from sockd_initscripts.engine import modules
+from sockd_initscripts.engine.compiled_file import open_seal
+from sockd_initscripts.engine.signals import LoopCalls
+from sockd_initscripts.engine.threads import STACK_BYTES, GuestThreads
+from sockd_initscripts.errors import BadModule
+from sockd_initscripts.limits import Budget, EngineLimits
 from tests.initscripts.guests import LOOP, module
 from tests.initscripts.rooms import room
 

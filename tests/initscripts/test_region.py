@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from initscripts.errors import RegionFull
-from initscripts.region import OWN_SEGMENT_BYTES, SHARED_SEGMENT_BYTES, Region
+from sockd_initscripts.errors import RegionFull
+from sockd_initscripts.region import OWN_SEGMENT_BYTES, SHARED_SEGMENT_BYTES, Region
 
 LIMIT_BYTES = 16 * 1024 * 1024
 

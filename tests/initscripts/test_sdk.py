@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from initscripts.authoring import toolchain
-from initscripts.engine import abi
+from sockd_initscripts.authoring import toolchain
+from sockd_initscripts.engine import abi
 from tests.initscripts.builds import build_text
 from tests.initscripts.fake_engine import FakeEngine
 

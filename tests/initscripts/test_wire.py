@@ -8,10 +8,10 @@ import socket
 import msgspec
 import pytest
 
-from initscripts import wire
-from initscripts.errors import WireError
-from initscripts.limits import Budget, EngineLimits, parse_limits
-from initscripts.report import AppRead, RpcRecord, RunReport
+from sockd_initscripts import wire
+from sockd_initscripts.errors import WireError
+from sockd_initscripts.limits import Budget, EngineLimits, parse_limits
+from sockd_initscripts.report import AppRead, RpcRecord, RunReport
 
 DEFINE = wire.Define(id=1, name="f", env={"A": "b"}, budget=Budget(deadline_s=1.5, endpoints=[]), static_args=b"\0\n")
 

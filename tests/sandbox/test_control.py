@@ -15,8 +15,8 @@ from sockd.sandbox.channel import Channel
 from sockd.sandbox.control import MOST_STRAYS, ControlWire, ZygoteGone, ZygoteRefused
 from sockd.sandbox.read_turns import ReadTurns
 from sockd.sandbox.zygote import take_pidfd
-from zygote import linux, protocol
-from zygote.protocol import ProtocolError
+from sockd_zygote import linux, protocol
+from sockd_zygote.protocol import ProtocolError
 
 pytestmark = pytest.mark.anyio
 

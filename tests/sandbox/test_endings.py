@@ -12,8 +12,8 @@ import pytest
 
 from sockd.plain.errors import FunctionFailed, InitFailed, InvalidEvent, SandboxDied, SockdError
 from sockd.sandbox.lifecycle import State
+from sockd_zygote import protocol
 from tests.support.house import House, tells_exit_status, uids_in_use
-from zygote import protocol
 
 pytestmark = pytest.mark.root
 

@@ -11,7 +11,7 @@ import pytest
 
 from sockd.sandbox.control import ZygoteGone, ZygoteRefused
 from sockd.sandbox.imported import Imported, ImportFile, ImportRequest, Observed
-from zygote import protocol
+from sockd_zygote import protocol
 
 GOOD = {"seconds": 0.5, "threads": 1, "failed": {}, "seen": {"missed": ["socks"], "every_variable": True}}
 

@@ -245,7 +245,7 @@ def test_a_zygote_that_lies_about_its_fork_costs_nothing(house: House) -> None:
     source = """
     import os, sys, threading
     def lie():
-        import socket, zygote._native as native, zygote.linux as linux, zygote.protocol as protocol
+        import socket, sockd_zygote._native as native, sockd_zygote.linux as linux, sockd_zygote.protocol as protocol
         control = socket.socket(fileno=3)
         def serve(fd):
             while True:

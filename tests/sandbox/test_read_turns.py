@@ -14,7 +14,7 @@ from sockd.sandbox.channel import Channel
 from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.output import Output
 from sockd.sandbox.read_turns import FRAMES_PER_TURN, LONGEST_SERIES, READ_BYTES, ReadTurns
-from zygote import protocol
+from sockd_zygote import protocol
 
 pytestmark = pytest.mark.anyio
 MANY = 3000

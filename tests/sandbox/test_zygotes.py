@@ -17,10 +17,10 @@ from sockd.kernel.pidfds import wait_exited
 from sockd.plain.errors import NoCapacity, OutOfMemory
 from sockd.sandbox.control import ZygoteGone, ZygoteRefused
 from sockd.sandbox.uids import CHILDREN
+from sockd_zygote import protocol
 from tests.sandbox.zygotes import HANDLER, pid_of
 from tests.support.fake_clock import until
 from tests.support.house import MB, House, status_of, tells_exit_status, uids_in_use
-from zygote import protocol
 
 pytestmark = pytest.mark.root
 

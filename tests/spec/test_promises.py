@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from initscripts.limits import Budget
 from sockd.plain.config import MB, FunctionDefaults, HttpConfig
+from sockd_initscripts.limits import Budget
 from tests.daemon.kernel_view import open_fds, waited_for_cpu_s
 from tests.daemon.running import RunningDaemon
 from tests.spec.promises import ROOT

@@ -17,7 +17,7 @@ import pytest
 
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
-from storage_lib.sockd_initscript.app_link import Link
+from sockd_storage_lib.sockd_initscript.app_link import Link
 from tests.storage_lib.engine_end import EngineEnd
 
 LIBRARY = Path(__file__).parents[2] / "storage_lib"
@@ -137,7 +137,7 @@ def named(sock: socket.socket) -> str:
 
 
 class Observer:
-    """What the library asks of `zygote.egress`, without the tests' own connections."""
+    """What the library asks of `sockd_zygote.egress`, without the tests' own connections."""
 
     def __init__(self) -> None:
         self.began_ns = time.monotonic_ns()
@@ -157,5 +157,5 @@ class Observer:
 def observer(monkeypatch: pytest.MonkeyPatch) -> Observer:
     """This process's egress, as far as the library and the test note it."""
     observer = Observer()
-    monkeypatch.setitem(sys.modules, "zygote.egress", observer)
+    monkeypatch.setitem(sys.modules, "sockd_zygote.egress", observer)
     return observer

@@ -11,7 +11,7 @@ from typing import Any
 
 import posix_ipc
 
-from storage_lib.sockd_initscript import wire
+from sockd_storage_lib.sockd_initscript import wire
 
 SHARED_BYTES = 1 << 20
 _names = itertools.count()

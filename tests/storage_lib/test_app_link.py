@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from storage_lib.sockd_initscript import NoMessage, wire
-from storage_lib.sockd_initscript.app_link import Link
+from sockd_storage_lib.sockd_initscript import NoMessage, wire
+from sockd_storage_lib.sockd_initscript.app_link import Link
 from tests.storage_lib.engine_end import EngineEnd
 
 

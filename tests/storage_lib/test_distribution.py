@@ -27,7 +27,7 @@ OFF_THE_DIET = {
     "logging",
     "concurrent.futures",
 }
-ZYGOTE = "from zygote import fork_server, handler_server, hygiene, linux, protocol, rehearsal; import site"
+ZYGOTE = "from sockd_zygote import fork_server, handler_server, hygiene, linux, protocol, rehearsal; import site"
 
 
 def run_after_zygote(code: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -80,7 +80,7 @@ def test_a_function_that_uses_its_link_stays_on_the_diet() -> None:
     with theirs:
         engine.message(0, b"x" * 300_000, "s3.GetObject", "bkt", "x", own=True)
         code = (
-            "import os, json; from zygote import egress; egress.watch(); before = set(sys.modules); import storage;"
+            "import os, json; from sockd_zygote import egress; egress.watch(); before = set(sys.modules); import storage;"
             " view = storage.download('bkt', 'x');"
             " assert len(view) == 300_000; print(*set(sys.modules) - before)"
         )

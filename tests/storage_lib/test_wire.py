@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_lib.sockd_initscript import wire
+from sockd_storage_lib.sockd_initscript import wire
 
 
 @given(st.integers(0, wire.ID_MASK), st.binary(max_size=200))

@@ -33,7 +33,7 @@ from sockd.kernel.seccomp.compiler import compile_filter, compile_restriction, o
 from sockd.kernel.seccomp.syscall_table import NUMBERS
 from sockd.registry import registry
 from sockd.sandbox import channel, deadline, sandbox, uids, zygote
-from zygote import protocol
+from sockd_zygote import protocol
 
 BREAKS: dict[str, Callable[[], None]] = {}
 """What `sockd selftest --broken NAME` may name."""
@@ -54,7 +54,7 @@ def breaks(name: str) -> Callable[[Break], Break]:
 def copied_zygote() -> Path:
     """Have sandboxes run a copy of zygote/, whose directory this is; it goes with this process."""
     (zygote,) = [bind.source for bind in base.plan(Path("/")) if bind.target == base.ZYGOTE]
-    copy = Path(tempfile.mkdtemp(prefix="sockd-broken-")) / "zygote"
+    copy = Path(tempfile.mkdtemp(prefix="sockd-broken-")) / "sockd_zygote"
     atexit.register(shutil.rmtree, copy.parent, ignore_errors=True)
     copy.parent.chmod(0o755)
     shutil.copytree(zygote, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -7,11 +7,11 @@ import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from initscripts.client import process
-from initscripts.client.process import Ground
 from sockd.images import base as bases
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd_initscripts.client import process
+from sockd_initscripts.client.process import Ground
 
 
 @contextlib.asynccontextmanager

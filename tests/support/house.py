@@ -40,7 +40,7 @@ from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.zygote import Zygote
-from zygote import protocol
+from sockd_zygote import protocol
 
 MB = 1 << 20
 MAX_ANSWER_BYTES = 1 * MB

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sockd_zygote.protocol import PRIMED
 from tests.zygote.handler_process import Server
-from zygote.protocol import PRIMED
 
 
 @pytest.fixture(params=["cold", "warm"])

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zygote import fork_server, protocol
-from zygote.protocol import CODE, INIT, INVOCATION, INVOKE, MODULES, RESULT, TIMES
+from sockd_zygote import fork_server, protocol
+from sockd_zygote.protocol import CODE, INIT, INVOCATION, INVOKE, MODULES, RESULT, TIMES
 
 REPOSITORY = Path(__file__).parents[2]
 MAX_ANSWER_BYTES = 1000
@@ -19,7 +19,7 @@ MAX_ANSWER_BYTES = 1000
 PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from zygote import __main__, _native, fork_server
+from sockd_zygote import __main__, _native, fork_server
 fork_server.CHANNEL_FD = int(sys.argv[1])
 _native.serve = lambda control: int(sys.argv[2])
 __main__.run()

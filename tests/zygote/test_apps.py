@@ -13,12 +13,12 @@ from wsgiref.validate import validator
 
 import pytest
 
-from zygote import protocol
-from zygote.app_kinds import kind_of, open_app
-from zygote.apps import App, NotHttp, Request
-from zygote.outlet import Outlet
-from zygote.pieces import Pieces
-from zygote.protocol import CHUNK, GONE, HEAD, FrameDecoder, ProtocolError
+from sockd_zygote import protocol
+from sockd_zygote.app_kinds import kind_of, open_app
+from sockd_zygote.apps import App, NotHttp, Request
+from sockd_zygote.outlet import Outlet
+from sockd_zygote.pieces import Pieces
+from sockd_zygote.protocol import CHUNK, GONE, HEAD, FrameDecoder, ProtocolError
 
 NUMBER = 7
 HTTP: dict[str, Any] = {

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from zygote import entry, errors, event_json
-from zygote import handler as handlers
+from sockd_zygote import entry, errors, event_json
+from sockd_zygote import handler as handlers
 
 _modules = itertools.count()
 Load = Callable[..., handlers.Handler]

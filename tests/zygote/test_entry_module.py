@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zygote import entry_module
+from sockd_zygote import entry_module
 
 
 def compile_unchecked(path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from zygote import errors
-from zygote.protocol import FAILED_MAX_BYTES
+from sockd_zygote import errors
+from sockd_zygote.protocol import FAILED_MAX_BYTES
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zygote.fingerprint import DEPTH, MOST_ITEMS, Fingerprint, constant_text, digest_of, namespace, owner, shown
+from sockd_zygote.fingerprint import DEPTH, MOST_ITEMS, Fingerprint, constant_text, digest_of, namespace, owner, shown
 
 CONSTANTS = st.one_of(
     st.none(), st.booleans(), st.integers(-1000, 1000), st.floats(), st.text(max_size=20), st.binary(max_size=20)

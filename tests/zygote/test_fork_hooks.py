@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parents[2]
 HEAD = f"""
 import json, os, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from zygote import fork_hooks
+from sockd_zygote import fork_hooks
 done = []
 def forked():
     "What hooks have done in a child."
@@ -91,7 +91,7 @@ print(json.dumps(done))
 def test_a_forks_threading_knows_its_main_thread_and_no_other(name: str) -> None:
     """threading's own hook runs, and what it leaves out (the main thread's number, before 3.13) is done beside it."""
     program = """
-from zygote import hygiene
+from sockd_zygote import hygiene
 assert "threading" not in sys.modules
 with fork_hooks.Watch():
     import threading

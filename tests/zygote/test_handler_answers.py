@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from sockd_zygote import protocol
+from sockd_zygote.protocol import CHUNK, FAILED, GONE, HEAD, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
 from tests.zygote.handler_process import MAX_ANSWER_BYTES, Server
-from zygote import protocol
-from zygote.protocol import CHUNK, FAILED, GONE, HEAD, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
 
 
 def test_an_answer_over_the_limit_is_an_error(server: Server) -> None:

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from sockd_zygote.protocol import FAILED, READY
 from tests.zygote.handler_process import ECHO, Server
-from zygote.protocol import FAILED, READY
 
 LINKED = """
 import fcntl, os, sys
-fd = sys.modules["zygote.initscript_link"].offered
+fd = sys.modules["sockd_zygote.initscript_link"].offered
 closes_on_exec = fcntl.fcntl(fd, fcntl.F_GETFD)
 def handler(event):
     os.write(fd, event.encode())
     return closes_on_exec
 """
-OFFERED = "sys.modules['zygote.initscript_link'].offered"
+OFFERED = "sys.modules['sockd_zygote.initscript_link'].offered"
 ASKS = f"import os, sys\ndef handler(event): return [{OFFERED}, os.environ.get('SOCKD_INITSCRIPT_FD')]\n"
 
 

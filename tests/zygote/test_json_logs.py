@@ -14,7 +14,10 @@ from tests.cli.serving import REPOSITORY
 
 def logged(code: str, level: str = "INFO") -> list[dict[str, Any]]:
     """The lines of a program that has the layout, and logs."""
-    program = f"from zygote import log_layout\nlog_layout.apply_json()\nimport logging\nlog = logging.getLogger('mine')\n{code}"
+    program = (
+        "from sockd_zygote import log_layout\nlog_layout.apply_json()\nimport logging\nlog = logging.getLogger('mine')\n"
+        + code
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=REPOSITORY,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from zygote import _native, fork_server, protocol
+from sockd_zygote import _native, fork_server, protocol
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = REPOSITORY / "zygote" / "native"
@@ -31,7 +31,7 @@ def pair() -> Iterator[Pair]:
 
 def evaluate(code: str) -> Any:
     """What a program prints as JSON, with the extension imported."""
-    program = f"import json, os, sys; sys.path.insert(0, {str(REPOSITORY)!r}); from zygote import _native; {code}"
+    program = f"import json, os, sys; sys.path.insert(0, {str(REPOSITORY)!r}); from sockd_zygote import _native; {code}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -129,7 +129,7 @@ def test_the_numbers_that_c_and_python_share_are_the_same() -> None:
 
 
 def test_a_rehearsal_leaves_nothing_behind() -> None:
-    code = "from zygote import rehearsal\n"
+    code = "from sockd_zygote import rehearsal\n"
     code += "def state(): return [dict(os.environ), sys.path[:], sorted(sys.modules), os.getcwd(), os.listdir('/proc/self/fd')]\n"
     code += "os.chdir('/'); rehearsal.rehearse(); before = state(); rehearsal.rehearse(3); print(json.dumps(state() == before))"
     assert evaluate(code) is True

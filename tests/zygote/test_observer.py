@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from zygote import _native
+from sockd_zygote import _native
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HARNESS = """
 import json, os, sys
 sys.path.insert(0, {repository!r})
 os.environ.pop("LD_PRELOAD")
-from zygote import observer as observing
+from sockd_zygote import observer as observing
 observing.STORE = {store!r}
 sys.path.insert(0, {store!r} + "one")
 before = [*sys.meta_path]

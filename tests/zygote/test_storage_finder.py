@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from zygote import storage_finder
+from sockd_zygote import storage_finder
 
 REPOSITORY = Path(__file__).parents[2]
 
 PROGRAM = f"""
 import json, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from zygote import storage_finder
+from sockd_zygote import storage_finder
 sys.path[0] = sys.argv[1]
 storage_finder.StorageFinder(sys.argv[2]).install()
 print(json.dumps(eval(sys.argv[3])))
@@ -114,7 +114,7 @@ def test_the_library_is_ready_and_out_of_the_way_of_who_does_not_want_it(package
 def test_of_what_was_rehearsed_nothing_is_left(package: Path) -> None:
     number, served, link, observed, from_network, fds = prepared(
         "[next(sys.modules['sockd_storage.reads'].calls), len(sys.modules['sockd_storage.reads']._served),"
-        " sys.modules['sockd_initscript'].link(), sys.modules['zygote.egress'].reason(),"
+        " sys.modules['sockd_initscript'].link(), sys.modules['sockd_zygote.egress'].reason(),"
         " 'sockd_storage.network' in sys.modules, len(__import__('os').listdir('/proc/self/fd'))]",
         package,
     )

@@ -1,4 +1,4 @@
-/* The module `zygote._native`: its table of functions, described for Python in zygote/_native.pyi. */
+/* The module `sockd_zygote._native`: its table of functions, described for Python in zygote/_native.pyi. */
 
 #include "native.h"
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import uv
 
-from initscripts.client.process import missing
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import SocketCounts
 from sockd.kernel.cgroups.tree import Hierarchies
@@ -28,6 +27,7 @@ from sockd.latency.hrtick import PERIOD_NS, tick_s
 from sockd.plain.errors import SandboxFailed
 from sockd.plain.own_command import same_as_root
 from sockd.worker.state_dir import open_to_others
+from sockd_initscripts.client.process import missing
 
 GB = 1 << 30
 NEEDED_CAPABILITIES = {  # capabilities(7)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import initscripts
-import storage_lib
+import sockd_initscripts
+import sockd_storage_lib
 from sockd.cli.doctor.checks import Check
 from sockd.latency import favordynmods
 from sockd.plain.config import SandboxConfig
@@ -46,7 +46,7 @@ def cgroups() -> Check:
 
 def bytecode() -> Check:
     """Bytecode of our packages, which sandboxes and the engine import from read-only trees."""
-    places = [str(Path(str(package.__file__)).parent) for package in (initscripts, storage_lib)]
+    places = [str(Path(str(package.__file__)).parent) for package in (sockd_initscripts, sockd_storage_lib)]
     written = [place for place in places if os.access(place, os.W_OK)]
     found = f"__pycache__ below {', '.join(written)}" if written else "none: the packages are read-only"
     return _effect("bytecode", found, "deleting __pycache__", "install read-only")

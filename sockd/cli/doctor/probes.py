@@ -18,7 +18,7 @@ from sockd.images import assembly
 from sockd.images import base as bases
 from sockd.images.program import Limits
 from sockd.kernel import mounts, syscalls
-from zygote import linux
+from sockd_zygote import linux
 
 _CLONE_NEWUSER = 0x10000000  # os.CLONE_NEWUSER since Python 3.12.
 NOBODY = 65534

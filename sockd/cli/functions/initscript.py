@@ -21,8 +21,8 @@ from sockd.console.tables import print_table
 from sockd.plain.spelling import size
 
 if TYPE_CHECKING:
-    from initscripts.engine.rehearsal import Received, Rehearsal
-    from initscripts.report import RpcRecord
+    from sockd_initscripts.engine.rehearsal import Received, Rehearsal
+    from sockd_initscripts.report import RpcRecord
 
 WISHED_BYTES = 20_000
 LANGUAGES = ("c", "rust")
@@ -45,7 +45,7 @@ def build(source: Path, output: Path | None, as_json: bool) -> None:
     """Compile SOURCE (.c, .rs, or the directory of a Rust crate) to a module.
 
     C needs `pip install ziglang`, or clang with wasm-ld; Rust needs its target wasm32-unknown-unknown."""
-    from initscripts.authoring import toolchain
+    from sockd_initscripts.authoring import toolchain
 
     with _told():
         made = toolchain.build(source, output or source.with_suffix(".wasm"))
@@ -69,7 +69,7 @@ def check(module: Path, as_json: bool) -> None:
     Runs it with an empty event and without network."""
     import msgspec
 
-    from initscripts.engine import rehearsal
+    from sockd_initscripts.engine import rehearsal
 
     with _told():
         checked = rehearsal.check(read_file(module, PAYLOAD_BYTES))
@@ -103,8 +103,8 @@ def run(
     Needs neither a worker nor root. The script gets the AWS_ variables of this environment, and those of --env."""
     import msgspec
 
-    from initscripts.engine import rehearsal
-    from initscripts.limits import Budget
+    from sockd_initscripts.engine import rehearsal
+    from sockd_initscripts.limits import Budget
 
     allowed = None if endpoints is None else [entry for entry in endpoints.split(",") if entry]
     with _told():
@@ -134,7 +134,7 @@ def record(
     """Run the function NAME once and write the source of an initscript that fetches what it read.
 
     Read the source, correct wrong guesses, and build it."""
-    from initscripts.authoring import recorder
+    from sockd_initscripts.authoring import recorder
 
     output = output or Path(f"{name}{recorder.SUFFIXES[language]}")
     if output.exists() and not force:
@@ -160,8 +160,8 @@ def record(
 @contextmanager
 def _told() -> Iterator[None]:
     """Convert errors. Raises: Failure."""
-    from initscripts.authoring.toolchain import BuildFailed, NoToolchain
-    from initscripts.errors import BadModule
+    from sockd_initscripts.authoring.toolchain import BuildFailed, NoToolchain
+    from sockd_initscripts.errors import BadModule
 
     try:
         yield

@@ -15,11 +15,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 from opentelemetry.util.types import Attributes
 
-from initscripts import wire
-from initscripts.report import RunReport
 from sockd.observe import trace_spans
 from sockd.observe.otlp.wire import Finished
 from sockd.observe.traces import Trace
+from sockd_initscripts import wire
+from sockd_initscripts.report import RunReport
 
 SCOPE = InstrumentationScope("sockd")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 HANDLER = """import os
-from zygote import fingerprint, trial
+from sockd_zygote import fingerprint, trial
 
 SHAKEN = [object() for _ in range(int.from_bytes(os.urandom(2), "big"))]
 {imports}

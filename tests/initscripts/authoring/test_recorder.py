@@ -11,10 +11,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from initscripts.authoring import recorder, toolchain
-from initscripts.authoring.field_texts import Field, Fields, Text, value_at
-from initscripts.authoring.script_plan import Again, Directory, Each, Get, Listing, Step, Unknown, plan
-from initscripts.engine import modules
+from sockd_initscripts.authoring import recorder, toolchain
+from sockd_initscripts.authoring.field_texts import Field, Fields, Text, value_at
+from sockd_initscripts.authoring.script_plan import Again, Directory, Each, Get, Listing, Step, Unknown, plan
+from sockd_initscripts.engine import modules
 from tests.initscripts.builds import build_text
 from tests.initscripts.fake_engine import FakeEngine, Objects, listed
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from initscripts.authoring import toolchain
-from initscripts.authoring.toolchain import BuildFailed, NoToolchain
-from initscripts.engine import modules
+from sockd_initscripts.authoring import toolchain
+from sockd_initscripts.authoring.toolchain import BuildFailed, NoToolchain
+from sockd_initscripts.engine import modules
 from tests.initscripts.builds import build_text
 
 RUST = "#![no_std]\nuse sockd_initscript::boot;\nboot!(run);\nfn run() { let unused = 1; }\n"

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from initscripts.client import client as client_module
-from initscripts.client.client import BUSY, DIED, NOT_READY, EngineClient, EngineDown
-from initscripts.client.daemon_run import Definition, Run
-from initscripts.client.keeper import EngineSettings
-from initscripts.client.process import ConfinedProcess, Ground
-from initscripts.limits import Budget, EngineLimits
+from sockd_initscripts.client import client as client_module
+from sockd_initscripts.client.client import BUSY, DIED, NOT_READY, EngineClient, EngineDown
+from sockd_initscripts.client.daemon_run import Definition, Run
+from sockd_initscripts.client.keeper import EngineSettings
+from sockd_initscripts.client.process import ConfinedProcess, Ground
+from sockd_initscripts.limits import Budget, EngineLimits
 from tests.initscripts.guests import LOOP, module
 from tests.initscripts.rooms import compile_once
 from tests.support.ground import ground_at

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from initscripts import wire
-from initscripts.engine import modules
-from initscripts.limits import Budget
-from initscripts.report import RunReport
-from storage_lib.sockd_initscript import wire as app_wire
+from sockd_initscripts import wire
+from sockd_initscripts.engine import modules
+from sockd_initscripts.limits import Budget
+from sockd_initscripts.report import RunReport
+from sockd_storage_lib.sockd_initscript import wire as app_wire
 from tests.initscripts.guests import LOOP, module
 
 ROOT = Path(__file__).parents[3]
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.timeout(40)
 
 
 class Process:
-    """`python -m initscripts`, and the daemon's end of its wire."""
+    """`python -m sockd_initscripts`, and the daemon's end of its wire."""
 
     def __init__(self, limits: str = "{}") -> None:
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.starts, their_starts = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, their_starts:
             fds = [theirs.fileno(), their_starts.fileno()]
-            command = [sys.executable, "-m", "initscripts", *map(str, fds), limits]
+            command = [sys.executable, "-m", "sockd_initscripts", *map(str, fds), limits]
             self.process = subprocess.Popen(
                 command, cwd=ROOT, pass_fds=fds, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
             )
@@ -233,7 +233,7 @@ def test_limits_that_make_no_sense() -> None:
 ORPHAN = """
 import socket, subprocess, sys
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-engine = subprocess.Popen([sys.executable, "-m", "initscripts", str(theirs.fileno()), "{}"], pass_fds=[theirs.fileno()])
+engine = subprocess.Popen([sys.executable, "-m", "sockd_initscripts", str(theirs.fileno()), "{}"], pass_fds=[theirs.fileno()])
 theirs.close()
 ours.recv(1000)
 print(engine.pid, flush=True)

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from initscripts.engine.alarm import AlarmTimer
-from initscripts.engine.watched import Watched
 from sockd.kernel import timerfd
+from sockd_initscripts.engine.alarm import AlarmTimer
+from sockd_initscripts.engine.watched import Watched
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from initscripts.engine.app_link import AppLink
-from initscripts.engine.signals import LoopCalls
-from storage_lib.sockd_initscript import wire
+from sockd_initscripts.engine.app_link import AppLink
+from sockd_initscripts.engine.signals import LoopCalls
+from sockd_storage_lib.sockd_initscript import wire
 
 pytestmark = pytest.mark.anyio
 

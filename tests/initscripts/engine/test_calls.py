@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from initscripts.limits import Budget
+from sockd_initscripts.limits import Budget
 from tests.initscripts.guests import GET, module
 from tests.initscripts.rooms import Room, http_server, room
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from initscripts.limits import EngineLimits
+from sockd_initscripts.limits import EngineLimits
 from tests.initscripts.guests import GET, LOOP, module
 from tests.initscripts.rooms import Room, http_server, room
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from initscripts.engine.messages import INBOX_MESSAGES
+from sockd_initscripts.engine.messages import INBOX_MESSAGES
 from tests.initscripts.guests import GET, module
 from tests.initscripts.rooms import Room, http_server, room
 

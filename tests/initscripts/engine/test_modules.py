@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import wasmtime
 
-from initscripts.engine import abi, modules
-from initscripts.engine.compiled_file import open_seal
-from initscripts.engine.guest import Machine
-from initscripts.engine.modules import ModuleFile
-from initscripts.errors import BadModule
+from sockd_initscripts.engine import abi, modules
+from sockd_initscripts.engine.compiled_file import open_seal
+from sockd_initscripts.engine.guest import Machine
+from sockd_initscripts.engine.modules import ModuleFile
+from sockd_initscripts.errors import BadModule
 from tests.initscripts.guests import module, wasm
 
 GOOD = module("")
@@ -76,7 +76,7 @@ def test_a_module_that_is_too_large() -> None:
 
 
 def test_the_compiler_is_a_process_of_its_own() -> None:
-    command = [sys.executable, "-m", "initscripts.engine.compile"]
+    command = [sys.executable, "-m", "sockd_initscripts.engine.compile"]
     made = subprocess.run(command, input=GOOD, capture_output=True, timeout=15)
     assert (made.returncode, made.stderr) == (0, b"")
     open_seal(made.stdout)

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from initscripts.region import Region
-from initscripts.rpc import Connection, Reply, RpcFailed, RpcTiming
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc import Connection, Reply, RpcFailed, RpcTiming
 
 
 async def ask(

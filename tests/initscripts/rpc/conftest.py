@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from initscripts.region import Region
-from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits
 
 REGION_BYTES = 16 << 20
 

@@ -12,11 +12,11 @@ import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from initscripts.region import Region
-from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed
-from initscripts.rpc.aws import AwsService
 from sockd.sigv4 import credentials, signer, verifier
 from sockd.sigv4.canonical import SignedRequest
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed
+from sockd_initscripts.rpc.aws import AwsService
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.peer import Request, peer
 

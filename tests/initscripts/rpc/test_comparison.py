@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from initscripts.rpc.comparison import compare
+from sockd_initscripts.rpc.comparison import compare
 
 
 def test_all_columns_are_measured() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from initscripts.region import Region
-from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits, RpcTiming, preload
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits, RpcTiming, preload
 from tests.initscripts.rpc.asking import ask, content, failing
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from initscripts.region import Region
-from initscripts.rpc import ConnectionPool, Dialer, RpcLimits
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc import ConnectionPool, Dialer, RpcLimits
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 from tests.initscripts.rpc.peer import Request, peer

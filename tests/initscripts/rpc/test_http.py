@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from initscripts.region import Region
-from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcTiming
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcTiming
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 from tests.initscripts.rpc.peer import Request, peer

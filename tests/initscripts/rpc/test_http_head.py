@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from initscripts.rpc import RpcFailed
-from initscripts.rpc.http_head import Head, parse_head
+from sockd_initscripts.rpc import RpcFailed
+from sockd_initscripts.rpc.http_head import Head, parse_head
 
 
 def head(*lines: str) -> Head:

@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from initscripts.region import Region
-from initscripts.rpc import DENIED, ConnectionPool, Dialer, EndpointPolicy, RpcFailed, policy
 from sockd.plain.config import Config
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc import DENIED, ConnectionPool, Dialer, EndpointPolicy, RpcFailed, policy
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.peer import Request, peer
 

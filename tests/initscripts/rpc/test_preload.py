@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 # In an empty root: nothing can be imported, no certificate read, no library opened.
 SCRIPT = """
 import asyncio, os, ssl, sys
-from initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed, RpcTiming, preload
+from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed, RpcTiming, preload
 
 async def answer(reader, writer):
     await reader.readuntil(b"\\r\\n\\r\\n")

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from initscripts.engine.rpcs import Rpc
-from initscripts.region import Region
-from initscripts.rpc import Connection, ConnectionPool, Dialer, RpcFailed, RpcTiming
+from sockd_initscripts.engine.rpcs import Rpc
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc import Connection, ConnectionPool, Dialer, RpcFailed, RpcTiming
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 

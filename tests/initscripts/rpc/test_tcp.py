@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from initscripts.region import Region
-from initscripts.rpc import Dialer, RpcLimits, RpcTiming
+from sockd_initscripts.region import Region
+from sockd_initscripts.rpc import Dialer, RpcLimits, RpcTiming
 from tests.initscripts.rpc.asking import ask, content, failing
 
 pytestmark = pytest.mark.anyio

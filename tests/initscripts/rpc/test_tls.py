@@ -7,7 +7,7 @@ from pathlib import Path
 import certifi
 import pytest
 
-from initscripts.rpc.tls import client_context
+from sockd_initscripts.rpc.tls import client_context
 
 
 def test_a_host_without_certificates_has_those_of_certifi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
