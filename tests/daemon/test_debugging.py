@@ -329,7 +329,7 @@ def test_the_port_is_on_both_loopbacks_and_no_function_has_it_elsewhere(daemon: 
     ("settings", "words"),
     [
         ({"network": "none"}, 'network = "none"'),
-        ({"runtime": "provided", "handler": "f.f"}, "a program of its own"),
+        ({"runtime": "provided", "handler": "f.f"}, "not a Python handler"),
     ],
 )
 def test_what_cannot_be_debugged_is_refused(daemon: RunningDaemon, settings: dict[str, Any], words: str) -> None:
