@@ -43,7 +43,7 @@ def router(never: Sequence[IPv4Network], most_connections: int) -> str:
 
     Args: never: what no rule of a function opens; most_connections: of one sandbox at a time, those that just ended included."""
     never = [each for each in dict.fromkeys(never) if not _is_covered(each, never)]
-    private = [each for each in PRIVATE if not _is_covered(each, never)]
+    private = [each for each in PRIVATE if each not in never and not _is_covered(each, never)]
     return f"""
 table inet {TABLE} {{
     set never {{ type ipv4_addr; flags interval; elements = {{ {_listed(never)} }}; }}

@@ -32,7 +32,7 @@ from sockd.kernel.seccomp import seccomp
 from sockd.kernel.seccomp.compiler import compile_filter, compile_restriction, only
 from sockd.kernel.seccomp.syscall_table import NUMBERS
 from sockd.registry import registry
-from sockd.sandbox import channel, deadline, sandbox, uids, zygote
+from sockd.sandbox import channel, deadline, process, uids, zygote
 from sockd_zygote import protocol
 
 BREAKS: dict[str, Callable[[], None]] = {}
@@ -354,7 +354,7 @@ def nothing_undone() -> None:
                 self.pop_all()
             return super().__exit__(kind, error, trace)
 
-    sandbox.ExitStack = NothingUndone  # type: ignore[assignment, attr-defined]
+    process.ExitStack = NothingUndone  # type: ignore[assignment, attr-defined]
 
 
 # -- group H
