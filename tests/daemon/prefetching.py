@@ -135,6 +135,6 @@ def engine_pid(daemon: RunningDaemon) -> int:
     """The engine itself: the one process whose launcher is the daemon's child."""
     for pid in daemon.pids():
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"initscripts" in words:
+        if b"sockd_initscripts" in words:
             return pid
     raise AssertionError("no engine")

@@ -50,7 +50,7 @@ def look_at(pid: int) -> Process | None:
         return None
     status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
     depth = len(status["NSpid"].split())
-    if b"initscripts" in words:
+    if b"sockd_initscripts" in words:
         kind = "engine"
     elif depth == 1:
         kind = "launcher"
