@@ -11,6 +11,7 @@ import gc
 import sys
 from functools import partial
 
+ModuleType = type(sys)
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,10 +123,14 @@ def known_kinds() -> dict[type, Callable[[Any], Reseed | None]]:
 
 
 def candidates() -> Any:
-    """Each object that the collector knows; and what they refer to if torch is there, whose generators it does not know."""
+    """Each object that the collector knows; and what they refer to if torch is there, whose generators it does not know.
+
+    Modules are not asked what they refer to: their names are in dicts, which are, and before Python 3.12.6 `_asyncio` would give
+    objects that are freed already, and that this frees again (gh-122695); the next collection would not end."""
     objects = gc.get_objects()
     yield from objects
     if "torch" in sys.modules:
+        objects = [each for each in objects if type(each) is not ModuleType]
         for first in range(0, len(objects), CHUNK):
             yield from gc.get_referents(*objects[first : first + CHUNK])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd_zygote import hygiene, import_timer
+from sockd_zygote import hygiene, import_timer, randomness
 from sockd_zygote.import_timer import ImportTimer
 
 REPOSITORY = Path(__file__).parents[2]
@@ -54,6 +55,27 @@ def test_global_generators_are_seeded_anew_after_a_fork(name: str, monkeypatch: 
         seeded.clear()
         hygiene.after_fork()
     assert seeded == [()]  # without an argument: from the system's randomness
+
+
+def test_generators_of_torch_are_found_where_asyncio_has_freed_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait() -> None:
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.set_result, None)
+        await future
+
+    class Generator:
+        def initial_seed(self) -> int:
+            return randomness.DRAWN_BY_TORCH
+
+        def seed(self) -> None:
+            raise AssertionError
+
+    asyncio.run(wait())
+    torch = types.ModuleType("torch")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    torch.Generator, torch.own = Generator, Generator()  # type: ignore[attr-defined]
+    assert torch.own.seed in randomness.find()
+    gc.collect()  # it ends
 
 
 class Twister(types.ModuleType):
