@@ -90,7 +90,7 @@ class Fingerprint:
         if issubclass(kind, type):
             return self._class(value, home)
         if issubclass(kind, types.FunctionType):
-            return self._function(value)
+            return self._function(value, depth)
         if issubclass(kind, types.ModuleType):
             return "module", str(namespace(value).get("__name__"))
         if issubclass(kind, dict):
@@ -124,8 +124,10 @@ class Fingerprint:
         own = [(name, each) for name, each in list(attributes.items()) if not is_private_to_python(name)]
         return "class", bases, tuple(sorted((name, self.looks(each, 1)) for name, each in own))
 
-    def _function(self, value: types.FunctionType) -> object:
-        defaults = tuple(self.looks(each, 1) for each in value.__defaults__ or ())
+    def _function(self, value: types.FunctionType, depth: int) -> object:
+        defaults = tuple(
+            self.looks(each, min(depth, 1)) for each in value.__defaults__ or ()
+        )  # may be its own globals()
         return "function", str(value.__module__), value.__qualname__, self._code(value.__code__), defaults
 
     def _code(self, code: types.CodeType) -> str:

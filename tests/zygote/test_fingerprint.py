@@ -143,6 +143,11 @@ def test_depth_is_bounded() -> None:
     assert Fingerprint().looks(value) == Fingerprint().looks(eval(repr(value).replace("1", "2")))
 
 
+def test_a_default_that_holds_every_function_of_its_module_is_looked_at_once() -> None:
+    every = "\n".join(f"def f{number}(all=globals()): return {number}" for number in range(200))
+    assert len(repr(Fingerprint().looks(vars(module(every))["f7"]))) < 200 * 200
+
+
 HOSTILE = """
 class Meta(type):
     def __getattribute__(cls, name): raise SystemExit
