@@ -22,6 +22,7 @@ from sockd_zygote import (
     fork_server,
     handler_server,
     hygiene,
+    import_hooks,
     linux,
     protocol,
     rehearsal,
@@ -69,6 +70,7 @@ def prepare_interpreter() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     site.setquit()
+    import_hooks.watch_logging()
     for name in ("LD_BIND_NOW", "LD_PRELOAD"):
         os.environ.pop(name, None)
     os.environ.update(protocol.ENVIRONMENT)

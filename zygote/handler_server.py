@@ -18,24 +18,14 @@ from sockd_zygote import (
     entry,
     errors,
     hygiene,
+    import_hooks,
     initscript_link,
     protocol,
     storage_finder,
 )
 from sockd_zygote.handler import Handler
-from sockd_zygote.import_timer import ImportTimer
-from sockd_zygote.protocol import (
-    CODE,
-    FAILED,
-    GONE,
-    INIT,
-    INVOKE,
-    MODULES_MAX,
-    MODULES_MAX_BYTES,
-    NO_DETAILS,
-    READY,
-    RESULT,
-)
+from sockd_zygote.import_hooks import ImportTimer
+from sockd_zygote.protocol import CODE, FAILED, GONE, INIT, INVOKE, MODULES_MAX, MODULES_MAX_BYTES, NO_DETAILS, READY, RESULT
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -124,10 +114,8 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
 
             log_layout.apply_json()
         handler = entry.open_handler(function)
-        if "logging" in sys.modules and "rehearsal" not in function:
-            from sockd_zygote import log_layout
-
-            log_layout.apply()
+        if "rehearsal" not in function:
+            import_hooks.lay_out_logs()
     except (SystemExit, protocol.ProtocolError):
         raise
     except BaseException as error:  # KeyboardInterrupt, too: only exiting is no failure

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from sockd_zygote import hygiene
+from sockd_zygote import hygiene, import_hooks
 from sockd_zygote.checks import CHECKED, begin, try_out
 from sockd_zygote.fingerprint import Fingerprint, Names, constant_text, digest, digest_of, owner, shown
 
@@ -26,6 +26,8 @@ MOST_NAMES = 20_000
 """Of all modules whose names are told."""
 BALLAST = 12_007
 """Objects that move the addresses of all that come after them, for each step of `moved`."""
+SMALL, ODD = 512, 600
+"""Bytes: up to the former, pymalloc has a pool for each 16 more; the latter is malloc's, which gives it 41 times 16."""
 
 
 def answer(event: dict[str, Any]) -> dict[str, Any]:
@@ -38,9 +40,9 @@ def answer(event: dict[str, Any]) -> dict[str, Any]:
             whose values are not told.
     """
     began = time.process_time()
-    ballast = [object() for _ in range(BALLAST * event["moved"])]
+    ballast = shift_memory(event["moved"])
     failed = import_all(event["modules"])
-    lay_out_logs()
+    import_hooks.lay_out_logs()
     begin("fingerprint")
     pids = sorted({os.getpid(), *hygiene.pids, *event["pids"]})
     fingerprint = Fingerprint(pids)
@@ -65,6 +67,13 @@ def answer(event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def shift_memory(steps: int) -> list[object]:
+    """What makes all that is allocated from now on get other addresses, by another number of 16 bytes each: a set's order depends
+    on the last bits."""
+    every_size = [bytes(size) for size in range(16, SMALL - 32, 16) for _ in range(steps)]
+    return [[object() for _ in range(BALLAST * steps)], every_size, bytes(ODD * steps)]
+
+
 def import_all(names: list[str]) -> dict[str, str]:
     """Import modules in an order; error by module, of those that cannot be imported."""
     failed = {}
@@ -75,14 +84,6 @@ def import_all(names: list[str]) -> dict[str, str]:
         except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
             failed[name] = type(error).__name__
     return failed
-
-
-def lay_out_logs() -> None:
-    """As the handler server does once a function is imported."""
-    if "logging" in sys.modules:
-        from sockd_zygote import log_layout
-
-        log_layout.apply()
 
 
 def tell(modules: Mapping[str, Names], variables: list[str]) -> dict[str, dict[str, tuple[str, str]]]:

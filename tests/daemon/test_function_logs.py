@@ -224,6 +224,14 @@ def test_the_logging_module_writes_aws_s_layout_unless_the_function_chose_one(
         assert re.fullmatch(pattern.replace("{id}", answer.headers["x-amzn-requestid"]), log), log
 
 
+def test_logging_that_is_imported_late_has_the_layout_too(daemon: RunningDaemon) -> None:
+    code = "import sys\ndef f(event):\n there = 'logging' in sys.modules\n import logging\n logging.error(7)\n return there"
+    daemon.deploy("late", code, zygote="none")
+    answer = daemon.run("late")
+    assert answer.json is False
+    assert re.fullmatch(rf"\[ERROR\]\t\S+\t{answer.headers['x-amzn-requestid']}\t7\n", daemon.log_of("late", answer))
+
+
 JSON_CODE = (
     "import logging\nlogging.basicConfig(level='DEBUG')\nlog = logging.getLogger('mine')\nlog.info('imported')\n"
     "def f(event):\n"

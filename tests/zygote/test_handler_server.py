@@ -14,6 +14,9 @@ from sockd_zygote import handler_server, protocol
 from sockd_zygote.import_timer import ImportTimer
 from sockd_zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
 from tests.zygote.handler_process import ECHO, REPOSITORY, Server
+from sockd_zygote import handler_server, protocol
+from sockd_zygote.import_hooks import ImportTimer
+from sockd_zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
 
 
 def test_requests_are_answered_in_order(server: Server) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sockd_zygote import hygiene, import_timer, randomness
-from sockd_zygote.import_timer import ImportTimer
+from sockd_zygote import hygiene, import_hooks, randomness
+from sockd_zygote.import_hooks import ImportTimer
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -170,8 +170,8 @@ class Clock:
 def test_import_times_are_each_modules_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     clock = Clock()
-    monkeypatch.setattr(import_timer, "time", clock)
-    takes = "from sockd_zygote import import_timer\nimport_timer.time.now += {}\n"
+    monkeypatch.setattr(import_hooks, "time", clock)
+    takes = "from sockd_zygote import import_hooks\nimport_hooks.time.now += {}\n"
     (tmp_path / "timed_inner.py").write_text(takes.format(3.0))
     (tmp_path / "timed_outer.py").write_text("import timed_inner\n" + takes.format(1.0))
     timer = ImportTimer()
