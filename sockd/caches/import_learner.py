@@ -146,9 +146,15 @@ class ImportLearner:
         self.save()
         return sorted(forgiven)
 
-    def differs(self, packages: frozenset[str], closure: frozenset[str]) -> None:
-        """A Zygote of these packages does not serve functions with this closure: perhaps one of their own is worth making."""
-        self._sharing.refuse(packages, closure)
+    def differs(self, node: ZygoteNode, closure: frozenset[str]) -> None:
+        """A Zygote does not serve functions with this closure: perhaps one of their own is worth making. If it was theirs alone,
+        it is of no use; what its parent had imported first may be why."""
+        if node.packages == closure and node.shared.before:
+            self._sharing.refuse(node.shared.before, closure)
+            if node in self._tree.nodes:
+                self._tree.remove(node)
+        else:
+            self._sharing.refuse(node.packages, closure)
 
     def forget(self, key: str) -> None:
         """A distribution was removed from the install cache: forget it, and every Zygote that holds it."""
@@ -401,7 +407,7 @@ class ImportLearner:
         """The node of a Zygote that has imported all, after its canary. Raises: as `_provision`."""
         seen = parent.shared.seen.followed_by(imported.seen)
         distributions = plan.packages - {standard_library.KEY}
-        shared = Preimported(distributions, {**environments.BASE, **request.env}, seen)
+        shared = Preimported(distributions, {**environments.BASE, **request.env}, seen, parent.shared.packages)
         modules = frozenset(request.modules)
         node = ZygoteNode(zygote, plan.packages, parent, modules, shared, seconds_saved=plan.seconds_saved)
         node.order = tuple(dict.fromkeys((*parent.order, *request.modules)))

@@ -35,10 +35,14 @@ class Preimported:
     """Keys of the distributions that were on sys.path."""
     environment: Mapping[str, str] = field(default_factory=dict)
     seen: Observed = NOTHING_SEEN
+    before: frozenset[str] = frozenset()
+    """Of these packages those of the Zygote that it was forked from: their modules were imported first, which a function that
+    has all of them need not do."""
 
     def was_made_from(self, view: ImportView) -> bool:
-        """Whether its imports ran with this very closure and environment, but for what the worker sets."""
-        return view.pair == (self.packages, frozenset())
+        """Whether its imports ran with this very closure and environment, but for what the worker sets, and in a function's
+        order."""
+        return not self.before and view.pair == (self.packages, frozenset())
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

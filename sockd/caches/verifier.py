@@ -369,5 +369,5 @@ class Verifier:
 
 def key_of(node: ZygoteNode, view: ImportView) -> str:
     """A pair's name in the record of refusals: no value of a variable can be read from it."""
-    parts = sorted(node.packages), sorted(view.closure), sorted(view.variables)
+    parts = sorted(node.packages), sorted(node.shared.before), sorted(view.closure), sorted(view.variables)
     return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()

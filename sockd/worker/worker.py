@@ -253,7 +253,7 @@ def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, ha
         if has_served:
             handlers.drop_children(node.zygote)
         if not view.variables:
-            learner.differs(node.packages, view.closure)
+            learner.differs(node, view.closure)
 
     verifier = Verifier(
         config, tree, learner.profile.order_of, is_learning=lambda: learner.is_learning, on_refused=refused

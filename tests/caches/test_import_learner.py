@@ -23,6 +23,7 @@ from sockd.caches.provided_names import NOTHING
 from sockd.caches.rate import DemandMeter
 from sockd.caches.soundness import ImportView
 from sockd.caches.zygote_node import ZygoteNode
+from sockd.images import environment as environments
 from sockd.images.program import Limits, Program
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import InitFailed, NoCapacity, SandboxDied, SandboxFailed, TimedOut
@@ -410,6 +411,19 @@ async def test_a_forgotten_package_takes_its_nodes_along_and_may_be_tried_again(
         learner.forget(B)
         assert tree.packages() == [set()]
         assert learner.profile.modules_for([A]) == [] and not learner.refused.is_refused(B)
+
+
+async def test_what_differs_because_of_its_parent_is_made_from_another(tmp_path: Path) -> None:
+    tree, view = Tree(), ImportView(frozenset({A, B}), environment=environments.BASE)
+    async with learner_of(tree, tmp_path / "learned.json") as learner:
+        await observed(learner, tree, A)
+        for befores in ({A}, set()):
+            learner.observe("g", view, tree.nodes[0], [SEEN[A], SEEN[B]])
+            await settled(learner)
+            (made,) = (node for node in tree.nodes if node.packages == {A, B})
+            assert made.shared.before == befores and made.parent.packages == befores
+            learner.differs(made, view.closure)
+        assert made in tree.nodes, "it may serve others"
 
 
 async def test_a_hanging_import_delays_no_other_zygote(tmp_path: Path) -> None:

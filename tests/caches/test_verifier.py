@@ -14,7 +14,7 @@ import pytest
 
 from sockd.caches import verifier as verifiers
 from sockd.caches.soundness import ImportView, Preimported
-from sockd.caches.verifier import PENDING, Verifier
+from sockd.caches.verifier import PENDING, Verifier, key_of
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.images.program import Limits, Program
 from sockd.plain.config import ZygoteConfig
@@ -171,6 +171,18 @@ async def test_what_it_was_made_from_serves_at_once(monkeypatch: pytest.MonkeyPa
         assert g.tree.node.refusal(SAME) == ""
         g.start(SAME, g.tree.node)
         assert g.verifier.pending == 0
+
+
+async def test_what_was_made_on_top_of_others_waits_for_its_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ground(monkeypatch) as g:
+        deep = ZygoteNode(zygote("of-both"), frozenset({A, B}), g.tree.node)
+        deep.shared = Preimported(frozenset({A, B}), before=frozenset({A}))
+        deep.unverified = g.verifier.unverified
+        g.tree.nodes.append(deep)
+        assert deep.refusal(WITH_B) == PENDING
+        assert key_of(deep, WITH_B) != key_of(
+            ZygoteNode(zygote("apart"), frozenset({A, B}), None, shared=Preimported(frozenset({A, B}))), WITH_B
+        ), "made from the root Zygote it is another"
 
 
 async def test_a_difference_is_the_reason_until_it_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
