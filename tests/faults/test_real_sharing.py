@@ -94,7 +94,7 @@ def test_a_learned_start_is_as_one_of_its_own(worker: RunningDaemon, which: str,
     learned = answer.json
     alone = worker.run(own_start.name, {}, **FRESH).json["modules"]
     # What others import of these packages may be there besides, and has its effects: own starts have it, too.
-    besides = {"also": [module for module in learned["modules"] if module not in alone]}
+    besides = {"also": [name for name in learned["modules"] if name not in alone], "pids": learned["pids"]}
     own = [worker.run(own_start.name, besides, **FRESH).json for _ in range(SURE)]
     assert list(difference(own, learned)) == []
     passed_over = worker.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json["passed_over"]

@@ -9,9 +9,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 HANDLER = """import os
-from sockd_zygote import fingerprint, trial
+from sockd_zygote import fingerprint, hygiene, trial
 
-SHAKEN = [object() for _ in range(int.from_bytes(os.urandom(2), "big"))]
+SHAKEN = trial.shift_memory(os.urandom(1)[0] % 16)
 {imports}
 
 REGISTRIES = ("copyreg.dispatch_table", "logging.root", "sys.meta_path", "warnings.filters")
@@ -19,13 +19,14 @@ REGISTRIES = ("copyreg.dispatch_table", "logging.root", "sys.meta_path", "warnin
 def f(event):
     for name in event.get("also", ()):
         __import__(name)
-    look = fingerprint.Fingerprint()
+    pids = {{os.getpid(), *hygiene.pids, *event.get("pids", ())}}
+    look = fingerprint.Fingerprint(pids)
     modules = {{}}
     for name, module in look.modules().items():
         names = look.names_of(name, module)
         modules[name] = {{key: fingerprint.digest(repr(value)) for key, value in names.items()}}
     registries = {{name: value for name, value in trial.interpreter().items() if name in REGISTRIES}}
-    return {{"answer": answer(), "modules": modules, "registries": registries}}
+    return {{"answer": answer(), "modules": modules, "registries": registries, "pids": sorted(pids)}}
 
 def answer():
     try:
@@ -34,7 +35,8 @@ def answer():
         return f"{{type(error).__name__}}: {{error}}"
 """
 """The function's answer is evaluated in it, and what its packages' modules are is told by the product's own fingerprint. `SHAKEN`
-moves what is imported after it to other addresses: orders of sets of objects without a `__hash__` are noise."""
+moves what is imported after it to other addresses: orders of sets of objects without a `__hash__` are noise, and so are
+process ids."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,6 @@ class Entry:
             lines = (f'{name} = "{value}"' for name, value in self.env.items())
             files["sockd.toml"] = "[env]\n" + "\n".join(lines) + "\n"
         return files
-
-
-def accepted() -> frozenset[str]:
-    """Differences that are as they should be; the file says why."""
-    return frozenset(read()["accepted"])
 
 
 def load() -> list[Entry]:

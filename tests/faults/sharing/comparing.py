@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon.running import Answer, RunningDaemon
-from tests.faults.sharing.catalogue import Entry, accepted
+from tests.faults.sharing.catalogue import Entry
 
 SETTINGS = {"memory_mb": 2048, "timeout_s": 120.0, "init_timeout_s": 120.0}
 CONFIG = "[zygote]\nspares = 1\nmemory_mb = {memory_mb}\n"
@@ -34,7 +34,6 @@ class Worker:
     def __init__(self, directory: Path, entries: Iterable[Entry], *, zygotes_mb: int) -> None:
         self._state = directory / "state"
         self.entries = list(entries)
-        self.accepted = accepted()
         self.hits: Counter[str] = Counter()
         """What starts had so far, of this life; and of those before."""
         self.past_hits: Counter[str] = Counter()
@@ -84,11 +83,11 @@ class Worker:
         if any(difference(own, seen)):
             # Its Zygote may hold modules of its packages that it does not import itself: both are compared with these. And
             # what depends on addresses may be equal in two starts by chance.
-            own = [self._taken(f"{entry.name}-own", more) for _ in range(SURE)]
-        return (line for line in difference(own, seen) if line not in self.accepted)
+            own = [self._taken(f"{entry.name}-own", also=more, pids=seen["pids"]) for _ in range(SURE)]
+        return difference(own, seen)
 
-    def _taken(self, name: str, also: Sequence[str] = ()) -> Fingerprint:
-        answer: Answer = self.daemon.run(name, {"also": also}, **{"x-sockd-fresh": "1"})
+    def _taken(self, name: str, **event: Sequence[object]) -> Fingerprint:
+        answer: Answer = self.daemon.run(name, event, **{"x-sockd-fresh": "1"})
         assert answer.status == 200, answer.body[:300]
         taken: Fingerprint = answer.json
         return taken
