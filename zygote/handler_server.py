@@ -25,7 +25,18 @@ from sockd_zygote import (
 )
 from sockd_zygote.handler import Handler
 from sockd_zygote.import_hooks import ImportTimer
-from sockd_zygote.protocol import CODE, FAILED, GONE, INIT, INVOKE, MODULES_MAX, MODULES_MAX_BYTES, NO_DETAILS, READY, RESULT
+from sockd_zygote.protocol import (
+    CODE,
+    FAILED,
+    GONE,
+    INIT,
+    INVOKE,
+    MODULES_MAX,
+    MODULES_MAX_BYTES,
+    NO_DETAILS,
+    READY,
+    RESULT,
+)
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:

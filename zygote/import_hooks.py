@@ -51,7 +51,7 @@ def lay_out_logs() -> None:
     """The function has been imported: give it AWS's layout (`log_layout`), now or as soon as it imports `logging`."""
     global _awaits_logging
     if "logging" in sys.modules:
-        from zygote import log_layout
+        from sockd_zygote import log_layout
 
         log_layout.apply()
     else:

@@ -11,12 +11,9 @@ from types import ModuleType
 import pytest
 
 from sockd_zygote import handler_server, protocol
-from sockd_zygote.import_timer import ImportTimer
-from sockd_zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
-from tests.zygote.handler_process import ECHO, REPOSITORY, Server
-from sockd_zygote import handler_server, protocol
 from sockd_zygote.import_hooks import ImportTimer
 from sockd_zygote.protocol import FAILED, INIT, INVOCATION, INVOKE, MODULES, READY, RESULT, TIMES
+from tests.zygote.handler_process import ECHO, REPOSITORY, Server
 
 
 def test_requests_are_answered_in_order(server: Server) -> None:
