@@ -7,11 +7,16 @@ listens on them and notes every packet that arrives. Sockets of all sides are in
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from sockd.kernel.network import network_namespaces, rtnetlink
 from sockd.kernel.network.netlink import ROUTE, NetlinkSocket
@@ -117,6 +122,19 @@ def _link(host: int, internet: int) -> None:
         there.exchange([rtnetlink.address(_INSIDE, ROUTER, 24), rtnetlink.neighbour(_INSIDE, HOST, _MACS[0])])
         there.exchange([rtnetlink.default_route(_INSIDE, HOST)])
         here.exchange([rtnetlink.neighbour(_WAN, ROUTER, _MACS[1]), rtnetlink.default_route(_WAN, ROUTER)])
+
+
+def read(namespace: int) -> dict[str, list[list[Any]]]:
+    """What a namespace holds, by `sockd.cli.doctor.network_reader`."""
+    with network_namespaces.entered(namespace):
+        done = subprocess.run(
+            [sys.executable, "-m", "sockd.cli.doctor.network_reader"],
+            capture_output=True,
+            check=True,
+            cwd=Path(__file__).parents[2],
+        )
+    found: dict[str, list[list[Any]]] = json.loads(done.stdout)
+    return found
 
 
 class OwnNamespaces:

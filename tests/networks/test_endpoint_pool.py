@@ -1,0 +1,210 @@
+"""The pool: ready endpoints are taken at once, made anew, as many as lately were needed, within memory; none is used twice."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from ipaddress import IPv4Network
+
+import pytest
+
+from sockd.networks.addresses import Addresses
+from sockd.networks.demand import Demand
+from sockd.networks.endpoint import MEMORY_BYTES, Endpoint
+from sockd.networks.endpoint_pool import AT_ONCE, EndpointPool
+from sockd.networks.networks import Networks
+from sockd.plain.config import NetworkConfig
+from sockd.plain.errors import NoCapacity
+from sockd.sandbox.memory_budget import MemoryBudget
+from tests.networks.conftest import WORKER
+from tests.support.network_lab import Lab, OwnNamespaces, read
+
+LEAST = 6
+PERMANENT = 0x80
+"""NUD_PERMANENT: a neighbour that nobody asks for."""
+
+
+class Counting(OwnNamespaces):
+    """Says when so many were asked for; can be made to fail."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.fails = False
+
+    async def make(self, count: int) -> list[int]:
+        if self.fails:
+            raise OSError(errno.ENOSPC, "no more namespaces")
+        self.made += count
+        return await super().make(count)
+
+
+async def until_ready(pool: EndpointPool, count: int) -> None:
+    """Let others run until so many are ready."""
+    async with asyncio.timeout(20):
+        while len(pool) < count:
+            await asyncio.sleep(0)
+
+
+def destinations(namespace: int) -> set[str]:
+    """What a namespace has routes for."""
+    return {str(destination) for destination, _ in read(namespace)["routes"]}
+
+
+@pytest.fixture
+def config() -> NetworkConfig:
+    return NetworkConfig(least_pool=LEAST, pool=2 * LEAST)
+
+
+async def open_networks(config: NetworkConfig, budget: MemoryBudget) -> Networks:
+    return await Networks.open(config, WORKER, budget.reserve_nowait)
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_a_pool_is_filled_emptied_and_filled_again(
+    world: Lab, budget: MemoryBudget, config: NetworkConfig
+) -> None:
+    networks = await open_networks(config, budget)
+    pool = await networks.pool(OwnNamespaces(), has_network=True)
+    await until_ready(pool, LEAST)
+    assert budget.used == LEAST * MEMORY_BYTES
+    taken = [pool.take() for _ in range(LEAST + 1)]
+    assert [each is None for each in taken] == [False] * LEAST + [True]
+    assert pool.misses == networks.view()["pool_misses"] == 1
+    await until_ready(pool, LEAST)
+    late = pool.take()
+    endpoints = [each for each in (*taken, late) if each is not None]
+    assert len({each.address for each in endpoints}) == LEAST + 1
+    for each in endpoints:
+        each.close()
+        each.close()
+    await networks.aclose()
+    assert budget.used == 0
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_another_reader_sees_what_an_endpoint_is(world: Lab, budget: MemoryBudget, config: NetworkConfig) -> None:
+    networks = await open_networks(config, budget)
+    pool = await networks.pool(OwnNamespaces(), has_network=True)
+    one = await pool.make()
+    assert one.namespace is not None
+    found = read(one.namespace)
+    assert {name for name, _ in found["links"]} == {"lo", "eth0"}
+    assert sorted(found["addresses"]) == [[1, "127.0.0.1"], [1, "::1"], [2, one.address]]
+    assert sorted(found["routes"], key=str) == [["169.254.1.1", None], [None, "169.254.1.1"]]
+    ((gateway, _, state),) = found["neighbours"]
+    assert (gateway, state) == ("169.254.1.1", PERMANENT)
+    one.close()
+    await networks.aclose()
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_links_routes_and_rules_go_with_an_endpoint(
+    world: Lab, budget: MemoryBudget, config: NetworkConfig
+) -> None:
+    networks = await open_networks(config, budget)
+    pool = await networks.pool(OwnNamespaces(), has_network=True)
+    await until_ready(pool, LEAST)
+    assert networks.router is not None
+    policy = await networks.policy(networks.parse(None))
+    one = pool.take()
+    assert one is not None
+    one.admit(policy)
+    router = networks.router.namespace
+    assert one.address in destinations(router)
+    one.close()
+    async with asyncio.timeout(20):
+        while one.address in destinations(router):
+            await asyncio.sleep(0)
+    with pytest.raises(FileNotFoundError):
+        networks.router.dismiss(one.address)
+    policy.close()
+    await networks.aclose()
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_no_memory_is_no_endpoint(world: Lab, config: NetworkConfig) -> None:
+    budget = MemoryBudget(2 * MEMORY_BYTES)
+    networks = await open_networks(config, budget)
+    pool = await networks.pool(OwnNamespaces(), has_network=True)
+    await until_ready(pool, 2)
+    with pytest.raises(NoCapacity):
+        await pool.make()
+    one = pool.take()
+    assert isinstance(one, Endpoint) and budget.free == 0
+    one.close()
+    await until_ready(pool, 1)
+    await networks.aclose()
+    assert budget.used == 0
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_a_failure_is_forgotten(world: Lab, budget: MemoryBudget, config: NetworkConfig) -> None:
+    networks = await open_networks(config, budget)
+    maker = Counting()
+    maker.fails = True
+    pool = await networks.pool(maker, has_network=True)
+    assert pool.take() is None
+    with pytest.raises(OSError):
+        await pool.make()
+    maker.fails = False
+    networks.adjust()
+    await until_ready(pool, LEAST)
+    assert maker.made >= LEAST and AT_ONCE >= LEAST
+    await networks.aclose()
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_empty_endpoints_need_no_router(world: Lab, budget: MemoryBudget, config: NetworkConfig) -> None:
+    networks = await open_networks(config, budget)
+    pool = await networks.pool(OwnNamespaces(), has_network=False)
+    await until_ready(pool, LEAST)
+    one = pool.take()
+    assert one is not None and one.namespace is not None and one.address == "" and networks.router is None
+    assert [name for name, _ in read(one.namespace)["links"]] == ["lo"]
+    one.close()
+    await networks.aclose()
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_closing_a_pool_leaves_no_descriptor(world: Lab, budget: MemoryBudget, config: NetworkConfig) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    networks = await open_networks(config, budget)
+    pool = await networks.pool(OwnNamespaces(), has_network=True)
+    await networks.close_pool(pool)
+    await networks.aclose()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_pool_is_a_quarter_larger_than_the_last_minutes_burst() -> None:
+    demand = Demand(2, 100)
+    assert demand.wanted(0) == 2
+    for moment in (10, 10.2, 10.4, 10.9):
+        demand.note(moment)
+    assert demand.wanted(11) == 5
+    demand.note(12)
+    assert demand.wanted(12) == 5
+    for _ in range(200):
+        demand.note(60)
+    assert demand.wanted(60) == 100
+    assert demand.wanted(121) == 2
+
+
+def test_addresses_are_walked_and_those_in_use_left_out() -> None:
+    addresses = Addresses(IPv4Network("10.0.0.0/29"))
+    first = [addresses.take() for _ in range(6)]
+    assert first == [f"10.0.0.{number}" for number in range(1, 7)]
+    with pytest.raises(NoCapacity, match="all 6 addresses"):
+        addresses.take()
+    addresses.give_back("10.0.0.2")
+    addresses.give_back("10.0.0.5")
+    assert (addresses.take(), addresses.in_use) == ("10.0.0.2", 5)
+    addresses.give_back("10.0.0.2")
+    assert addresses.take() == "10.0.0.5"
