@@ -33,9 +33,13 @@ OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "sub
 NEEDED = ("app_kinds", "apps", "asgi", "decimals", "details", "log_layout", "outlet", "pieces", "wsgi")
 NEEDED_BY_ZYGOTES = ("kept", "listed_variables", "observer", "package_path", "randomness", "surroundings")
 NEEDED_TO_VERIFY = ("fingerprint", "trial")
-FOR_THOSE_THAT_NEED_THEM = {f"sockd_zygote.{name}" for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY)}
+NEEDED_TO_BUILD = ("building",)
+FOR_THOSE_THAT_NEED_THEM = {
+    f"sockd_zygote.{name}" for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY, *NEEDED_TO_BUILD)
+}
 """Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, or is told
-more than its event; in Zygotes with packages; in sandboxes of a verification."""
+more than its event; in Zygotes with packages; in sandboxes of a verification or
+a build."""
 HOLD_ROOMS = ("sockd", "sockd.http")
 """Packages of several rooms: their `__init__.py` is in one of them, and the name alone in none."""
 MODULES_LIMIT = 88

@@ -1,4 +1,5 @@
-"""A distribution: one wheel, identified by its digest; a closure: all distributions of a function.
+"""A distribution: one wheel, identified by its digest, or the wheel built from a source that a digest or a commit identifies;
+a closure: all distributions of a function.
 
 Owns the name of a distribution's directory in the store, which is also its name in every sandbox. Knows nothing of
 where wheels come from or how they are unpacked.
@@ -6,6 +7,7 @@ where wheels come from or how they are unpacked.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 
@@ -24,7 +26,37 @@ _VERSION = re.compile(r"[a-z0-9]+([.!+_-][a-z0-9]+)*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Distribution(msgspec.Struct, frozen=True, order=True, kw_only=True):
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_URL = re.compile(r"https?://[!-~]{1,2000}")
+_SUBDIRECTORY = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*)?")
+
+
+class Source(msgspec.Struct, frozen=True, order=True, kw_only=True, omit_defaults=True):
+    """What a distribution without a wheel is built from: an archive, pinned by its digest, or a commit of a git repository.
+
+    Raises ValueError when made with a field that a build must not be given."""
+
+    url: str
+    """Without credentials."""
+    digest: str = ""
+    """sha256 of the archive, hex."""
+    commit: str = ""
+    subdirectory: str = ""
+    """Where the project is in it; empty: at its top."""
+
+    def __post_init__(self) -> None:
+        pin, pattern = (self.commit, _COMMIT) if self.commit else (self.digest, _DIGEST)
+        for value, expected in ((self.url, _URL), (pin, pattern), (self.subdirectory, _SUBDIRECTORY)):
+            if not expected.fullmatch(value):
+                raise ValueError(f"not a source: {value[:80]!r}")
+
+    def digest_with(self, environment: str) -> str:
+        """Of what is built from it. Args: environment: what else decides the result (`wheel_tags.build_environment`)."""
+        parts = (self.digest or self.url, self.commit, self.subdirectory, environment)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+class Distribution(msgspec.Struct, frozen=True, order=True, kw_only=True, omit_defaults=True):
     """One wheel of one version of one package.
 
     Raises ValueError when made with a field that could not be part of a directory name."""
@@ -33,8 +65,11 @@ class Distribution(msgspec.Struct, frozen=True, order=True, kw_only=True):
     """Normalised as PEP 503 says."""
     version: str
     digest: str
-    """sha256 of the wheel, hex."""
+    """sha256 of the wheel, hex; if it is built, of its source and the build's environment."""
     url: str
+    """Of the wheel, or of the source."""
+    source: Source | None = None
+    """What it is built from; None: it is a wheel."""
 
     def __post_init__(self) -> None:
         for value, pattern in ((self.name, _NAME), (self.version, _VERSION), (self.digest, _DIGEST)):

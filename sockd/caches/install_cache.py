@@ -11,9 +11,10 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -28,7 +29,16 @@ from sockd.caches.resolver import Resolver
 from sockd.caches.single_flight import SingleFlight
 from sockd.caches.uv import BASE_PYTHON, Completed, Uv
 from sockd.plain.config import PackageConfig
-from sockd.plain.errors import BadRequest, InstallFailed, NoSuchPackage, PackagesFailed
+from sockd.plain.errors import BadRequest, BuildFailed, InstallFailed, NoSuchPackage, PackagesFailed
+
+
+class Builds(Protocol):
+    """Builds from source (`builder`)."""
+
+    async def lock(self, requirements: str, variables: Mapping[str, str]) -> str: ...
+
+    async def wheel(self, distribution: Distribution, directory: Path, variables: Mapping[str, str]) -> Path: ...
+
 
 Progress = Callable[[str], None]
 """Told one line when something starts or ends that may take long."""
@@ -64,6 +74,8 @@ class InstallCache:
         self._resolver = Resolver(
             self._uv, self._store.tmp, deadline_s=config.resolve_deadline_s, max_file_bytes=self._max_bytes
         )
+        self.builds: Builds | None = None
+        """Set once there are sandboxes; without it nothing is built from source."""
         self._installs: SingleFlight[str, None] = SingleFlight()
         self._removals: SingleFlight[str, None] = SingleFlight()
         self._slots = asyncio.Semaphore(config.parallel_installs)
@@ -80,15 +92,19 @@ class InstallCache:
         await in_thread(self._uv.sweep)
         return deleted
 
-    async def resolve(self, requirements: str, line_words: str = LINE, chosen: Chosen = WORKERS) -> Closure:
+    async def resolve(
+        self, requirements: str, line_words: str = LINE, chosen: Chosen = WORKERS, *, build: bool = False
+    ) -> Closure:
         """The pinned closure of the text of a requirements.txt; installs nothing.
 
-        Args: line_words: as of `requirements.parse`; chosen: the indexes.
+        Args: line_words: as of `requirements.parse`; chosen: the indexes; build: whether packages without a wheel, and URLs,
+            may be built from source.
         Raises: BadFunctionConfig for an index that the worker does not have; ResolveFailed with uv's words; PackagesFailed when
             the index does not answer in time."""
         variables = self._indexes.variables(chosen)
         async with self._resolves:
-            return await self._resolver.resolve(requirements, line_words, variables)
+            lock = self._lock_in_sandbox if build else None
+            return await self._resolver.resolve(requirements, line_words, variables, lock)
 
     async def ensure(self, closure: Closure, *, progress: Progress | None = None) -> None:
         """Returns when every distribution of the closure is installed; at once when all are, as they usually are.
@@ -193,18 +209,43 @@ class InstallCache:
     def _keys(self, closure: Closure) -> list[str]:
         return [distribution.key for distribution in closure.distributions]
 
+    async def _lock_in_sandbox(self, requirements: str, variables: Mapping[str, str] | None) -> str:
+        return await self._builder().lock(requirements, self._uv.public_variables(variables or {}))
+
+    def _builder(self) -> Builds:
+        if self.builds is None:
+            raise BuildFailed("nothing can be built from source before the worker has started")
+        return self.builds
+
     async def _ensure_one(self, distribution: Distribution, tell: Progress) -> None:
-        tell(f"installing {distribution.name} {distribution.version}")
+        tell(f"{'building' if distribution.source else 'installing'} {distribution.name} {distribution.version}")
         await self._installs.do(distribution.key, partial(self._install, distribution))
         size_bytes = self._store[distribution.key].size_bytes
         tell(f"installed {distribution.name} {distribution.version}: {size_bytes / 1e6:.1f} MB")
 
     async def _install(self, distribution: Distribution) -> None:
         await self._removals.settled(distribution.key)
+        directory = Path(await in_thread(tempfile.mkdtemp, prefix="install-", dir=self._store.tmp))
+        try:
+            wheel = await self._built(distribution, directory) if distribution.source else None
+            await self._install_in(directory, distribution, wheel)
+        finally:
+            await in_thread(delete, directory)
+
+    async def _built(self, distribution: Distribution, directory: Path) -> Path:
+        """The wheel of a distribution that is built. It has a deadline of its own, and waits for other builds alone."""
+        try:
+            return await self._builder().wheel(
+                distribution, directory, self._uv.public_variables(self._indexes.all_variables())
+            )
+        except OSError as error:
+            raise _failed(distribution, error.strerror or type(error).__name__) from error
+
+    async def _install_in(self, directory: Path, distribution: Distribution, wheel: Path | None) -> None:
         async with self._slots:
             try:
                 async with asyncio.timeout(self._config.install_deadline_s):
-                    await self._build_and_publish(distribution)
+                    await self._unpack_and_publish(distribution, directory, wheel)
             except TimeoutError:
                 raise _failed(distribution, f"it took longer than {self._config.install_deadline_s:g} s") from None
             except package_tree.BadTree as error:
@@ -212,27 +253,29 @@ class InstallCache:
             except OSError as error:
                 raise _failed(distribution, error.strerror or type(error).__name__) from error
 
-    async def _build_and_publish(self, distribution: Distribution) -> None:
-        directory = Path(await in_thread(tempfile.mkdtemp, prefix="install-", dir=self._store.tmp))
-        try:
-            tree = directory / "tree"
-            await self._unpack(distribution, directory)
-            await in_thread(package_tree.check, tree, max_bytes=self._max_bytes)
-            await self._compile(distribution, directory)
-            package = await in_thread(self._sealed, distribution, tree)
-            await in_thread(self._store.publish, tree, package)
-        finally:
-            await in_thread(delete, directory)
+    async def _unpack_and_publish(self, distribution: Distribution, directory: Path, wheel: Path | None) -> None:
+        tree = directory / "tree"
+        await self._unpack(distribution, directory, wheel)
+        await in_thread(package_tree.check, tree, max_bytes=self._max_bytes)
+        await self._compile(distribution, directory)
+        package = await in_thread(self._sealed, distribution, tree)
+        await in_thread(self._store.publish, tree, package)
 
-    async def _unpack(self, distribution: Distribution, directory: Path) -> None:
-        """Has uv fetch exactly this wheel, compare its hash, and unpack it to `tree`."""
-        await in_thread((directory / "pylock.toml").write_text, lock_file(distribution))
+    async def _unpack(self, distribution: Distribution, directory: Path, wheel: Path | None) -> None:
+        """Has uv unpack a wheel to `tree`; one that was not built it fetches and compares the hash of, exactly this one."""
+        variables = self._indexes.all_variables()
+        if wheel is None:
+            wanted = ["--requirements=pylock.toml", "--preview-features=pylock"]
+            await in_thread((directory / "pylock.toml").write_text, lock_file(distribution))
+        else:
+            wanted = [f"./{wheel.name}"]
+            variables["UV_CACHE_DIR"] = str(directory / "uv-cache")  # foreign: not among what is shared
         completed = await self._uv.run(
-            *("pip", "install", "--requirements=pylock.toml", "--preview-features=pylock", "--target=tree"),
+            *("pip", "install", *wanted, "--target=tree"),
             *("--no-deps", "--no-build", "--link-mode=hardlink", f"--python={BASE_PYTHON}"),
             cwd=directory,
             max_file_bytes=self._max_bytes,
-            variables=self._indexes.all_variables(),
+            variables=variables,
         )
         self._check(completed, distribution)
         # uv's lock on the target is world-writable and of no use once uv has ended.

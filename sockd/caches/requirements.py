@@ -1,7 +1,8 @@
 """The supported subset of requirements.txt: names, extras, versions, markers and sha256 hashes.
 
-Other lines of pip's syntax are refused with the reason: options would select another index or build code; paths and URLs would
-let the daemon, which is root, read files of its host. Pure; runs nothing.
+Other lines of pip's syntax are refused with the reason: options would select another index; paths would let the daemon, which is
+root, read files of its host. URLs, git repositories included, require a deploy that allows builds: only a sandbox fetches them.
+Pure; runs nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from sockd.plain.errors import ResolveFailed
+from sockd.plain.errors import BuildNeeded, ResolveFailed
 
 MAX_CHARACTERS = 1 << 20
 """A hundred packages with the hashes of fifty wheels each is 0.4 MB."""
@@ -31,7 +32,13 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASH = re.compile(r"\s--hash(?:=|\s+)(\S+)")
 _SHA256 = re.compile(r"sha256:([0-9a-f]{64})")
 LINE = "requirements.txt line"
-_NO_PATHS = "paths and URLs are refused; packages come from the worker's package index, by name and version"
+_NO_PATHS = "paths are refused; packages come from the worker's package index, by name and version"
+_URL_FORM = "a URL is written NAME @ https://... or NAME @ git+https://..., without credentials"
+_SCHEMES = ("https://", "http://", "git+https://", "git+http://")
+
+
+class _Url(ValueError):
+    """A requirement that gives a URL, where none may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +54,22 @@ class Requirements:
         """A requirements file for the resolver, without the hashes: uv does not apply those when it resolves."""
         return "".join(line + "\n" for line in self.lines)
 
+    @property
+    def has_urls(self) -> bool:
+        return any("://" in line for line in self.lines)
+
     def allows(self, name: str, digest: str) -> bool:
         """Whether a wheel with this digest may stand for the package; any may where no hash was given."""
         return all(digest in digests for pinned, digests in self.digests if pinned == name)
 
 
-def parse(text: str, line_words: str = LINE) -> Requirements:
+def parse(text: str, line_words: str = LINE, *, may_have_urls: bool = False) -> Requirements:
     """The requirements in the text of a requirements.txt.
 
-    Args: line_words: what stands before a line's number in an error, where the lines come from another file.
-    Raises: ResolveFailed, naming the line, for all that is not `name[extras]<versions>; marker --hash=sha256:...`."""
+    Args: line_words: what stands before a line's number in an error, where the lines come from another file;
+        may_have_urls: whether `name @ URL` is one.
+    Raises: ResolveFailed, naming the line, for all that is not `name[extras]<versions>; marker --hash=sha256:...`; BuildNeeded
+        for a URL that may not be."""
     if len(text) > MAX_CHARACTERS:
         raise ResolveFailed(f"the requirements have {len(text)} characters, limit {MAX_CHARACTERS}")
     lines: list[str] = []
@@ -67,7 +80,9 @@ def parse(text: str, line_words: str = LINE) -> Requirements:
                 f"{line_words} {number}: at most {MAX_LINES} lines of {MAX_LINE_CHARACTERS} characters are read"
             )
         try:
-            requirement, allowed = _parse_line(line)
+            requirement, allowed = _parse_line(line, may_have_urls=may_have_urls)
+        except _Url as error:
+            raise BuildNeeded(f"{line_words} {number}: {line[:120]!r}: {error}") from None
         except ValueError as error:
             raise ResolveFailed(f"{line_words} {number}: {line[:120]!r}: {error}") from None
         lines.append(str(requirement))
@@ -111,7 +126,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield start, rest
 
 
-def _parse_line(line: str) -> tuple[Requirement, frozenset[str]]:
+def _parse_line(line: str, *, may_have_urls: bool = False) -> tuple[Requirement, frozenset[str]]:
     """The requirement of one logical line and the digests that it allows (none: any).
 
     Raises: ValueError that says why the line is refused."""
@@ -123,22 +138,36 @@ def _parse_line(line: str) -> tuple[Requirement, frozenset[str]]:
         raise ValueError(f"a requirement has at most {MAX_REQUIREMENT_CHARACTERS} characters")
     if re.search(r"\s-", line):
         raise ValueError("of the options of a requirement, only --hash is taken")
-    if line.startswith((".", "/", "~")) or "://" in line.split(";")[0] or line.endswith(".whl"):
+    has_url = "://" in line.split(";")[0]
+    if line.startswith((".", "/", "~")) or (line.endswith(".whl") and not has_url):
         raise ValueError(_NO_PATHS)
     try:
         requirement = Requirement(line)
     except InvalidRequirement as error:
+        if has_url:
+            raise ValueError(_URL_FORM) from None
         raise ValueError(str(error).splitlines()[0]) from None
     except RecursionError:
         raise ValueError("its marker is nested too deeply") from None
     # uv takes a name that ends like an archive ("x.zip") for a path; a normalised name has no dot.
     requirement.name = canonicalize_name(requirement.name)
     if requirement.url:
-        raise ValueError(_NO_PATHS)
+        _check_url(requirement.url, may_have_urls=may_have_urls)
     digests = [_SHA256.fullmatch(value) for value in hashes]
     if None in digests:
         raise ValueError("a hash must be sha256: and 64 hex digits")
     return requirement, frozenset(match[1] for match in digests if match)
+
+
+def _check_url(url: str, *, may_have_urls: bool) -> None:
+    """Raises: ValueError."""
+    if not url.startswith(_SCHEMES):
+        raise ValueError(_NO_PATHS if "://" not in url or url.startswith("file:") else _URL_FORM)
+    authority = url.partition("://")[2].partition("/")[0]
+    if "@" in authority or not url.isprintable():
+        raise ValueError(_URL_FORM)
+    if not may_have_urls:
+        raise _Url("a URL is built from source")
 
 
 def _why_no_option(option: str) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from sockd.caches.blocking import in_thread
-from sockd.caches.indexes import secrets_of
+from sockd.caches.indexes import secrets_of, without_credentials
 from sockd.kernel import oom_score
 from sockd.plain.errors import PackagesFailed
 
@@ -44,6 +44,14 @@ _PASSED = frozenset(
         *("UV_HTTP_TIMEOUT", "UV_HTTP_CONNECT_TIMEOUT", "UV_HTTP_RETRIES", "UV_REQUEST_TIMEOUT"),
     )
 )
+_PUBLIC = _PASSED - {
+    *("PATH", "HOME", "LANG", "LC_ALL", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR", "SSL_CLIENT_CERT"),
+    *("UV_FIND_LINKS", "UV_KEYRING_PROVIDER"),
+}
+"""Of those, what a build's sandbox is given: nothing that names a file of the host or says who the worker is."""
+_CERTIFICATE_PATHS = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_CERTIFICATES_IN_BASE = ("/etc/ssl/certs", "/usr/")
+"""What of certificates a sandbox has, too (`images.base`)."""
 _PASSED_PREFIX = "UV_INDEX_"  # UV_INDEX_<NAME>_USERNAME and _PASSWORD
 # Many hosts are set up for pip only.
 _PIP_NAMES = {
@@ -109,7 +117,7 @@ class Uv:
         async with self._gate:
             self._running += 1
         try:
-            command = [await in_thread(_uv_path), *arguments, *_QUIET]
+            command = [await in_thread(uv_path), *arguments, *_QUIET]
             completed = await self._run(command, cwd, max_file_bytes, self._with(variables or {}))
             killed = completed.returncode < 0
         finally:
@@ -121,6 +129,16 @@ class Uv:
     async def run_python(self, *arguments: str, cwd: Path, max_file_bytes: int) -> Completed:
         """Runs the base interpreter, with its standard library and nothing else, like `run`."""
         return await self._run([BASE_PYTHON, "-I", "-S", *arguments], cwd, max_file_bytes, self._environment)
+
+    def public_variables(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Those of uv's that a sandbox is given: the indexes and how to reach them, without credentials.
+
+        Args: variables: as of `run`."""
+        return {
+            name: " ".join(map(without_credentials, value.split()))
+            for name, value in self._with(variables).items()
+            if name.upper() in _PUBLIC or (name in _CERTIFICATE_PATHS and value.startswith(_CERTIFICATES_IN_BASE))
+        }
 
     def sweep(self) -> None:
         """Deletes what a killed uv was unpacking. Blocking; only while no uv runs on this cache."""
@@ -176,12 +194,12 @@ class Uv:
             raise
 
     def _public(self, words: str, cwd: Path) -> str:
-        """The words without the names of the host's directories and without credentials: they go to whoever deploys."""
+        """The message without its first "error: ", paths of the host and credentials: it is part of an error for the deployer."""
         for secret in self._secrets:
             words = words.replace(secret, "****")
         for path in (str(cwd), str(self.cache), str(self.cache.parent)):
             words = words.replace(path + "/", "").replace(path, ".")
-        return words.strip()
+        return words.strip().removeprefix("error: ")
 
 
 def environment(environ: Mapping[str, str], *, cache: Path, index_url: str | None) -> dict[str, str]:
@@ -236,7 +254,8 @@ _finding = threading.Lock()
 """It asks sysconfig, whose first answers are wrong in one thread while another waits for them."""
 
 
-def _uv_path() -> str:
+def uv_path() -> str:
+    """The program. Blocks. Raises: PackagesFailed when it is not installed."""
     try:
         with _finding:
             return find_uv_bin()

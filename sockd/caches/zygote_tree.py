@@ -19,7 +19,7 @@ from functools import partial
 from sockd.caches import standard_library
 from sockd.caches.rate import RATE_TAU_S, DemandMeter
 from sockd.caches.selection import best_node
-from sockd.caches.soundness import ImportView
+from sockd.caches.soundness import NO_PACKAGES, ImportView
 from sockd.caches.spare_policy import wanted_spares
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.images.program import Limits, Program
@@ -266,6 +266,25 @@ class ZygoteTree:
         if reservation is None:
             raise NoCapacity("no memory for a verification")
         limits = replace(program.limits, memory_bytes=most_bytes)
+        return await self._become_apart(node, limits, reservation, program)
+
+    async def start_apart(self, program: Program, *, deadline_s: float) -> Sandbox:
+        """A child of the root Zygote that becomes a program for nobody's request, with all of the memory that it is to have.
+
+        Args: deadline_s: how long it waits for that. Raises: SandboxFailed, NoCapacity, OSError."""
+        budget = self._parts.budget
+        limits = replace(program.limits, memory_bytes=min(program.limits.memory_bytes, budget.total))
+        reservation = await budget.reserve(limits.memory_bytes, deadline_s=deadline_s)
+        try:
+            node = await self._living_best(NO_PACKAGES)
+        except BaseException:
+            reservation.close()
+            raise
+        return await self._become_apart(node, limits, reservation, program)
+
+    async def _become_apart(
+        self, node: ZygoteNode, limits: Limits, reservation: Reservation, program: Program
+    ) -> Sandbox:
         sandbox = await Sandbox.fork(self._parts, node.zygote, limits, reservation, program)
         try:
             sandbox.process.cgroup.lower_weight()

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sockd.code import zip_directory
-from sockd.code.zip_directory import Entry
+from sockd.plain import zip_directory
 from sockd.plain.config import CodeConfig
 from sockd.plain.errors import BadArchive
+from sockd.plain.zip_directory import Entry
 
 NAME_BYTES = 255
 """NAME_MAX of every file system in use."""

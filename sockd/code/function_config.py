@@ -180,6 +180,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """What may be imported ahead for it: its packages and modules of the standard library, the latter alone, or nothing."""
     initscript: InitscriptConfig | None = None
     """The initscript's, if the function has one."""
+    build: bool = False
+    """Whether its deploys may build packages from source, in a sandbox: those without a wheel, and those given by a URL."""
     packages: FunctionPackages = FunctionPackages()
     """Which packages it gets that it does not name, and from which index."""
     secrets: dict[str, str] = msgspec.field(default_factory=dict)

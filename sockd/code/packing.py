@@ -16,9 +16,9 @@ from itertools import islice
 from pathlib import Path
 
 from sockd.code.archive import BYTECODE, Tree, TreeFile, checked_path
-from sockd.code.zip_directory import UNIX
 from sockd.plain.config import CodeConfig
 from sockd.plain.errors import BadArchive
+from sockd.plain.zip_directory import UNIX
 
 LEFT_BEHIND = frozenset({".git", BYTECODE, ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"})
 OF_EDITORS = re.compile(r"\..*\.sw[a-z]|.*~|\.#.*|\.DS_Store")

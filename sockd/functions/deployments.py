@@ -127,7 +127,8 @@ class Deployments:
         """The packages of the current version, if it asked for the same."""
         with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed, SecretsLocked):
             record = self._registry.get(name)
-            if FunctionConfig.from_json(record.config).packages != config.packages:
+            before = FunctionConfig.from_json(record.config)
+            if (before.packages, before.build) != (config.packages, config.build):
                 return None
             if dependencies.read(self._code.path(record.digest), record.handler).text == requirements:
                 return Closure.from_json(record.closure)
@@ -139,7 +140,9 @@ class Deployments:
         closure = kept or Closure()
         if kept is None and declared.text is not None:
             progress(f"resolving {declared.source}")
-            closure = await self._packages.resolve(declared.text, declared.line_words, config.packages.chosen)
+            closure = await self._packages.resolve(
+                declared.text, declared.line_words, config.packages.chosen, build=config.build
+            )
         await self._ensure(name, closure, progress)
         return closure
 

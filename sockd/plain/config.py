@@ -21,6 +21,19 @@ MOVED = {("sandbox", "favordynmods"): ("latency", "favordynmods"), ("sandbox", "
 REMOVED = (("sandbox", "idle_poll"),)
 """Settings of before that do nothing now."""
 _log = logging.getLogger(__name__)
+BUILD_BOUNDS: dict[str, tuple[float, float]] = {
+    "parallel": (1, 64),
+    "deadline_s": (1, 86_400),
+    "memory_mb": (128, 1 << 20),
+    "tmp_mb": (1, 1 << 20),
+    "tmp_inodes": (1000, 10_000_000),
+    "cpus": (0.01, 256),
+    "pids": (16, 32768),
+    "open_files": (64, 65536),
+    "wheel_mb": (1, 1024),
+    "wheel_files": (1, 1_000_000),
+}
+"""Minimum and maximum of each number in [builds]."""
 RunRule = Literal["open", "keys", "off"]
 """Who may call a function at `/run`: everybody, those with a key (`sockd keys`), nobody."""
 
@@ -233,6 +246,43 @@ class PackageConfig(Slice, frozen=True):
     """Most that one distribution may take on the disk."""
 
 
+class BuildConfig(Slice, frozen=True):
+    """Builds of packages from source, for deploys that allow them; each build runs in a sandbox with these limits."""
+
+    enabled: bool = True
+    """False: the worker builds nothing."""
+    parallel: int = 1
+    """Maximum number of concurrent builds."""
+    deadline_s: float = 600.0
+    """Maximum duration of a build in seconds, with the download of its source and build requirements."""
+    memory_mb: int = 2048
+    """Memory limit of a build in MB, /tmp included; at most sandbox.memory_mb."""
+    tmp_mb: int = 1536
+    """Size of /tmp in MB. A build can write nowhere else."""
+    tmp_inodes: int = 200_000
+    """Maximum number of files in /tmp."""
+    cpus: float = 1.0
+    """CPU limit. A build has the minimum CPU weight: functions come first."""
+    pids: int = 256
+    """Maximum number of processes and threads."""
+    open_files: int = 1024
+    """Maximum number of open descriptors of one process."""
+    network: Literal["host", "none"] = "host"
+    """With none, a build reaches neither a package index nor a source."""
+    reach_host: bool = False
+    """Whether a build may connect to addresses of this host, loopback included. Package indexes, proxies and nameservers on this
+    host are always reachable."""
+    wheel_mb: int = 256
+    """Maximum size of a built wheel in MB, compressed; packages.max_package_mb limits the size of its files."""
+    wheel_files: int = 20_000
+    """Maximum number of files in a built wheel."""
+
+    def __post_init__(self) -> None:
+        for key, (least, most) in BUILD_BOUNDS.items():
+            if not least <= getattr(self, key) <= most:
+                raise ValueError(f"builds.{key} = {getattr(self, key)}: must be between {least:g} and {most:g}")
+
+
 class CodeConfig(Slice, frozen=True):
     """What a deployed archive may be (AWS: 50 MB zipped, 250 MB unzipped)."""
 
@@ -430,6 +480,7 @@ class Config(Slice, frozen=True):
     latency: LatencyConfig = LatencyConfig()
     zygote: ZygoteConfig = ZygoteConfig()
     packages: PackageConfig = PackageConfig()
+    builds: BuildConfig = BuildConfig()
     code: CodeConfig = CodeConfig()
     initscripts: InitscriptsConfig = InitscriptsConfig()
     traces: TraceConfig = TraceConfig()

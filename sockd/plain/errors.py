@@ -24,7 +24,7 @@
      ├─ NetworkUnavailable 503            this worker cannot make private networks
      ├─ SandboxFailed 503                 the platform could not make a sandbox
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
-     ├─ PackagesFailed 503 ── ResolveFailed 400, InstallFailed
+     ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed
      └─ TimedOut 504
 
 An error carries its consequence: `status` is the HTTP status of the `/run` door, `error_type` the name that clients see
@@ -356,6 +356,22 @@ class ResolveFailed(PackagesFailed):
 
     status = 400
     error_type = "Packages.ResolveFailed"
+
+
+class BuildNeeded(ResolveFailed):
+    """A requirement has no wheel, and the deploy did not allow that it is built from source."""
+
+    error_type = "Packages.BuildNeeded"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}\nThis deploy does not allow builds from source (build = true in sockd.toml)")
+
+
+class BuildFailed(PackagesFailed):
+    """A distribution could not be built from source; the message ends with the last lines of the build."""
+
+    status = 400
+    error_type = "Packages.BuildFailed"
 
 
 class InstallFailed(PackagesFailed):

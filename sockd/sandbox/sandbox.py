@@ -137,9 +137,11 @@ class Sandbox:
             self.process.hand_over(program)  # while it wakes and reads INIT: that takes as long
             self._send(protocol.CODE, 0)
 
-    async def request(self, request_id: bytes, event: bytes) -> Reply:
+    async def request(
+        self, request_id: bytes, event: bytes, open_sink: Callable[[], BoundedSink] | None = None
+    ) -> Reply:
         """One request to the function, a plain one; as `ask`."""
-        return await self._told(lambda done: self.ask(Call(request_id, event), done))
+        return await self._told(lambda done: self.ask(Call(request_id, event), done, open_sink))
 
     def ask(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_network
 
-from sockd.kernel.bpf.address_guard import MOST_NETWORKS, Network
+from sockd.kernel.bpf.address_guard import DNS_PORT, MOST_NETWORKS, Network
 from sockd.kernel.bpf.socket_counts import NO_LIMIT, Account, SocketCounts, ephemeral_ports
 from sockd.kernel.cgroups.tree import CgroupTree
 from sockd.kernel.network.resolv_conf import nameservers
@@ -29,7 +29,7 @@ def guard_sockets(tree: CgroupTree, config: SandboxConfig, network: NetworkConfi
     Raises: BadConfig."""
     denied = denied_networks(network)
     try:
-        tree.deny_networks(denied, nameservers())
+        tree.deny_networks(denied, [(each, DNS_PORT) for each in nameservers()])
     except OSError as error:
         _log.warning("functions with the host's network reach metadata services (see `sockd doctor`): %s", error)
     try:

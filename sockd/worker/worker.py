@@ -23,6 +23,7 @@ import msgspec
 
 import sockd_initscripts
 import sockd_storage_lib
+from sockd.caches.builder import Builder
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.import_learner import ImportLearner
 from sockd.caches.install_cache import InstallCache
@@ -163,6 +164,9 @@ class Worker:
         tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
         await tree.open()
         await try_sandbox(tree)
+        packages.builds = Builder(
+            config.builds, tree, state.path / "build" / "tools", max_package_mb=config.packages.max_package_mb
+        )
         learner = ImportLearner(zygotes, tree, state.path / "learned.json", packages.provided)
         stack.push_async_callback(learner.aclose)
         affordable = affordable_idle(config.sandbox.idle_limit)

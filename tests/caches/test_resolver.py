@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import random
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from packaging.tags import sys_tags
 
 from sockd.caches import requirements
-from sockd.caches.distribution import Closure
-from sockd.caches.resolver import NEVER, Resolver, choose, preference
+from sockd.caches.distribution import Closure, Distribution, Source
+from sockd.caches.resolver import Resolver, choose, split
 from sockd.caches.uv import Uv, confinement, environment
-from sockd.plain.errors import PackagesFailed, ResolveFailed
+from sockd.caches.wheel_tags import NEVER, preference
+from sockd.plain.errors import BuildNeeded, PackagesFailed, ResolveFailed
 from tests.support.package_index import PackageIndex, wheel
 
 DIGEST = "8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"
@@ -61,28 +63,43 @@ class TestRequirements:
             ("-f /root", "among those of the worker"),
             ("--no-binary :all:", "options are refused"),
             ("six --config-settings=a=b", "only --hash"),
-            ("./package", "paths and URLs"),
-            ("../package", "paths and URLs"),
-            ("/etc/passwd", "paths and URLs"),
-            ("~/wheel", "paths and URLs"),
-            ("file:///etc/passwd", "paths and URLs"),
-            ("https://host/six-1.0-py3-none-any.whl", "paths and URLs"),
-            ("git+ssh://host/six", "paths and URLs"),
-            ("six @ file:///etc/passwd", "paths and URLs"),
-            ("six@file:/etc/passwd", "paths and URLs"),
-            ("six @ http://169.254.169.254/x.whl", "paths and URLs"),
-            ("six-1.0-py3-none-any.whl", "paths and URLs"),
+            ("./package", "paths are refused"),
+            ("../package", "paths are refused"),
+            ("/etc/passwd", "paths are refused"),
+            ("~/wheel", "paths are refused"),
+            ("file:///etc/passwd", "NAME @ https://"),
+            ("https://host/six-1.0-py3-none-any.whl", "NAME @ https://"),
+            ("git+ssh://host/six", "NAME @ https://"),
+            ("six @ file:///etc/passwd", "paths are refused"),
+            ("six@file:/etc/passwd", "paths are refused"),
+            ("six @ http://169.254.169.254/x.whl", "built from source"),
+            ("six-1.0-py3-none-any.whl", "paths are refused"),
             ("six --hash=md5:0123", "sha256"),
             ("six --hash=sha256:0123", "sha256"),
             ("six six", "six six"),
             ("six >= ", "line 2"),
-            ("../six\\\n", "paths and URLs"),
+            ("../six\\\n", "paths are refused"),
         ],
     )
     def test_what_names_a_host_file_or_another_index_is_refused(self, line: str, why: str) -> None:
         with pytest.raises(ResolveFailed) as refusal:
             requirements.parse(f"numpy\n{line}\n")
         assert why in refusal.value.message and "line 2" in refusal.value.message
+
+    def test_urls_are_for_deploys_that_allow_builds(self) -> None:
+        text = "six @ https://host/six.tar.gz\nfive @ git+https://host/five@v1#subdirectory=a\n"
+        with pytest.raises(BuildNeeded, match="line 1"):
+            requirements.parse(text)
+        parsed = requirements.parse(text, may_have_urls=True)
+        assert parsed.lines == tuple(text.splitlines()) and parsed.has_urls
+        assert not requirements.parse("six", may_have_urls=True).has_urls
+
+    @pytest.mark.parametrize(
+        "url", ["git+ssh://host/six", "file:///etc/passwd", "https://user:word@host/six.whl", "git+file:///srv/six"]
+    )
+    def test_a_url_that_a_build_must_not_get_is_refused(self, url: str) -> None:
+        with pytest.raises(ResolveFailed, match="line 1"):
+            requirements.parse(f"six @ {url}", may_have_urls=True)
 
     def test_a_name_like_an_archive_is_a_name(self) -> None:
         assert requirements.parse("x.zip\ny.tar.gz").lines == ("x-zip", "y-tar-gz")
@@ -136,6 +153,77 @@ class TestChoice:
     def test_a_lock_file_without_a_pinned_wheel_is_refused(self, package: dict[str, object]) -> None:
         with pytest.raises(ResolveFailed):
             choose({"lock-version": "1.0", "packages": [package]}, requirements.parse("six"))
+
+
+SDIST = {"url": "https://i/six-1.0.tar.gz", "hashes": {"sha256": DIGEST}}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class TestSplit:
+    """The lock file of a sandbox, which is untrusted."""
+
+    def split(self, *packages: Mapping[str, object], wanted: str = "") -> tuple[str, list[Distribution]]:
+        return split({"lock-version": "1.0", "packages": list(packages)}, requirements.parse(wanted))
+
+    def test_wheels_are_names_and_versions_and_the_rest_is_built(self) -> None:
+        wheels = [{"url": "https://elsewhere/five-1.0-py3-none-any.whl", "hashes": {"sha256": "1" * 64}}]
+        pins, built = self.split(
+            {"name": "Five", "version": "1.0", "wheels": wheels, "sdist": SDIST},
+            {
+                "name": "six",
+                "version": "1.0",
+                "sdist": SDIST,
+                "wheels": [{"url": "https://i/six-1.0-cp27-none-win32.whl"}],
+            },
+            {
+                "name": "seven",
+                "version": "2",
+                "vcs": {"type": "git", "url": "https://a:b@i/7.git", "commit-id": COMMIT},
+            },
+        )
+        assert pins == "five==1.0\n"
+        assert [each.source for each in built] == [
+            Source(url="https://i/six-1.0.tar.gz", digest=DIGEST),
+            Source(url="https://i/7.git", commit=COMMIT),
+        ]
+
+    def test_a_hash_that_was_given_decides(self) -> None:
+        wheels = [{"url": PURE, "hashes": {"sha256": "1" * 64}}]
+        package = {"name": "six", "version": "1.0", "wheels": wheels, "sdist": SDIST}
+        assert self.split(package, wanted=f"six --hash=sha256:{'1' * 64}") == ("six==1.0\n", [])
+        pins, built = self.split(package, wanted=f"six --hash=sha256:{DIGEST}")
+        assert not pins and built[0].source == Source(url=str(SDIST["url"]), digest=DIGEST)
+        with pytest.raises(ResolveFailed, match="none of the hashes"):
+            self.split(package, wanted=f"six --hash=sha256:{'2' * 64}")
+
+    def test_what_is_built_has_the_name_of_its_source_and_environment(self) -> None:
+        package = {"name": "six", "version": "1.0", "sdist": SDIST}
+        (first,), (second,) = (
+            self.split(package)[1],
+            self.split(package | {"sdist": SDIST | {"url": "https://j/x.zip"}})[1],
+        )
+        other = SDIST | {"hashes": {"sha256": "3" * 64}}
+        assert first.key == second.key != self.split(package | {"sdist": other})[1][0].key
+
+    @pytest.mark.parametrize(
+        "package",
+        [
+            {"name": "six", "version": "1.0"},
+            {"name": "six", "version": "1.0", "sdist": {"url": "https://i/six.tar.gz"}},
+            {"name": "six", "version": "1.0", "sdist": SDIST | {"url": "file:///etc/shadow"}},
+            {"name": "six", "version": "1.0", "sdist": SDIST | {"url": "https://i/a b"}},
+            {"name": "six", "version": "1.0", "sdist": SDIST | {"subdirectory": "../.."}},
+            {"name": "six", "version": "../..", "sdist": SDIST},
+            {"name": "a\nb", "version": "1.0", "wheels": [{"url": PURE}]},
+            {"name": "six", "version": "1.0\nb", "wheels": [{"url": PURE}]},
+            {"name": "six", "version": "1.0", "vcs": {"type": "hg", "url": "https://i/x", "commit-id": COMMIT}},
+            {"name": "six", "version": "1.0", "vcs": {"type": "git", "url": "ssh://i/x", "commit-id": COMMIT}},
+            {"name": "six", "version": "1.0", "vcs": {"type": "git", "url": "https://i/x", "commit-id": "--all"}},
+        ],
+    )
+    def test_what_must_not_be_built_is_refused(self, package: dict[str, object]) -> None:
+        with pytest.raises(ResolveFailed):
+            self.split(package)
 
 
 class TestEnvironment:

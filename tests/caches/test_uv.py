@@ -7,10 +7,10 @@ import sys
 
 RACE = """
 import sys, threading
-from sockd.caches.uv import _uv_path
+from sockd.caches.uv import uv_path
 sys.setswitchinterval(1e-6)
 found = []
-threads = [threading.Thread(target=lambda: found.append(_uv_path())) for _ in range(8)]
+threads = [threading.Thread(target=lambda: found.append(uv_path())) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(len(found))

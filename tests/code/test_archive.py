@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sockd.code import zip_directory
 from sockd.code.archive import Tree, checked_path, extract
 from sockd.code.packing import pack
+from sockd.plain import zip_directory
 from sockd.plain.config import CodeConfig
 from sockd.plain.errors import BadArchive
 

@@ -17,11 +17,11 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.code import zip_directory
 from sockd.code.archive import extract
-from sockd.code.zip_directory import CENTRAL, DEFLATED, END, END64, LOCAL, LOCATOR64, STORED
+from sockd.plain import zip_directory
 from sockd.plain.config import CodeConfig
 from sockd.plain.errors import BadArchive
+from sockd.plain.zip_directory import CENTRAL, DEFLATED, END, END64, LOCAL, LOCATOR64, STORED
 from tests.fuzz.fuzzing import fuzz
 
 CONFIG = msgspec.structs.replace(CodeConfig(), max_zip_bytes=1 << 20, max_code_bytes=20_000, max_files=12)

@@ -48,7 +48,7 @@ def ask() -> Iterator[Ask]:
     try:
         if tree.hierarchies.unified is None:
             pytest.skip("there is no v2 hierarchy")
-        tree.deny_networks(DENIED, ["127.8.0.1", "9.9.9.9"])
+        tree.deny_networks(DENIED, [("127.8.0.1", 53), ("127.8.0.1", 3141), ("9.9.9.9", 53), ("::1", 53)])
         cgroup = tree.cgroup("one")
         with subprocess.Popen([sys.executable, "-c", INSIDE], stdin=-1, stdout=-1, text=True) as process:
             assert process.stdin and process.stdout
@@ -101,10 +101,15 @@ def test_denied_networks_of_ipv6_are_not_sent_to(ask: Ask) -> None:
     assert ask("::1", family="AF_INET6", kind="SOCK_DGRAM", call="sendto") == "EPERM"
 
 
-def test_a_nameserver_in_a_denied_network_is_asked_for_names_alone(ask: Ask) -> None:
+@pytest.mark.parametrize("form", ["", "::ffff:"])
+def test_an_excepted_port_of_a_denied_network_is_sent_to(ask: Ask, form: str) -> None:
+    family = {"family": "AF_INET6" if form else "AF_INET"}
     for way in WAYS:
-        assert ask("127.8.0.1", 53, **way) in ("ok", "ECONNREFUSED")
-        assert ask("127.8.0.1", 54, **way) == "EPERM"
+        for port in (53, 3141):
+            assert ask(form + "127.8.0.1", port, **way, **family) in ("ok", "ECONNREFUSED")
+        assert ask(form + "127.8.0.1", 54, **way, **family) == "EPERM"
+        assert ask(form + "127.9.0.1", 53, **way, **family) == "EPERM"
+    assert ask("::1", 53, family="AF_INET6") in ("ok", "ECONNREFUSED", "EADDRNOTAVAIL")
 
 
 def test_nameservers_are_read(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import base64
 import hashlib
 import io
 import ssl
+import tarfile
+import textwrap
 import threading
 import zipfile
 from collections.abc import Mapping
@@ -50,6 +52,56 @@ def wheel(
             entry.external_attr = (modes or {}).get(path, 0o100644) << 16
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
     return f"{stem}-{tag}.whl", packed.getvalue()
+
+
+BACKEND = """
+import base64, hashlib, os, sys, urllib.request, zipfile
+NAME, VERSION, INDEX = {name!r}, {version!r}, {index!r}
+METADATA = f"Metadata-Version: 2.1\\nName: {{NAME}}\\nVersion: {{VERSION}}\\n"
+STEM = f"{{NAME.replace('-', '_')}}-{{VERSION}}"
+def prepare_metadata_for_build_wheel(directory, settings=None):
+    os.makedirs(f"{{directory}}/{{STEM}}.dist-info")
+    with open(f"{{directory}}/{{STEM}}.dist-info/METADATA", "w") as file:
+        file.write(METADATA)
+    return f"{{STEM}}.dist-info"
+def make(directory, files, filename=f"{{STEM}}-py3-none-any.whl"):
+    info = {{f"{{STEM}}.dist-info/METADATA": METADATA,
+             f"{{STEM}}.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"}}
+    names = [*info, *files, f"{{STEM}}.dist-info/RECORD"]
+    with zipfile.ZipFile(f"{{directory}}/{{filename}}", "w") as wheel:
+        for path, text in {{**info, **files}}.items():
+            wheel.writestr(path, text)
+        wheel.writestr(names[-1], "".join(f"{{each}},,\\n" for each in names))
+    return filename
+def say(word):
+    try:
+        urllib.request.urlopen(f"{{INDEX}}/said-{{NAME}}-{{word}}/").close()
+    except (OSError, ValueError):
+        pass
+def build_wheel(directory, settings=None, metadata=None):
+    say("built")
+"""
+
+
+def sdist(name: str, version: str, build: str, *, index: str = "") -> tuple[str, bytes]:
+    """(file name, bytes) of a source distribution with a build backend of its own, which requires nothing.
+
+    Args: build: the body of its `build_wheel(directory)`, which may call `make(directory, files)` and `say(word)`: a request
+        to the index."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    files = {
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "backend.py": BACKEND.format(name=name, version=version, index=index)
+        + textwrap.indent(textwrap.dedent(build), "    "),
+    }
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path, text in files.items():
+            entry = tarfile.TarInfo(f"{stem}/{path}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return f"{stem}.tar.gz", packed.getvalue()
 
 
 class PackageIndex(ThreadingHTTPServer):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +15,7 @@ import click
 from sockd.console.client import Management, state_dir_option
 from sockd.console.inputs import ARCHIVE_BYTES, MODULE_BYTES, read_file
 from sockd.console.output import USAGE, Failure, echo, json_option, print_json, progress
+from sockd.plain.errors import BuildNeeded
 from sockd.plain.own_command import runnable
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -39,6 +42,7 @@ T = TypeVar("T")
     help="A WebAssembly module that fetches inputs during the start.",
 )
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="An environment variable; may be repeated.")
+@click.option("--build", is_flag=True, help="Build packages that have no wheel from source, in a sandbox.")
 @click.option("--force", is_flag=True, help="Replace a function that was deployed from another source.")
 @state_dir_option
 @json_option
@@ -47,6 +51,7 @@ def deploy(
     name: str | None,
     env: tuple[str, ...],
     initscript: Path | None,
+    build: bool,
     force: bool,
     state_dir: Path,
     as_json: bool,
@@ -63,7 +68,8 @@ def deploy(
     if source.suffix == ".py" and source.is_file():
         from sockd.cli.functions.deploy_app import deploy_app
 
-        given = [key for key, value in {**options, "name": name, "env": env, "initscript": initscript}.items() if value]
+        others = {"name": name, "env": env, "initscript": initscript, "build": build}
+        given = [key for key, value in {**options, **others}.items() if value]
         deploy_app(source, given, state_dir, as_json, force=force)
         return
     if source.suffix == ".wasm":
@@ -71,6 +77,8 @@ def deploy(
         return
     name = named(name, source) if name else default_name(source)
     overrides = {"check_handler": True, **{key: value for key, value in options.items() if value is not None}}
+    if build:
+        overrides["build"] = True
     if env:
         overrides["env"] = dict(_pair(item) for item in env)
     if force:
@@ -83,7 +91,12 @@ def deploy(
     with progress(f"packing {source}") as show:
         body = wasm + packed(source, management)
         show(f"sending {len(body)} bytes")
-        function = result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
+        try:
+            function = result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
+        except Failure as failure:
+            if failure.why == BuildNeeded.error_type:
+                failure.fix = runnable(f"sockd {shlex.join(sys.argv[1:])} --build")
+            raise
     # Of a worker elsewhere nobody here knows where its port is published.
     url = None if management.is_elsewhere else f"{management.get('status')['url']}/run/{name}"
     if as_json:

@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from sockd.kernel.bpf import assembler as asm
@@ -18,41 +19,42 @@ from sockd.kernel.bpf import bpf
 from sockd.kernel.bpf.port_guard import attach_program, netns_cookie
 
 Network = IPv4Network | IPv6Network
+Endpoint = tuple[str, int]
+"""An address and a port."""
 MOST_NETWORKS = 1024
+MOST_EXCEPTIONS = 256
+DNS_PORT = 53
 _USER_IP4, _USER_IP6, _USER_PORT = 4, 8, 24
 """Offsets in struct bpf_sock_addr, the context."""
-_DENIED, _ONLY_DNS = 1, 2
-_DNS = socket.htons(53)
-_KEY, _ADDRESS = -24, -20
-"""On the stack: how many bits of the address there are, and the address."""
+_PREFIX_BITS, _ADDRESS, _PORT = -24, -20, -4
+"""On the stack. The first two are the key of a network, the last two that of an exception."""
+_PRESENT = b"\1\0\0\0"
 _IPV4_WITHIN_IPV6 = struct.unpack("=I", b"\0\0\xff\xff")[0]
 
 
-def deny_networks(directory: str, denied: Sequence[Network], nameservers: Iterable[str] = ()) -> None:
+def deny_networks(directory: str, denied: Sequence[Network], exceptions: Iterable[Endpoint] = ()) -> None:
     """Guard a cgroup of v2 and all below it, until it is removed.
 
-    Args: denied: at most `MOST_NETWORKS`; nameservers: addresses that DNS stays allowed to, denied or not.
+    Args: denied: at most `MOST_NETWORKS`; exceptions: addresses and ports that stay allowed, at most `MOST_EXCEPTIONS`.
     Raises: OSError: this kernel has no cgroup BPF, or we may not use it, or there are too many networks."""
-    networks_fd = bpf.prefix_map(16, 4, MOST_NETWORKS)
-    try:
+    with ExitStack() as maps:
+        networks_fd = bpf.prefix_map(16, 4, MOST_NETWORKS)
+        maps.callback(os.close, networks_fd)
+        exceptions_fd = bpf.hash_map(20, 4, MOST_EXCEPTIONS)
+        maps.callback(os.close, exceptions_fd)
         for network in denied:
-            _put(networks_fd, network.network_address, network.prefixlen, _DENIED)
-        for each in nameservers:
-            address = ip_address(each)
-            if any(address in network for network in denied):
-                _put(networks_fd, address, address.max_prefixlen, _ONLY_DNS)
+            bits = network.prefixlen + (96 if network.version == 4 else 0)
+            bpf.update(networks_fd, struct.pack("=I", bits) + _packed(network.network_address), _PRESENT)
+        for host, port in exceptions:
+            key = _packed(ip_address(host)) + struct.pack("=I", socket.htons(port))
+            bpf.update(exceptions_fd, key, _PRESENT)
         for at, is_ipv6 in _PLACES.items():
-            code = refuse_networks(networks_fd, netns_cookie(), is_ipv6=is_ipv6)
+            code = refuse_networks(networks_fd, exceptions_fd, netns_cookie(), is_ipv6=is_ipv6)
             attach_program(directory, bpf.ProgramType.CGROUP_SOCK_ADDR, {at: code})
-    finally:
-        os.close(networks_fd)
 
 
-def _put(networks_fd: int, address: IPv4Address | IPv6Address, bits: int, value: int) -> None:
-    packed = address.packed
-    if len(packed) == 4:
-        packed, bits = b"\0" * 10 + b"\xff\xff" + packed, bits + 96
-    bpf.update(networks_fd, struct.pack("=I", bits) + packed, struct.pack("=I", value))
+def _packed(address: IPv4Address | IPv6Address) -> bytes:
+    return address.packed if address.version == 6 else b"\0" * 10 + b"\xff\xff" + address.packed
 
 
 _PLACES = {
@@ -63,10 +65,10 @@ _PLACES = {
 }
 
 
-def refuse_networks(networks_fd: int, netns_cookie: int, *, is_ipv6: bool) -> asm.Code:
-    """Refuse with EPERM to send to what is in the map, in one network namespace."""
+def refuse_networks(networks_fd: int, exceptions_fd: int, netns_cookie: int, *, is_ipv6: bool) -> asm.Code:
+    """Refuse with EPERM to send to what is in the first map and not in the second, in one network namespace."""
     code: list[asm.Instruction | str] = [asm.copy(asm.R6, asm.R1), asm.move(asm.R1, 128)]
-    code.append(asm.store32(asm.R10, _KEY, asm.R1))
+    code.append(asm.store32(asm.R10, _PREFIX_BITS, asm.R1))
     for word in range(4):
         if is_ipv6:
             code.append(asm.load32(asm.R1, asm.R6, _USER_IP6 + 4 * word))
@@ -77,18 +79,19 @@ def refuse_networks(networks_fd: int, netns_cookie: int, *, is_ipv6: bool) -> as
         code.append(asm.store32(asm.R10, _ADDRESS + 4 * word, asm.R1))
     return [
         *code,
-        *asm.lookup(networks_fd, _KEY),
-        asm.jump_if_equal(asm.R0, 0, "allow"),
-        asm.load32(asm.R1, asm.R0, 0),
-        asm.jump_if_equal(asm.R1, _DENIED, "denied"),
         asm.load32(asm.R1, asm.R6, _USER_PORT),
-        asm.jump_if_equal(asm.R1, _DNS, "allow"),
+        asm.store32(asm.R10, _PORT, asm.R1),
+        *asm.lookup(networks_fd, _PREFIX_BITS),
+        asm.jump_if_equal(asm.R0, 0, "allow"),
+        *asm.lookup(exceptions_fd, _ADDRESS),
+        asm.jump_if_equal(asm.R0, 0, "denied"),
+        "allow",
+        *asm.leave(1),
         "denied",
         asm.copy(asm.R1, asm.R6),
         asm.call(asm.Helper.GET_NETNS_COOKIE),
         asm.move64(asm.R1, netns_cookie),
         asm.jump_if_same(asm.R0, asm.R1, "refuse"),
-        "allow",
         *asm.leave(1),
         "refuse",
         *asm.leave(0),

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from sockd.kernel.bpf.address_guard import Endpoint, Network, deny_networks
 from sockd.kernel.bpf.socket_counts import NO_FUNCTION, NO_LIMIT, UNCOUNTED, SocketCounts
 from sockd.kernel.cgroups.controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV1, MemoryV2, Pids
 from sockd.kernel.cgroups.files import CgroupFiles
@@ -50,6 +51,7 @@ class Cgroup:
         # Bytes of memory, tasks and CPUs as `limit` wrote them last; a new cgroup has none.
         self._limits: tuple[int | None, int | None, float | None] | None = (None, None, None)
         self._has_least_weight = False
+        self._is_guarded = False
 
     @classmethod
     def create(cls, hierarchies: Hierarchies, parent: str, name: str, sockets: SocketCounts = UNCOUNTED) -> Cgroup:
@@ -155,6 +157,15 @@ class Cgroup:
         Args: function: the account of its function (`socket_counts`), whose limit holds as well."""
         self._account.limit(most, function)
 
+    def deny_networks(self, denied: Sequence[Network], exceptions: Iterable[Endpoint]) -> None:
+        """Refuse to send from the host's network to these, until it is removed: `scrub` does not undo this.
+
+        Raises: OSError: as `address_guard.deny_networks`, or there is no v2 hierarchy."""
+        if self.events_fd < 0:
+            raise OSError(errno.EOPNOTSUPP, "there is no cgroup hierarchy of version 2")
+        self._is_guarded = True
+        deny_networks(self._files[0].path, denied, exceptions)
+
     # -- use
 
     def open_sockets(self) -> int:
@@ -227,6 +238,8 @@ class Cgroup:
         taking that back would throw out of memory what the next sandbox is about to read, while removing the cgroup
         leaves the pages where they are."""
         self.thaw_nowait()
+        if self._is_guarded:
+            return False
         if self.open_sockets():  # another sandbox was given one, and must not make the next function here pay for it
             return False
         self.limit_sockets()

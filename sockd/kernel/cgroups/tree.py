@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 
-from sockd.kernel.bpf.address_guard import Network, deny_networks
+from sockd.kernel.bpf.address_guard import Endpoint, Network, deny_networks
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import NO_LIMIT, UNCOUNTED, SocketCounts
 from sockd.kernel.cgroups.files import CgroupFiles
@@ -59,9 +59,9 @@ class CgroupTree:
         Raises: OSError: this kernel or our capabilities do not suffice, or there is no v2 hierarchy."""
         self.ports = PortGuard.attach(self._unified())
 
-    def deny_networks(self, denied: Sequence[Network], nameservers: Iterable[str]) -> None:
+    def deny_networks(self, denied: Sequence[Network], exceptions: Iterable[Endpoint]) -> None:
         """Refuse to send from the host's network to these; see `address_guard`. Raises: as `guard_ports`."""
-        deny_networks(self._unified(), denied, nameservers)
+        deny_networks(self._unified(), denied, exceptions)
 
     def count_sockets(self, most: int = NO_LIMIT) -> None:
         """Count the sockets of all leaves that are made from now on. Args: most: of all together. Raises: as `guard_ports`."""
