@@ -44,24 +44,26 @@ def worker(tmp_path_factory: pytest.TempPathFactory, ledger_of_module: None) -> 
         daemon.close()
 
 
-def rest_event(path: str, method: str = "GET", body: str | None = None) -> dict[str, Any]:
-    """As API Gateway sends one to a REST API's function."""
+def rest_event(
+    path: str, method: str = "GET", body: str | None = None, *, resource: str = "/{proxy+}", **parameters: str
+) -> dict[str, Any]:
+    """As API Gateway sends one to a REST API's function. Args: resource: of the API; parameters: what its path holds."""
     return {
-        "resource": "/{proxy+}",
+        "resource": resource,
         "path": path,
         "httpMethod": method,
         "headers": {"Host": "api.example.com", "Content-Type": "application/json", "X-Forwarded-Proto": "https"},
         "multiValueHeaders": {"Host": ["api.example.com"], "Content-Type": ["application/json"]},
         "queryStringParameters": {"q": "ü 1"},
         "multiValueQueryStringParameters": {"q": ["ü 1"]},
-        "pathParameters": {"proxy": path.strip("/")},
+        "pathParameters": parameters or {"proxy": path.strip("/")},
         "stageVariables": None,
         "requestContext": {
             "accountId": "123456789012",
             "apiId": "api",
             "stage": "prod",
             "requestId": "id",
-            "resourcePath": "/{proxy+}",
+            "resourcePath": resource,
             "path": path,
             "httpMethod": method,
             "protocol": "HTTP/1.1",
@@ -112,7 +114,7 @@ app = Chalice(app_name="shop")
 @app.route("/hello/{name}", methods=["GET", "POST"])
 def hello(name):
     request = app.current_request
-    return {"name": name, "q": (request.query_params or {}).get("q"), "sent": request.json_body}
+    return {"name": name, "q": (request.query_params or {}).get("q"), "sent": request.json_body if request.raw_body else None}
 """
 POWERTOOLS = """
 from aws_lambda_powertools import Logger, Metrics, Tracer
@@ -149,7 +151,6 @@ APIG_WSGI = "from apig_wsgi import make_lambda_handler\nhandler = make_lambda_ha
         ("mangum-django", ASGI + MANGUM, "django mangum", "handler"),
         ("serverless-wsgi-flask", FLASK + SERVERLESS_WSGI, "flask serverless-wsgi", "handler"),
         ("apig-wsgi-django", WSGI + APIG_WSGI, "django apig-wsgi", "handler"),
-        ("chalice", CHALICE, "chalice", "app"),
         ("powertools", POWERTOOLS, "aws-lambda-powertools", "handler"),
     ],
 )
@@ -168,6 +169,16 @@ def test_adapters_answer_events_of_api_gateway(
         assert answer["statusCode"] == 200, answer
         assert json.loads(answer["body"]) == {"name": "you", "q": "ü 1", "sent": body and json.loads(body)}
     assert worker.call(name, rest_event("/nowhere"))["statusCode"] in (403, 404)
+
+
+def test_chalice_answers_events_of_its_own_api(worker: RunningDaemon) -> None:
+    """`chalice deploy` makes a resource of each route, so that no event has another path."""
+    files = {"main.py": CHALICE, "requirements.txt": "chalice"}
+    deploy(worker, "chalice", files, handler="main:app", app=None)
+    for method, body in (("GET", None), ("POST", '{"a": 1}')):
+        answer = worker.call("chalice", rest_event("/hello/you", method, body, resource="/hello/{name}", name="you"))
+        assert answer["statusCode"] == 200, answer
+        assert json.loads(answer["body"]) == {"name": "you", "q": "ü 1", "sent": body and json.loads(body)}
 
 
 @pytest.mark.parametrize(
