@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from sockd.console.output import NOT_FOUND, UNREACHABLE, USAGE, Failure, exit_code_of
-from sockd.plain.own_command import same_as_root
+from sockd.plain.own_command import runnable, same_as_root
 from sockd.remote.connections import DEFAULT_STATE_DIR, UnixConnection
 from sockd.remote.starting import Patience
 from sockd.remote.workers import WORKER_VARIABLE, BadLogin, RemoteWorker, worker_at
@@ -64,17 +64,21 @@ def _be_elsewhere(ctx: click.Context, parameter: click.Parameter, url: str | Non
 
 def chosen_worker() -> RemoteWorker | None:
     """The remote worker of the command; None: the one of --state-dir. Raises: Failure."""
+    url = _chosen_url()
+    try:
+        return worker_at(url) if url is not None else None
+    except BadLogin as error:
+        raise Failure(str(error), fix=error.fix, exit_code=USAGE) from None
+
+
+def _chosen_url() -> str | None:
     ctx = click.get_current_context(silent=True)
-    url = (ctx.meta if ctx else {}).get(_WORKER)
+    url: str | None = (ctx.meta if ctx else {}).get(_WORKER)
     if ctx is None or url is None:
         return None
     sources = ctx.get_parameter_source("worker"), ctx.get_parameter_source("state_dir")
-    if sources == (ParameterSource.ENVIRONMENT, ParameterSource.COMMANDLINE):
-        return None  # what was typed wins
-    try:
-        return worker_at(url)
-    except BadLogin as error:
-        raise Failure(str(error), fix=error.fix, exit_code=USAGE) from None
+    is_overruled = sources == (ParameterSource.ENVIRONMENT, ParameterSource.COMMANDLINE)
+    return None if is_overruled else url
 
 
 def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,9 +114,9 @@ def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def refuse_elsewhere(command: str) -> None:
     """Raises: Failure if a remote worker is selected: the command is for the machine of the worker."""
-    if chosen_worker() is not None:
+    if _chosen_url() is not None:
         why = f"{WORKER_VARIABLE} or --worker selects a worker on another machine"
-        fix = f"env -u {WORKER_VARIABLE} {command} ..."
+        fix = f"env -u {WORKER_VARIABLE} {runnable(command)}"
         raise Failure(f"{command} works on this machine only", why=why, fix=fix, exit_code=USAGE)
 
 

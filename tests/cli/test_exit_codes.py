@@ -79,9 +79,12 @@ def test_the_fix_of_a_wrong_name_lists_what_there_is(run: Run, command: str, fix
 
 
 @needs_root
-def test_a_backup_is_of_this_machines_worker(run: Run, tmp_path: Path) -> None:
-    done = run("backup", str(tmp_path / "copy"), "--worker", "https://example.invalid")
-    assert done.returncode == 2 and not (tmp_path / "copy").exists()
+@pytest.mark.parametrize("arguments", [("backup", "copy"), ("doctor",)])
+def test_a_command_for_this_machine_is_refused_for_another_worker(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments, "--worker", "https://example.invalid")
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"fix: env -u SOCKD_WORKER {own_command()} {arguments[0]}\n")
+    assert run(*arguments, SOCKD_WORKER="https://example.invalid").stderr == done.stderr
 
 
 def test_errors_are_json_where_json_was_asked_for(run: Run, tmp_path: Path) -> None:

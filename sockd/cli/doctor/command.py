@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sockd.console.client import state_dir_option
+from sockd.console.client import refuse_elsewhere, state_dir_option
 from sockd.console.output import FAILED, console, echo, json_option, print_json
 
 MARKS = {True: "ok  ", False: "FAIL", None: "note"}
@@ -17,9 +17,10 @@ MARKS = {True: "ok  ", False: "FAIL", None: "note"}
 @state_dir_option
 @json_option
 def doctor(state_dir: Path, as_json: bool) -> None:
-    """Check the host, and print how to fix what is missing.
+    """Check this machine, and print how to fix what is missing.
 
-    Exits 1 if a worker cannot run on this host."""
+    Exits 1 if a worker cannot run on this machine."""
+    refuse_elsewhere("sockd doctor")
     from sockd.cli.doctor.report import as_dicts, render, run_checks
 
     checks = run_checks(state_dir)
