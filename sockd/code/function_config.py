@@ -52,6 +52,8 @@ ARGS_BYTES = 32 * 1024
 ENDPOINT = re.compile(r"[A-Za-z0-9*._/:\[\]-]{1,300}")
 MAX_ENDPOINTS = 100
 MAX_INDEXES = 10
+MAX_EGRESS = 4096
+"""Of `egress`, before it is parsed; `network.max_rules` is lower."""
 
 MASK = "********"
 """Stands for a value that is not shown."""
@@ -232,6 +234,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         except (msgspec.ValidationError, OverflowError, RecursionError) as error:
             raise BadFunctionConfig(_words(error)) from None
         config.check()
+        if "egress" in table:
+            config.check_egress()
         return config
 
     @classmethod
@@ -256,6 +260,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         except (msgspec.ValidationError, OverflowError, RecursionError) as error:
             raise BadFunctionConfig(_words(error)) from None
         config.check()
+        if "egress" in changes:
+            config.check_egress()
         return config
 
     def with_secrets(self, secrets: dict[str, str]) -> FunctionConfig:
@@ -304,6 +310,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             queue_depth=other.queue_depth,
             reserved_memory_mb=other.reserved_memory_mb,
             run=other.run,
+            egress=other.egress,
             aws=aws if aws != AwsAttributes() else None,
         )
 
@@ -325,12 +332,21 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             )
         if self.log_format == "text" and (self.log_level or self.system_log_level):
             raise BadFunctionConfig('log_level and system_log_level go with log_format = "json"')
+        if self.egress is not None and len(self.egress) > MAX_EGRESS:
+            raise BadFunctionConfig(f"egress: at most {MAX_EGRESS} rules")
         check_methods(self.methods)
         check_env(self.environment)
         check_deployer(self.deployer)
         self.packages.check()
         if self.initscript is not None:
             self.initscript.check()
+
+    def check_egress(self) -> None:
+        """Of rules that were given, not inherited. Raises: BadFunctionConfig if they would mean nothing."""
+        if self.egress is not None and self.network != "private":
+            raise BadFunctionConfig(
+                f'egress goes with network = "private"; this function has network = "{self.network}"'
+            )
 
 
 def check_name(name: str) -> str:

@@ -1,6 +1,6 @@
-"""The limits of a function over all its versions: concurrent requests, reserved memory, sockets.
+"""The limits of a function over all its versions: concurrent requests, reserved memory, sockets, what its network reaches.
 
-Owns the admission queue, the reserved memory and the socket count. The limits are those of the last deploy.
+Owns the admission queue, the reserved memory, the socket count and the rules of its network. They are those of the last deploy.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.admission import Admission
+from sockd.functions.function_egress import FunctionEgress
 from sockd.kernel.bpf.socket_counts import UNCOUNTED, Account
+from sockd.networks.networks import Networks
 from sockd.plain.errors import NoCapacity
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 
@@ -22,8 +24,9 @@ class Allowance:
         config: FunctionConfig,
         budget: MemoryBudget,
         open_account: Callable[[], Account] = UNCOUNTED.account,
+        networks: Networks | None = None,
     ) -> None:
-        """Args: open_account: makes the account of its sockets. Raises: NoCapacity."""
+        """Args: open_account: makes the account of its sockets; networks: private ones. Raises: NoCapacity."""
         self.admission = Admission(config.concurrency, config.queue_depth)
         self._budget = budget
         self._config = config
@@ -31,6 +34,8 @@ class Allowance:
         self._own_budget = MemoryBudget(0)
         self._reserve(config.reserved_memory_mb)
         self._sockets = open_account()
+        self.egress = FunctionEgress(networks, config.egress)
+        """Changed and closed by whoever deploys and removes the function, as both may wait."""
 
     def change(self, config: FunctionConfig) -> None:
         """Give it other numbers. Raises: NoCapacity, when its memory is not to be had; the old ones stay."""

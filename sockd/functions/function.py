@@ -29,6 +29,7 @@ from sockd.images.program import Program
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import UNCOUNTED, Account
 from sockd.latency.latency import Latency
+from sockd.networks.networks import Networks
 from sockd.plain.errors import SandboxFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import Origin
@@ -56,6 +57,8 @@ class Caches:
     open_account: Callable[[], Account] = UNCOUNTED.account
     """Makes the account in which the sockets of a function are counted."""
     failed_inits: FailedInits = field(default_factory=FailedInits)
+    networks: Networks | None = None
+    """Private ones; None: functions cannot have any."""
 
 
 class Function:
@@ -106,6 +109,11 @@ class Function:
         """A provisioned sandbox: it has imported the handler, without its initscript, which serves one request. It owns the
         reservation, also if this fails. Raises: SockdError, OSError."""
         program = self.version.program
+        try:
+            await self._enforce_rules(program)
+        except BaseException:
+            reservation.close()
+            raise
         started = await self.caches.tree.start(self.version.view, program, reservation)
         try:
             started.sandbox.become(program, init=provisioned_init(program.init))
@@ -176,6 +184,7 @@ class Function:
         started_ns = time.monotonic_ns()
         limits = program.limits
         try:
+            await self._enforce_rules(program)
             reservation = await self.allowance.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
             reserved_ns = time.monotonic_ns()
             started = await self.caches.tree.start(version.view, program, reservation)
@@ -197,12 +206,14 @@ class Function:
         return leased
 
     def start_at_once(self, version: Version) -> Leased | None:
-        """`start` without waiting; None: no spare, no memory, or an initscript must start first.
+        """`start` without waiting; None: no spare, no memory, or an initscript or the rules of its network come first.
 
         Raises: SandboxFailed."""
         if version.initscript is not None or not self.caches.tree.most_spares:
             return None
         program = version.program
+        if program.limits.network == "private" and program.policy is None:
+            return None
         started_ns = time.monotonic_ns()
         reservation = self.allowance.reserve_nowait(program.limits.memory_bytes)
         if reservation is None:
@@ -219,6 +230,11 @@ class Function:
         leased = Leased(sandbox, "spare", started_ns, time.monotonic_ns(), started.node, reserved_ns, taken_ns)
         leased.passed_over = self._passed_over(version)
         return leased
+
+    async def _enforce_rules(self, program: Program) -> None:
+        """The rules of a private network hold before a sandbox is in one. Raises: NetworkUnavailable, BadFunctionConfig."""
+        if program.limits.network == "private" and program.policy is None:
+            program.policy = await self.allowance.egress.enforced()
 
     def _passed_over(self, version: Version) -> str:
         """Why no Zygote with more of its packages served a start. Called after the sandbox has everything it needs."""

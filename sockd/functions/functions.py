@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,9 @@ from sockd.functions.leased import Outcome
 from sockd.functions.published import Published
 from sockd.functions.serving import serve_request
 from sockd.functions.version import Version
+from sockd.plain import spelling
 from sockd.plain.config import Config, RunRule
-from sockd.plain.errors import BadInitscript, NoCapacity, NoSuchFunction, SecretsLocked
+from sockd.plain.errors import BadInitscript, NetworkUnavailable, NoCapacity, NoSuchFunction, SecretsLocked
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.registry.aliases import LATEST
 from sockd.registry.registry import FunctionRecord, Registry
@@ -204,17 +205,21 @@ class Functions:
             await self.collect_code()
 
     async def configure(self, name: str, changes: dict[str, Any]) -> Version:
-        """Change settings with unchanged code and packages, as a new version.
+        """Change settings with unchanged code and packages, as a new version; `egress` alone without one,
+        unless there is an initscript, whose endpoints change with it.
 
         Args: changes: keys of `sockd.toml` with their new values.
-        Raises: NoSuchFunction, BadFunctionConfig, NoCapacity."""
+        Raises: NoSuchFunction, BadFunctionConfig, NetworkUnavailable, NoCapacity."""
         await self.get(name)
         try:
             current = self.current(name)
             config = current.config.changed(changes)
             self._check_reserve(name, config)
-            handler = entry_point(self._code.path(current.record.digest), config.handler, config.runtime)
-            return self._put(dataclasses.replace(current.record, handler=handler, config=config.to_json()))
+            async with self._enforced(name, config):
+                if changes.keys() == {"egress"} and current.initscript is None:
+                    return self._amend(current, config)
+                handler = entry_point(self._code.path(current.record.digest), config.handler, config.runtime)
+                return self._put(dataclasses.replace(current.record, handler=handler, config=config.to_json()))
         finally:
             await self.collect_code()
 
@@ -228,7 +233,8 @@ class Functions:
             config = FunctionConfig.from_json(old.config).with_shared(current.config)
             config = config.with_secrets(current.config.secrets)
             self._check_reserve(old.name, config)
-            restored = self._put(dataclasses.replace(old, config=config.to_json()))
+            async with self._enforced(old.name, config):
+                restored = self._put(dataclasses.replace(old, config=config.to_json()))
         await self.collect_code()
         return restored
 
@@ -324,6 +330,7 @@ class Functions:
             function.close()
         for allowance in self._allowances.values():
             allowance.close()
+            allowance.egress.close()
         self._live.clear()
         self._registry.close()
 
@@ -339,6 +346,8 @@ class Functions:
                     await asyncio.gather(*(function.drain() for function in functions))
                     if allowance is not None:
                         await allowance.admission.drain()
+            if allowance is not None:
+                allowance.egress.close()
         await self.collect_code()
 
     async def collect_code(self) -> None:
@@ -352,13 +361,17 @@ class Functions:
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
     ) -> Version:
         config, handler, closure = await self._deployments.prepare(name, code, overrides, progress)
+        config = self._with_rules(name, config, progress)
         self._check_reserve(name, config)
         if (rule := self.run_rules.get(name)) is not None and config.run != rule:
             progress(
                 f"/run was {rule!r}, and is {config.run or 'as http.run'!r} from now on: a deploy has its sockd.toml's settings"
             )
         current = self._live[name].version.record.initscript if name in self._live else ""
-        async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
+        async with (
+            self._scripts.chosen(code, config, wasm, current, progress) as initscript,
+            self._enforced(name, config),
+        ):
             if not overrides.get(FORCE):
                 self._deployments.check_source(name, config)  # once more: another deploy may have ended meanwhile
             record = self._registry.put(
@@ -377,6 +390,40 @@ class Functions:
         held = self._live[name].version.config.reserved_memory_mb if name in self._live else 0
         if (config.reserved_memory_mb - held) << 20 > self._caches.budget.free:
             raise NoCapacity(f"reserved_memory_mb = {config.reserved_memory_mb}: the worker has less memory free")
+
+    def _with_rules(self, name: str, config: FunctionConfig, progress: Progress) -> FunctionConfig:
+        """A deploy's settings. Rules belong to the function: with another network they are kept for versions that have a private
+        one, and with that they are the deploy's, which says so if they were others."""
+        if name not in self._live:
+            return config
+        egress = self._live[name].version.config.egress
+        if config.network != "private":
+            return msgspec.structs.replace(config, egress=egress)
+        if config.egress != egress:
+            progress(
+                f"egress was {spelling.egress(egress)}, and is {spelling.egress(config.egress)} from now on, for all versions"
+            )
+        return config
+
+    @contextlib.asynccontextmanager
+    async def _enforced(self, name: str, config: FunctionConfig) -> AsyncIterator[None]:
+        """Change the rules of a function's network, which hold at once for all its sandboxes; the old ones come back if the
+        block fails. Raises: BadFunctionConfig, NetworkUnavailable."""
+        networks = self._caches.networks
+        if config.network == "private":
+            if networks is None:
+                raise NetworkUnavailable("it was started without them")
+            networks.parse(config.egress)
+            await networks.ready()
+        allowance = self._allowances.get(name)
+        async with allowance.egress.changing(config.egress) if allowance else contextlib.nullcontext():
+            yield
+
+    def _amend(self, version: Version, config: FunctionConfig) -> Version:
+        """The same version with other settings, which its sandboxes do not have to know."""
+        record = self._registry.amend(version.record, config.to_json())
+        version.record, version.config = record, config
+        return version
 
     def _put(self, record: FunctionRecord) -> Version:
         """Record a changed function and switch to it."""
@@ -426,7 +473,9 @@ class Functions:
         allowance = self._allowances.get(name)
         if allowance is None:
             config = config or FunctionConfig.from_json(self._registry.get(name).config)
-            allowance = self._allowances[name] = Allowance(config, self._caches.budget, self._caches.open_account)
+            allowance = self._allowances[name] = Allowance(
+                config, self._caches.budget, self._caches.open_account, self._caches.networks
+            )
         elif config is not None:
             allowance.change(config)
         return allowance

@@ -127,6 +127,7 @@ class Version:
             timeout_s=config.timeout_s,
             concurrency=config.concurrency,
             network=config.network,
+            egress=config.egress,
             packages=[f"{each.name}=={each.version}" for each in self.closure.distributions],
             storage=config.storage,
             zygote=config.zygote,

@@ -13,6 +13,9 @@ from typing import Literal
 from sockd.kernel import mounts
 from sockd.kernel.bpf.socket_counts import NO_FUNCTION
 
+Network = Literal["host", "none", "private"]
+"""The host's, none at all, or one of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -23,7 +26,7 @@ class Limits:
     cpus: float
     tmp_bytes: int
     tmp_inodes: int
-    network: Literal["host", "none"] = "host"
+    network: Network = "host"
     sockets: int = 1024
 
     def same_tmp(self, other: Limits) -> bool:
@@ -62,6 +65,8 @@ class Program:
         """Of its function; empty where nobody follows what it prints."""
         self.json_log_level = json_log_level
         """Of the daemon's own records in a log that is JSON; empty: the log is text."""
+        self.policy: object | None = None
+        """The rules of its private network (`sockd.networks.policy.Policy`); its function sets them before the first start."""
         self.socket_account = NO_FUNCTION
         """In which the sockets of all sandboxes of its function are counted; its function sets it."""
 

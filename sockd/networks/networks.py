@@ -97,7 +97,7 @@ class Networks:
 
     async def policy(self, rules: Egress) -> Policy:
         """The rules of one function, in force; the caller closes it. Raises: NetworkUnavailable."""
-        router = await self._ready()
+        router = await self.ready()
         try:
             policy = await Policy.make(router, rules, self._policy_of, self._policy_gone)
         except OSError as error:
@@ -109,7 +109,7 @@ class Networks:
         """A pool of endpoints for one Zygote's sandboxes; the caller closes it by `close_pool`.
 
         Args: has_network: False: endpoints without a link, for `network = "none"`. Raises: NetworkUnavailable."""
-        router = await self._ready() if has_network else None
+        router = await self.ready() if has_network else None
         demand = Demand(self._config.least_pool, self._config.pool)
         pool = EndpointPool(maker, router, demand, self._reserve)
         self._pools.append(pool)
@@ -150,8 +150,8 @@ class Networks:
         if router is not None:
             await router.close()
 
-    async def _ready(self) -> Router:
-        """The router. Raises: NetworkUnavailable."""
+    async def ready(self) -> Router:
+        """The router, made if there is none yet. Raises: NetworkUnavailable: why, and what to do."""
         async with self._opening:
             if self.router is None:
                 self.router = await self._open_router()

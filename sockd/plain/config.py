@@ -107,8 +107,11 @@ class FunctionDefaults(Slice, frozen=True):
     """Size of /tmp, in MB; what is in it counts as memory."""
     tmp_inodes: int = 65536
     """Files in /tmp."""
-    network: Literal["host", "none"] = "host"
-    """The host's network, or none at all."""
+    network: Literal["host", "none", "private"] = "host"
+    """The host's network, none at all, or one of its own, from which it reaches what `egress` says."""
+    egress: list[str] | None = None
+    """With `network = "private"`: what may be reached, as networks, addresses, names or `internet`, each with ports or without
+    (docs/guide/networks.md). None: the internet without private ranges; an empty list: nothing."""
     log_bytes: int = 256 * 1024
     """Kept of what one request prints."""
     log_format: Literal["text", "json"] = "text"

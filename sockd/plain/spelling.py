@@ -1,6 +1,8 @@
-"""Numbers as people read them, in a terminal and on the page."""
+"""Numbers and settings as people read them, in a terminal and on the page."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def size(count: float) -> str:
@@ -18,3 +20,13 @@ def span(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def egress(rules: Sequence[str] | None) -> str:
+    """What a private network reaches."""
+    return "internet" if rules is None else ", ".join(rules) or "nothing"
+
+
+def network(kind: str, rules: Sequence[str] | None) -> str:
+    """A function's network, with what it reaches if that is its own."""
+    return f"private: {egress(rules)}" if kind == "private" else kind

@@ -122,6 +122,8 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     concurrency: int
     network: str
+    egress: list[str] | None = None
+    """What its private network reaches, as `sockd.toml` says it; None: the internet without private ranges."""
     packages: list[str]
     """Its closure, as `name==version`, sorted."""
     storage: str = "own"

@@ -139,6 +139,15 @@ class Registry:
             self._forget_old(name, version)
         return FunctionRecord(name, version, *content, published_at=now, created_at=created_at, updated_at=now)
 
+    def amend(self, record: FunctionRecord, config: str) -> FunctionRecord:
+        """Other settings for a recorded version. Raises: StorageFull; SecretsLocked as `put`."""
+        sealed = self._vault.seal(record.name, config)
+        with self._transaction():
+            self._database.execute(
+                "UPDATE versions SET config = ? WHERE name = ? AND version = ?", (sealed, record.name, record.version)
+            )
+        return replace(record, config=config)
+
     def get(self, name: str) -> FunctionRecord:
         """The current version of a function. Raises NoSuchFunction."""
         record = self._current(name)

@@ -19,6 +19,7 @@ from sockd.caches.install_cache import InstallCache
 from sockd.code.code_store import CodeStore
 from sockd.functions.function import Caches
 from sockd.functions.functions import Functions
+from sockd.networks.networks import Networks
 from sockd.plain.config import CodeConfig, Config, PackageConfig
 from sockd.plain.errors import BadFunctionConfig, BadRequest, InstallFailed, NoCapacity, NoSuchFunction, ResolveFailed
 from sockd.registry.registry import Registry
@@ -43,7 +44,7 @@ class Handlers:
 class House:
     """What one daemon would have on a state directory."""
 
-    def __init__(self, state: Path, index: PackageIndex) -> None:
+    def __init__(self, state: Path, index: PackageIndex, networks: Networks | None = None) -> None:
         for name in ("tmp", "code", "packages"):
             (state / name).mkdir(exist_ok=True)
         self.state = state
@@ -53,7 +54,7 @@ class House:
         code = CodeStore(state / "code", state / "tmp", CodeConfig())
         code.recover()
         registry = Registry.open(state / "registry.sqlite", keep_versions=2)
-        caches = Caches(self.handlers, tree=None, learner=None, budget=self.budget)  # type: ignore[arg-type]
+        caches = Caches(self.handlers, tree=None, learner=None, budget=self.budget, networks=networks)  # type: ignore[arg-type]
         self.functions = Functions(Config(), registry, code, self.packages, caches)
 
     async def deploy(self, name: str, files: dict[str, str], **overrides: Any) -> Any:
@@ -68,8 +69,8 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def opened(state: Path, index: PackageIndex) -> AsyncIterator[House]:
-    house = House(state, index)
+async def opened(state: Path, index: PackageIndex, networks: Networks | None = None) -> AsyncIterator[House]:
+    house = House(state, index, networks)
     try:
         await house.packages.recover()
         house.functions.load()

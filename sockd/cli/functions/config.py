@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from sockd.cli.functions.egress import egress_option, egress_setting
 from sockd.console.client import Management, state_dir_option
 from sockd.console.output import json_option, print_json
 from sockd.console.tables import print_table
+from sockd.plain.spelling import network
 
 
 @click.command()
@@ -26,19 +28,22 @@ from sockd.console.tables import print_table
     type=click.Choice(["open", "keys", "off"]),
     help="Access to /run: all clients, clients with a key (sockd keys), or none.",
 )
+@click.option("--network", type=click.Choice(["host", "none", "private"]), help="The function's network.")
+@egress_option
 @state_dir_option
 @json_option
-def config(name: str, state_dir: Path, as_json: bool, **options: Any) -> None:
+def config(name: str, egress: tuple[str, ...], state_dir: Path, as_json: bool, **options: Any) -> None:
     """Show or change settings of a function.
 
-    A change creates a version with the same code. The next deploy replaces it by the settings of its sockd.toml."""
-    changes = {key: value for key, value in options.items() if value is not None}
+    A change creates a version with the same code. The next deploy replaces it by the settings of its sockd.toml.
+    --egress alone creates none: the rules hold at once, for running sandboxes and all versions."""
+    changes = {key: value for key, value in options.items() if value is not None} | egress_setting(egress)
     function = Management(state_dir).call("PATCH", "functions", name, "settings", body=json.dumps(changes).encode())
     if as_json:
         print_json(function)
         return
     print_table(
-        ("name", "v", "timeout", "memory", "at once", "run"),
+        ("name", "v", "timeout", "memory", "at once", "network", "run"),
         [
             (
                 name,
@@ -46,6 +51,7 @@ def config(name: str, state_dir: Path, as_json: bool, **options: Any) -> None:
                 f"{function['timeout_s']:g} s",
                 f"{function['memory_mb']} MB",
                 str(function["concurrency"]),
+                network(function["network"], function.get("egress")),
                 function.get("run") or "as http.run",
             )
         ],

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from sockd.cli.functions.egress import egress_option, egress_setting
 from sockd.console.client import Management, state_dir_option
 from sockd.console.inputs import ARCHIVE_BYTES, MODULE_BYTES, read_file
 from sockd.console.output import USAGE, Failure, echo, json_option, print_json, progress
@@ -30,7 +31,8 @@ T = TypeVar("T")
 @click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory limit of a sandbox.")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Time limit of a request.")
 @click.option("--concurrency", type=int, help="Maximum number of concurrent requests.")
-@click.option("--network", type=click.Choice(["host", "none"]), help="The function's network.")
+@click.option("--network", type=click.Choice(["host", "none", "private"]), help="The function's network.")
+@egress_option
 @click.option(
     "--zygote", type=click.Choice(["packages", "stdlib", "none"]), help="Zygotes that may serve the function."
 )
@@ -50,6 +52,7 @@ def deploy(
     source: Path,
     name: str | None,
     env: tuple[str, ...],
+    egress: tuple[str, ...],
     initscript: Path | None,
     build: bool,
     force: bool,
@@ -68,7 +71,7 @@ def deploy(
     if source.suffix == ".py" and source.is_file():
         from sockd.cli.functions.deploy_app import deploy_app
 
-        others = {"name": name, "env": env, "initscript": initscript, "build": build}
+        others = {"name": name, "env": env, "egress": egress, "initscript": initscript, "build": build}
         given = [key for key, value in {**options, **others}.items() if value]
         deploy_app(source, given, state_dir, as_json, force=force)
         return
@@ -76,7 +79,8 @@ def deploy(
         _deploy_initscript(source, name, Management(state_dir), as_json)
         return
     name = named(name, source) if name else default_name(source)
-    overrides = {"check_handler": True, **{key: value for key, value in options.items() if value is not None}}
+    settings = {key: value for key, value in options.items() if value is not None} | egress_setting(egress)
+    overrides: dict[str, Any] = {"check_handler": True, **settings}
     if build:
         overrides["build"] = True
     if env:

@@ -115,7 +115,7 @@ class Settings(Shape):
             ("Layers", self.layers, "name packages in requirements.txt"),
             ("FileSystemConfigs", self.file_system_configs, "functions have /tmp only"),
             ("ImageConfig", _given(self.image_config), "send a ZipFile"),
-            ("VpcConfig", _given(self.vpc_config), "the network is the host's; see `network` in sockd.toml"),
+            ("VpcConfig", _given(self.vpc_config), "see `network` and `egress` in sockd.toml"),
             (
                 "DeadLetterConfig",
                 _given(self.dead_letter_config),

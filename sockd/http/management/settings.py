@@ -1,13 +1,14 @@
 """The route of the management API for settings of a function without its code.
 
-    PATCH /functions/{name}/settings    {"timeout_s"?, "init_timeout_s"?, "memory_mb"?, "concurrency"?, "run"?}
+    PATCH /functions/{name}/settings    {"timeout_s"?, "init_timeout_s"?, "memory_mb"?, "concurrency"?, "run"?,
+                                         "network"?, "egress"?}
 
-A change is a new version. Owns nothing.
+A change is a new version, except of `egress` alone: that holds at once for all sandboxes. Owns nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -20,8 +21,11 @@ from sockd.http.wire.answers import json_answer
 from sockd.plain.config import RunRule
 from sockd.plain.telemetry import FunctionInfo
 
-_MAX_BODY_BYTES = 4096
-_REFUSED = 'send {{"timeout_s": S, "init_timeout_s": S, "memory_mb": MB, "concurrency": N, "run": open|keys|off}}, or some of it'
+_MAX_BODY_BYTES = 64 * 1024
+_REFUSED = (
+    'send {{"timeout_s": S, "init_timeout_s": S, "memory_mb": MB, "concurrency": N, "run": open|keys|off, '
+    '"network": host|none|private, "egress": [RULE]}}, or some of it'
+)
 
 
 class SettingsApi(Protocol):
@@ -39,6 +43,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     memory_mb: int | None = None
     concurrency: int | None = None
     run: RunRule | None = None
+    network: Literal["host", "none", "private"] | None = None
+    egress: list[str] | None = None
 
 
 def routes(worker: SettingsApi) -> list[Route]:

@@ -14,7 +14,7 @@ from sockd.http.page.sources import PageSources
 from sockd.http.page.views import Values, spark
 from sockd.http.page.worker import PageWorker
 from sockd.observe.recent import SLOT_NS, SLOTS
-from sockd.plain.spelling import size
+from sockd.plain.spelling import network, size
 from sockd.plain.telemetry import LogRecord
 
 MAX_RECORDS = 30
@@ -51,7 +51,7 @@ def facts(worker: PageWorker, name: str) -> Values:
         "version": f"{info.version_number} ({info.version[:12]})",
         "handler": info.handler,
         "limits": f"{info.memory_mb} MB, {info.timeout_s:g} s, {info.concurrency} at once",
-        "network": info.network,
+        "network": network(info.network, info.egress),
         "code": size(info.code_bytes),
         "initscript": info.initscript[:12],
         "deployed": words.day(info.updated_at),

@@ -1,0 +1,70 @@
+"""What a function with a private network may reach, over all its versions: the rules of its last deploy.
+
+Owns the function's `Policy`, which is made before the first sandbox starts and goes with the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from sockd.networks.networks import Networks
+from sockd.networks.policy import Policy
+from sockd.plain.errors import NetworkUnavailable
+
+
+class FunctionEgress:
+    """`enforced` before a start, `changing` around a deploy, `close` after the last request."""
+
+    def __init__(self, networks: Networks | None, entries: Sequence[str] | None) -> None:
+        """Args: networks: the worker's; None: it has none; entries: as `egress` in sockd.toml."""
+        self._networks = networks
+        self._entries = entries
+        self._policy: Policy | None = None
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    async def enforced(self) -> Policy:
+        """The rules, in force. Raises: NetworkUnavailable; BadFunctionConfig: a limit of the worker is lower now."""
+        if self._policy is not None:
+            return self._policy
+        if self._networks is None:
+            raise NetworkUnavailable("it was started without them")
+        async with self._lock:
+            if self._policy is None:
+                policy = await self._networks.policy(self._networks.parse(self._entries))
+                if self._is_closed:
+                    policy.close()
+                    raise NetworkUnavailable("the function is gone")
+                self._policy = policy
+        return self._policy
+
+    @asynccontextmanager
+    async def changing(self, entries: Sequence[str] | None) -> AsyncIterator[None]:
+        """Other rules, also for sandboxes that run; the old ones again if the block fails.
+
+        Raises: BadFunctionConfig, NetworkUnavailable; nothing has changed."""
+        old = self._entries
+        await self._change(entries)
+        try:
+            yield
+        except BaseException:
+            await self._change(old)
+            raise
+
+    async def _change(self, entries: Sequence[str] | None) -> None:
+        async with self._lock:
+            if self._policy is not None and self._networks is not None:
+                try:
+                    await self._policy.change(self._networks.parse(entries))
+                except OSError as error:
+                    raise NetworkUnavailable(f"the rules could not be changed: {error}") from error
+            self._entries = entries
+
+    def close(self) -> None:
+        """No further sandbox starts. Safe to call twice."""
+        self._is_closed = True
+        policy, self._policy = self._policy, None
+        if policy is not None:
+            policy.close()

@@ -1,0 +1,161 @@
+"""The rules of functions with private networks: who has them, when they change, and what a failure leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from sockd.functions.function_egress import FunctionEgress
+from sockd.networks import egress
+from sockd.networks.networks import Networks
+from sockd.plain.config import NetworkConfig
+from sockd.plain.errors import BadFunctionConfig, NetworkUnavailable, StorageFull
+from sockd.registry.registry import Registry
+from sockd.sandbox.memory_budget import MemoryBudget
+from tests.functions.test_functions import HELLO, opened
+from tests.support.network_lab import Lab, lab
+from tests.support.package_index import PackageIndex
+
+pytestmark = [pytest.mark.root, pytest.mark.anyio]
+ONE, OTHER = ["10.0.0.0/8:5432"], ["192.168.7.7:443", "internet:443"]
+
+
+@pytest.fixture
+def world() -> Iterator[Lab]:
+    with lab() as world:
+        yield world
+
+
+@pytest.fixture
+async def networks(world: Lab) -> AsyncIterator[Networks]:
+    networks = await Networks.open(NetworkConfig(max_rules=3), "5eed0002", MemoryBudget(1 << 30).reserve_nowait)
+    yield networks
+    await networks.aclose()
+
+
+async def test_rules_are_in_force_once_and_go_with_the_function(networks: Networks) -> None:
+    rules = FunctionEgress(networks, ONE)
+    first, second = await asyncio.gather(rules.enforced(), rules.enforced())
+    assert first is second and networks.view()["policies"] == 1
+    assert first.egress == networks.parse(ONE)
+    rules.close()
+    assert networks.view()["policies"] == 0
+    with pytest.raises(NetworkUnavailable, match="gone"):
+        await rules.enforced()
+
+
+async def test_rules_change_in_place_and_come_back_when_a_deploy_fails(networks: Networks) -> None:
+    rules = FunctionEgress(networks, ONE)
+    policy = await rules.enforced()
+    async with rules.changing(OTHER):
+        assert policy.egress == networks.parse(OTHER)
+    during = []
+
+    async def fails() -> None:
+        async with rules.changing([]):
+            during.append(policy.egress.rules)
+            raise StorageFull
+
+    with pytest.raises(StorageFull):
+        await fails()
+    assert during == [()]
+    assert policy.egress == networks.parse(OTHER) and await rules.enforced() is policy
+    with pytest.raises(BadFunctionConfig, match="entry 2, 'x y'"):
+        async with rules.changing([*ONE, "x y"]):
+            raise AssertionError("bad rules are not applied")
+    assert policy.egress == networks.parse(OTHER)
+    rules.close()
+
+
+async def test_rules_said_before_the_first_start_are_those_of_the_first_start(networks: Networks) -> None:
+    rules = FunctionEgress(networks, None)
+    async with rules.changing(ONE):
+        pass
+    assert (await rules.enforced()).egress == networks.parse(ONE)
+    rules.close()
+
+
+async def test_without_private_networks_a_start_says_why() -> None:
+    with pytest.raises(NetworkUnavailable, match="started without them"):
+        await FunctionEgress(None, None).enforced()
+
+
+async def test_a_deploy_checks_rules_and_keeps_what_it_replaces(
+    networks: Networks, tmp_path: Path, index: PackageIndex
+) -> None:
+    async with opened(tmp_path, index, networks) as house:
+        for entries, words in (
+            (["10.0.0.0/33"], "egress, entry 1, '10.0.0.0/33': not a network"),
+            (["169.254.169.254"], "never reached"),
+            (["10.0.0.1:0"], "ports are 1 to 65535"),
+            (["10.0.0.1"] * 4, "may have 3"),
+            (["api.example.com"], "names need a resolver"),
+        ):
+            with pytest.raises(BadFunctionConfig, match=words.replace("[", r"\[")):
+                await house.deploy("f", HELLO, network="private", egress=entries)
+            assert house.functions.names() == []
+        with pytest.raises(BadFunctionConfig, match='goes with network = "private"'):
+            await house.deploy("f", HELLO, network="host", egress=ONE)
+        version = await house.deploy("f", HELLO, network="private", egress=ONE)
+        assert version.info().egress == ONE
+
+
+async def test_rules_change_without_a_version_and_are_there_after_a_restart(
+    networks: Networks, tmp_path: Path, index: PackageIndex
+) -> None:
+    async with opened(tmp_path, index, networks) as house:
+        deployed = await house.deploy("f", HELLO, network="private", egress=ONE)
+        number, program = deployed.record.version, deployed.program
+        function = await house.functions.get("f")
+        policy = await function.allowance.egress.enforced()
+        changed = await house.functions.configure("f", {"egress": []})
+        assert changed.record.version == number and changed.program is program
+        assert policy.egress.rules == () and changed.info().egress == []
+    async with opened(tmp_path, index, networks) as house:
+        function = await house.functions.get("f")
+        assert function.version.config.egress == [] and function.version.record.version == number
+        assert (await function.allowance.egress.enforced()).egress.rules == ()
+
+
+async def test_rules_stay_the_functions_while_it_has_another_network(
+    networks: Networks, tmp_path: Path, index: PackageIndex
+) -> None:
+    async with opened(tmp_path, index, networks) as house:
+        await house.deploy("f", HELLO, network="private", egress=ONE)
+        old = house.functions.current("f").record
+        await house.deploy("f", {"f.py": "def f(event): return 2"}, network="host")
+        assert house.functions.current("f").config.egress == ONE, "published versions of it may be private"
+        restored = await house.functions.restore(old)
+        assert (restored.config.network, restored.config.egress) == ("private", ONE)
+        await house.functions.configure("f", {"egress": OTHER})
+        await house.deploy("f", {"f.py": "def f(event): return 3"}, network="private")
+        policy = await (await house.functions.get("f")).allowance.egress.enforced()
+        assert policy.egress == egress.EVERYTHING_PUBLIC, "a deploy has its own settings"
+
+
+async def test_a_change_that_cannot_be_recorded_changes_nothing(
+    networks: Networks, tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, index, networks) as house:
+        await house.deploy("f", HELLO, network="private", egress=ONE)
+        policy = await (await house.functions.get("f")).allowance.egress.enforced()
+
+        def full(*_: object) -> None:
+            raise StorageFull
+
+        monkeypatch.setattr(Registry, "amend", full)
+        with pytest.raises(StorageFull):
+            await house.functions.configure("f", {"egress": []})
+        assert policy.egress == networks.parse(ONE) and house.functions.current("f").config.egress == ONE
+
+
+async def test_a_removed_function_leaves_no_rules(networks: Networks, tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index, networks) as house:
+        await house.deploy("f", HELLO, network="private", egress=ONE)
+        await (await house.functions.get("f")).allowance.egress.enforced()
+        assert networks.view()["policies"] == 1
+        await house.functions.remove("f")
+        assert networks.view()["policies"] == 0
