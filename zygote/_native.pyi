@@ -37,6 +37,9 @@ def stop_observing() -> tuple[bytes, bool]:
 def prepare() -> None:
     """Get ready to fork: before the first `serve`. From now on the kernel reaps children. Raises: OSError."""
 
+def settle_in_network(network: int, /) -> None:
+    """Enter a network namespace for good: children are born there, unless their fork names another. Raises: OSError."""
+
 def move_up(fd: int, /) -> int:
     """The same at a number that imports do not see; `fd` is closed. Raises: OSError."""
 

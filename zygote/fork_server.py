@@ -49,6 +49,13 @@ def answer(message: dict) -> None:
     os.write(CHANNEL_FD, protocol.encode_control({**done, "id": message["id"]}))
 
 
+def settle_in_network(message: dict) -> dict:
+    """`settle`: leave the network of the Zygote that forked this one, which has imported nothing yet, for an empty one."""
+    (network,) = _native.message_fds()
+    _native.settle_in_network(network)
+    return {"op": "settled"}
+
+
 def import_modules(message: dict) -> dict:
     """`import`: put the packages on sys.path, import the modules, and settle for forking. The answer's memory file says what was
     done, and what the imports saw."""
@@ -142,4 +149,4 @@ def title(paths: list[str]) -> str:
     return f"sockd: Zygote of {', '.join(names) or 'the standard library'}"
 
 
-OPERATIONS = {"import": import_modules}
+OPERATIONS = {"import": import_modules, "settle": settle_in_network}

@@ -3,16 +3,19 @@
 Control wire: daemon <-> Zygote. SOCK_SEQPACKET; one message is one datagram, a JSON object, with file descriptors beside it.
 
     daemon                                   Zygote
-      │ fork    {id, uid, network} [root, channel, output, procs… or a pipe]
+      │ fork    {id, uid, network} [root, channel, output, procs… or a pipe, a network namespace if it has one]
       ├───────────────────────────────────────►│ clone() a handler sandbox, write its uid_map
       │◄──────────────── forked {id, pid} [pidfd]
-      │ spawn   {id, first_uid, uid_count} [control, procs… or a pipe]
+      │ spawn   {id, first_uid, uid_count, walled} [control, procs… or a pipe]
       ├───────────────────────────────────────►│ clone() a child Zygote, hand it its block of uids
       │◄──────────────── forked {id, pid} [pidfd]
+      │ settle  {id} [a network namespace]        (to a walled one, before anything else)
+      ├───────────────────────────────────────►│ enter it for good
+      │◄──────────────── settled {id}
       │ import  {id, bytes} [a memory file: {paths, pth, env, modules}; a root]
       ├───────────────────────────────────────►│ import, collect, freeze
       │◄──────────────── imported {id, bytes}     (the memory file: {seconds, threads, failed, seen, left})
-      │◄──────────────── refused {id, error}      (the answer to any of the three that could not be done)
+      │◄──────────────── refused {id, error}      (the answer to any of the four that could not be done)
 
 Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header and a body that this file does not interpret.
 
@@ -74,9 +77,9 @@ ENVIRONMENT = {
 """What every function's environment begins with, over that of the root Zygote's exec; INIT adds what is the function's own."""
 
 FORK = Struct("<cBBBIIIQ")
-"""`fork` and `spawn`, which C reads: b"F", kind, without network, warm, first uid, how many, waits, id.
+"""`fork` and `spawn`, which C reads: b"F", kind, with a network namespace, warm, first uid, how many, waits, id.
 One that waits is given a pipe instead of its cgroups' files: it goes on when the daemon has moved it (sandbox/adoption.py)."""
-FORK_SANDBOX, FORK_ZYGOTE = range(2)
+FORK_SANDBOX, FORK_ZYGOTE, FORK_WALLED_ZYGOTE = range(3)
 HEADER = Struct("<IBBHQ")
 """Frame header: body length in bytes, type, flags, zero, request number."""
 INVOCATION = Struct("<16sqI")
@@ -128,11 +131,12 @@ def encode_control(message: dict) -> bytes:
     """One control message as one datagram. Raises ProtocolError when it is over CONTROL_MAX_BYTES."""
     op = message["op"]
     if op == "fork":
-        flags = FORK_SANDBOX, message["network"] == "none", message["warm"]
+        flags = FORK_SANDBOX, message["network"], message["warm"]
         data = FORK.pack(b"F", *flags, message["uid"], 1, message["waits"], message["id"])
     elif op == "spawn":
         uids = message["first_uid"], message["uid_count"]
-        data = FORK.pack(b"F", FORK_ZYGOTE, False, False, *uids, message["waits"], message["id"])
+        kind = FORK_WALLED_ZYGOTE if message["walled"] else FORK_ZYGOTE
+        data = FORK.pack(b"F", kind, False, False, *uids, message["waits"], message["id"])
     else:
         data = json.dumps(message, separators=(",", ":")).encode()
     if len(data) > CONTROL_MAX_BYTES:

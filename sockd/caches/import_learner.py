@@ -28,6 +28,7 @@ from sockd.caches.soundness import ImportView, Preimported
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
 from sockd.images import environment as environments
+from sockd.images.program import Network
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import NoCapacity, SandboxFailed, SockdError
@@ -91,8 +92,8 @@ class ImportLearner:
         self._costs: dict[str, selection.PackageCost] | None = None
         self._provided = provided
         self._sharing = Sharing(provided, lambda: self.refused.keys)
-        self._wants_standard_library = False
-        self._waiting: dict[frozenset[str], ImportView] = {}
+        self._wants_standard_library: set[Network] = set()
+        self._waiting: dict[tuple[frozenset[str], Network], ImportView] = {}
         self._failed: deque[Failed] = deque()
         self._searching = 0
         self._under_way: list[UnderWay] = []
@@ -104,15 +105,16 @@ class ImportLearner:
 
     def consider(self, view: ImportView) -> None:
         """A function with these packages was started: perhaps a better Zygote is worth making."""
-        closure = view.closure
-        self._tree.demand.hit(closure, time.monotonic())
-        if view.uses_standard_library and self._config.enabled and self._lacks_standard_library():
-            self._wants_standard_library = True
+        closure, network = view.closure, view.network
+        self._tree.demand[network].hit(closure, time.monotonic())
+        if view.uses_standard_library and self._config.enabled and self._lacks_standard_library(network):
+            self._wants_standard_library.add(network)
             self._wake.set()
-        if not closure or not self._config.enabled or any(node.packages == closure for node in self._tree.nodes):
+        nodes = self._tree.nodes_of(network)
+        if not closure or not self._config.enabled or any(node.packages == closure for node in nodes):
             return
-        if closure in self._waiting or len(self._waiting) < MAX_WAITING:
-            self._waiting[closure] = view
+        if (closure, network) in self._waiting or len(self._waiting) < MAX_WAITING:
+            self._waiting[closure, network] = view
             self._wake.set()
 
     def observe(
@@ -192,8 +194,7 @@ class ImportLearner:
             while self._wants_standard_library or self._waiting or self._stale or self._may_search():
                 try:
                     if self._wants_standard_library:
-                        self._wants_standard_library = False
-                        await self._make_standard_library()
+                        await self._make_standard_library(self._wants_standard_library.pop())
                     elif self._waiting:
                         await self._grow_for(self._waiting.pop(next(iter(self._waiting))))
                     elif self._stale:
@@ -206,21 +207,21 @@ class ImportLearner:
                     _log.exception("a Zygote could not be made")
             self._wake.clear()
 
-    def _lacks_standard_library(self) -> bool:
+    def _lacks_standard_library(self, network: Network) -> bool:
         key = standard_library.KEY
         return (
-            self._tree.standard_library is None
+            self._tree.standard_library_of(network) is None
             and key not in self.refused.keys
-            and not any(key in entry.packages for entry in self._under_way)
+            and not any(key in entry.packages for entry in self._under_way_for(network))
         )
 
-    async def _make_standard_library(self) -> None:
+    async def _make_standard_library(self, network: Network) -> None:
         """The Zygote of functions that import the standard library and no package that a Zygote has."""
-        packages = frozenset((standard_library.KEY,))
-        plan = selection.NewNode(self._tree.root.id, packages, packages, 0.0, 0.0, 0.0, STANDARD_LIBRARY_BYTES)
+        packages, root = frozenset((standard_library.KEY,)), self._tree.root_of(network)
+        plan = selection.NewNode(root.id, packages, packages, 0.0, 0.0, 0.0, STANDARD_LIBRARY_BYTES)
         if not self._make_room(plan, is_worth_it=True):
             return
-        entry = self._begin(self._tree.root, plan)
+        entry = self._begin(root, plan)
         request = ImportRequest(paths=[], modules=standard_library.MODULES, standard_library=True)
         zygote: Zygote | None = None
         try:
@@ -240,7 +241,7 @@ class ImportLearner:
         return bool(self._failed) and self._searching < max(self._config.learners - 1, 1)
 
     async def _grow_for(self, view: ImportView) -> None:
-        plan = self._plan(view.closure)
+        plan = self._plan(view.closure, view.network)
         if plan is None or not self.profile.modules_for(plan.packages) or self._sharing.refusal(plan.packages, view):
             return
         parent = next(node for node in self._tree.nodes if node.id == plan.parent_id)
@@ -259,6 +260,9 @@ class ImportLearner:
             if not self._failed or self._failed[-1].entry is not entry:
                 self._under_way.remove(entry)
         self.save()
+
+    def _under_way_for(self, network: Network) -> list[UnderWay]:
+        return [entry for entry in self._under_way if entry.parent.network == network]
 
     def _begin(self, parent: ZygoteNode, plan: selection.NewNode) -> UnderWay:
         """Until the entry is removed, no other learner makes this Zygote, evicts its parent or takes its memory."""
@@ -313,9 +317,10 @@ class ImportLearner:
             self._under_way.remove(entry)
         self.save()
 
-    def _plan(self, closure: frozenset[str]) -> selection.NewNode | None:
-        depths = {node.id: node.depth for node in self._tree.nodes if node.zygote.may_spawn}
-        nodes: list[selection.NodeView] = [*self._tree.nodes, *self._under_way]
+    def _plan(self, closure: frozenset[str], network: Network) -> selection.NewNode | None:
+        serving = self._tree.nodes_of(network)
+        depths = {node.id: node.depth for node in serving if node.zygote.may_spawn}
+        nodes: list[selection.NodeView] = [*serving, *self._under_way_for(network)]
         costs, refused = self._package_costs(), self.refused.keys
         if self._config.policy == "sock":
             return selection.sock_next_node(
@@ -328,7 +333,7 @@ class ImportLearner:
                 rng=self._random,
                 sharing=self._sharing,
             )
-        demands = self._tree.demand.top(TOP_DEMANDS, time.monotonic())
+        demands = self._tree.demand[network].top(TOP_DEMANDS, time.monotonic())
         return selection.next_node(
             nodes,
             closure,
@@ -407,9 +412,12 @@ class ImportLearner:
         """The node of a Zygote that has imported all, after its canary. Raises: as `_provision`."""
         seen = parent.shared.seen.followed_by(imported.seen)
         distributions = plan.packages - {standard_library.KEY}
-        shared = Preimported(distributions, {**environments.BASE, **request.env}, seen, parent.shared.packages)
+        reached: Network = "host" if parent.network == "host" else "none"
+        before = parent.shared.packages
+        shared = Preimported(distributions, {**environments.BASE, **request.env}, seen, before, reached)
         modules = frozenset(request.modules)
-        node = ZygoteNode(zygote, plan.packages, parent, modules, shared, seconds_saved=plan.seconds_saved)
+        node = ZygoteNode(zygote, plan.packages, parent, modules, parent.network, shared)
+        node.seconds_saved = plan.seconds_saved
         node.order = tuple(dict.fromkeys((*parent.order, *request.modules)))
         node.import_seconds = imported.seconds
         node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))

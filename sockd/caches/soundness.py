@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sockd.caches.provided_names import NOTHING, Provided
+from sockd.images.program import Network
 from sockd.sandbox.imported import NOTHING_SEEN, Observed
 
 UNOBSERVED_VARIABLES = frozenset({"TZ", "LANG", "LANGUAGE"})
@@ -23,8 +24,8 @@ LISTS_DISTRIBUTIONS = "pkg_resources"
 """A module that, when it is imported, notes every distribution that there is."""
 
 
-Pair = tuple[frozenset[str], frozenset[tuple[str, str]]]
-"""A closure, and the variables that a function has set."""
+Pair = tuple[frozenset[str], frozenset[tuple[str, str]], Network]
+"""A closure, the variables that a function has set, and its network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,13 @@ class Preimported:
     before: frozenset[str] = frozenset()
     """Of these packages those of the Zygote that it was forked from: their modules were imported first, which a function that
     has all of them need not do."""
+    network: Network = "host"
+    """What its imports reached: "none", also where the functions that it serves have a private network."""
 
     def was_made_from(self, view: ImportView) -> bool:
-        """Whether its imports ran with this very closure and environment, but for what the worker sets, and in a function's
-        order."""
-        return not self.before and view.pair == (self.packages, frozenset())
+        """Whether its imports ran with this very closure, environment and network, but for what the worker sets, and in a
+        function's order."""
+        return not self.before and view.pair == (self.packages, frozenset(), self.network)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -61,11 +64,13 @@ class ImportView:
     """Whether its handler imports modules of `standard_library.MODULES`."""
     variables: frozenset[tuple[str, str]] = frozenset()
     """Of its environment what is not the worker's, with the values."""
+    network: Network = "host"
+    """Its function's."""
 
     @property
     def pair(self) -> Pair:
         """What its imports can see that those of other functions cannot: one verification is for all views with it."""
-        return self.closure, self.variables
+        return self.closure, self.variables, self.network
 
     def besides(self, packages: frozenset[str]) -> Iterator[tuple[str, Provided]]:
         """(name for people, what it offers) of all that a Zygote with these packages did not have."""

@@ -3,7 +3,7 @@ function's own start.
 
 Owns the background tasks (`zygote.verifiers`), their queue, and the refused pairs. A pair is a node, and a closure
 with the variables that a function sets. Its first start is forked from a verified ancestor; after its answer the
-pair is queued. Then two sandboxes of the function, one forked from the node, one from the root Zygote, import the same modules
+pair is queued. Then two sandboxes of the function, one forked from the node, one from its root Zygote, import the same modules
 and return fingerprints. No request and no learner waits for this.
 """
 
@@ -271,7 +271,7 @@ class Verifier:
             fork = await self._try(work.node, program, trial)
             began_s = time.monotonic()
             trial["pids"] = fork.pids
-            own = await self._try(self._tree.root, program, {**trial, "expected": fork.digests})
+            own = await self._try(self._tree.root_of(work.view.network), program, {**trial, "expected": fork.digests})
             suspects = await asyncio.to_thread(fork.differing, own)
             if not suspects:
                 return []
@@ -280,7 +280,7 @@ class Verifier:
             starts = [own]
             for number in range(1, SURE):
                 again = {**trial, "names_of": suspects, "moved": number}
-                starts.append(await self._try(self._tree.root, program, again))
+                starts.append(await self._try(self._tree.root_of(work.view.network), program, again))
                 if not all(each.complete for each in (fork, *starts)):
                     raise TrialFailed(f"{len(suspects)} modules differ, {suspects[0]} for one", is_late=False)
                 found = await asyncio.to_thread(differences, fork, starts)
@@ -369,5 +369,6 @@ class Verifier:
 
 def key_of(node: ZygoteNode, view: ImportView) -> str:
     """A pair's name in the record of refusals: no value of a variable can be read from it."""
-    parts = sorted(node.packages), sorted(node.shared.before), sorted(view.closure), sorted(view.variables)
+    packages, before = sorted(node.packages), sorted(node.shared.before)
+    parts = packages, before, sorted(view.closure), sorted(view.variables), view.network
     return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()

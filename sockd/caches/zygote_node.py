@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from sockd.caches.eviction import NodeStats
 from sockd.caches.rate import RATE_TAU_S, DecayingRate
 from sockd.caches.soundness import ImportView, Preimported, difference
+from sockd.images.program import Network
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.zygote import Zygote
 
@@ -29,6 +30,8 @@ class ZygoteNode:
     parent: ZygoteNode | None
     modules: frozenset[str] = frozenset()
     """Modules that it was told to import; its parent had some of them."""
+    network: Network = "host"
+    """Of the functions that it serves: its Zygote's."""
     shared: Preimported = field(default_factory=Preimported)
     """What its imports saw: which functions it may serve."""
     verdicts: MutableMapping[ImportView, str] = field(default_factory=WeakKeyDictionary)

@@ -1,5 +1,8 @@
 """The import cache: a tree of Zygotes, from which every sandbox is forked (SOCK 4.3).
 
+There is one root for each kind of network. The host's is exec'd; the others are its children behind walls, made when a function
+first needs them, with Zygotes of their own below them (`sandbox/walled_networks`).
+
 Owns the nodes. `start` returns a sandbox forked from the best existing node. `ImportLearner` creates better nodes in the
 background, so that no request waits for an import in a Zygote. A node that fails is removed and the next best serves; the root is
 exec'd again. Knows nothing of functions: it gets closures and returns sandboxes.
@@ -12,20 +15,21 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from sockd.caches import standard_library
 from sockd.caches.rate import RATE_TAU_S, DemandMeter
 from sockd.caches.selection import best_node
-from sockd.caches.soundness import NO_PACKAGES, ImportView
+from sockd.caches.soundness import ImportView
 from sockd.caches.spare_policy import wanted_spares
 from sockd.caches.zygote_node import ZygoteNode
-from sockd.images.program import Limits, Program
+from sockd.images.program import Limits, Network, Program
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
-from sockd.plain.errors import NoCapacity, SandboxFailed, SockdError
+from sockd.plain.errors import NoCapacity, SockdError
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.imported import Imported, ImportRequest
@@ -33,6 +37,7 @@ from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.uids import UidBlock
+from sockd.sandbox.walled_networks import Wall
 from sockd.sandbox.zygote import Zygote
 
 ROOT_UIDS = 1 << 30
@@ -60,18 +65,31 @@ class Started:
 class ZygoteTree:
     """All nodes of one worker. `open` first, `close` last."""
 
-    def __init__(self, config: ZygoteConfig, parts: Parts, farm: Farm, *, base_uid: int, spare_limits: Limits) -> None:
+    def __init__(
+        self,
+        config: ZygoteConfig,
+        parts: Parts,
+        farm: Farm,
+        walls: Mapping[Network, Wall],
+        *,
+        base_uid: int,
+        spare_limits: Limits,
+    ) -> None:
         self._config = config
         self._parts = parts
         self._farm = farm
+        self._walls = walls
         self._spare_limits = spare_limits
         self._uids = UidBlock.of_host(base_uid, ROOT_UIDS)
         self._random = random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reviving: asyncio.Task[None] | None = None
+        self._roots: dict[Network, ZygoteNode] = {}
+        self._reviving: dict[Network, asyncio.Task[None]] = {}
         self._closed = False
         self.nodes: list[ZygoteNode] = []
-        self.demand = DemandMeter(RATE_TAU_S)
+        """The roots first, the host's before the others."""
+        self.demand: defaultdict[Network, DemandMeter] = defaultdict(lambda: DemandMeter(RATE_TAU_S))
+        """Of functions with each kind of network."""
         self.under_pressure: Callable[[], bool] = lambda: False
         self.unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
         """As each node's."""
@@ -83,48 +101,76 @@ class ZygoteTree:
 
     async def open(self) -> None:
         """Exec the root Zygote. Raises: SandboxFailed."""
-        zygote = await Zygote.exec_root(self._farm, self._parts.cgroups, self._uids, self.zygote_ended)
+        self._add_root("host", await Zygote.exec_root(self._farm, self._parts.cgroups, self._uids, self.zygote_ended))
+
+    async def _wall_in(self, network: Network) -> None:
+        """A root behind a wall. Raises: SandboxFailed, NoCapacity, OSError."""
+        if "host" not in self._roots:
+            await self._living_root("host")
+        if network not in self._walls:
+            raise ZygoteGone(f'no function with network = "{network}" can be served')
+        self._add_root(network, await self._spawn(self.root, self._walls[network]))
+
+    def _add_root(self, network: Network, zygote: Zygote) -> None:
         if not zygote.alive:
             raise ZygoteGone("the root Zygote ended as soon as it was there")
-        self.nodes.insert(0, ZygoteNode(zygote, frozenset(), None))
+        node = ZygoteNode(zygote, frozenset(), None, network=network)
+        self.nodes.insert(0 if network == "host" else len(self._roots), node)
+        self._roots[network] = node
 
     @property
     def root(self) -> ZygoteNode:
-        """Raises: ZygoteGone while it is being exec'd anew."""
-        if not self._has_root():
-            raise ZygoteGone("the root Zygote is being restarted")
-        return self.nodes[0]
+        """That of functions with the host's network. Raises: as `root_of`."""
+        return self.root_of("host")
 
-    def _has_root(self) -> bool:
-        return bool(self.nodes) and not self.nodes[0].packages
+    def root_of(self, network: Network) -> ZygoteNode:
+        """Raises: ZygoteGone while it is being made."""
+        root = self._roots.get(network)
+        if root is None:
+            raise ZygoteGone("the root Zygote is being restarted")
+        return root
+
+    def nodes_of(self, network: Network) -> list[ZygoteNode]:
+        """Those that serve functions with such a network."""
+        return [node for node in self.nodes if node.network == network]
+
+    def expect(self, network: Network) -> None:
+        """A function has such a network: its root is made before the first start, in the background."""
+        if network not in self._roots and not self._closed:
+            self._begin_root(network)
 
     def best(self, view: ImportView) -> ZygoteNode:
         """The node that serves a function with this view now. Raises: ZygoteGone."""
-        best = self.root  # without it, none qualifies
+        best = self.root_of(view.network)  # without it, none qualifies
         if not self._config.enabled:
             return best
         if view.closure:
+            nodes = self.nodes_of(view.network)
             best = best_node(
-                self.nodes, view.closure, self._random, lambda node: node.zygote.may_fork and not node.refusal(view)
+                nodes, view.closure, self._random, lambda node: node.zygote.may_fork and not node.refusal(view)
             )
         if not best.packages and view.uses_standard_library:
-            standard = self.standard_library
+            standard = self.standard_library_of(view.network)
             if standard is not None and standard.zygote.may_fork and not standard.refusal(view):
                 return standard
         return best
 
-    @property
-    def standard_library(self) -> ZygoteNode | None:
+    def standard_library_of(self, network: Network) -> ZygoteNode | None:
         """The node that has imported the standard library's modules and no package."""
-        return next((node for node in self.nodes if standard_library.KEY in node.packages), None)
+        nodes = (node for node in self.nodes if standard_library.KEY in node.packages)
+        return next((node for node in nodes if node.network == network), None)
 
     def passed_over(self, view: ImportView) -> list[tuple[ZygoteNode, str]]:
         """Nodes with more packages of this function than the one that serves it, which must not; and why. The largest first."""
-        if not (view.closure or view.uses_standard_library) or not self._has_root():
+        if not (view.closure or view.uses_standard_library) or view.network not in self._roots:
             return []
-        best, standard = self.best(view), self.standard_library
+        best, standard = self.best(view), self.standard_library_of(view.network)
         fewest = len(best.packages & view.closure)
-        larger = [node for node in self.nodes if len(node.packages) > fewest and node.packages <= view.closure]
+        larger = [
+            node
+            for node in self.nodes_of(view.network)
+            if len(node.packages) > fewest and node.packages <= view.closure
+        ]
         larger.sort(key=lambda node: -len(node.packages))
         if view.uses_standard_library and not best.packages and standard is not None:
             larger.append(standard)
@@ -137,7 +183,8 @@ class ZygoteTree:
         Raises: SandboxFailed, NoCapacity, OSError."""
         for _ in range(self._config.max_depth + 1):
             try:
-                node = await self._living_best(view)
+                await self._living_root(view.network)
+                node = self.best(view)
             except BaseException:
                 reservation.close()
                 raise
@@ -152,15 +199,19 @@ class ZygoteTree:
         reservation.close()
         raise failure
 
-    async def _living_best(self, view: ImportView) -> ZygoteNode:
-        """The best node, once there is a root: one that died is waited for, and tried again where that failed."""
+    async def _living_root(self, network: Network) -> None:
+        """Wait for a root that is not there yet, or died; it is tried again where that failed."""
         for _ in range(REVIVALS):
-            if self._has_root() or self._closed:
+            if network in self._roots or self._closed:
                 break
-            if self._reviving is None or self._reviving.done():
-                self._reviving = self._spawn_task(self._revive())
-            await asyncio.shield(self._reviving)
-        return self.best(view)
+            await asyncio.shield(self._begin_root(network))
+
+    def _begin_root(self, network: Network) -> asyncio.Task[None]:
+        """The task that makes a root."""
+        reviving = self._reviving.get(network)
+        if reviving is None or reviving.done():
+            reviving = self._reviving[network] = self._spawn_task(self._revive(network))
+        return reviving
 
     async def _start_from(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Started:
         if (started := self._spare_of(node, program, reservation)) is not None:
@@ -173,11 +224,9 @@ class ZygoteTree:
 
     def start_at_once(self, view: ImportView, program: Program, reservation: Reservation) -> Started | None:
         """As `start`, from a spare of the best node; None: there is none, and the reservation still is the caller's."""
-        return self._spare_of(self.best(view), program, reservation) if self._has_root() else None
+        return self._spare_of(self.best(view), program, reservation) if view.network in self._roots else None
 
     def _spare_of(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Started | None:
-        if program.limits.network != self._spare_limits.network:
-            return None
         spare = node.take_spare()
         if spare is None:
             return None
@@ -214,13 +263,14 @@ class ZygoteTree:
                 need_bytes -= SPARE_MEMORY_BYTES
 
     def measure_root(self) -> None:
-        """Note the memory of a new root Zygote, some 10 MB; the other nodes are measured before they serve."""
-        if not self._has_root() or self.nodes[0].unique_bytes:
-            return
-        cgroup = self.nodes[0].zygote.cgroup
-        with contextlib.suppress(OSError):  # it has just ended
-            for number in cgroup.pids()[:1] if cgroup is not None else ():
-                self.nodes[0].unique_bytes, self.nodes[0].shared_bytes = pidfds.memory_of(number)
+        """Note the memory of new root Zygotes, some 10 MB; the other nodes are measured before they serve."""
+        for root in self._roots.values():
+            cgroup = root.zygote.cgroup
+            if root.unique_bytes or cgroup is None:
+                continue
+            with contextlib.suppress(OSError):  # it has just ended
+                for number in cgroup.pids()[:1]:
+                    root.unique_bytes, root.shared_bytes = pidfds.memory_of(number)
 
     def _wanted(self, node: ZygoteNode) -> int:
         """The root keeps its spares while memory is merely short, as it serves every function: a start that waits gets them."""
@@ -257,7 +307,8 @@ class ZygoteTree:
         reservation = self._parts.budget.reserve_nowait(SPARE_MEMORY_BYTES)
         if reservation is None:
             raise NoCapacity("no memory for a spare")
-        return await Sandbox.fork(self._parts, zygote, self._spare_limits, reservation, None)
+        limits = replace(self._spare_limits, network=zygote.network)
+        return await Sandbox.fork(self._parts, zygote, limits, reservation, None)
 
     async def fork_apart(self, node: ZygoteNode, program: Program) -> Sandbox:
         """A child of a node that becomes a program for nobody's request. Raises: SandboxFailed, NoCapacity, OSError."""
@@ -269,14 +320,15 @@ class ZygoteTree:
         return await self._become_apart(node, limits, reservation, program)
 
     async def start_apart(self, program: Program, *, deadline_s: float) -> Sandbox:
-        """A child of the root Zygote that becomes a program for nobody's request, with all of the memory that it is to have.
+        """A child of a root Zygote that becomes a program for nobody's request, with all of the memory that it is to have.
 
         Args: deadline_s: how long it waits for that. Raises: SandboxFailed, NoCapacity, OSError."""
         budget = self._parts.budget
         limits = replace(program.limits, memory_bytes=min(program.limits.memory_bytes, budget.total))
         reservation = await budget.reserve(limits.memory_bytes, deadline_s=deadline_s)
         try:
-            node = await self._living_best(NO_PACKAGES)
+            await self._living_root(limits.network)
+            node = self.root_of(limits.network)
         except BaseException:
             reservation.close()
             raise
@@ -299,7 +351,7 @@ class ZygoteTree:
     def add(self, node: ZygoteNode) -> None:
         """A provisioned node serves from now on. Its parent may have been replaced or evicted while it imported."""
         if node.parent not in self.nodes:
-            above = [other for other in self.nodes if other.packages < node.packages]
+            above = [other for other in self.nodes_of(node.network) if other.packages < node.packages]
             node.parent = max(above, key=lambda other: len(other.packages), default=None)
         node.unverified = self.unverified
         self.nodes.append(node)
@@ -315,9 +367,13 @@ class ZygoteTree:
 
     async def spawn(self, parent: ZygoteNode) -> Zygote:
         """A new child Zygote of a node, not in the tree yet. Raises: SandboxFailed, NoCapacity, OSError."""
-        limit_bytes = self._config.memory_mb << 20
-        deadline_s = self._parts.spawn_deadline_s
-        return await parent.zygote.spawn(limit_bytes=limit_bytes, deadline_s=deadline_s, on_end=self.zygote_ended)
+        return await self._spawn(parent)
+
+    async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None) -> Zygote:
+        limit_bytes, deadline_s = self._config.memory_mb << 20, self._parts.spawn_deadline_s
+        return await parent.zygote.spawn(
+            limit_bytes=limit_bytes, deadline_s=deadline_s, on_end=self.zygote_ended, wall=wall
+        )
 
     async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:
         """Have a new Zygote import, in a root like those of its sandboxes. Raises: as `Zygote.import_modules`."""
@@ -330,18 +386,20 @@ class ZygoteTree:
     def remove(self, node: ZygoteNode) -> None:
         """Evict a node: its sandboxes and child Zygotes live on; the children hang below its parent from now on."""
         self.nodes.remove(node)
+        if self._roots.get(node.network) is node:
+            del self._roots[node.network]
         for other in self.nodes:
             if other.parent is node:
                 other.parent = node.parent
         node.close()
 
     def zygote_ended(self, zygote: Zygote) -> None:
-        """A node's Zygote died or was given up: the next best serves, and the root is exec'd anew."""
+        """A node's Zygote died or was given up: the next best serves, and a root is made anew."""
         for node in [node for node in self.nodes if node.zygote is zygote]:
             _log.warning("%s (%s) ended", node.id, ", ".join(sorted(node.packages)) or "root")
             self.remove(node)
-            if not node.packages and not self._closed:
-                self._reviving = self._spawn_task(self._revive())
+            if not node.packages:
+                self.expect(node.network)
 
     def close(self) -> None:
         """End all Zygotes and spares."""
@@ -351,16 +409,19 @@ class ZygoteTree:
         for node in reversed(self.nodes):
             node.close()
         self.nodes.clear()
+        self._roots.clear()
 
-    async def _revive(self) -> None:
-        """Exec a new root Zygote; the other nodes never needed the old one."""
+    async def _revive(self, network: Network) -> None:
+        """Make a root Zygote; the other nodes never needed the old one."""
         try:
-            await self.open()
-            for node in self.nodes[1:]:
-                node.parent = node.parent or self.nodes[0]
-            self.refill(self.nodes[0])
-        except (SandboxFailed, OSError) as error:
-            _log.error("the root Zygote cannot be restarted: %s", error)
+            await (self.open() if network == "host" else self._wall_in(network))
+            root = self._roots[network]
+            for node in self.nodes_of(network):
+                if node is not root:
+                    node.parent = node.parent or root
+            self.refill(root)
+        except (SockdError, OSError) as error:
+            _log.error("the root Zygote cannot be started: %s", error)
 
     def _spawn_task(self, work) -> asyncio.Task[None]:  # type: ignore[no-untyped-def]
         task = asyncio.get_running_loop().create_task(work)

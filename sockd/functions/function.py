@@ -137,8 +137,9 @@ class Function:
             self.caches.failed_inits.note(self.version, reply)
 
     def _adopt(self, version: Version) -> None:
-        """Prepare a version's initscript, and count its sockets with those of the other versions."""
+        """Prepare a version's initscript and Zygote, and count its sockets with those of the other versions."""
         version.program.socket_account = self.allowance.socket_account
+        self.caches.tree.expect(version.view.network)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.adopt(version.initscript)
 

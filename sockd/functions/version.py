@@ -148,16 +148,14 @@ class Version:
 def import_view(
     record: FunctionRecord, config: FunctionConfig, closure: Closure, packages: InstallCache, code: Path, number: str
 ) -> ImportView:
-    """What the imports of a version see in its own start; of its packages none, if no Zygote may import any for it.
-
-    A Zygote holds its sandboxes' channels and has the host's network: code that must not reach the network must not be forked
-    from one that has run foreign code."""
-    if config.network != "host" or config.zygote == "none":
-        return NO_PACKAGES
+    """What the imports of a version see in its own start; of its packages none, if no Zygote may import any for it."""
+    nothing = ImportView(frozenset(), network=config.network)
+    if config.zygote == "none":
+        return nothing
     file = entry_file(code, record.handler)
     uses_standard_library = bool(file) and standard_library.is_imported_by(code / file)
     if not closure.keys and not uses_standard_library:
-        return NO_PACKAGES
+        return nothing
     return ImportView(
         closure.keys if config.zygote == "packages" else frozenset(),
         {key: packages.provided(key) for key in closure.keys},
@@ -165,6 +163,7 @@ def import_view(
         environments.BASE | environment(record, config, closure, packages, number),
         uses_standard_library,
         frozenset(config.environment.items()),
+        config.network,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
@@ -67,7 +67,7 @@ class Networks:
         self.router: Router | None = None
         """Once a function needs one."""
         self._policies: set[Policy] = set()
-        self._removing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._pools: list[EndpointPool] = []
 
     @classmethod
@@ -116,11 +116,11 @@ class Networks:
         pool.adjust()
         return pool
 
-    async def close_pool(self, pool: EndpointPool) -> None:
-        """Its Zygote is gone."""
+    def close_pool(self, pool: EndpointPool) -> None:
+        """Its Zygote is gone. Safe to call twice."""
         if pool in self._pools:
             self._pools.remove(pool)
-            await pool.aclose()
+            self._spawn_task(pool.aclose())
 
     def adjust(self) -> None:
         """Every few seconds: as many ready endpoints as the last minute asked for."""
@@ -141,9 +141,9 @@ class Networks:
     async def aclose(self) -> None:
         """Take everything down; sandboxes that are left reach nothing any more."""
         for pool in list(self._pools):
-            await self.close_pool(pool)
-        if self._removing:
-            await asyncio.wait(self._removing)
+            self.close_pool(pool)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         if self._resolver is not None:
             await self._resolver.aclose()
         router, self.router = self.router, None
@@ -191,9 +191,12 @@ class Networks:
 
     def _policy_gone(self, policy: Policy) -> None:
         self._policies.discard(policy)
-        task = asyncio.get_running_loop().create_task(self._remove(policy))
-        self._removing.add(task)
-        task.add_done_callback(self._removing.discard)
+        self._spawn_task(self._remove(policy))
+
+    def _spawn_task(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _remove(self, policy: Policy) -> None:
         try:

@@ -16,6 +16,7 @@ from sockd.images.root import Root
 from sockd.kernel import pidfds
 from sockd.kernel.bpf.socket_counts import NO_FUNCTION
 from sockd.kernel.cgroups.tree import Cgroup
+from sockd.networks.endpoint import Endpoint
 from sockd.plain.errors import OutOfMemory, SandboxDied, SandboxFailed, SockdError
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.output import Output
@@ -42,6 +43,7 @@ class SandboxProcess:
     """The channel's end. Its `Channel`, once there is one, closes it."""
     _reservation: Reservation
     _root: Root
+    _endpoint: Endpoint | None
     pidfd: int = -1
 
     @classmethod
@@ -54,6 +56,9 @@ class SandboxProcess:
         Raises: SandboxFailed, NoCapacity, OSError; then everything was given back."""
         with ExitStack() as undo:
             undo.callback(reservation.close)
+            endpoint = await zygote.endpoint(limits.network)
+            if endpoint is not None:
+                undo.callback(endpoint.close)
             cgroup = parts.cgroups.take()
             undo.callback(parts.cgroups.give_back, cgroup)
             cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
@@ -66,10 +71,10 @@ class SandboxProcess:
             undo.callback(ends.close_ours)
             with ExitStack() as theirs:
                 theirs.callback(ends.close_theirs)
-                process = cls(parts, zygote, uid, limits, cgroup, ends.output, ends.sock, reservation, root)
+                process = cls(parts, zygote, uid, limits, cgroup, ends.output, ends.sock, reservation, root, endpoint)
                 fds = (root.fd, ends.channel_fd, ends.output_fd)
                 process.pidfd = await zygote.fork(
-                    uid, limits.network, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
+                    uid, endpoint, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
                 )
             undo.pop_all()
         return process
@@ -153,6 +158,8 @@ class SandboxProcess:
 
         def after_last_process() -> None:
             self.zygote.give_back_uid(self.uid)
+            if self._endpoint is not None:
+                self._endpoint.close()
             self._reservation.close()
             if gone is not None:
                 gone()

@@ -12,13 +12,17 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 
+from sockd.images.program import Network
 from sockd.kernel.cgroups.tree import Cgroup
+from sockd.networks.endpoint import Endpoint
+from sockd.plain.errors import SandboxFailed
 from sockd.sandbox.adoption import Adoption
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.control import Answer, ControlWire, ZygoteGone, close_all
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.imported import Imported, ImportFile, ImportRequest
 from sockd.sandbox.uids import UidBlock
+from sockd.sandbox.walled_networks import EndpointSource, Wall
 
 MAX_SOCKETS = 128
 """Most IP sockets that what it imports may have open."""
@@ -38,11 +42,14 @@ class Zygote:
         self._cgroups = cgroups
         self._on_end = on_end
         self._parent: Zygote | None = None
+        self._is_root = False
         self._closed = False
         self._users = 1  # itself, and each sandbox and child Zygote that holds a part of its block
         self.cgroup: Cgroup | None = None
         self._wire: ControlWire | None = None
         self._trees: list[Callable[[], None]] = []
+        self._wall: Wall | None = None
+        self._endpoints: EndpointSource | None = None
 
     @classmethod
     async def exec_root(
@@ -50,14 +57,27 @@ class Zygote:
     ) -> Zygote:
         """A root Zygote: bare interpreter, standard library, exec'd by farm init."""
         zygote = cls(cgroups, uids, on_end)
+        zygote._is_root = True
         with zygote._opening(None, None) as control:
             await farm.exec_zygote(control, zygote._procs())
         return zygote
 
-    async def spawn(self, *, limit_bytes: int, deadline_s: float, on_end: Callable[[Zygote], None]) -> Zygote:
-        """A child Zygote in a user namespace of its own. Raises: NoCapacity, ZygoteGone, ZygoteRefused, OSError."""
+    async def spawn(
+        self,
+        *,
+        limit_bytes: int,
+        deadline_s: float,
+        on_end: Callable[[Zygote], None],
+        wall: Wall | None = None,
+    ) -> Zygote:
+        """A child Zygote in a user namespace of its own.
+
+        Args: wall: it is a root, which imports nothing, and behind this wall with all its descendants.
+        Raises: NoCapacity, ZygoteGone, ZygoteRefused, OSError."""
         child = Zygote(self._cgroups, self.uids.take_child(), on_end)
         child._parent = self
+        child._wall = wall or self._wall
+        child._is_root = wall is not None
         self._users += 1
         with child._opening(limit_bytes, MAX_TASKS) as control:
             uids = child.uids
@@ -68,13 +88,25 @@ class Zygote:
                 deadline_s=deadline_s,
                 first_uid=uids.first,
                 uid_count=uids.count,
+                walled=child._wall is not None,
             )
+            if child._wall is not None:
+                await child._settle(child._wall, deadline_s)
         return child
+
+    async def _settle(self, wall: Wall, deadline_s: float) -> None:
+        """Move it into an empty network namespace, which it may return to: its own user namespace owns it."""
+        self._endpoints = wall.source(self.pidfd)
+        home = await self._endpoints.home()
+        try:
+            await self._request("settle", (home,), deadline_s=deadline_s)
+        finally:
+            os.close(home)
 
     async def fork(
         self,
         uid: int,
-        network: str,
+        endpoint: Endpoint | None,
         warm: bool,
         fds: Sequence[int],
         procs: Sequence[int],
@@ -83,27 +115,44 @@ class Zygote:
     ) -> int:
         """A confined child; returns its pidfd, which the caller owns.
 
-        Args: fds: root, channel, output; procs: cgroup.procs files of its cgroups.
+        Args: endpoint: from `endpoint`; fds: root, channel, output; procs: cgroup.procs files of its cgroups.
         Raises: ZygoteGone, ZygoteRefused, NotItsChild, OSError."""
-        return await self._make_child("fork", fds, procs, deadline_s=deadline_s, uid=uid, network=network, warm=warm)
+        namespace = () if endpoint is None or endpoint.namespace is None else (endpoint.namespace,)
+        return await self._make_child(
+            "fork", fds, procs, namespace, deadline_s=deadline_s, uid=uid, network=bool(namespace), warm=warm
+        )
+
+    @property
+    def network(self) -> Network:
+        """Of its sandboxes. A function that must not reach the host's is never served by a Zygote that is on it."""
+        return "host" if self._wall is None else self._wall.network
+
+    async def endpoint(self, network: Network) -> Endpoint | None:
+        """The network of one sandbox, the caller's; None: the host's.
+
+        Raises: SandboxFailed: its sandboxes have another kind; NoCapacity, NetworkUnavailable, OSError."""
+        if network != self.network:
+            raise SandboxFailed(f'{self.name} serves no function with network = "{network}"')
+        return None if self._endpoints is None else await self._endpoints.endpoint()
 
     async def _make_child(
         self,
         op: str,
         fds: Sequence[int],
         procs: Sequence[int],
+        last: Sequence[int] = (),
         *,
         deadline_s: float,
         **fields: object,
     ) -> int:
-        """Fork into these cgroups. The root Zygote runs no code but ours: its children join by themselves."""
-        if self._parent is None:
-            given = (*fds, *procs)
+        """Fork into these cgroups. A root Zygote runs no code but ours: its children join by themselves."""
+        if self._is_root:
+            given = (*fds, *procs, *last)
             answer = await self._request(op, given, deadline_s=deadline_s, waits=False, **fields)
             return take_pidfd(answer.fds)
         adoption = Adoption()
         try:
-            given = (*fds, adoption.waiting)
+            given = (*fds, adoption.waiting, *last)
             answer = await self._request(op, given, deadline_s=deadline_s, waits=True, **fields)
             pidfd = take_pidfd(answer.fds)
             try:
@@ -185,6 +234,8 @@ class Zygote:
         wire, self._wire = self._wire, None
         cgroup, self.cgroup = self.cgroup, None
         pidfd, self.pidfd = self.pidfd, -1
+        if self._endpoints is not None:
+            self._endpoints.close()
         if pidfd >= 0:
             os.close(pidfd)
         if wire is not None:

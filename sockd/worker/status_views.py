@@ -38,6 +38,7 @@ def status(worker: Worker) -> dict[str, Any]:
         "cgroups": {"kind": worker.hierarchies.kind, **_fields(worker.cgroups.snapshot())},
         "policy": worker.config.zygote.policy,
         "initscripts": engine_state(worker),
+        "networks": worker.networks.view(),
         "roots": {"made": worker.assembly.kind, "spares": worker.tree.most_spares},
     }
 
@@ -85,12 +86,14 @@ def tree_snapshot(worker: Worker) -> Tree:
     now_s = time.monotonic()
     children: dict[str | None, list[ZygoteNode]] = {}
     for node in nodes:
-        children.setdefault(node.parent.id if node.parent else None, []).append(node)
+        above = None if node is nodes[0] else node.parent or nodes[0]  # roots behind walls are forks of the first
+        children.setdefault(above.id if above else None, []).append(node)
 
     def show(node: ZygoteNode) -> TreeNode:
         inherited = node.parent.packages if node.parent else frozenset()
         return {
             "packages": sorted(requirement(worker, key) for key in node.packages - inherited),
+            "network": node.network,
             "modules": len(node.modules),
             "unique_memory_bytes": node.unique_bytes,
             "shared_memory_bytes": node.shared_bytes,
@@ -102,12 +105,11 @@ def tree_snapshot(worker: Worker) -> Tree:
             "children": [show(child) for child in children.get(node.id, [])],
         }
 
-    roots = children.get(None, [])
     refused = [
         {"package": requirement(worker, entry.key), "reason": entry.reason, **_refusal(entry)}
         for entry in worker.learner.refused.list()
     ]
-    return {"root": show(roots[0]) if roots else None, "refused": refused}
+    return {"root": show(nodes[0]) if nodes else None, "refused": refused}
 
 
 def package_rows(worker: Worker) -> list[dict[str, Any]]:

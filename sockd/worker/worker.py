@@ -42,7 +42,7 @@ from sockd.functions.versions import Versions
 from sockd.images.assembly import Assembly, open_assembly
 from sockd.images.base import Base, Bind, interpreter, plan, software
 from sockd.images.premade import Premade
-from sockd.images.program import Limits
+from sockd.images.program import Limits, Network
 from sockd.kernel import mounts, oom_score, syscalls
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import SocketCounts
@@ -62,9 +62,11 @@ from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.farm import Farm, farm_path
 from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
+from sockd.sandbox.namespace_maker import NamespaceMaker
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox_pipes import SandboxPipes
 from sockd.sandbox.socket_guards import function_accounts, guard_sockets
+from sockd.sandbox.walled_networks import Wall
 from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.state_dir import StateDir
 from sockd_initscripts.client import process as engine
@@ -85,6 +87,8 @@ FDS_OF_THE_REST = 256
 FDS_AT_ONCE = 1 << 14
 """As many as a thousand idle sandboxes and all of `http.max_connections` hold: 128 KB of the kernel's memory."""
 
+WALLED: tuple[Network, ...] = ("none", "private")
+"""Networks whose functions are forked from walled Zygotes."""
 RESOLVER_UID_BELOW = 3
 """The resolver's uid is so far below those of sandboxes; the engine's and the compiler's are nearer."""
 ENGINE_MEMORY_BYTES = 256 * MB
@@ -144,6 +148,8 @@ class Worker:
         base = Base.build(farm_path(state.path), plan(state.packages))
         stack.callback(base.close)
         budget = MemoryBudget(budget_bytes(config))
+        maker = NamespaceMaker()
+        stack.push_async_callback(maker.aclose)
         networks = await _networks(config, state, cgroups, budget, stack)
         farm = await Farm.start(base, cgroups.take(), on_end)
         stack.push_async_callback(farm.close)
@@ -159,7 +165,8 @@ class Worker:
         pools = assembly, cgroups, budget, farm.release
         parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
-        tree = ZygoteTree(zygotes, parts, farm, base_uid=config.sandbox.base_uid, spare_limits=usual)
+        walls = {network: Wall(network, networks, maker) for network in WALLED}
+        tree = ZygoteTree(zygotes, parts, farm, walls, base_uid=config.sandbox.base_uid, spare_limits=usual)
         stack.callback(tree.close)
         tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
         await tree.open()

@@ -100,7 +100,7 @@ class Tree:
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
-        self.demand = DemandMeter(60.0)
+        self.demand = {"host": DemandMeter(60.0)}
         self.imports: list[tuple[list[str], list[str]]] = []
         self.harms: dict[str, Exception | str | int] = {}
         """What happens when a module is imported: raised, failed with words, or 1: a thread is started."""
@@ -109,13 +109,18 @@ class Tree:
         """Modules with which a Zygote ends when it has forked one."""
         self.spares: list[FakeSpare] = []
         self.spawn_harm: Exception | None = None
-        self.standard_library: Any = None
         self.zygotes: list[FakeZygote] = []
         self.nodes.append(ZygoteNode(self._zygote(), frozenset(), None))
 
     def _zygote(self) -> Any:
         self.zygotes.append(FakeZygote(self, len(self.zygotes)))
         return self.zygotes[-1]
+
+    def nodes_of(self, network: str) -> list[Any]:
+        return [node for node in self.nodes if node.network == network]
+
+    def standard_library_of(self, network: str) -> None:
+        return None
 
     async def spawn(self, parent: ZygoteNode) -> Any:
         if self.spawn_harm is not None:

@@ -73,6 +73,9 @@ class FakeTree:
         self.own: Any = {"a": "1"}
         self.programs: list[Program] = []
 
+    def root_of(self, network: str) -> ZygoteNode:
+        return self.root
+
     def answer(self, node: ZygoteNode, asked: Any) -> Any:
         return self.fork if node is self.node else self.own
 

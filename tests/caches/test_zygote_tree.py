@@ -57,7 +57,7 @@ class Tree(ZygoteTree):
     def __init__(self) -> None:
         self.budget = MemoryBudget(64 * MB)
         parts: Any = SimpleNamespace(budget=self.budget, cgroups=None, spawn_deadline_s=1.0)
-        super().__init__(ZygoteConfig(), parts, None, base_uid=1 << 28, spare_limits=None)  # type: ignore[arg-type]
+        super().__init__(ZygoteConfig(), parts, None, {}, base_uid=1 << 28, spare_limits=None)  # type: ignore[arg-type]
 
     async def _start_from(self, node: ZygoteNode, program: Any, reservation: Any) -> Any:
         reservation.close()

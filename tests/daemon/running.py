@@ -205,9 +205,10 @@ class RunningDaemon:
         """The Zygote tree, flat: each node with `packages` of its ancestors added."""
         return list(_flat(self.tree()["root"], ()))
 
-    def node(self, *requirements: str) -> dict[str, Any] | None:
-        """The Zygote that holds exactly these packages."""
-        found = [node for node in self.nodes() if node["packages"] == set(requirements)]
+    def node(self, *requirements: str, network: str = "host") -> dict[str, Any] | None:
+        """The Zygote that holds exactly these packages, for functions with such a network."""
+        nodes = [node for node in self.nodes() if node["network"] == network]
+        found = [node for node in nodes if node["packages"] == set(requirements)]
         return found[0] if found else None
 
     def wait_verified(self, deadline_s: float = DEADLINE_S) -> None:

@@ -39,6 +39,9 @@ class FakeTree:
 
     most_spares = 0
 
+    def expect(self, network: str) -> None:
+        """Every root is there."""
+
     async def start(self, *_: object) -> None:
         raise NoCapacity("no memory left")
 

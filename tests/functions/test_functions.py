@@ -11,6 +11,7 @@ import shutil
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,7 +55,8 @@ class House:
         code = CodeStore(state / "code", state / "tmp", CodeConfig())
         code.recover()
         registry = Registry.open(state / "registry.sqlite", keep_versions=2)
-        caches = Caches(self.handlers, tree=None, learner=None, budget=self.budget, networks=networks)  # type: ignore[arg-type]
+        tree: Any = SimpleNamespace(expect=lambda network: None)
+        caches = Caches(self.handlers, tree, learner=None, budget=self.budget, networks=networks)  # type: ignore[arg-type]
         self.functions = Functions(Config(), registry, code, self.packages, caches)
 
     async def deploy(self, name: str, files: dict[str, str], **overrides: Any) -> Any:

@@ -31,7 +31,7 @@ DENIED_TO_ALL = """
     ptrace process_vm_readv process_vm_writev kcmp pidfd_getfd keyctl add_key request_key bpf perf_event_open userfaultfd
     io_uring_setup io_uring_enter io_uring_register io_setup io_submit io_destroy io_getevents io_cancel
     mount umount2 mount_setattr move_mount open_tree fsopen fsconfig fsmount fspick statmount listmount pivot_root
-    open_by_handle_at name_to_handle_at unshare setns mknod seccomp
+    open_by_handle_at name_to_handle_at unshare mknod seccomp
     landlock_create_ruleset landlock_add_rule landlock_restrict_self
     kexec_load kexec_file_load init_module finit_module delete_module create_module get_kernel_syms query_module
     swapon swapoff reboot adjtimex clock_adjtime clock_settime settimeofday quotactl quotactl_fd acct iopl ioperm
@@ -43,7 +43,7 @@ DENIED_TO_ALL = """
 FOR_ZYGOTES = """
     chroot sethostname setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid setgroups capset
 """.split()
-CHECKED = ["clone", "socket", "socketpair", "setsockopt", "fcntl", "personality", "ioctl", "mknodat"]
+CHECKED = ["clone", "socket", "socketpair", "setsockopt", "fcntl", "personality", "ioctl", "mknodat", "setns"]
 
 DENIED_TO_THE_ENGINE = """
     fork vfork mkdir mkdirat rmdir rename renameat renameat2 link linkat symlink symlinkat chown fchown lchown fchownat
@@ -111,8 +111,8 @@ def test_calls_of_another_architecture_kill(policy: str) -> None:
 
 
 NAMESPACES = (0x20000, *(1 << bit for bit in range(25, 31)))
-A_ZYGOTE, A_SANDBOX, WITHOUT_NETWORK = 0x10000000, 0x3C000000, 0x7C000000
-FORKS = {"root": {A_ZYGOTE, A_SANDBOX, WITHOUT_NETWORK}, "zygote": {A_ZYGOTE, A_SANDBOX}}
+A_ZYGOTE, A_SANDBOX = 0x10000000, 0x3C000000
+FORKS = {"root": {A_ZYGOTE, A_SANDBOX}, "zygote": {A_ZYGOTE, A_SANDBOX}}
 """Sets of namespaces that zygote/native/fork.c asks for."""
 
 
@@ -123,6 +123,14 @@ def test_clone_makes_the_namespaces_that_forks_need_and_no_other_set(policy: str
             wanted = ALLOW if flags in FORKS.get(policy, ()) else EPERM
             for more in (0, 17, 0x3D0F00, 0x01201011):
                 assert verdict(policy, "clone", flags | more) == wanted, hex(flags)
+
+
+def test_only_roots_and_walled_zygotes_enter_namespaces_and_only_networks(policy: str) -> None:
+    """A walled Zygote is under the root's filter alone."""
+    for size in range(len(NAMESPACES) + 1):
+        for chosen in itertools.combinations(NAMESPACES, size):
+            wanted = ALLOW if policy == "root" and sum(chosen) == seccomp.CLONE_NEWNET else EPERM
+            assert verdict(policy, "setns", 3, sum(chosen)) == wanted, hex(sum(chosen))
 
 
 def test_clone_makes_threads_and_processes(policy: str) -> None:
@@ -218,7 +226,7 @@ def test_only_fifos_are_made_by_mknodat(policy: str) -> None:
 
 def test_the_programs_stay_small(policy: str) -> None:
     first, *added = (compiler.instruction_count(make()) for make in FILTERS[policy])
-    assert first <= 122 and max(added, default=0) <= 21  # the first once for all, the others in each child
+    assert first <= 123 and max(added, default=0) <= 22  # the first once for all, the others in each child
 
 
 @given(st.data())

@@ -178,7 +178,7 @@ async def test_closing_a_pool_leaves_no_descriptor(world: Lab, budget: MemoryBud
     before = len(os.listdir("/proc/self/fd"))
     networks = await open_networks(config, budget)
     pool = await networks.pool(OwnNamespaces(), has_network=True)
-    await networks.close_pool(pool)
+    networks.close_pool(pool)
     await networks.aclose()
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -147,7 +147,7 @@ def test_a_child_that_cannot_join_its_cgroup_ends_and_says_why(house: House) -> 
             uid = house.root.take_uid()
             stack.callback(house.root.give_back_uid, uid)
             passed = (root.fd, theirs.fileno(), writer)
-            pidfd = stack.enter_context(owned(await house.root.fork(uid, "host", False, passed, fds, deadline_s=5)))
+            pidfd = stack.enter_context(owned(await house.root.fork(uid, None, False, passed, fds, deadline_s=5)))
             await wait_exited(pidfd, 5)
             ours.settimeout(0)
             return ours.recv(10_000), pidfds.describe_status(pidfds.exit_status(pidfd))

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -178,13 +178,12 @@ def shared_ipc() -> None:
     """Sandboxes share the farm's System V objects and message queues."""
     patch_native("fork.c", r" \| CLONE_NEWIPC", "")
     seccomp._ZYGOTE_FORKS = tuple(flags & ~seccomp.CLONE_NEWIPC for flags in seccomp._ZYGOTE_FORKS)  # type: ignore[assignment]
-    seccomp._ROOT_FORKS = tuple(flags & ~seccomp.CLONE_NEWIPC for flags in seccomp._ROOT_FORKS)  # type: ignore[assignment]
 
 
 @breaks("host-network")
 def host_network() -> None:
     """`network = "none"` is ignored."""
-    patch_native("fork.c", r"if \(request->no_network\)", "if (0)")
+    patch_native("network.c", r"setns\(\w+, CLONE_NEWNET\)", "0")
 
 
 @breaks("cgroup-files")
@@ -192,12 +191,12 @@ def cgroup_files() -> None:
     """A Zygote with packages is given the files with which a process is put into a cgroup."""
     original = zygote.Zygote._make_child
 
-    async def make_child(self: zygote.Zygote, op: str, fds: Sequence[int], procs: Sequence[int], **fields: Any) -> int:
-        parent, self._parent = self._parent, None
+    async def make_child(self: zygote.Zygote, *given: Any, **fields: Any) -> int:
+        is_root, self._is_root = self._is_root, True
         try:
-            return await original(self, op, fds, procs, **fields)
+            return await original(self, *given, **fields)
         finally:
-            self._parent = parent
+            self._is_root = is_root
 
     zygote.Zygote._make_child = make_child  # type: ignore[method-assign]
 

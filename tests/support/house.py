@@ -30,15 +30,19 @@ from sockd.kernel import pidfds
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.event_loop import EventLoop
 from sockd.latency import favordynmods
+from sockd.networks.networks import Networks
+from sockd.plain.config import NetworkConfig
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.imported import Imported, ImportRequest
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.sandbox.namespace_maker import NamespaceMaker
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.uids import UidBlock
+from sockd.sandbox.walled_networks import Wall
 from sockd.sandbox.zygote import Zygote
 from sockd_zygote import protocol
 
@@ -89,10 +93,17 @@ class House:
         self.assembly = open_assembly(self._roots, self.base, self.farm.procfs, self.directory / "roots")
         pools = self.assembly, self.pool, self.budget, self.farm.release
         self.parts = Parts(*pools, MAX_ANSWER_BYTES, spawn_deadline_s=5.0)
+        self.networks = Networks(NetworkConfig(least_pool=0, pool=0), "", self.budget.reserve_nowait)
+        self.namespaces = NamespaceMaker()
         self.root = await self._exec_root(0)
+        wall = Wall("none", self.networks, self.namespaces)
+        self.walled = await self.root.spawn(limit_bytes=512 * MB, deadline_s=5, on_end=self._note_end, wall=wall)
 
     async def _stop(self) -> None:
+        self.walled.close()
         self.root.close()
+        await self.networks.aclose()
+        await self.namespaces.aclose()
         self.assembly.close()
         await self.farm.close()
         await self.pool.aclose()
@@ -228,7 +239,8 @@ class House:
     async def fork(self, limits: Limits, *, zygote: Zygote | None = None, program: Program | None = None) -> Sandbox:
         """A confined child that waits for a function, or a spare; the caller destroys it."""
         reservation = await self.reserve(limits)
-        return await Sandbox.fork(self.parts, zygote or self.root, limits, reservation, program)
+        zygote = zygote or (self.root if limits.network == "host" else self.walled)
+        return await Sandbox.fork(self.parts, zygote, limits, reservation, program)
 
     async def reserve(self, limits: Limits) -> Reservation:
         return await self.budget.reserve(limits.memory_bytes, deadline_s=1)

@@ -211,7 +211,7 @@ class PrivateWorker:
         if len(processes) > known:
             told = [f"{process.pid} {process.kind} {process.status['Name']}" for process in processes]
             return f"{len(processes)} processes where {known} are known: {told}"
-        most = FDS_AT_EASE + FDS_FOR_EACH * (status["zygotes"] + ready)
+        most = FDS_AT_EASE + FDS_FOR_EACH * (status["zygotes"] + ready) + status["networks"]["ready"]
         fds = [target for target in open_fds(self.daemon.pid) if not target.startswith("/sys/fs/cgroup/")]
         if len(fds) > most:
             return f"{len(fds)} descriptors of the daemon, at most {most} are known: {Counter(map(_kind, fds))}"

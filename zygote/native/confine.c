@@ -8,6 +8,7 @@
 #include "native.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
@@ -21,6 +22,7 @@
 #define FAILED 6 /* protocol.FAILED */
 #define TEXT_BYTES 200
 #define FILTER_MAX_INSTRUCTIONS 512
+#define NETWORK_CAPABILITIES (1ULL << CAP_NET_ADMIN | 1ULL << CAP_NET_RAW)
 
 /* One FAILED frame: protocol.HEADER, protocol.TIMES, words. */
 struct failure {
@@ -35,7 +37,7 @@ struct failure {
 
 static int report_fd = -1; /* the child's connection to the daemon */
 static struct sock_filter instructions[KINDS][FILTER_MAX_INSTRUCTIONS];
-static struct sock_fprog filters[KINDS] = {{0, instructions[SANDBOX]}, {0, instructions[ZYGOTE]}};
+static struct sock_fprog filters[KINDS] = {{0, instructions[SANDBOX]}, {0, instructions[ZYGOTE]}}; /* a walled one: none */
 
 static void fail(const char *call)
 {
@@ -107,7 +109,8 @@ static void keep_only(int connection, int output, int moved)
 static void filter_calls(int kind)
 {
     must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)");
-    must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filters[kind], 0, 0), "prctl(PR_SET_SECCOMP)");
+    if (filters[kind].len)
+        must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filters[kind], 0, 0), "prctl(PR_SET_SECCOMP)");
 }
 
 /* Everything between clone(2) and user code. Afterwards: own uid, no capability, own root, fds 0-3 and no more; but if it waits,
@@ -152,8 +155,10 @@ int move_up(int fd)
  * has the number of every handler's; fds 0-3 and what imports left open before. Returned is what `confine_sandbox` returns.
  * Its children are reaped as its parent's are: by the kernel.
  *
+ * A walled one has no capability over the networks that its user namespace will own, and goes on entering them.
+ *
  * given: control, then procs or a pipe. */
-int confine_zygote(const struct fd_list *given, int waits, int maps_ready)
+int confine_zygote(const struct fd_list *given, int waits, int maps_ready, int kind)
 {
     int control = given->fds[0], moved = waits ? out_of_the_way(given->fds[1]) : -1;
 
@@ -165,7 +170,11 @@ int confine_zygote(const struct fd_list *given, int waits, int maps_ready)
     await_byte(maps_ready, "waiting for the id maps");
     set_ids(SANDBOX_UID);
     keep_only(control, 0, moved); /* it writes to its own /dev/null */
-    filter_calls(ZYGOTE);
+    if (kind == WALLED_ZYGOTE) {
+        must(drop_bounding_set(~NETWORK_CAPABILITIES), "prctl(PR_CAPBSET_DROP)");
+        must(set_capabilities(~NETWORK_CAPABILITIES), "capset");
+    }
+    filter_calls(kind);
     must(take_over_kept(), "taking over what imports left open");
     return moved;
 }

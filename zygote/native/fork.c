@@ -33,7 +33,7 @@ enum { MESSAGE = 0, IS_SANDBOX = 1, IS_SPARE = 2, IS_ZYGOTE = 3 };
 struct request {
     uint8_t op;
     uint8_t kind;
-    uint8_t no_network;
+    uint8_t has_network; /* a sandbox is born in a network namespace that comes last beside the message */
     uint8_t is_spare;
     uint32_t first_uid;
     uint32_t uid_count;
@@ -112,16 +112,33 @@ static pid_t clone_child(const struct request *request, int *pidfd)
 
     if (request->kind == SANDBOX)
         flags |= CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
-    if (request->no_network)
-        flags |= CLONE_NEWNET;
     return (pid_t)syscall(SYS_clone, flags, NULL, pidfd, tid_address, 0L);
+}
+
+/* As `clone_child`, in a network namespace (-1: the Zygote's own). A Zygote that cannot leave it again ends: its next child, or what
+ * it imports, would be on a network that is somebody else's. */
+static pid_t clone_in(const struct request *request, int network, int *pidfd)
+{
+    int home = -1, error;
+    pid_t pid;
+
+    if (network >= 0 && (home = enter_network(network)) < 0)
+        return -1;
+    pid = clone_child(request, pidfd);
+    if (pid == 0 || home < 0)
+        return pid; /* the child closes all that it does not keep */
+    error = errno;
+    if (return_from_network(home) < 0)
+        _exit(1);
+    errno = error;
+    return pid;
 }
 
 /* The child's half. A failure ends it in there. */
 static void be_child(const struct request *request, const struct fd_list *given, int maps_ready)
 {
     int waits = request->waits != 0, is_sandbox = request->kind == SANDBOX;
-    int moved = is_sandbox ? confine_sandbox(given, waits, maps_ready) : confine_zygote(given, waits, maps_ready);
+    int moved = is_sandbox ? confine_sandbox(given, waits, maps_ready) : confine_zygote(given, waits, maps_ready, request->kind);
 
     after_fork_in_child();
     PyOS_AfterFork_Child();
@@ -151,26 +168,26 @@ static int be_parent(int control, const struct request *request, pid_t pid, int 
     return 0;
 }
 
-static int is_well_formed(const struct request *request, const struct fd_list *given)
+static int is_well_formed(const struct request *request, const struct fd_list *given, int network)
 {
     int own = request->kind == SANDBOX ? 3 : 1;
 
-    return request->kind < KINDS && given->count >= own && (request->waits == 0 || given->count == own + 1);
+    return request->kind < KINDS && !!request->has_network == (network >= 0) && given->count >= own && (request->waits == 0 || given->count == own + 1);
 }
 
 /* 1 in the child, 0 in the Zygote; -1 when the daemon cannot be answered. Between PyOS_BeforeFork and its counterparts. */
-static int fork_child(int control, const struct request *request, const struct fd_list *given)
+static int fork_child(int control, const struct request *request, const struct fd_list *given, int network)
 {
     int maps[2], pidfd = -1, result;
     pid_t pid;
 
     errno = EINVAL;
-    if (!is_well_formed(request, given))
+    if (!is_well_formed(request, given, network))
         return refuse(control, request->id, "fork");
     if (pipe2(maps, O_CLOEXEC) < 0)
         return refuse(control, request->id, "pipe2");
     before_fork();
-    pid = clone_child(request, &pidfd);
+    pid = clone_in(request, network, &pidfd);
     if (pid == 0) {
         close(maps[1]); /* or the end of a Zygote that dies would not be seen */
         be_child(request, given, maps[0]);
@@ -187,7 +204,7 @@ static int fork_child(int control, const struct request *request, const struct f
 
 static int child_is(const struct request *request)
 {
-    if (request->kind == ZYGOTE)
+    if (request->kind != SANDBOX)
         return IS_ZYGOTE;
     return request->is_spare ? IS_SPARE : IS_SANDBOX;
 }
@@ -206,7 +223,7 @@ static int serve(int control)
 {
     struct request request;
     struct fd_list given;
-    int forked, cut;
+    int forked, cut, network;
 
     for (;;) {
         message_start = buffer;
@@ -227,12 +244,15 @@ static int serve(int control)
             return MESSAGE;
         }
         memcpy(&request, buffer, sizeof request);
-        forked = fork_child(control, &request, &given);
+        network = request.has_network && given.count ? given.fds[--given.count] : -1;
+        forked = fork_child(control, &request, &given, network);
         if (forked > 0) {
             message_start += sizeof request;
             message_length -= (Py_ssize_t)sizeof request;
             return child_is(&request);
         }
+        if (network >= 0)
+            close(network);
         close_all(&given);
         if (forked < 0) {
             os_error("sendmsg");

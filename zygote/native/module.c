@@ -30,6 +30,7 @@ static PyMethodDef methods[] = {
     {"prepare", native_prepare, METH_VARARGS, NULL},
     {"move_up", native_move_up, METH_VARARGS, NULL},
     {"keep_filters", native_keep_filters, METH_VARARGS, NULL},
+    {"settle_in_network", native_settle_in_network, METH_VARARGS, NULL},
     {"fill_gaps", native_fill_gaps, METH_NOARGS, NULL},
     {"share_code", native_share_code, METH_NOARGS, NULL},
     {"gather_arenas", native_gather_arenas, METH_NOARGS, NULL},

@@ -21,7 +21,7 @@
 #define MAX_FDS 16       /* protocol.CONTROL_MAX_FDS */
 
 /* A child's kind, as in protocol.FORK. */
-enum { SANDBOX = 0, ZYGOTE = 1, KINDS = 2 };
+enum { SANDBOX = 0, ZYGOTE = 1, WALLED_ZYGOTE = 2, KINDS = 3 };
 
 /* Descriptors that came beside data. */
 struct fd_list {
@@ -31,7 +31,7 @@ struct fd_list {
 
 /* confine.c: in the child; none of them returns after a failure. */
 int confine_sandbox(const struct fd_list *given, int waits, int maps_ready);
-int confine_zygote(const struct fd_list *given, int waits, int maps_ready);
+int confine_zygote(const struct fd_list *given, int waits, int maps_ready, int kind);
 void await_move(int moved);
 int move_up(int fd); /* -1 with errno */
 
@@ -48,6 +48,10 @@ int out_of_the_way(int fd);
 int drop_bounding_set(unsigned long long keep);
 int set_capabilities(unsigned long long keep);
 int lock_securebits(void);
+
+/* network.c; -1 with errno */
+int enter_network(int network);
+int return_from_network(int home);
 
 /* channel.c */
 ssize_t receive_packet(int fd, void *data, size_t size, int flags, struct fd_list *given, int *cut);
@@ -67,6 +71,7 @@ PyObject *native_stop_observing(PyObject *module, PyObject *args);
 PyObject *native_prepare(PyObject *module, PyObject *args);
 PyObject *native_move_up(PyObject *module, PyObject *args);
 PyObject *native_keep_filters(PyObject *module, PyObject *args);
+PyObject *native_settle_in_network(PyObject *module, PyObject *args);
 PyObject *native_fill_gaps(PyObject *module, PyObject *args);
 PyObject *native_share_code(PyObject *module, PyObject *args);
 PyObject *native_gather_arenas(PyObject *module, PyObject *args);

@@ -59,7 +59,7 @@ def words(shown: dict[str, Any]) -> list[str]:
     for larger in shown["passed_over"]:
         lines.append(f"the Zygote of {', '.join(larger['packages'])} is passed over: {larger['reason']}")
     if not shown["zygotes_allowed"]:
-        lines.append('with network = "none" it is forked from the root Zygote and imports all packages itself')
+        lines.append("its zygote setting allows no Zygote with packages, so it imports all packages itself")
     elif movable := [p["package"] for p in shown["packages"] if p["ms"] and not p["in_zygote"] and not p["refused"]]:
         lines.append(f"a Zygote would take: {', '.join(movable)}")
     return lines

@@ -59,7 +59,9 @@ def _label(node: Node) -> str:
         f"{node['rate']:.2g}/s" if node.get("rate") else "",
         f"{node['spares']} spare{'' if node['spares'] == 1 else 's'}" if "spares" in node else "",
     ]
-    return f"{', '.join(node['packages']) or 'Python'}  ({'; '.join(fact for fact in facts if fact)})"
+    network = node.get("network", "host")
+    bare = "Python" if network == "host" else f"Python, for functions with network = {network}"
+    return f"{', '.join(node['packages']) or bare}  ({'; '.join(fact for fact in facts if fact)})"
 
 
 def _plain(node: Node, indent: str = "") -> Iterator[str]:

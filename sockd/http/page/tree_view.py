@@ -64,6 +64,7 @@ def tree_row(node: Mapping[str, Any], depth: int, most: int) -> Values:
         "names": [{"name": name, "version": version} for name, _, version in packages[:MAX_NAMES]],
         "more": len(packages) - MAX_NAMES if len(packages) > MAX_NAMES else 0,
         "all": ", ".join(node["packages"]),
+        "network": "" if node.get("network", "host") == "host" else node["network"],
         "own": size(own(node)) if measured else words.NOTHING,
         "shared": size(shared) if measured else words.NOTHING,
         "bar": charts.stacked([("own", own(node), "its own"), ("shared", shared, "shared")], most),

@@ -23,7 +23,9 @@ class TreeNode(TypedDict):
     """One Zygote. A reader treats every key but `packages` as optional."""
 
     packages: list[str]
-    """What it has imported beyond its parent's, as `name==version`; empty for the root Zygote."""
+    """What it has imported beyond its parent's, as `name==version`; empty for a root Zygote."""
+    network: NotRequired[str]
+    """Of the functions that it serves; those of each kind have a root of their own."""
     modules: NotRequired[int]
     unique_memory_bytes: NotRequired[int]
     shared_memory_bytes: NotRequired[int]

@@ -50,7 +50,7 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 SANDBOX_NAMESPACES = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
-"""What a sandbox gets of its own, if it has the host's network."""
+"""What a sandbox gets of its own; its network namespace, if that is not the host's, is made before it."""
 ALL_NAMESPACES = SANDBOX_NAMESPACES | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWCGROUP
 """CLONE_NEWTIME is not a flag of clone(2): the bit is part of its signal."""
 
@@ -181,18 +181,17 @@ _HANDLER_CHECKS = {
     "mknodat": only(2, S_IFIFO, mask=0o170000),
 }
 
-# What confines a child: its root, its name, its ids, its capabilities.
+# What confines a child: its root, its name, its network, its ids, its capabilities.
 _ZYGOTE_CALLS = frozenset(
     """
-    chroot sethostname setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid setgroups capset
+    chroot sethostname setns setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid setgroups capset
     """.split()
 )
 
 # A Zygote's forks, no more: a package that is being imported, too, might clone. It would have every capability over a network
-# namespace of its own, and with them the code of netfilter, traffic control and raw sockets. Only the root Zygote, which imports
-# no package, makes one: it forks the sandboxes with `network = "none"`.
+# namespace of its own, and with them the code of netfilter, traffic control and raw sockets. So no Zygote makes one: those of
+# the walled tree enter what the daemon has had made.
 _ZYGOTE_FORKS = (0, CLONE_NEWUSER, SANDBOX_NAMESPACES)
-_ROOT_FORKS = (*_ZYGOTE_FORKS, SANDBOX_NAMESPACES | CLONE_NEWNET)
 
 # The engine is threads of one process: it starts no other, and nobody's files have owners or links for it to change.
 _ENGINE_CALLS = _HANDLER_CALLS - frozenset(
@@ -219,15 +218,19 @@ def root_filter() -> bytes:
     """The filter of the root Zygote and so of all that it forks: what Python, its packages and their subprocesses need, and
     what it takes to make and confine a child. Nothing in it makes a mount or a device, or reaches another's memory."""
     _require_x86_64(platform.machine())
-    checks = {**_HANDLER_CHECKS, "clone": only(0, *_ROOT_FORKS, mask=ALL_NAMESPACES)}
+    checks = {
+        **_HANDLER_CHECKS,
+        "clone": only(0, *_ZYGOTE_FORKS, mask=ALL_NAMESPACES),
+        "setns": only(1, CLONE_NEWNET),
+    }
     return compile_filter(_HANDLER_CALLS | _ZYGOTE_CALLS, checks=checks, absent=_ABSENT)
 
 
 @functools.cache
 def zygote_filter() -> bytes:
-    """What a Zygote with packages loses: a network namespace of its own."""
+    """What a Zygote on the host's network loses: entering another. One of the walled tree loses nothing."""
     _require_x86_64(platform.machine())
-    return compile_restriction((), checks={"clone": only(0, *_ZYGOTE_FORKS, mask=ALL_NAMESPACES)})
+    return compile_restriction(("setns",), checks={})
 
 
 @functools.cache
