@@ -268,8 +268,7 @@ class OutOfMemory(SandboxDied):
 
     def __init__(self, *, limit_bytes: int, peak_bytes: int) -> None:
         super().__init__(
-            f"out of memory: limit {limit_bytes / 2**20:.0f} MB, peak {peak_bytes / 2**20:.0f} MB; "
-            "raise memory_mb in sockd.toml"
+            f"out of memory: limit {limit_bytes / 2**20:.0f} MB (memory_mb), peak {peak_bytes / 2**20:.0f} MB"
         )
         self.limit_bytes = limit_bytes
         self.peak_bytes = peak_bytes

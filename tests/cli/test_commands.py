@@ -19,6 +19,7 @@ from sockd.cli.calls.invoke import _raise
 from sockd.console.client import Reply
 from sockd.console.output import Failure
 from sockd.http.wire.sockets import bind_unix
+from sockd.plain.errors import OutOfMemory
 from sockd.plain.own_command import as_root, own_command
 from sockd.plain.telemetry import LogRecord
 from tests.cli.serving import REPOSITORY, Run, Served
@@ -371,6 +372,14 @@ def test_an_argument_that_is_no_utf_8_is_refused_by_name(run: Run, command: str)
     assert done.returncode in (1, 3)
     assert done.stderr.startswith("error: ") or "\nerror: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_function_out_of_memory_is_given_the_command_that_raises_its_limit() -> None:
+    error = OutOfMemory(limit_bytes=128 << 20, peak_bytes=128 << 20)
+    body = json.dumps({"errorType": error.error_type, "errorMessage": error.message, "requestId": "x"}).encode()
+    with pytest.raises(Failure) as failure:
+        _raise(Reply(error.status, {}, body), "hello", quiet=True)
+    assert failure.value.fix.endswith("sockd config hello --memory MB")
 
 
 def test_a_frame_of_a_stack_cannot_look_like_a_line_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from sockd.console.output import (
     say,
     write_result,
 )
+from sockd.plain.errors import OutOfMemory
 
 _REFUSED = frozenset({401, 403, 405})
 """Statuses of requests that did not run and have no log."""
@@ -189,7 +190,11 @@ def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
         )
     fixes = {NOT_FOUND: listing(message) or "sockd ls", TIMED_OUT: f"sockd config {name} {option} S"}
     logs = "" if reply.status in _REFUSED else f"sockd logs {name} --request {error.get('requestId')}"
-    fix = f"curl http://127.0.0.1:5000/run/{name}/" if kind == NOT_HTTP else fixes.get(exit_code, logs)
+    special = {
+        NOT_HTTP: f"curl http://127.0.0.1:5000/run/{name}/",
+        OutOfMemory.error_type: f"sockd config {name} --memory MB",
+    }
+    fix = special.get(kind) or fixes.get(exit_code, logs)
     raise Failure(f"{kind}: {message}", fix=fix, exit_code=exit_code)
 
 
