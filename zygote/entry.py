@@ -54,12 +54,12 @@ def load(entry: str) -> Any:
 
 
 def load_any(entry: str) -> Any:
-    """`load`, but that OpenLambda's f may be an app instead (its convention for one file)."""
+    """`load`; instead of OpenLambda's `f` and of `handler` in main.py, an `app` of the same module."""
     try:
         return load(entry)
     except HandlerNotFound:
         name, _, attribute = entry.partition(":")
         app = getattr(sys.modules.get(name), "app", None)
-        if attribute != "f" or app is None:
+        if app is None or (attribute != "f" and entry != "main:handler"):
             raise
         return app

@@ -16,11 +16,12 @@ from sockd.code import handler_checker
 from sockd.code.code_store import SANDBOX_PATH
 from sockd.plain.errors import BadFunctionConfig
 
+ELSEWHERE = '; name another in sockd.toml: handler = "module:function"'
 DEADLINE_S = 10.0
 MEMORY_BYTES = 512 << 20
 MAX_SOURCE_BYTES = 4 << 20
-FALLBACK = {"f:f": ["f", "app"]}
-"""A handler that may be called otherwise (OpenLambda)."""
+FALLBACK = {"f:f": ["f", "app"], "main:handler": ["handler", "app"]}
+"""Handlers that may be web apps instead (`sockd_zygote.entry.load_any`)."""
 
 
 def check_handler(code: Path, handler: str, *, has_packages: bool) -> None:
@@ -40,7 +41,9 @@ def check_handler(code: Path, handler: str, *, has_packages: bool) -> None:
         return
     said = _read((code / file).read_bytes(), f"{SANDBOX_PATH}/{file}", FALLBACK.get(handler, [name]))
     if said:
-        raise BadFunctionConfig(f"the handler is {module}.{name}, and {said}")
+        raise BadFunctionConfig(
+            f"the handler is {module}.{name}, and {said}{'' if SyntaxError.__name__ in said else ELSEWHERE}"
+        )
 
 
 def _read(source: bytes, shown: str, names: list[str]) -> str:

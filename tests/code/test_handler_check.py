@@ -17,7 +17,12 @@ from sockd.plain.errors import BadFunctionConfig
         ("f.py", "\n\treturn 1\n        x", "f:f", "line 2: IndentationError"),
         ("f.py", "return 1", "f:f", "SyntaxError: 'return' outside function"),
         ("f.py", "def handler(event): return 1", "f:f", "has no f and no app"),
-        ("main.py", "def handle(event): return 'handler'", "main:handler", "/var/task/main.py has no handler"),
+        (
+            "main.py",
+            "def handle(event): return 'handler'",
+            "main:handler",
+            "has no handler and no app; name another in sockd.toml",
+        ),
         ("a/b.py", "x = 1", "a.b:go", "/var/task/a/b.py has no go"),
         ("a/b/__init__.py", "x = 1", "a.b:go", "/var/task/a/b/__init__.py has no go"),
         ("other.py", "", "main:handler", "the code has no main.py"),
@@ -37,6 +42,7 @@ def test_what_cannot_work_is_refused_with_the_place(
     "text",
     [
         "def handler(event): pass",
+        "app = make()",
         "async def handler(event): pass",
         "from x import handler",
         "from x import y as handler",

@@ -165,6 +165,7 @@ def test_a_file_is_deployed_with_all_its_functions(daemon: RunningDaemon, projec
     ("code", "options", "words"),
     [
         ("x = 1", (), "no function with @sockd.function"),
+        ("def f(event): pass", (), "sockd deploy "),
         ("import nothing_of_this_name", (), "inside that function"),
         ("import sockd\n@sockd.function(memory=3)\ndef f(x): pass", (), "did you mean 'memory_mb'"),
         ("import sockd\n@sockd.function(tmp_mb=[object()])\ndef f(x): pass", (), "a setting must be text"),

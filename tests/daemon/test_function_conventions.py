@@ -27,6 +27,13 @@ def test_a_handler_of_two_parameters_gets_event_and_context(daemon: RunningDaemo
     assert daemon.call("two", {"n": 1}) == [{"n": 1}, "two"]
 
 
+@pytest.mark.parametrize("file", ["main.py", "app.py", "f.py"])
+def test_an_app_is_found_where_frameworks_have_it(daemon: RunningDaemon, file: str) -> None:
+    code = "def app(environ, start_response):\n start_response('200 OK', [])\n return [environ['PATH_INFO'].encode()]\n"
+    daemon.deploy("framework", {file: code}, check_handler=True)
+    assert daemon.request("GET", "/run/framework/a/b").body == b"/a/b"
+
+
 @pytest.mark.parametrize(
     ("files", "settings"),
     [

@@ -102,8 +102,15 @@ def test_openlambda_s_file_has_a_function_or_an_app(server: Server, name: str) -
     assert server.expect(READY, 3)[TIMES.size :] == protocol.APP
 
 
-def test_a_file_with_neither_is_told(server: Server) -> None:
-    server.init("x = 1\n", app="maybe", handler="f:f")
+def test_main_has_a_handler_or_an_app(server: Server) -> None:
+    (server.code / "main.py").write_text("def app(environ, start_response): pass\n")
+    server.init("", app="maybe", handler="main:handler")
+    assert server.expect(READY, 3)[TIMES.size :] == protocol.APP
+
+
+@pytest.mark.parametrize(("source", "handler"), [("x = 1\n", "f:f"), ("app = print\n", "f:handler")])
+def test_a_file_with_neither_is_told(server: Server, source: str, handler: str) -> None:
+    server.init(source, app="maybe", handler=handler)
     assert server.answer(3, FAILED)["errorType"] == "Runtime.HandlerNotFound"
 
 

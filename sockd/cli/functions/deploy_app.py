@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from sockd.console.client import chosen_worker
@@ -59,7 +60,9 @@ def decorated(file: Path) -> list[RemoteFunction[..., Any]]:
         ) from None
     functions = [each for each in found if each.local.__module__ == file.stem]
     if not functions:
-        raise Failure(f"{file} has no function with @sockd.function", fix="sockd deploy DIR", exit_code=USAGE)
+        what = f"{file} has no function with @sockd.function"
+        why = "a file is deployed for its decorated functions, a directory for its handler"
+        raise Failure(what, why=why, fix=f"sockd deploy {quote(str(file.parent))}", exit_code=USAGE)
     names = [each.name for each in functions]
     if twice := {name for name in names if names.count(name) > 1}:
         raise Failure(f"{file} has two functions named {min(twice)}", fix="@sockd.function(name=...)", exit_code=USAGE)
