@@ -114,7 +114,7 @@ class RunClosed(Forbidden):
 
     def __init__(self, name: str = "") -> None:
         """Args: name: the function with this rule; empty: the worker."""
-        where = f"of the function {name!r} (run in its sockd.toml)" if name else "on this worker (http.run)"
+        where = f"for the function {name!r} (`run`)" if name else "on this worker (http.run)"
         super().__init__(f"/run is closed {where}; call it by a function URL, or by AWS's Invoke with a signature")
 
 

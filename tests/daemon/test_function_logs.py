@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -292,3 +294,18 @@ def test_what_was_just_printed_is_found_in_memory_alone(daemon: RunningDaemon) -
     request_id = answers[1].headers["x-amzn-requestid"]
     (record,) = daemon.manage("GET", f"/functions/fresh/logs?recent=1&request_id={request_id}").json
     assert record["text"] == "said 1\n"
+
+
+def test_a_failure_is_found_behind_a_thousand_calls(daemon: RunningDaemon) -> None:
+    daemon.deploy("mostly", "def f(event): return 1 / event")
+    failed = daemon.run("mostly", 0).headers["x-amzn-requestid"]
+    for _ in range(1000):
+        daemon.call("mostly", 1)
+    command = [sys.executable, "-m", "sockd", "trace", "--state-dir", str(daemon.state)]
+
+    def printed(*arguments: str) -> str:
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, check=True, timeout=30).stdout
+
+    assert failed not in printed("--limit", "1000")
+    assert failed in printed("--failed") and "ZeroDivisionError" in printed("--failed")
+    assert "ZeroDivisionError" in printed(failed) and "/var/task/f.py" in printed(failed)

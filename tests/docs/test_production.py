@@ -147,7 +147,7 @@ def test_the_caddyfile_publishes_what_the_page_says(tmp_path: Path) -> None:
             (("deploy", str(project)), "shop: version 2"),
             (("invoke", "shop", "-d", "1"), '["new shop",1]'),
             (("logs", "shop"), "was called"),
-            (("logout",), "forgot"),
+            (("logout",), "deleted the key"),
         ):
             done = cli(*arguments, home=home, stdin=whole + "\n", **where)  # type: ignore[arg-type]
             assert done.returncode == 0 and shown in done.stdout, (arguments, done.stderr)
