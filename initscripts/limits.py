@@ -30,6 +30,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     messages: Count = 1000
     endpoints: list[str] | None = None
     """Where the guest may connect to; None is the engine's default, [] is nowhere."""
+    private: list[str] | None = None
+    """Of a function with a private network: what that reaches, as `rpc.policy` reads it. Then the guest reaches nothing else, no
+    address of this host and none of IPv6."""
 
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -304,8 +304,9 @@ class Engine:
     def _dial(self, definition: Definition) -> Connector:
         assert self._pool is not None
         denied = self.limits.denied_endpoints
+        budget = definition.budget
         policy = EndpointPolicy(
-            definition.budget.endpoints, self.limits.denied_ports, DENIED if denied is None else denied
+            budget.endpoints, self.limits.denied_ports, DENIED if denied is None else denied, budget.private
         )
         return Dialer(definition.env, policy, self._pool)
 

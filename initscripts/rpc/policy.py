@@ -20,7 +20,7 @@ from sockd_initscripts.rpc.base import RpcFailed, denied
 from sockd_initscripts.rpc.embedded import embedded
 
 _ENTRY = re.compile(
-    r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?|(?P<bare_v6>[0-9A-Fa-f:./]+)"
+    r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?)?|(?P<bare_v6>[0-9A-Fa-f:./]+)"
 )
 _NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9._-]+")
 DENIED = (
@@ -30,17 +30,23 @@ DENIED = (
     *("metadata.azure.internal", "metadata.azure.com", "metadata.tencentyun.com"),
 )
 """The metadata services of clouds, which hand out credentials of the machine, and names that they have."""
+INTERNET = "internet"
+"""Of a private network: every name, and every address that is not of a private range."""
 KNOWN = 256
 """Endpoints that a function's rules are remembered for."""
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class _Entry(NamedTuple):
-    """One of what is allowed: a name, a name's suffix ('.example.org'), or a network; any port if 0."""
+    """One of what is allowed: a name, a name's suffix ('.example.org'), a network, or INTERNET; its first and last port."""
 
     name: str
+    """Empty for a network and for INTERNET, which is none."""
     network: _Network | None
-    port: int
+    ports: tuple[int, int]
+
+    def covers(self, port: int) -> bool:
+        return self.ports[0] <= port <= self.ports[1]
 
 
 class EndpointPolicy:
@@ -51,14 +57,17 @@ class EndpointPolicy:
         allowed: Sequence[str] | None = None,
         denied_ports: Sequence[int] = (),
         denied_endpoints: Sequence[str] = DENIED,
+        private: Sequence[str] | None = None,
     ) -> None:
         """`allowed`: None is everything but link-local and multicast addresses; [] is nothing; entries are "host",
         "host:port", "*.suffix", "10.0.0.0/8:9000", "[::1]:80". `denied_ports`: the daemon's own; denied on every address of
-        this host, whatever is allowed. `denied_endpoints`: entries that win over what is allowed.
+        this host, whatever is allowed. `denied_endpoints`: entries that win over what is allowed. `private`: what a private
+        network reaches, to which ports may be "first-last" and a host INTERNET: it must allow a connection, too.
 
         Raises: ValueError for an entry that is none of these."""
         self._allowed = None if allowed is None else [_parse(entry) for entry in allowed]
         self._denied = _parse_all(tuple(denied_endpoints))
+        self._private = None if private is None else [_parse_private(entry) for entry in private]
         self._denied_ports = frozenset(denied_ports)
         self._known: set[tuple[str, str, int]] = set()
         """What was found to be allowed, by name, address if there is one, and port: rules never change, and looking costs a
@@ -74,6 +83,8 @@ class EndpointPolicy:
             self.check(host, ip, port)
         elif _names(self._denied, host, port):
             raise denied(f"{host}:{port} is what no initscript may reach (initscripts.denied)")
+        elif self._private is not None and not _names(self._private, host, port):
+            raise denied(f"{host}:{port} is not in the egress rules of its function")
         elif self._allowed is not None and not _names(self._allowed, host, port):
             raise denied(f"{host}:{port} is not an allowed endpoint; networks allow no name: say the name, too")
         self._remember(host, "", port)
@@ -93,6 +104,8 @@ class EndpointPolicy:
                 raise denied(f"{host}:{port} is at {ip}, which no initscript may reach")
         if self._allowed is not None and not any(_permits(entry, host, address, port) for entry in self._allowed):
             raise denied(f"{host}:{port} at {ip} is not an allowed endpoint")
+        if self._private is not None and not self._is_outside(host, address, port):
+            raise denied(f"{host}:{port} at {ip} is not in the egress rules of its function")
         if port in self._denied_ports and any(_is_local(each) for each in reached):
             raise denied(f"{host}:{port} is a port of this worker's own")
         self._remember(host, text, port)
@@ -104,6 +117,15 @@ class EndpointPolicy:
         except RpcFailed:
             return False
         return True
+
+    def _is_outside(self, host: str, address: IpAddress, port: int) -> bool:
+        """May a private network reach it? No rule opens an address of this host, or one of IPv6."""
+        entries = self._private or ()
+        return (
+            address.version == 4
+            and any(_permits(entry, host, address, port) for entry in entries)
+            and not _is_local(address)
+        )
 
     def _remember(self, host: str, ip: str, port: int) -> None:
         if port in self._denied_ports:
@@ -120,7 +142,12 @@ def _parse_all(entries: tuple[str, ...]) -> list[_Entry]:
 
 
 def _names(entries: Sequence[_Entry], host: str, port: int) -> bool:
-    return any(entry.network is None and entry.port in (0, port) and _is_named(entry.name, host) for entry in entries)
+    return any(entry.network is None and entry.covers(port) and _is_named(entry.name, host) for entry in entries)
+
+
+def _parse_private(entry: str) -> _Entry:
+    parsed = _parse(entry)
+    return parsed._replace(name="") if parsed.name == INTERNET else parsed
 
 
 def _parse(entry: str) -> _Entry:
@@ -128,25 +155,28 @@ def _parse(entry: str) -> _Entry:
     if match is None:
         raise ValueError(f"{entry!r} is not an endpoint: host, host:port, *.suffix or network/bits, with :port or not")
     host = match["v6"] or match["host"] or match["bare_v6"]
-    port = int(match["port"] or 0)
-    if port > 65535:
+    first = int(match["port"] or 0)
+    ports = (first, int(match["last"] or first)) if first else (0, 65535)
+    if ports[1] > 65535:
         raise ValueError(f"{entry!r} has no valid port")
     try:
-        return _Entry("", ipaddress.ip_network(host, strict=False), port)
+        return _Entry("", ipaddress.ip_network(host, strict=False), ports)
     except ValueError:
         if not _NAME.fullmatch(host):
             raise ValueError(f"{entry!r} is neither a name nor a network") from None
-    return _Entry(host.removeprefix("*").lower().rstrip("."), None, port)
+    return _Entry(host.removeprefix("*").lower().rstrip("."), None, ports)
 
 
 def _is_named(name: str, host: str) -> bool:
-    return host.endswith(name) and host != name if name.startswith(".") else host == name
+    return host.endswith(name) and host != name if name.startswith(".") else name in (host, "")
 
 
 def _permits(entry: _Entry, host: str, address: IpAddress, port: int) -> bool:
-    if entry.port not in (0, port):
+    if not entry.covers(port):
         return False
-    return _is_named(entry.name, host) if entry.network is None else address in entry.network
+    if entry.network is not None:
+        return address in entry.network
+    return _is_named(entry.name, host) if entry.name else address.is_global
 
 
 def _is_local(address: IpAddress) -> bool:

@@ -303,7 +303,9 @@ class Verifier:
         handler = {"handler": HANDLER, "entry_file": "", "app": "", "provided": False, "rehearsal": True}
         init = protocol.change_init(own.init, name=name, **handler, max_answer_bytes=6 * MB)
         limits = replace(own.limits, memory_bytes=self._config.verify_memory_mb * MB)
-        return Program(own.code, init, limits, init_timeout_s=deadline_s, timeout_s=deadline_s, log_bytes=LOG_BYTES)
+        program = Program(own.code, init, limits, init_timeout_s=deadline_s, timeout_s=deadline_s, log_bytes=LOG_BYTES)
+        program.policy = own.policy
+        return program
 
     async def _try(self, node: ZygoteNode, program: Program, trial: dict[str, object]) -> Fingerprint:
         """What one new sandbox tells. Raises: TrialFailed, SandboxFailed, NoCapacity, OSError."""

@@ -178,7 +178,10 @@ class Debugging:
 def check(version: Version) -> None:
     """Whether a version can be debugged. Raises: CannotDebug."""
     if version.config.network != "host":
-        raise CannotDebug('a debugger needs a network, and this function has network = "none"')
+        network = version.config.network
+        raise CannotDebug(
+            f'a debugger is reached over the host\'s loopback, and this function has network = "{network}"'
+        )
     code = version.program.code
     if code is not None and provided(code, version.config.runtime):
         raise CannotDebug("this function is a program (runtime = provided), not a Python handler")

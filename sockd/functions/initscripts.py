@@ -11,12 +11,15 @@ import asyncio
 import itertools
 import logging
 import os
+import sys
 from dataclasses import dataclass
 
 import msgspec
 
 from sockd.code.function_config import FunctionConfig, InitscriptConfig
 from sockd.functions.initscript_store import InitscriptStore
+from sockd.networks import egress
+from sockd.networks.egress import Egress
 from sockd.plain.config import MB, InitscriptsConfig
 from sockd.plain.errors import BadInitscript, LaunchAborted, SockdError
 from sockd.plain.invoke_request import InvokeRequest
@@ -52,12 +55,24 @@ class Initscript:
         args = settings.args.encode() if settings.args is not None else None
         nowhere: list[str] | None = [] if config.network == "none" else None
         budget = budget_of(settings, nowhere) if digest else Budget(region_bytes=0, endpoints=nowhere)
+        if config.network == "private":
+            budget = msgspec.structs.replace(budget, private=reached(egress.parse(config.egress, most=sys.maxsize)))
         return cls(name, digest, config.environment, budget, args, next(_numbers))
 
     @property
     def reserve_bytes(self) -> int:
         """What a run may use of the worker's memory."""
         return self.budget.region_bytes + (self.budget.memory_bytes if self.digest else 0)
+
+
+def reached(rules: Egress) -> list[str]:
+    """What a private network reaches over TCP, as the engine reads it (`sockd_initscripts.rpc.policy`)."""
+    entries = []
+    for rule in rules.rules:
+        if rule.protocol != "udp":
+            ports = f":{rule.ports[0]}-{rule.ports[1]}" if rule.ports else ""
+            entries.append(f"{rule.network or rule.name or egress.INTERNET}{ports}")
+    return entries
 
 
 def budget_of(settings: InitscriptConfig, endpoints: list[str] | None) -> Budget:

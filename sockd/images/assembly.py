@@ -70,9 +70,15 @@ class Late:
         self._premade = Premade(self._make_usual, LateRoot.close)
 
     def create(self, limits: Limits, program: Program | None) -> Root:
-        if self._usual is not None and limits.same_tmp(self._usual):
-            return self._premade.take()
-        return LateRoot.create(self._base, limits)
+        is_usual = self._usual is not None and limits.same_tmp(self._usual)
+        root = self._premade.take() if is_usual else LateRoot.create(self._base, limits)
+        if limits.network == "private":
+            try:
+                root.mount_resolv_conf(self._base)
+            except BaseException:
+                root.close()
+                raise
+        return root
 
     def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
         root = self.create(limits, None)
@@ -101,6 +107,7 @@ class Early:
     def __init__(self, base: bases.Base, path: Path, reason: str) -> None:
         self.reason = reason
         self._base = str(base.path)
+        self._resolv_conf = base.private_resolv_conf
         self._path = str(path)
         self._stage = str(path / "stage")
         self._procfs = str(path / "proc")
@@ -134,6 +141,8 @@ class Early:
             tmp = f"{self._stage}/{bases.TMP}"
             mounts.attach_tmpfs(here, tmp, size_bytes=limits.tmp_bytes, inodes=limits.tmp_inodes)
             mounts.bind_sealed(str(code), f"{self._stage}/{bases.CODE}")
+            if limits.network == "private":
+                mounts.bind_sealed(self._resolv_conf, f"{self._stage}/{bases.RESOLV_CONF}")
             mounts.bind_tree(self._procfs, f"{self._stage}/{bases.PROC}")
             fd = syscalls.open_tree(here, self._stage, recursive=True)
         finally:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sockd.kernel import mounts
+from sockd.kernel.network.resolv_conf import PRIVATE_NAMESERVER
 from sockd.kernel.syscalls import MountFlag
 
 ETC_COPIES = (
@@ -51,6 +52,8 @@ LINKS = {
 DIRECTORIES = ("dev", "etc", "host", "opt/sockd/sockd_zygote", "packages", "proc", "run", "tmp", "var/task")
 """/var/task: the function's code; /packages: the install cache; /opt/sockd: the Zygote's own code, and the storage
 library that functions may ask for."""
+RESOLV_CONF, PRIVATE_RESOLV_CONF = "etc/resolv.conf", "etc/resolv.private.conf"
+"""The host's, and what takes its place in sandboxes with a private network."""
 CODE, PACKAGES, TMP, PROC, ZYGOTE = "var/task", "packages", "tmp", "proc", "opt/sockd/sockd_zygote"
 STORAGE = "opt/sockd/storage_lib"
 NATIVE = "_native.abi3.so"
@@ -94,6 +97,11 @@ class Base:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def private_resolv_conf(self) -> str:
+        """A file to be mounted at RESOLV_CONF of a sandbox with a private network."""
+        return str(self.path / PRIVATE_RESOLV_CONF)
 
     @classmethod
     def build(cls, path: Path, binds: Sequence[Bind]) -> Base:
@@ -150,6 +158,8 @@ def populate_etc(etc: Path) -> None:
             shutil.copytree(source, target, symlinks=True, copy_function=copy_readable, dirs_exist_ok=True)
         elif source.exists():
             copy_readable(str(source), str(target))
+    (etc / "resolv.conf").touch()  # a mount of another file needs it
+    (etc / "resolv.private.conf").write_text(f"nameserver {PRIVATE_NAMESERVER}\n")
     (etc / "passwd").write_text(PASSWD)
     (etc / "group").write_text(GROUP)
 

@@ -61,6 +61,11 @@ class LateRoot(Root):
             raise
         return root
 
+    def mount_resolv_conf(self, template: base.Base) -> None:
+        """Names are asked of a private network's own nameserver. Raises: OSError."""
+        with mounts.owned(mounts.sealed_copy(template.private_resolv_conf)) as copy:
+            syscalls.move_mount(copy, self.fd, base.RESOLV_CONF)
+
     def mount_proc(self, pidfd: int) -> None:
         """The procfs of the sandbox's own pid namespace."""
         namespace = pidfds.pid_namespace(pidfd)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
+from sockd.kernel.network.resolv_conf import PRIVATE_NAMESERVER
 from sockd.networks.egress import PRIVATE, Egress, Rule
 
 TABLE = "sockd"
@@ -18,7 +19,7 @@ POLICIES = "policies"
 """The map from a sandbox's address to its function's chain."""
 UPLINK = "up"
 """The router's link to the host."""
-GATEWAY = "169.254.1.1"
+GATEWAY = PRIVATE_NAMESERVER
 """What sandboxes have as their gateway, and as their nameserver."""
 MOST_SOURCES = 1 << 16
 MOST_ANSWERS = 1 << 12

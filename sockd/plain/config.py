@@ -167,7 +167,8 @@ class NetworkConfig(Slice, frozen=True):
     connections: int = 4096
     """Connections of one sandbox that are tracked at a time, those that ended in the last two minutes included."""
     denied: tuple[str, ...] = ("100.100.100.200", "168.63.129.16", "192.0.0.192")
-    """Networks that no private network reaches, whatever `egress` says, beside link-local ones: metadata services of clouds."""
+    """Networks that no private network and no initscript reaches, whatever `egress` says, beside link-local ones: metadata
+    services of clouds."""
     host_deny: tuple[str, ...] = (
         *("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "fd00:ec2::23/128", "fd20:ce::254/128"),
         *("100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32"),

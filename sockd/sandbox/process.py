@@ -17,6 +17,7 @@ from sockd.kernel import pidfds
 from sockd.kernel.bpf.socket_counts import NO_FUNCTION
 from sockd.kernel.cgroups.tree import Cgroup
 from sockd.networks.endpoint import Endpoint
+from sockd.networks.policy import Policy
 from sockd.plain.errors import OutOfMemory, SandboxDied, SandboxFailed, SockdError
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.output import Output
@@ -59,6 +60,7 @@ class SandboxProcess:
             endpoint = await zygote.endpoint(limits.network)
             if endpoint is not None:
                 undo.callback(endpoint.close)
+                admit(endpoint, program)
             cgroup = parts.cgroups.take()
             undo.callback(parts.cgroups.give_back, cgroup)
             cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
@@ -95,6 +97,9 @@ class SandboxProcess:
     def hand_over(self, program: Program) -> None:
         """Give a spare the limits and the code of the function that it becomes. Raises: OSError."""
         limits = program.limits
+        assert limits.network == self.limits.network
+        if self._endpoint is not None:
+            admit(self._endpoint, program)
         self.cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
         self.cgroup.limit_sockets(limits.sockets, program.socket_account)
         if not limits.same_tmp(self.limits):
@@ -175,3 +180,11 @@ class SandboxProcess:
         fd, self.pidfd = self.pidfd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def admit(endpoint: Endpoint, program: Program | None) -> None:
+    """Have the rules of a program's function hold for its network; before that, and for what has none, all is refused.
+
+    Raises: OSError."""
+    if program is not None and isinstance(program.policy, Policy):
+        endpoint.admit(program.policy)

@@ -185,7 +185,9 @@ class Worker:
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
-        caches = Caches(handlers, tree, learner, budget, verifier, scripts, *limits, latency, *guards)
+        caches = Caches(
+            handlers, tree, learner, budget, verifier, scripts, *limits, latency, *guards, networks=networks
+        )
         functions, versions = _functions(config, state, packages, caches, stack)
         urls = FunctionUrls.open(state.path / REGISTRY)
         stack.callback(urls.close)
@@ -201,7 +203,8 @@ class Worker:
     def open_engine(self, ports: Sequence[int]) -> None:
         """Let the initscript engine start when it is needed. Args: ports: the daemon's own, which no script may reach."""
         settings = self.config.initscripts
-        limits = EngineLimits(runs=settings.runs, denied_ports=list(ports), denied_endpoints=list(settings.denied))
+        denied = [*settings.denied, *self.config.network.denied]
+        limits = EngineLimits(runs=settings.runs, denied_ports=list(ports), denied_endpoints=denied)
         self.initscripts.client.open(limits)
 
     async def preload(self) -> None:

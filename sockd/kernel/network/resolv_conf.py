@@ -9,6 +9,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 RESOLV_CONF = Path("/etc/resolv.conf")
+PRIVATE_NAMESERVER = "169.254.1.1"
+"""Of private networks: their gateway."""
 MOST_NAMESERVERS = 3
 """As many as resolvers take notice of (MAXNS)."""
 

@@ -234,3 +234,38 @@ def test_only_what_was_allowed_is_remembered_and_of_the_daemons_ports_nothing(mo
 
 async def _welcome(request: Request) -> None:
     request.answer(b"welcome")
+
+
+def test_the_script_of_a_private_network_reaches_what_the_network_reaches() -> None:
+    rules = EndpointPolicy(private=["10.1.0.0/16:5432-5433", "*.example.com:443", "internet:80-443"])
+    for host, ip, port, is_allowed in (
+        ("10.1.2.3", "10.1.2.3", 5432, True),
+        ("10.1.2.3", "10.1.2.3", 5434, False),
+        ("10.2.2.3", "10.2.2.3", 5432, False),
+        ("api.example.com", "192.168.1.1", 443, True),  # a name that a rule names may be anywhere but on this host
+        ("api.example.com", "127.0.0.1", 443, False),
+        ("api.example.com", "0.0.0.0", 443, False),
+        ("other.org", "9.9.9.9", 443, True),
+        ("other.org", "9.9.9.9", 444, False),
+        ("other.org", "192.168.1.1", 443, False),
+        ("other.org", "100.64.0.1", 443, False),
+        ("other.org", "169.254.169.254", 443, False),
+        ("other.org", "2620:fe::fe", 443, False),
+        *(("internet", own, 80, False) for own in own_addresses()),
+    ):
+        assert rules.allows(host, ip, port) == is_allowed, (host, ip, port)
+    rules.check_name("other.org", 443)
+    with pytest.raises(RpcFailed, match="egress"):
+        rules.check_name("other.org", 8080)
+    with pytest.raises(RpcFailed, match="egress"):
+        EndpointPolicy(private=["10.0.0.0/8"]).check_name("other.org", 443)
+    both = EndpointPolicy(["s3.example.com"], private=["*.example.com"])
+    both.check_name("s3.example.com", 443)
+    for name in ("api.example.com", "s3.example.org"):
+        with pytest.raises(RpcFailed, match="not"):
+            both.check_name(name, 443)
+    assert not EndpointPolicy(private=[]).allows("9.9.9.9", "9.9.9.9", 443)
+
+
+def test_internet_is_a_name_like_others_where_no_network_is_private() -> None:
+    assert not EndpointPolicy(["internet"]).allows("other.org", "9.9.9.9", 443)
