@@ -56,6 +56,8 @@ class EndpointPool:
         self._timer: asyncio.TimerHandle | None = None
         self._taken_s = 0.0
         self._is_closed = False
+        self.hits = 0
+        """Endpoints that were ready."""
         self.misses = 0
         """Endpoints that were made on the path."""
 
@@ -70,6 +72,8 @@ class EndpointPool:
         endpoint = self._ready.popleft() if self._ready else None
         if endpoint is None:
             self.misses += 1
+        else:
+            self.hits += 1
         if len(self._ready) * 2 < self._demand.wanted(self._taken_s):
             self._refill()
         elif self._timer is None:

@@ -69,6 +69,8 @@ class Networks:
         self._policies: set[Policy] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pools: list[EndpointPool] = []
+        self._closed_hits = self._closed_misses = 0
+        """Of pools that are closed."""
 
     @classmethod
     async def open(
@@ -120,6 +122,8 @@ class Networks:
         """Its Zygote is gone. Safe to call twice."""
         if pool in self._pools:
             self._pools.remove(pool)
+            self._closed_hits += pool.hits
+            self._closed_misses += pool.misses
             self._spawn_task(pool.aclose())
 
     def adjust(self) -> None:
@@ -133,7 +137,8 @@ class Networks:
             "router": self.router is not None,
             "ready": sum(map(len, self._pools)),
             "in_use": 0 if self.router is None else self.router.addresses.in_use,
-            "pool_misses": sum(pool.misses for pool in self._pools),
+            "pool_hits": self._closed_hits + sum(pool.hits for pool in self._pools),
+            "pool_misses": self._closed_misses + sum(pool.misses for pool in self._pools),
             "policies": len(self._policies),
             "resolved": 0 if self._resolver is None else self._resolver.answered,
         }

@@ -6,6 +6,7 @@ Owns nothing and changes nothing. No host path, environment or code of a functio
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from sockd import __version__
@@ -165,7 +166,20 @@ def watch(metrics: Metrics, worker: Worker) -> None:
     metrics.counter("initscript_runs", "Runs by how they ended.", lambda: engine.outcomes, label="outcome")
     metrics.counter("initscript_prefetched_bytes", "Bytes fetched by initscripts.", lambda: engine.prefetched_bytes)
     metrics.counter("initscript_engine_starts", "Starts of the initscript engine.", lambda: engine.starts)
+    for kind, name, words in (
+        (metrics.gauge, "ready", "Private networks made ahead."),
+        (metrics.gauge, "in_use", "Private networks that have an address."),
+        (metrics.gauge, "policies", "Functions whose rules are in force."),
+        (metrics.counter, "pool_hits", "Networks that were ready when a start needed one."),
+        (metrics.counter, "pool_misses", "Networks made on the critical path."),
+        (metrics.counter, "resolved", "Names of rules whose addresses were opened."),
+    ):
+        kind(f"network_{name}", words, partial(_of_networks, worker, name))
     metrics.counter("cgroup_pool_misses", "Cgroups made on the critical path.", lambda: pool.snapshot().missed)
+
+
+def _of_networks(worker: Worker, name: str) -> int:
+    return worker.networks.view()[name]
 
 
 def _fields(snapshot: object) -> dict[str, Any]:

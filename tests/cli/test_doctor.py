@@ -14,9 +14,12 @@ from rich.console import Console
 import sockd
 from sockd.caches.zygote_tree import ROOT_UIDS
 from sockd.cli.doctor import checks as look
-from sockd.cli.doctor import probes, report
+from sockd.cli.doctor import networks, probes, report
 from sockd.cli.doctor.effects import UIDS, effects
+from sockd.cli.doctor.networks import NAME, private_networks
 from sockd.cli.doctor.report import Check
+from sockd.kernel.network import network_namespaces
+from tests.support.network_lab import lab
 
 ROOT = Path(sockd.__file__).parents[1]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -33,10 +36,19 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 """Runs a program under a filter that is Docker's default one in what matters here: pivot_root (155) is refused."""
 
+DROPPING = """
+table ip filter {
+    chain FORWARD { type filter hook forward priority filter; policy drop; }
+    chain INPUT { type filter hook input priority filter; policy drop; }
+}
+"""
+"""What Docker leaves at the forward hook."""
+
 
 def run(code: str, *, prefix: tuple[str, ...] = ()) -> Check:
     """The check that `code` makes, in a process of its own started by `prefix`."""
-    script = f"import json; from sockd.cli.doctor import checks, report; print(json.dumps(report.as_dicts([{code}])))"
+    imported = "checks, networks, report"
+    script = f"import json; from sockd.cli.doctor import {imported}; print(json.dumps(report.as_dicts([{code}])))"
     command = [*prefix, sys.executable, "-c", script]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return Check(**json.loads(child.stdout)[0])
@@ -98,7 +110,7 @@ def test_a_filter_that_keeps_us_among_the_hosts_files_is_told() -> None:
 @needs_root
 def test_every_probe_works_here() -> None:
     for name in probes.PROBES:
-        check = look._probe(name, name, "")
+        check = look.probed(name, name, "")
         assert check.ok or name == "late_root", check
 
 
@@ -109,8 +121,8 @@ def test_a_host_that_cannot_make_roots_late_is_told_what_that_costs(monkeypatch:
             return Check(name, False, "[Errno 22] move_mount: Invalid argument", fix)
         return real(name, probe, fix)
 
-    real = look._probe
-    monkeypatch.setattr(look, "_probe", probe)
+    real = look.probed
+    monkeypatch.setattr(look, "probed", probe)
     check = look.roots()
     assert check.ok is None
     assert "without spares" in check.found and "move_mount" in check.found
@@ -119,13 +131,43 @@ def test_a_host_that_cannot_make_roots_late_is_told_what_that_costs(monkeypatch:
 
 def test_every_effect_on_the_host_is_listed_with_its_end_and_its_switch() -> None:
     found = {check.name.removeprefix("effect: "): check.found for check in effects()}
-    assert list(found) == ["favordynmods", "real-time threads", "uids", "cgroups", "bytecode"]
+    assert list(found) == ["favordynmods", "real-time threads", "uids", "cgroups", "links", "bytecode"]
     for text in found.values():
         assert "; undone by " in text and "; switch: " in text
     assert UIDS == ROOT_UIDS
     table = (ROOT / "SECURITY.md").read_text().partition("## What sockd changes on the host")[2].partition("## ")[0]
     for switch in ("latency.favordynmods", "latency.hrtick", "sandbox.base_uid"):
         assert any(switch in text for text in found.values()) and switch in table
+
+
+@needs_root
+def test_a_host_without_nft_or_forwarding_has_the_fix_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lab() as world:
+        assert private_networks() == Check(NAME, True, "veth, nf_tables and forwarding work")
+        with network_namespaces.entered(world.host):
+            network_namespaces.set_sysctl("ipv4/ip_forward", 0)
+            check = private_networks()
+            assert check.ok is None and check.fix.startswith("sysctl -w net.ipv4.ip_forward=1")
+            monkeypatch.setattr(networks, "have_nft", lambda: False)
+            assert private_networks().fix == "apt-get install nftables"
+
+
+@needs_root
+def test_a_foreign_chain_that_drops_what_is_forwarded_is_named_and_its_fix_works() -> None:
+    with lab():
+        subprocess.run(["nft", "-f", "-"], input=DROPPING, text=True, check=True)
+        check = private_networks()
+        assert check.ok is None and "ip filter FORWARD drops" in check.found
+        subprocess.run(check.fix.partition("  #")[0], shell=True, check=True)
+        rules = subprocess.run(["nft", "list", "table", "ip", "filter"], capture_output=True, text=True, check=True)
+        assert 'iifname "sd*" accept' in rules.stdout and 'oifname "sd*" ct state established,related' in rules.stdout
+        assert private_networks().ok, "what lets our links through is no obstacle"
+
+
+@needs_root
+def test_a_kernel_that_refuses_a_private_network_is_told_with_its_error() -> None:
+    check = run("networks.private_networks()", prefix=("setpriv", "--bounding-set=-net_admin"))
+    assert check.ok is None and "Operation not permitted" in check.found and "CONFIG_VETH" in check.fix
 
 
 def test_few_open_files_are_noted() -> None:

@@ -208,3 +208,17 @@ def test_addresses_are_walked_and_those_in_use_left_out() -> None:
     assert (addresses.take(), addresses.in_use) == ("10.0.0.2", 5)
     addresses.give_back("10.0.0.2")
     assert addresses.take() == "10.0.0.5"
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_what_a_pool_counted_outlives_it(world: Lab, networks: Networks) -> None:
+    pool = await networks.pool(OwnNamespaces(), has_network=False)
+    await until_ready(pool, 1)
+    taken = [pool.take() for _ in range(len(pool) + 1)]
+    assert taken.pop() is None
+    networks.close_pool(pool)
+    for endpoint in taken:
+        assert endpoint is not None
+        endpoint.close()
+    assert (networks.view()["pool_hits"], networks.view()["pool_misses"]) == (len(taken), 1)

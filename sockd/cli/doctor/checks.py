@@ -102,10 +102,10 @@ def kernel() -> Check:
 
 def roots() -> Check:
     """Whether a sandbox's root can be completed after the fork of its process, or only before (`sandbox.roots`)."""
-    late = _probe("roots", "late_root", "")
+    late = probed("roots", "late_root", "")
     if late.ok:
         return Check("roots", True, "late: with spares, and a /proc for each sandbox")
-    early = _probe("roots", "early_root", "use Linux 5.14 or newer: open_tree, mount_setattr")
+    early = probed("roots", "early_root", "use Linux 5.14 or newer: open_tree, mount_setattr")
     if not early.ok:
         return early
     return Check("roots", None, f"early: without spares, with one /proc for all sandboxes: {late.found}", EARLY_FIX)
@@ -113,13 +113,13 @@ def roots() -> Check:
 
 def host_files() -> Check:
     """Whether Zygotes can be isolated from the host's files."""
-    return _probe("host files", "host_files", "docker run --security-opt seccomp=unconfined ...  # " + CONTAINERS)
+    return probed("host files", "host_files", "docker run --security-opt seccomp=unconfined ...  # " + CONTAINERS)
 
 
 def namespaces() -> Check:
     """User, pid, ipc and uts namespaces, and a nested user namespace."""
     fix = "sysctl -w user.max_user_namespaces=65536 user.max_pid_namespaces=65536"
-    return _probe("namespaces", "sandbox_namespaces", apparmor().fix or fix)
+    return probed("namespaces", "sandbox_namespaces", apparmor().fix or fix)
 
 
 def user_namespaces() -> Check:
@@ -310,7 +310,8 @@ def memory() -> Check:
 # -- how it is found out
 
 
-def _probe(name: str, probe: str, fix: str) -> Check:
+def probed(name: str, probe: str, fix: str) -> Check:
+    """What one of `probes` finds out. Args: fix: the remedy if it fails."""
     command = [sys.executable, "-P", "-m", "sockd.cli.doctor.probes", probe]
     root = str(Path(__file__).parents[3])
     child = subprocess.run(command, env={"PYTHONPATH": root}, capture_output=True, text=True, check=False)

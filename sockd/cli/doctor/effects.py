@@ -17,7 +17,7 @@ UIDS = 1 << 30
 
 def effects() -> list[Check]:
     """One finding per effect: its state, whether it is reversible, and its switch."""
-    return [cgroup_moves(), real_time_threads(), uids(), cgroups(), bytecode()]
+    return [cgroup_moves(), real_time_threads(), uids(), cgroups(), links(), bytecode()]
 
 
 def cgroup_moves() -> Check:
@@ -42,6 +42,11 @@ def uids() -> Check:
 def cgroups() -> Check:
     found = "a cgroup sockd-ID in each hierarchy, with eBPF programs at bind(2) and socket(2) of the processes in it"
     return _effect("cgroups", found, "the worker's end", "none")
+
+
+def links() -> Check:
+    found = "with private networks, a link sdID and a table sockd-ID of nf_tables in the host's network namespace"
+    return _effect("links", found, "the worker's end", "network.private = false; network.ip_forward is never undone")
 
 
 def bytecode() -> Check:

@@ -3,7 +3,7 @@
     python -m sockd.cli.doctor.network_reader
 
 Prints one object of JSON about the namespace that it is started in. A process of its own: pyroute2 runs an event loop, which
-cannot be done inside of the daemon's, and takes half a second to import. For `sockd doctor` and the tests.
+cannot be done inside of the daemon's, and takes half a second to import. For `sockd doctor`'s probe and the tests.
 """
 
 from __future__ import annotations

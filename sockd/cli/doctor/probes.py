@@ -8,16 +8,24 @@ entered. Exit status 0 means yes; otherwise the last line of stderr is the kerne
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from sockd.cli.doctor import network_reader
 from sockd.images import assembly
 from sockd.images import base as bases
 from sockd.images.program import Limits
 from sockd.kernel import mounts, syscalls
+from sockd.kernel.network import network_namespaces
+from sockd.networks.networks import Networks
+from sockd.plain.config import NetworkConfig
+from sockd.plain.errors import NetworkUnavailable
+from sockd.sandbox.memory_budget import MemoryBudget
 from sockd_zygote import linux
 
 _CLONE_NEWUSER = 0x10000000  # os.CLONE_NEWUSER since Python 3.12.
@@ -71,11 +79,53 @@ def _enter_as_root(namespaces: int) -> None:
         Path("/proc/self", name).write_text(f"0 {outside} 1")
 
 
+def private_network() -> None:
+    """A private network in a host of its own, whose link another implementation of netlink sees as well."""
+    network_namespaces.enter(network_namespaces.new())
+    network_namespaces.set_sysctl("ipv4/ip_forward", 1)
+    seen = asyncio.run(_endpoint_as_read())
+    if ["eth0", "UP"] not in seen["links"]:
+        raise OSError(f"an endpoint has no link that is up: {seen['links']}")
+
+
+async def _endpoint_as_read() -> dict[str, list[list[Any]]]:
+    networks = await Networks.open(NetworkConfig(), f"{os.getpid():08x}", MemoryBudget(1 << 30).reserve_nowait)
+    try:
+        pool = await networks.pool(_OwnNamespaces(), has_network=True)
+        policy = await networks.policy(networks.parse(None))
+        endpoint = await pool.make()
+        try:
+            endpoint.admit(policy)
+            return await asyncio.to_thread(_read_in, endpoint.namespace)
+        finally:
+            endpoint.close()
+            policy.close()
+    except NetworkUnavailable as error:
+        raise OSError(error.message) from error
+    finally:
+        await networks.aclose()
+
+
+class _OwnNamespaces:
+    """Owned by us: nobody else enters them."""
+
+    async def make(self, count: int) -> list[int]:
+        return [network_namespaces.new() for _ in range(count)]
+
+
+def _read_in(namespace: int | None) -> dict[str, list[list[Any]]]:
+    """In a thread, which has no event loop. Raises: OSError."""
+    assert namespace is not None
+    with network_namespaces.entered(namespace):
+        return network_reader.read()
+
+
 PROBES: dict[str, Callable[[], None]] = {
     "late_root": late_root,
     "early_root": early_root,
     "host_files": host_files,
     "sandbox_namespaces": sandbox_namespaces,
+    "private_network": private_network,
 }
 
 

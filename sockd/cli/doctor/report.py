@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sockd.cli.doctor import checks as look
 from sockd.cli.doctor.checks import Check
 from sockd.cli.doctor.effects import effects
+from sockd.cli.doctor.networks import private_networks
 from sockd.plain.printable import printable
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ FOR_ROOT: list[Look] = [
     look.cgroups,
     look.cgroup_moves,
     look.socket_guards,
+    private_networks,
     look.open_files,
 ]
 """What another user would find wrong although it is not: mounts, cgroups, devices and limits that the worker has as root."""

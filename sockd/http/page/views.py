@@ -109,9 +109,9 @@ def spark(rates: Sequence[float]) -> list[charts.Column]:
 
 
 def caches(worker: PageWorker) -> Values:
-    """The three tiers, each with its share of hits since the worker started."""
+    """The three tiers and the pool of networks, each with its share of hits since the worker started."""
     status = worker.status()
-    counts = status["caches"]
+    counts, networks = status["caches"], status["networks"]
     handler, imports, install = counts["handler"], counts["import"], counts["install"]
     sandboxes = status["sandboxes"]
     tiers = [
@@ -137,6 +137,11 @@ def caches(worker: PageWorker) -> Values:
         | {
             "of": "packages of deploys were installed already",
             "now": f"{words.many(status['packages'], 'package')} kept",
+        },
+        tier("Network", [("hit", networks["pool_hits"], "made ahead"), ("miss", networks["pool_misses"], "made then")])
+        | {
+            "of": "starts with a network of their own found it made ahead",
+            "now": f"{networks['ready']} ready, {networks['in_use']} in use",
         },
     ]
     return {"tiers": tiers}

@@ -35,6 +35,7 @@ COUNTS: dict[str, Any] = {
     "zygotes": 2,
     "packages": 5,
     "evictions": 6,
+    "networks": {"pool_hits": 9, "pool_misses": 1, "ready": 4, "in_use": 6},
     "caches": {
         "handler": {"hits": 90, "misses": 10},
         "import": {"full": 3, "partial": 1, "missed": 0, "unneeded": 6, "passed_over": 1},

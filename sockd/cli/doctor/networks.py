@@ -1,0 +1,61 @@
+"""Whether this host has what private networks need, and what in it would stop their packets. A worker runs without them.
+
+A network is tried in a host of its own, a new network namespace, and read by pyroute2, which has nothing in common with our code.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+from sockd.cli.doctor.checks import Check, probed
+from sockd.kernel.network import network_namespaces
+from sockd.networks.namespace_thread import have_nft
+
+NAME = "private networks"
+LINKS = "sd*"
+"""The names of workers' links to the host."""
+KERNEL = "use a kernel with CONFIG_VETH, CONFIG_NF_TABLES, CONFIG_NFT_CT, CONFIG_NFT_REJECT, CONFIG_NFT_MASQ"
+FORWARD = "sysctl -w net.ipv4.ip_forward=1  # or let the worker do it: [network] ip_forward = true"
+
+
+def private_networks() -> Check:
+    """veth, nf_tables and nft(8), forwarding, and foreign rules that drop what is forwarded."""
+    if not have_nft():
+        return Check(NAME, None, "not for functions: nft is not installed", "apt-get install nftables")
+    works = probed(NAME, "private_network", KERNEL)
+    if not works.ok:
+        return Check(NAME, None, f"not for functions: {works.found}", works.fix)
+    if network_namespaces.sysctl("ipv4/ip_forward") != "1":
+        return Check(NAME, None, "not for functions: the host forwards no packets (net.ipv4.ip_forward is 0)", FORWARD)
+    dropping = list(dropping_chains())
+    if dropping:
+        family, table, chain = dropping[0]
+        where = f"{family} {table} {chain}"
+        fix = (
+            f'nft insert rule {where} iifname "{LINKS}" accept && '
+            f'nft insert rule {where} oifname "{LINKS}" ct state related,established accept'
+        )
+        if table == "filter" and chain == "FORWARD":  # Docker's, or another's by iptables
+            fix += "  # where Docker runs, in DOCKER-USER, which it leaves alone"
+        return Check(NAME, None, f"not beyond the host: the chain {where} drops what is forwarded", fix)
+    return Check(NAME, True, "veth, nf_tables and forwarding work")
+
+
+def dropping_chains() -> Iterator[tuple[str, str, str]]:
+    """Chains at the forward hook of IPv4 that drop what no rule accepts, and have no rule for our links: family, table, name."""
+    told = subprocess.run(["nft", "-j", "list", "ruleset"], capture_output=True, text=True, check=True)
+    rules: list[dict[str, Any]] = json.loads(told.stdout)["nftables"]
+    passing = {_place(each["rule"]) for each in rules if "rule" in each and LINKS in json.dumps(each["rule"])}
+    for chain in (each["chain"] for each in rules if "chain" in each):
+        is_dropping = chain.get("hook") == "forward" and chain.get("policy") == "drop"
+        # A chain that jumps to one with such a rule is taken to be open: Docker's FORWARD jumps to DOCKER-USER.
+        passes = any(place[:2] == (chain["family"], chain["table"]) for place in passing)
+        if is_dropping and chain["family"] in ("ip", "inet") and not passes:
+            yield chain["family"], chain["table"], chain["name"]
+
+
+def _place(rule: dict[str, Any]) -> tuple[str, str, str]:
+    return rule["family"], rule["table"], rule["chain"]
