@@ -28,11 +28,13 @@ def reopen_in_tmp() -> None:
     """Open the files among those kept that are in /tmp. Raises: OSError."""
 
 def observe(observer: Callable[[str, tuple[Any, ...]], object], /) -> None:
-    """Call `observer` with (event, arguments) of audit events that show an import directories or change its environment, and
-    note the names that C code passes to getenv(3). Raises: RuntimeError where this file was not preloaded."""
+    """Call `observer` with (event, arguments) of audit events that show an import directories or change its environment. Note
+    the names that C code passes to getenv(3), and those at the top of the function's directory that are looked for.
 
-def stop_observing() -> tuple[bytes, bool]:
-    """Observe no more; (those names, each with a zero behind it; whether there was room for all)."""
+    Raises: RuntimeError where this file was not preloaded."""
+
+def stop_observing() -> tuple[bytes, bool, bytes, bool]:
+    """Observe no more; (the variables, each with a zero behind it; whether there was room for all; the files, likewise)."""
 
 def prepare() -> None:
     """Get ready to fork: before the first `serve`. From now on the kernel reaps children. Raises: OSError."""

@@ -1,8 +1,9 @@
 """What a Zygote's imports see: what the daemon compares with what a function would show them (`sockd.caches.soundness`).
 
 While an Observer is entered, it notes each name that the import system looks up and whether anything provides it, questions to
-`importlib.metadata` (the standard library's and its backport ask every finder), directories of packages that are listed, and
-environment variables that Python or C reads or sets. Afterwards nothing of it is left but the audit hook in C, which is off.
+`importlib.metadata` (the standard library's and its backport ask every finder), directories of packages that are listed, files
+that are looked for in the function's directory, and environment variables that Python or C reads or sets. Afterwards nothing of
+it is left but the audit hook in C, which is off.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 
 from sockd_zygote import _native
 from sockd_zygote.listed_variables import Listings, plain
+from sockd_zygote.surroundings import CODE
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 STORE = "/packages/"
 """Where the distributions are: sockd.caches.distribution.SANDBOX_STORE."""
+EVERY_FILE = "."
+"""In the place of a file's name: the function's directory was listed."""
 FOLLOWED_ANYWAY = frozenset(
     {"importlib._bootstrap_external", "_frozen_importlib_external", "importlib.metadata", "importlib_metadata", "site"}
 )
@@ -34,6 +38,7 @@ class Observer:
         self._looked_up: dict[str, None] = {}
         self._missed: set[str] = set()
         self._listed: set[str] = set()
+        self._files: set[str] = set()
         self._metadata: set[str] = set()
         self._groups: set[str] = set()
         self._every_distribution = False
@@ -53,9 +58,10 @@ class Observer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        names, complete = _native.stop_observing()
-        self._variables.update(os.fsdecode(name) for name in names.split(b"\0") if name)
-        self._every_variable = self._every_variable or not complete
+        variables, every_variable_known, files, every_file_known = _native.stop_observing()
+        self._variables.update(names_in(variables))
+        self._every_variable = self._every_variable or not every_variable_known
+        self._files.update(names_in(files) if every_file_known else (EVERY_FILE,))
         in_place = [each for each in sys.meta_path if each is self._first or each is self._last]
         self.complete = len(in_place) == 2 and self._environs[0] is os.environ and self._environs[1] is os.environb
         for environ in self._environs:
@@ -80,6 +86,7 @@ class Observer:
             "found": sorted(found),
             "namespaces": sorted(namespaces),
             "listed": sorted(self._listed),
+            "files": sorted(self._files),
             "metadata": sorted(self._metadata),
             "groups": sorted(self._groups),
             "every_distribution": self._every_distribution,
@@ -159,6 +166,10 @@ class Observer:
             self._listed.add("")
         elif path.startswith(STORE):
             self._listed.add(path.removeprefix(STORE).partition("/")[2].replace("/", "."))
+        elif path == CODE:
+            self._files.add(EVERY_FILE)
+        elif path.startswith(f"{CODE}/"):
+            self._files.add(path.removeprefix(f"{CODE}/").partition("/")[0])
 
 
 class First:
@@ -183,6 +194,11 @@ class Last:
     def find_distributions(self, context: Any = None) -> tuple[()]:
         self._observer.asks_for_metadata(getattr(context, "name", None))
         return ()
+
+
+def names_in(data: bytes) -> list[str]:
+    """Names with a zero behind each."""
+    return [os.fsdecode(name) for name in data.split(b"\0") if name]
 
 
 def is_namespace(name: str) -> bool:

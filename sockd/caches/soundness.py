@@ -1,9 +1,10 @@
 """POLICY: whether a Zygote's imports would have the same results in a function's own start. Pure; owns nothing.
 
 A Zygote records observations of its imports (`Observed`): names that were looked up, found or not, queries to
-`importlib.metadata`, listed directories, environment variables read. A function's own start shows its imports an `ImportView`:
-its code, packages and environment. The Zygote serves the function only if each observation would be the same in that view. Each
-clause below compares one kind and names the first difference; SOCK's rule is one of them.
+`importlib.metadata`, listed directories, files looked for in the working directory, environment variables read. A function's own
+start shows its imports an `ImportView`: its code, packages and environment. The Zygote serves the function only if each
+observation would be the same in that view. Each clause below compares one kind and names the first difference; SOCK's rule is
+one of them.
 
 Not observed: reads of `sys.modules` without an import, C code that walks `environ`.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from sockd.caches.provided_names import NOTHING, Provided
 from sockd.images.program import Network
 from sockd.sandbox.imported import NOTHING_SEEN, Observed
+from sockd_zygote.observer import EVERY_FILE
 
 UNOBSERVED_VARIABLES = frozenset({"TZ", "LANG", "LANGUAGE"})
 UNOBSERVED_PREFIX = "LC_"
@@ -66,6 +68,8 @@ class ImportView:
     """Of its environment what is not the worker's, with the values."""
     network: Network = "host"
     """Its function's."""
+    files: frozenset[str] = frozenset()
+    """Names of files and directories at the top of its code: imports run there, and a Zygote's find nothing."""
 
     @property
     def pair(self) -> Pair:
@@ -118,6 +122,12 @@ def _directories_listed(shared: Preimported, view: ImportView) -> str:
     return ""
 
 
+def _files_looked_for(shared: Preimported, view: ImportView) -> str:
+    if EVERY_FILE in shared.seen.files and view.files:
+        return "an import listed the function's directory"
+    return _first("an import looked for the file {}, which the function's code has", shared.seen.files & view.files)
+
+
 def _metadata_asked_for(shared: Preimported, view: ImportView) -> str:
     every = shared.seen.every_distribution or LISTS_DISTRIBUTIONS in shared.seen.found
     for owner, offer in view.besides(shared.packages):
@@ -162,6 +172,7 @@ CLAUSES: tuple[Clause, ...] = (
     _other_packages,
     _names_looked_up,
     _directories_listed,
+    _files_looked_for,
     _metadata_asked_for,
     _pth_files,
     _variables_read,

@@ -164,6 +164,7 @@ def import_view(
         uses_standard_library,
         frozenset(config.environment.items()),
         config.network,
+        frozenset(path.name for path in code.iterdir()),
     )
 
 

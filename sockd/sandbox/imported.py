@@ -30,6 +30,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Names that a namespace package had."""
     listed: Names = frozenset()
     """Directories that were listed, by the dotted name that they have below a distribution; "" is its top."""
+    files: Names = frozenset()
+    """Names at the top of the function's directory that were looked for; "." is the directory, which was listed."""
     metadata: Names = frozenset()
     """Distributions, by normalised name, whose metadata was asked for."""
     groups: Names = frozenset()

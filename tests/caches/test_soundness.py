@@ -34,6 +34,11 @@ def beside(offer: Provided = NOTHING, code: Provided = NOTHING, **env: str) -> I
     return ImportView(names(A, B), {A: NOTHING, B: offer}, code, {"HOME": "/tmp", **env})
 
 
+def with_files(*each: str) -> ImportView:
+    """A function with A, and these files."""
+    return ImportView(names(A), {A: NOTHING}, environment={"HOME": "/tmp"}, files=names(*each))
+
+
 def modules(*each: str) -> Provided:
     return Provided(modules=names(*each))
 
@@ -58,6 +63,8 @@ REFUSED: dict[str, tuple[str, Preimported, ImportView]] = {
     "more names than are known": ("_names_looked_up", seen(), beside(Provided(is_partial=True))),
     "the top of sys.path listed": ("_directories_listed", seen(listed=[""]), beside(modules("b"))),
     "a namespace listed": ("_directories_listed", seen(listed=["google"]), beside(spaces("google"))),
+    "a file": ("_files_looked_for", seen(files=["matplotlibrc"]), with_files("f.py", "matplotlibrc")),
+    "the directory": ("_files_looked_for", seen(files=["."]), with_files("f.py")),
     "a version": ("_metadata_asked_for", seen(metadata=["b"]), beside(Provided(metadata=names("b")))),
     "a group": ("_metadata_asked_for", seen(groups=["g"]), beside(Provided(groups=names("g")))),
     "all distributions": ("_metadata_asked_for", seen(every_distribution=True), beside(Provided(metadata=names("b")))),
@@ -78,6 +85,7 @@ ALLOWED = {
         seen(metadata=["c"], groups=["h"]),
         beside(Provided(metadata=names("b"), groups=names("g"))),
     ),
+    "another file": (seen(files=["matplotlibrc"]), with_files("f.py")),
     "all, and there is nothing": (seen(every_distribution=True, listed=[""]), beside()),
     "another variable": (seen(variables=["Y"]), beside(X="1")),
     "the same variable": (seen(variables=["HOME"]), beside()),

@@ -119,6 +119,28 @@ DIFFERENCES = {
         ".pth",
         (plain("opt-pth", {"opt.pth": "import builtins; builtins.of_pth = 'hooked'\n", "opt_pth.py": ""}),),
     ),
+    "a file of the function's": Difference(
+        module("p-file", "import os\nSAW = os.path.exists('p.cfg')\n"),
+        True,
+        "looked for the file p.cfg",
+        files={"p.cfg": "x"},
+    ),
+    "a file of the function's that C opens": Difference(
+        module(
+            "p-fopen",
+            "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.fopen.restype = ctypes.c_void_p\n"
+            "SAW = bool(libc.fopen(b'/var/task/conf/p.cfg', b'r'))\n",
+        ),
+        True,
+        "looked for the file conf",
+        files={"conf/p.cfg": "x"},
+    ),
+    "a listing of the function's files": Difference(
+        module("p-glob", "import glob\nSAW = glob.glob('*.ini')\n"),
+        ["p.ini"],
+        "listed the function's directory",
+        files={"p.ini": ""},
+    ),
     "a variable that Python reads": Difference(
         module("p-env", "import os\nSAW = os.environ.get('P_ENV')\n"), "set", "variable P_ENV", env={"P_ENV": "set"}
     ),

@@ -65,6 +65,18 @@ CASES: dict[str, dict[str, Any]] = {
     "import pkgutil; list(pkgutil.iter_modules())": {"listed": ["", "regular", "space"]},
     "import os; os.listdir(observing_store + 'one/space')": {"listed": ["space"]},
     "import os; os.close(os.open('/', os.O_RDONLY)); list(os.scandir('/'))": {},
+    "import os; os.path.exists('/var/task/a.cfg'); os.path.islink('b/c'); os.access('./d', 0); os.path.exists('/var/task/')": {
+        "files": ["a.cfg", "b", "d"]
+    },
+    "import os, pathlib; pathlib.Path('.e').exists(); [*os.walk('/var/task/f')]; os.path.realpath('//var/task')": {
+        "files": [".e", "f"]
+    },
+    "try: open('a.cfg')\nexcept OSError: pass": {"files": ["a.cfg"]},
+    "import ctypes; c = ctypes.CDLL(None); c.fopen(b'g', b'r'); c.__xstat(1, b'h', bytes(500)); c.access(b'.', 0)": {
+        "files": ["g", "h"]
+    },
+    "import os\ntry: os.listdir('/var/task')\nexcept OSError: pass": {"files": ["."]},
+    "import os\ntry: os.scandir('/var/task/sub/x')\nexcept OSError: pass": {"files": ["sub"]},
     "import os; os.environ.get('A'); os.getenv('B'); 'C' in os.environ; os.environb.get(b'D')": {
         "variables": ["A", "B", "C", "D"]
     },
@@ -146,6 +158,23 @@ def test_a_finder_that_a_package_puts_behind_is_asked_before_a_name_is_missed(tm
 def test_who_takes_the_observer_away_is_found_out(tmp_path: Path, code: str) -> None:
     seen(tmp_path, "", "assert observer.complete")
     seen(tmp_path, code, "assert not observer.complete", intact=False)
+
+
+def test_files_are_opened_as_by_the_c_library(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    after = (
+        f"import ctypes; made = {os.fsencode(made)!r}; os.umask(0)\n"
+        "os.close(os.open(made, os.O_CREAT | os.O_WRONLY, 0o640)); assert os.stat(made).st_mode & 0o777 == 0o640\n"
+        "os.symlink('nowhere', made + b'.link'); assert os.lstat(made + b'.link').st_size == len('nowhere')\n"
+        "top = os.open(os.path.dirname(made), os.O_RDONLY)\n"
+        "os.close(os.open('more', os.O_CREAT | os.O_WRONLY, 0o604, dir_fd=top))\n"
+        "assert os.stat('more', dir_fd=top).st_mode & 0o777 == 0o604 and os.access('more', os.R_OK, dir_fd=top)\n"
+        "c = ctypes.CDLL(None, use_errno=True)\n"
+        "assert [call(*args) for call, args in ((c.stat, (b'/absent', bytes(500))), (c.access, (b'/absent', 0)),\n"
+        "    (c.open, (b'/absent', 0)), (c.fopen, (b'/absent', b'r')), (c.statx, (-100, b'/absent', 0, 0, bytes(500))))]\\\n"
+        "    == [-1, -1, -1, 0, -1] and ctypes.get_errno() == 2\n"
+    )
+    seen(tmp_path, "", after)
 
 
 def test_getenv_is_as_the_c_librarys(tmp_path: Path) -> None:

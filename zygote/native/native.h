@@ -44,6 +44,9 @@ void after_fork_in_child(void);
 int take_over_kept(void);
 int out_of_the_way(int fd);
 
+/* observe.c */
+void saw_path(const char *path);
+
 /* privileges.c; -1 with errno */
 int drop_bounding_set(unsigned long long keep);
 int set_capabilities(unsigned long long keep);

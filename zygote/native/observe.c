@@ -1,4 +1,4 @@
-/* What a Zygote's imports do that Python alone cannot see: the environment that C code reads, and audit events.
+/* What a Zygote's imports do that Python alone cannot see: variables and files that C code looks for, and audit events.
  *
  * The root Zygote is exec'd with this file preloaded (LD_PRELOAD), so `getenv` below is found before the C library's by every
  * library that is loaded later. It does what that does, and while it is told to, it notes the name. In a sandbox it costs one
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define NAMES_BYTES (64 * 1024)
+#define CODE "/var/task" /* surroundings.CODE: where imports run */
 #define PUBLIC __attribute__((visibility("default")))
 
 /* Documented, not in the limited API, and the same since Python 3.8. */
@@ -24,36 +25,61 @@ static const char *const EVENTS[] = {"os.listdir", "os.scandir", "os.putenv", "o
 
 static atomic_int observing;
 static atomic_flag busy = ATOMIC_FLAG_INIT;
-static char names[NAMES_BYTES]; /* one behind the other, each with its end */
-static size_t names_length;
-static int names_complete;
+static struct names {
+    char text[NAMES_BYTES]; /* one behind the other, each with its end */
+    size_t length;
+    int complete;
+} variables, files;
 static PyObject *observer; /* called with (event, arguments) while it is there */
 static int is_hooked;
 
-static int is_noted(const char *name)
+static int is_noted(const struct names *names, const char *name, size_t length)
 {
-    for (size_t at = 0; at < names_length; at += strlen(names + at) + 1)
-        if (strcmp(names + at, name) == 0)
+    for (size_t at = 0; at < names->length; at += strlen(names->text + at) + 1)
+        if (strncmp(names->text + at, name, length) == 0 && names->text[at + length] == 0)
             return 1;
     return 0;
 }
 
 /* By any thread, with or without the interpreter's lock. */
-static void note(const char *name)
+static void note(struct names *names, const char *name, size_t length)
 {
-    size_t size = strlen(name) + 1;
-
     while (atomic_flag_test_and_set(&busy))
         continue;
-    if (size > 1 && !is_noted(name)) {
-        if (names_length + size <= sizeof names) {
-            memcpy(names + names_length, name, size);
-            names_length += size;
+    if (length > 0 && !is_noted(names, name, length)) {
+        if (names->length + length < sizeof names->text) {
+            memcpy(names->text + names->length, name, length);
+            names->length += length;
+            names->text[names->length++] = 0;
         } else {
-            names_complete = 0;
+            names->complete = 0;
         }
     }
     atomic_flag_clear(&busy);
+}
+
+/* Called for every file that is looked for (files.c): of those in the working directory, the name at its top is noted. A path
+ * without a slash in front is taken to be relative to it, whatever to it is. */
+void saw_path(const char *path)
+{
+    if (!atomic_load_explicit(&observing, memory_order_relaxed) || !path)
+        return;
+    if (*path == '/') {
+        if (strncmp(path, CODE "/", sizeof CODE) != 0)
+            return;
+        path += sizeof CODE;
+    }
+    for (;;) {
+        size_t length = strcspn(path, "/");
+
+        if (length > 1 || (length == 1 && *path != '.')) {
+            note(&files, path, length);
+            return;
+        }
+        if (path[length] == 0)
+            return; /* the directory itself */
+        path += length + 1;
+    }
 }
 
 static char *look_up(const char *name)
@@ -61,7 +87,7 @@ static char *look_up(const char *name)
     size_t length = strlen(name);
 
     if (atomic_load_explicit(&observing, memory_order_relaxed))
-        note(name);
+        note(&variables, name, length);
     if (length == 0)
         return NULL;
     for (char **entry = environ; entry && *entry; entry++)
@@ -86,7 +112,7 @@ static int hear(const char *event, PyObject *arguments, void *data)
             result = PyObject_CallFunction(observer, "sO", event, arguments);
             if (!result) { /* it must not be the package's failure */
                 PyErr_Clear();
-                names_complete = 0;
+                variables.complete = 0;
             }
             Py_XDECREF(result);
         }
@@ -109,12 +135,17 @@ PyObject *native_observe(PyObject *module, PyObject *args)
     if (!is_hooked && PySys_AddAuditHook(hear, NULL) < 0)
         return NULL;
     is_hooked = 1;
-    names_length = 0;
-    names_complete = 1;
+    variables.length = files.length = 0;
+    variables.complete = files.complete = 1;
     Py_INCREF(callable);
     observer = callable;
     atomic_store(&observing, 1);
     return none();
+}
+
+static PyObject *as_bytes(const struct names *names)
+{
+    return PyBytes_FromStringAndSize(names->text, (Py_ssize_t)names->length);
 }
 
 PyObject *native_stop_observing(PyObject *module, PyObject *args)
@@ -126,5 +157,5 @@ PyObject *native_stop_observing(PyObject *module, PyObject *args)
     atomic_store(&observing, 0);
     observer = NULL;
     Py_XDECREF(seen);
-    return Py_BuildValue("Ni", PyBytes_FromStringAndSize(names, (Py_ssize_t)names_length), names_complete);
+    return Py_BuildValue("NiNi", as_bytes(&variables), variables.complete, as_bytes(&files), files.complete);
 }

@@ -48,11 +48,13 @@ class Entry:
     imports: tuple[str, ...]
     answer: str = "None"
     env: dict[str, str] = field(default_factory=dict)
+    beside: dict[str, str] = field(default_factory=dict)
+    """Files beside its code, by path."""
 
     def files(self) -> dict[str, str]:
         """Its source directory."""
         code = HANDLER.format(imports="\n".join(f"import {name}" for name in self.imports), answer=self.answer)
-        files = {"f.py": code, "requirements.txt": "\n".join(self.requirements)}
+        files = {"f.py": code, "requirements.txt": "\n".join(self.requirements), **self.beside}
         if self.env:
             lines = (f'{name} = "{value}"' for name, value in self.env.items())
             files["sockd.toml"] = "[env]\n" + "\n".join(lines) + "\n"
@@ -73,6 +75,7 @@ def load() -> list[Entry]:
             tuple(each["imports"].split()),
             each.get("answer", "None"),
             each.get("env", {}),
+            each.get("files", {}),
         )
         for number, each in enumerate(table["together"], 1)
     ]
