@@ -1,8 +1,8 @@
 """What must differ between forks of one Zygote, and what must be still before a fork.
 
 Same in all forks unless mended here: numpy's and torch's global generators, those that packages made (`sockd_zygote.randomness`),
-and the number that `threading` knows the main thread by. `random`'s own, `uuid`, `secrets`, `ssl` and `tempfile` mend
-themselves (research: fork safety, measured). The hash secret and the memory layout stay shared: that is
+the key that `multiprocessing` drew, and the number that `threading` knows the main thread by. `random`'s own, `uuid`, `secrets`,
+`ssl` and `tempfile` mend themselves (research: fork safety, measured). The hash secret and the memory layout stay shared: that is
 the price of a Zygote, named in SECURITY.
 """
 
@@ -38,6 +38,10 @@ def fill(words: memoryview) -> None:
     words[:] = os.urandom(len(words))
 
 
+def draw_key(process: Any) -> None:
+    process.authkey = os.urandom(KEY_BYTES)
+
+
 def numpy_by_hand(module: Any) -> bool:
     from sockd_zygote import randomness
 
@@ -56,8 +60,11 @@ SEEDERS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Callable[[], obj
     "torch": (torch_by_hand, lambda module: module.seed),
 }
 """Modules with a generator of their own: whether a package has seeded it by hand, and what gives its seeder."""
+KEY_MODULES = ("multiprocessing.process", "multiprocess.process")
+"""Both draw a key when they are imported, by which processes trust each other."""
+KEY_BYTES = 32
 _seen: set[str] = set()
-"""Modules of SEEDERS that were there when this Zygote, or one that it was forked from, settled."""
+"""Modules of these that were there when this Zygote, or one that it was forked from, settled."""
 in_child: list[Callable[[], object]] = []
 """What `after_fork` does."""
 pids: set[int] = set()
@@ -76,6 +83,12 @@ def settle() -> None:
             _seen.add(name)
             if not by_hand(sys.modules[name]):
                 in_child.append(seeder(sys.modules[name]))
+    for name in KEY_MODULES:
+        if name in sys.modules and name not in _seen:
+            _seen.add(name)
+            process = sys.modules[name].current_process()
+            if len(process.authkey) == KEY_BYTES:  # another one was set by a package
+                in_child.append(partial(draw_key, process))
     if "random" in sys.modules or "torch" in sys.modules:  # numpy imports the former
         from sockd_zygote import randomness
 

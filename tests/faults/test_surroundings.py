@@ -132,16 +132,18 @@ def test_fork_handlers_run_in_order(house: PrivateWorker) -> None:
 
 @case(
     "P35",
-    "import a package with generators of random numbers in instances, closures and slots, some of them seeded by hand",
+    "import a package with generators of random numbers in instances, closures and slots, some of them seeded by hand, and "
+    "with multiprocessing, which draws a key",
     expect="those seeded by the kernel differ between sandboxes; those seeded by hand are as in a start of the function's own",
 )
 def test_generators_of_a_package_differ_between_sandboxes(house: PrivateWorker) -> None:
     package = "import random\nA = {'x': [random.Random()]}\n"
     package += "B = (lambda r: lambda: r.random())(random.Random())\nC = random.Random(1)\n"
-    code = "def f(event): return [p_random.A['x'][0].random(), p_random.B(), p_random.C.random()]\n"
+    package += "from multiprocessing import current_process\nD = lambda: current_process().authkey.hex()\n"
+    code = "def f(event): return [p_random.A['x'][0].random(), p_random.B(), p_random.D(), p_random.C.random()]\n"
     own, learned = answers(house, "p-random", package, code)
-    assert len({number for each in (own, *learned) for number in each[:2]}) == 6
-    assert {each[2] for each in (own, *learned)} == {own[2]}
+    assert len({drawn for each in (own, *learned) for drawn in each[:3]}) == 9
+    assert {each[3] for each in (own, *learned)} == {own[3]}
 
 
 @case(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import multiprocessing
 import subprocess
 import sys
 import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.process import AuthenticationString
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,16 @@ def test_global_generators_are_seeded_anew_after_a_fork(name: str, monkeypatch: 
         seeded.clear()
         hygiene.after_fork()
     assert seeded == [()]  # without an argument: from the system's randomness
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_the_key_of_multiprocessing_is_drawn_anew_after_a_fork(drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = multiprocessing.current_process()
+    key = bytes(hygiene.KEY_BYTES if drawn else 5)
+    monkeypatch.setitem(process._config, "authkey", AuthenticationString(key))  # type: ignore[attr-defined]
+    with settled(monkeypatch):
+        hygiene.after_fork()
+        assert (process.authkey == key) != drawn and len(process.authkey) == len(key)
 
 
 def test_generators_of_torch_are_found_where_asyncio_has_freed_objects(monkeypatch: pytest.MonkeyPatch) -> None:
