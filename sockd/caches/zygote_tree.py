@@ -3,7 +3,7 @@
 There is one root for each kind of network. The host's is exec'd; the others are its children behind walls, made when a function
 first needs them, with Zygotes of their own below them (`sandbox/walled_networks`).
 
-Owns the nodes. `start` returns a sandbox forked from the best existing node. `ImportLearner` creates better nodes in the
+Owns the nodes. `best` is the node that serves a function (`starts` asks). `ImportLearner` creates better nodes in the
 background, so that no request waits for an import in a Zygote. A node that fails is removed and the next best serves; the root is
 exec'd again. Knows nothing of functions: it gets closures and returns sandboxes.
 """
@@ -17,7 +17,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from sockd.caches import standard_library
@@ -51,15 +51,6 @@ REFILL_S = 0.004
 """Time to make one spare ready (measured: 1-4 ms with the packages of this tree)."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Started:
-    """A sandbox that waits for its function, and where it came from."""
-
-    sandbox: Sandbox
-    node: ZygoteNode
-    from_spare: bool
 
 
 class ZygoteTree:
@@ -98,6 +89,11 @@ class ZygoteTree:
     def most_spares(self) -> int:
         """How many spares a node may have; 0: none are kept."""
         return self._config.spares
+
+    @property
+    def most_levels(self) -> int:
+        """How deep it may become, with the root."""
+        return self._config.max_depth + 1
 
     async def open(self) -> None:
         """Exec the root Zygote. Raises: SandboxFailed."""
@@ -176,28 +172,14 @@ class ZygoteTree:
             larger.append(standard)
         return [(node, reason) for node in larger if (reason := node.refusal(view))]
 
-    async def start(self, view: ImportView, program: Program, reservation: Reservation) -> Started:
-        """A sandbox that may become a program whose imports have this view; it owns the reservation, also when this fails.
+    def best_now(self, view: ImportView) -> ZygoteNode | None:
+        """As `best`; None: there is no root for its network."""
+        return self.best(view) if view.network in self._roots else None
 
-        A Zygote that dies under the request is replaced by the next best, once for each of the tree's levels.
-        Raises: SandboxFailed, NoCapacity, OSError."""
-        for _ in range(self._config.max_depth + 1):
-            try:
-                await self._living_root(view.network)
-                node = self.best(view)
-            except BaseException:
-                reservation.close()
-                raise
-            try:
-                return await self._start_from(node, program, reservation)
-            except ZygoteGone as error:
-                failure: SockdError = error
-                if not node.zygote.alive:
-                    self.zygote_ended(node.zygote)  # if it died before it was in the tree, nobody else will tell
-            deadline_s = self._parts.spawn_deadline_s
-            reservation = await self._parts.budget.reserve(program.limits.memory_bytes, deadline_s=deadline_s)
-        reservation.close()
-        raise failure
+    async def living_best(self, view: ImportView) -> ZygoteNode:
+        """As `best`, once there is a root. Raises: ZygoteGone."""
+        await self._living_root(view.network)
+        return self.best(view)
 
     async def _living_root(self, network: Network) -> None:
         """Wait for a root that is not there yet, or died; it is tried again where that failed."""
@@ -213,26 +195,25 @@ class ZygoteTree:
             reviving = self._reviving[network] = self._spawn_task(self._revive(network))
         return reviving
 
-    async def _start_from(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Started:
-        if (started := self._spare_of(node, program, reservation)) is not None:
-            return started
+    async def fork(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Sandbox:
+        """A new child of a node; it owns the reservation, also when this fails. Raises: ZygoteGone, NoCapacity, OSError."""
         node.hit(time.monotonic())
-        sandbox = await Sandbox.fork(self._parts, node.zygote, program.limits, reservation, program)
-        return Started(sandbox, node, from_spare=False)
+        try:
+            return await Sandbox.fork(self._parts, node.zygote, program.limits, reservation, program)
+        except ZygoteGone:
+            if not node.zygote.alive:
+                self.zygote_ended(node.zygote)  # if it died before it was in the tree, nobody else will tell
+            raise
 
     # -- spares
 
-    def start_at_once(self, view: ImportView, program: Program, reservation: Reservation) -> Started | None:
-        """As `start`, from a spare of the best node; None: there is none, and the reservation still is the caller's."""
-        return self._spare_of(self.best(view), program, reservation) if view.network in self._roots else None
-
-    def _spare_of(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Started | None:
+    def take_spare(self, node: ZygoteNode, reservation: Reservation) -> Sandbox | None:
+        """A spare of a node, which owns the reservation; None: there is none, and the reservation still is the caller's."""
         spare = node.take_spare()
-        if spare is None:
-            return None
-        node.hit(time.monotonic())
-        spare.process.adopt(reservation)
-        return Started(spare, node, from_spare=True)
+        if spare is not None:
+            node.hit(time.monotonic())
+            spare.process.adopt(reservation)
+        return spare
 
     def refill(self, node: ZygoteNode) -> None:
         """Make as many spares as the node's recent rate asks for, in the background; never waits."""

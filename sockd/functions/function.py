@@ -13,9 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
 
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.import_learner import ImportLearner
+from sockd.caches.starts import Started, Starting, Starts, Wanted
 from sockd.caches.verifier import Verifier
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import ZygoteTree
@@ -24,6 +28,7 @@ from sockd.functions.failed_inits import FailedInits
 from sockd.functions.initscripts import CompanionRun, Initscript, Initscripts
 from sockd.functions.leased import Leased
 from sockd.functions.provisioned import Pool, provisioned_init
+from sockd.functions.start_conditions import ReservedBefore, StartConditions
 from sockd.functions.version import Version
 from sockd.images.program import Program
 from sockd.kernel.bpf.port_guard import PortGuard
@@ -32,7 +37,6 @@ from sockd.latency.latency import Latency
 from sockd.networks.networks import Networks
 from sockd.plain.errors import SandboxFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import Origin
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
@@ -46,6 +50,7 @@ class Caches:
 
     handlers: HandlerCache
     tree: ZygoteTree
+    starts: Starts
     learner: ImportLearner
     budget: MemoryBudget
     verifier: Verifier | None = None
@@ -108,21 +113,18 @@ class Function:
     async def initialize(self, reservation: Reservation) -> Sandbox:
         """A provisioned sandbox: it has imported the handler, without its initscript, which serves one request. It owns the
         reservation, also if this fails. Raises: SockdError, OSError."""
-        program = self.version.program
+        version = self.version
+        conditions = ReservedBefore(reservation, self._conditions(version))
+        started = await self.caches.starts.new(Wanted(version.view, version.program, conditions, new=True))
         try:
-            await self._enforce_rules(program)
-        except BaseException:
-            reservation.close()
-            raise
-        started = await self.caches.tree.start(self.version.view, program, reservation)
-        try:
-            started.sandbox.become(program, init=provisioned_init(program.init))
+            started.sandbox.become(version.program, init=provisioned_init(version.program.init))
         except OSError:
             started.sandbox.destroy()
             raise
         reply = await started.sandbox.initialize()
-        self._verify(started.node, self.version)
-        self.caches.tree.refill(started.node)
+        if started.node is not None:
+            self._verify(started.node, self.version)
+            self.caches.tree.refill(started.node)
         if reply.error is not None:
             self._note_failed_init(reply, reply.error)
             raise reply.error
@@ -137,8 +139,9 @@ class Function:
             self.caches.failed_inits.note(self.version, reply)
 
     def _adopt(self, version: Version) -> None:
-        """Prepare a version's initscript and Zygote, and count its sockets with those of the other versions."""
+        """Prepare a version's initscript, Zygote and starts, and count its sockets with those of the other versions."""
         version.program.socket_account = self.allowance.socket_account
+        self._wanted = Wanted(version.view, version.program, self._conditions(version))
         self.caches.tree.expect(version.view.network)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.adopt(version.initscript)
@@ -150,18 +153,28 @@ class Function:
 
     # -- sandboxes
 
-    def lease(self, version: Version, request: InvokeRequest) -> Leased | None:
-        """A provisioned or idle sandbox of this version, which may be paused; None: a cold start is needed."""
+    def find(self, request: InvokeRequest) -> Leased | Starting:
+        """A sandbox of the current version from the first source that has one: provisioned, or one of `Starts`; or how to wait
+        for it, which is what `start` takes. Raises: SandboxFailed."""
+        wanted, version = self._wanted, self.version
         if request.fresh:
             # It holds no more of the worker than a warm request would, however often somebody asks.
             self.caches.handlers.drop_oldest(version.program)
-            return None
-        for pool in self.pools:
-            kept = pool.lease()
-            if kept is not None:
-                return Leased(kept, "warm", pool=pool)
-        sandbox = self.caches.handlers.lease(version.program)
-        return None if sandbox is None else Leased(sandbox, "warm")
+            wanted = msgspec.structs.replace(wanted, new=True)
+        else:
+            for pool in self.pools:
+                kept = pool.lease()
+                if kept is not None:
+                    return Leased(kept, "warm", pool=pool)
+        found = self.caches.starts.find(wanted)
+        if not isinstance(found, Started):
+            return found
+        return Leased(found.sandbox, found.origin) if found.node is None else self._prepared(found, version)
+
+    def find_apart(self, version: Version, program: Program | None = None) -> Starting:
+        """As `find`, for a request that shares its sandbox with no other. Args: program: default: the version's."""
+        wanted = Wanted(version.view, program or version.program, self._conditions(version), new=True)
+        return partial(self.caches.starts.new, wanted)
 
     def begin_script(self, script: Initscript | None, request: InvokeRequest) -> CompanionRun | None:
         """Start the initscript of the following cold start before any step that waits, so that it fetches meanwhile. The caller
@@ -173,69 +186,46 @@ class Function:
     async def start(
         self,
         version: Version,
-        beside: CompanionRun | None,
-        *,
+        starting: Starting,
+        beside: CompanionRun | None = None,
         program: Program | None = None,
+        *,
         is_recording: bool = False,
     ) -> Leased:
-        """A cold start: memory, a child of the best Zygote, the function's code.
+        """A cold start that has to be waited for.
 
-        Args: beside: the run of its initscript, owned by this start; program: default: the version's."""
-        program = program or version.program
-        started_ns = time.monotonic_ns()
-        limits = program.limits
+        Args: starting: from `find`; beside: the run of its initscript, owned by this start; program: default: the version's."""
         try:
-            await self._enforce_rules(program)
-            reservation = await self.allowance.reserve(limits.memory_bytes, deadline_s=version.config.timeout_s)
-            reserved_ns = time.monotonic_ns()
-            started = await self.caches.tree.start(version.view, program, reservation)
+            started = await starting()
         except BaseException:
             if beside is not None:
                 beside.give_up()
             raise
-        forked_ns = time.monotonic_ns()
-        sandbox = started.sandbox
+        return self._prepared(started, version, beside, program, is_recording=is_recording)
+
+    def _prepared(
+        self,
+        started: Started,
+        version: Version,
+        beside: CompanionRun | None = None,
+        program: Program | None = None,
+        *,
+        is_recording: bool = False,
+    ) -> Leased:
+        """A new sandbox, which has become its program. Raises: SandboxFailed."""
+        forked_ns, sandbox = time.monotonic_ns(), started.sandbox
         with destroyed_unless_prepared(sandbox):
             if beside is None:
-                sandbox.become(program)
+                sandbox.become(program or version.program)
             else:
                 become_beside(sandbox, version.program, beside, is_recording=is_recording)
-        origin: Origin = "spare" if started.from_spare else "zygote"
-        ready_ns = time.monotonic_ns()
-        leased = Leased(sandbox, origin, started_ns, ready_ns, started.node, reserved_ns, forked_ns, beside)
+        leased = Leased(sandbox, started.origin, started.started_ns, time.monotonic_ns(), started.node)
+        leased.reserved_ns, leased.forked_ns, leased.beside = started.reserved_ns, forked_ns, beside
         leased.passed_over = self._passed_over(version)
         return leased
 
-    def start_at_once(self, version: Version) -> Leased | None:
-        """`start` without waiting; None: no spare, no memory, or an initscript or the rules of its network come first.
-
-        Raises: SandboxFailed."""
-        if version.initscript is not None or not self.caches.tree.most_spares:
-            return None
-        program = version.program
-        if program.limits.network == "private" and program.policy is None:
-            return None
-        started_ns = time.monotonic_ns()
-        reservation = self.allowance.reserve_nowait(program.limits.memory_bytes)
-        if reservation is None:
-            return None
-        reserved_ns = time.monotonic_ns()
-        started = self.caches.tree.start_at_once(version.view, program, reservation)
-        if started is None:
-            reservation.close()
-            return None
-        taken_ns = time.monotonic_ns()
-        sandbox = started.sandbox
-        with destroyed_unless_prepared(sandbox):
-            sandbox.become(program)
-        leased = Leased(sandbox, "spare", started_ns, time.monotonic_ns(), started.node, reserved_ns, taken_ns)
-        leased.passed_over = self._passed_over(version)
-        return leased
-
-    async def _enforce_rules(self, program: Program) -> None:
-        """The rules of a private network hold before a sandbox is in one. Raises: NetworkUnavailable, BadFunctionConfig."""
-        if program.limits.network == "private" and program.policy is None:
-            program.policy = await self.allowance.egress.enforced()
+    def _conditions(self, version: Version) -> StartConditions:
+        return StartConditions(self.allowance, version.config.timeout_s, version.initscript is not None)
 
     def _passed_over(self, version: Version) -> str:
         """Why no Zygote with more of its packages served a start. Called after the sandbox has everything it needs."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
+from sockd.caches.starts import Starting
 from sockd.functions.debugging import Debugged
 from sockd.functions.function import Function
 from sockd.functions.initscripts import CompanionRun, Initscript
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.version import Version
+from sockd.images.program import Program
 from sockd.plain.errors import ClientGone, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import ASKED_FOR
@@ -38,6 +41,8 @@ class Serving:
     _debugged: Debugged | None = None
     _beside: CompanionRun | None = None
     """Of a cold start that has not taken it yet."""
+    _program: Program | None = None
+    """What its sandbox becomes, if not its version's."""
     _version: Version
     _call: Call | None
     _admitted_ns: int
@@ -119,41 +124,49 @@ class Serving:
                 version.check_code(request.expected)
             is_app = version.program.is_app
             self._call = None if is_app is None else version.call(request, is_app)
-            leased = None
-            if not self._is_apart:
-                leased = function.lease(version, request) or function.start_at_once(version)
+            found = function.find(request) if not self._is_apart else self._find_apart(version)
         except Exception as error:
             self._give_back_turn(error)
             return
-        if leased is not None and leased.sandbox.state is State.IDLE:
-            self._ask(leased)
+        if isinstance(found, Leased) and found.sandbox.state is State.IDLE:
+            self._ask(found)
             return
-        if leased is None or leased.sandbox.state is State.STARTING:
-            function.caches.latency.start_begun()
-        if leased is not None and leased.sandbox.state is State.STARTING:
-            leased.why = ASKED_FOR if request.fresh else ""
-            self._ask(leased)
+        if isinstance(found, Leased) and found.sandbox.state is not State.STARTING:
+            self._later(self._thaw(found), found)
             return
-        if leased is None and self._debugged is None:
+        function.caches.latency.start_begun()
+        if isinstance(found, Leased):
+            found.why = ASKED_FOR if request.fresh else ""
+            self._ask(found)
+            return
+        if self._debugged is None:
             # Now, and not in the task's first step, which is a turn of the loop away.
             self._beside = function.begin_script(self._recorder or version.initscript, request)
-        preparing = self._loop.create_task(self._prepare(leased))
-        preparing.add_done_callback(partial(self._prepared, leased))
+        self._later(self._start(found))
+
+    def _find_apart(self, version: Version) -> Starting:
+        """A sandbox for a recording or for a debugger. Raises: CannotDebug."""
+        if self._debugged is not None:
+            self._program = self._debugged.program(version)
+        return self._function.find_apart(version, self._program)
+
+    def _later(self, steps: Coroutine[Any, Any, None], paused: Leased | None = None) -> None:
+        """Have a task prepare the sandbox and send the request in its last step: a new sandbox reports READY to its request."""
+        preparing = self._loop.create_task(steps)
+        preparing.add_done_callback(partial(self._prepared, paused))
         self._stop = preparing.cancel
 
-    async def _prepare(self, leased: Leased | None) -> None:
-        """Thaw or start a sandbox, and send the request in the same step: a new sandbox reports READY to its request."""
+    async def _thaw(self, leased: Leased) -> None:
+        await leased.thaw()
+        self._ask(leased)
+
+    async def _start(self, starting: Starting) -> None:
+        beside, self._beside = self._beside, None
+        is_recording = self._recorder is not None
+        leased = await self._function.start(self._version, starting, beside, self._program, is_recording=is_recording)
+        leased.why = ASKED_FOR if self._request.fresh else ""
         if self._debugged is not None:
-            program = self._debugged.program(self._version)
-            leased = await self._function.start(self._version, None, program=program)
             self._debugged.begin(leased.sandbox)
-        elif leased is None:
-            beside, self._beside = self._beside, None
-            is_recording = self._recorder is not None
-            leased = await self._function.start(self._version, beside, is_recording=is_recording)
-            leased.why = ASKED_FOR if self._request.fresh else ""
-        else:
-            await leased.thaw()
         self._ask(leased)
 
     def _prepared(self, paused: Leased | None, preparing: asyncio.Task[None]) -> None:

@@ -28,6 +28,7 @@ from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.import_learner import ImportLearner
 from sockd.caches.install_cache import InstallCache
 from sockd.caches.soundness import ImportView
+from sockd.caches.starts import Starts
 from sockd.caches.verifier import Verifier
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
@@ -186,7 +187,17 @@ class Worker:
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
         caches = Caches(
-            handlers, tree, learner, budget, verifier, scripts, *limits, latency, *guards, networks=networks
+            handlers,
+            tree,
+            Starts(handlers, tree),
+            learner,
+            budget,
+            verifier,
+            scripts,
+            *limits,
+            latency,
+            *guards,
+            networks=networks,
         )
         functions, versions = _functions(config, state, packages, caches, stack)
         urls = FunctionUrls.open(state.path / REGISTRY)

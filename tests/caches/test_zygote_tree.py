@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from sockd.caches.soundness import NO_PACKAGES
+from sockd.caches.starts import Forks, Wanted
 from sockd.caches.zygote_node import ZygoteNode
 from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
+from sockd.images.program import Program
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import SandboxFailed
 from sockd.sandbox.control import ZygoteGone
-from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.zygote import Zygote
 
 pytestmark = pytest.mark.anyio
@@ -51,23 +54,42 @@ def roots(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return coming
 
 
+class Reserved:
+    """Memory of a budget, and nothing else to wait for."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
+
+    def reserve_nowait(self, program: Program) -> Reservation | None:
+        return self.budget.reserve_nowait(MB)
+
+    async def reserve(self, program: Program) -> Reservation:
+        return await self.budget.reserve(MB, deadline_s=1.0)
+
+
 class Tree(ZygoteTree):
-    """Starts nothing: the node is the answer, or ZygoteGone when its Zygote is dead."""
+    """Forks nothing: the node is the answer, or ZygoteGone when its Zygote is dead."""
 
     def __init__(self) -> None:
         self.budget = MemoryBudget(64 * MB)
         parts: Any = SimpleNamespace(budget=self.budget, cgroups=None, spawn_deadline_s=1.0)
         super().__init__(ZygoteConfig(), parts, None, {}, base_uid=1 << 28, spare_limits=None)  # type: ignore[arg-type]
 
-    async def _start_from(self, node: ZygoteNode, program: Any, reservation: Any) -> Any:
-        reservation.close()
-        if not node.zygote.alive:
-            raise ZygoteGone("the Zygote is gone")
-        return node
-
     async def ask(self) -> Any:
-        program: Any = SimpleNamespace(limits=SimpleNamespace(memory_bytes=MB))
-        return await self.start(NO_PACKAGES, program, await self.budget.reserve(MB, deadline_s=1.0))
+        program: Any = SimpleNamespace(limits=SimpleNamespace(network="host"))
+        started = await Forks(self).take(Wanted(NO_PACKAGES, program, Reserved(self.budget)))()
+        return started.node
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fork(parts: Any, zygote: Any, limits: Any, reservation: Reservation, program: Any) -> Any:
+        reservation.close()
+        if not zygote.alive:
+            raise ZygoteGone("the Zygote is gone")
+        return zygote
+
+    monkeypatch.setattr(Sandbox, "fork", fork)
 
 
 async def test_a_root_that_ends_as_soon_as_it_is_there_does_not_serve(roots: list[Any]) -> None:

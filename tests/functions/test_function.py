@@ -12,6 +12,8 @@ import pytest
 
 from sockd.caches.distribution import Closure
 from sockd.caches.handler_cache import HandlerCache
+from sockd.caches.soundness import ImportView
+from sockd.caches.starts import Starts
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.allowance import Allowance
 from sockd.functions.function import Caches, Function
@@ -37,12 +39,12 @@ Told = list[Outcome | BaseException]
 class FakeTree:
     """Nothing can be forked from it."""
 
-    most_spares = 0
+    most_spares, most_levels = 0, 1
 
     def expect(self, network: str) -> None:
         """Every root is there."""
 
-    async def start(self, *_: object) -> None:
+    async def living_best(self, view: ImportView) -> None:
         raise NoCapacity("no memory left")
 
 
@@ -56,7 +58,9 @@ class House:
         version = Version(record, config, Closure(), program, "$LATEST")
         budget = MemoryBudget(1 << 40)
         self.handlers = HandlerCache(SandboxConfig(pause_after_s=60), budget)
-        caches = SimpleNamespace(handlers=self.handlers, tree=FakeTree(), initscripts=None, latency=Latency())
+        tree = FakeTree()
+        starts = Starts(self.handlers, tree)  # type: ignore[arg-type]
+        caches = SimpleNamespace(handlers=self.handlers, tree=tree, starts=starts, initscripts=None, latency=Latency())
         self.function = Function(version, cast(Caches, caches), Allowance(config, budget))
         self.sandboxes = [FakeSandbox(program), FakeSandbox(program)]
         for sandbox in self.sandboxes:

@@ -56,7 +56,7 @@ class House:
         code.recover()
         registry = Registry.open(state / "registry.sqlite", keep_versions=2)
         tree: Any = SimpleNamespace(expect=lambda network: None)
-        caches = Caches(self.handlers, tree, learner=None, budget=self.budget, networks=networks)  # type: ignore[arg-type]
+        caches = Caches(self.handlers, tree, starts=None, learner=None, budget=self.budget, networks=networks)  # type: ignore[arg-type]
         self.functions = Functions(Config(), registry, code, self.packages, caches)
 
     async def deploy(self, name: str, files: dict[str, str], **overrides: Any) -> Any:

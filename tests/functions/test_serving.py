@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sockd.caches.starts import Started, Starting
 from sockd.functions.admission import Admission
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.serving import Serving
@@ -59,18 +60,20 @@ class FakeFunction:
             program=program, record=record, number="$LATEST", initscript=None, call=lambda request, is_app: None
         )
 
-    def lease(self, version: object, request: InvokeRequest) -> Leased | None:
-        return Leased(self.sandbox, "warm") if self.warm else None  # type: ignore[arg-type]
-
-    def start_at_once(self, version: object) -> Leased | None:
+    def find(self, request: InvokeRequest) -> Leased | Starting:
+        if self.warm:
+            return Leased(self.sandbox, "warm")  # type: ignore[arg-type]
         if isinstance(self.spare, Exception):
             raise self.spare
-        return self.spare
+        return self.spare or self.forked
+
+    async def forked(self) -> Started:
+        raise AssertionError("`start` is this function's")
 
     def begin_script(self, script: object, request: InvokeRequest) -> FakeBeside:
         return self.beside
 
-    async def start(self, version: object, beside: FakeBeside, **_: object) -> Leased:
+    async def start(self, version: object, starting: Starting, beside: FakeBeside, *_: object, **__: object) -> Leased:
         try:
             await asyncio.wait_for(self.room.wait(), 10)
             raise NoCapacity("no memory left")

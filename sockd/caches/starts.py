@@ -1,0 +1,155 @@
+"""The sources of sandboxes for requests, in the order in which they are asked: each request asks once.
+
+    idle     an idle sandbox of the same program: warm, or paused
+    spare    a child that the best Zygote has forked ahead
+    fork     a new child of the best Zygote; the only one that is waited for
+
+Owns nothing. A further source is a class with `take`, and a place in the list of `Starts`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import msgspec
+
+from sockd.caches.handler_cache import HandlerCache
+from sockd.caches.soundness import ImportView
+from sockd.caches.zygote_node import ZygoteNode
+from sockd.caches.zygote_tree import ZygoteTree
+from sockd.images.program import Program
+from sockd.plain.telemetry import Origin
+from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.memory_budget import Reservation
+from sockd.sandbox.sandbox import Sandbox
+
+
+class Conditions(Protocol):
+    """What must hold before a program has a new sandbox: its memory is reserved, its network has rules."""
+
+    def reserve_nowait(self, program: Program) -> Reservation | None:
+        """The memory, if all of them hold now."""
+
+    async def reserve(self, program: Program) -> Reservation:
+        """As `reserve_nowait`, after waiting. Raises: SockdError."""
+
+
+class Wanted(msgspec.Struct, frozen=True, gc=False):
+    """A sandbox that may become `program`, whose imports have this view."""
+
+    view: ImportView
+    program: Program
+    conditions: Conditions
+    new: bool = False
+    """It must not have served before."""
+
+
+class Started(msgspec.Struct):
+    """A sandbox from a source. A new one waits for its program. Times are in ns of CLOCK_MONOTONIC."""
+
+    sandbox: Sandbox
+    origin: Origin
+    node: ZygoteNode | None = None
+    """Of a new one: its Zygote."""
+    started_ns: int = 0
+    """When a new one was asked for, and when it had its memory."""
+    reserved_ns: int = 0
+
+
+Starting = Callable[[], Coroutine[Any, Any, Started]]
+"""How to wait for a sandbox. Raises: SandboxFailed, NoCapacity, OSError; and what the conditions raise."""
+
+
+class Source(Protocol):
+    """One source. It does not know of the others before it."""
+
+    def take(self, wanted: Wanted) -> Started | Starting | None:
+        """A sandbox, now the caller's, or how to wait for one; None: it has none."""
+
+
+class IdleSandboxes:
+    """Those in the handler cache."""
+
+    def __init__(self, handlers: HandlerCache) -> None:
+        self._handlers = handlers
+
+    def take(self, wanted: Wanted) -> Started | None:
+        sandbox = None if wanted.new else self._handlers.lease(wanted.program)
+        return None if sandbox is None else Started(sandbox, "warm")
+
+
+class Spares:
+    """Children that were forked ahead of the request."""
+
+    def __init__(self, tree: ZygoteTree) -> None:
+        self._tree = tree
+
+    def take(self, wanted: Wanted) -> Started | None:
+        if not self._tree.most_spares:
+            return None
+        started_ns = time.monotonic_ns()
+        reservation = wanted.conditions.reserve_nowait(wanted.program)
+        if reservation is None:
+            return None
+        reserved_ns = time.monotonic_ns()
+        node = self._tree.best_now(wanted.view)
+        spare = self._tree.take_spare(node, reservation) if node is not None else None
+        if node is None or spare is None:
+            reservation.close()
+            return None
+        return Started(spare, "spare", node, started_ns, reserved_ns)
+
+
+class Forks:
+    """New children. A Zygote that dies under the request is replaced by the next best, once for each of the tree's levels."""
+
+    def __init__(self, tree: ZygoteTree) -> None:
+        self._tree = tree
+
+    def take(self, wanted: Wanted) -> Starting:
+        return lambda: self._fork(wanted)
+
+    async def _fork(self, wanted: Wanted) -> Started:
+        started_ns, tree = time.monotonic_ns(), self._tree
+        for _ in range(tree.most_levels):
+            reservation = await wanted.conditions.reserve(wanted.program)
+            reserved_ns = time.monotonic_ns()
+            try:
+                node = await tree.living_best(wanted.view)
+                # It has waited, perhaps for memory: by now there may be a spare.
+                spare = tree.take_spare(node, reservation)
+            except BaseException:
+                reservation.close()
+                raise
+            if spare is not None:
+                return Started(spare, "spare", node, started_ns, reserved_ns)
+            try:
+                sandbox = await tree.fork(node, wanted.program, reservation)
+            except ZygoteGone as error:
+                failure = error
+                continue
+            return Started(sandbox, "zygote", node, started_ns, reserved_ns)
+        raise failure
+
+
+class Starts:
+    """The ordered list, and the one place that asks it."""
+
+    def __init__(self, handlers: HandlerCache, tree: ZygoteTree) -> None:
+        self._sources: tuple[Source, ...] = (IdleSandboxes(handlers), Spares(tree))
+        self._last = Forks(tree)
+
+    def find(self, wanted: Wanted) -> Started | Starting:
+        """What the first source has that has anything. Raises: OSError."""
+        for source in self._sources:
+            found = source.take(wanted)
+            if found is not None:
+                return found
+        return self._last.take(wanted)
+
+    async def new(self, wanted: Wanted) -> Started:
+        """As `find`, for who waits anyway. Raises: as `Starting`."""
+        found = self.find(wanted)
+        return found if isinstance(found, Started) else await found()

@@ -1,0 +1,126 @@
+"""The sources of sandboxes are asked in order, once; whoever gives nothing keeps nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from sockd.caches.soundness import NO_PACKAGES
+from sockd.caches.starts import Started, Starts, Wanted
+from sockd.images.program import Program
+from sockd.plain.errors import NoCapacity
+from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+
+pytestmark = pytest.mark.anyio
+MB = 1 << 20
+
+
+class Sandboxes:
+    """The handler cache and the tree, by what they are asked for: `has` is what there is."""
+
+    most_spares, most_levels = 1, 3
+
+    def __init__(self, *has: str, memory: int = 1) -> None:
+        self.has = list(has)
+        self.asked: list[str] = []
+        self.budget = MemoryBudget(memory * MB)
+        self.wanted = Wanted(NO_PACKAGES, cast(Program, SimpleNamespace(limits=None)), self)
+        self.starts = Starts(self, self)  # type: ignore[arg-type]
+        self.gone = 0
+        """Forks that fail, as the Zygote has ended."""
+
+    def reserve_nowait(self, program: object) -> Reservation | None:
+        return self.budget.reserve_nowait(MB)
+
+    async def reserve(self, program: object) -> Reservation:
+        return await self.budget.reserve(MB, deadline_s=0.01)
+
+    def _take(self, what: str) -> Any:
+        self.asked.append(what)
+        return what if what in self.has else None
+
+    def lease(self, program: object) -> Any:
+        return self._take("idle")
+
+    def best_now(self, view: object) -> Any:
+        return self._take("node")
+
+    async def living_best(self, view: object) -> Any:
+        return "node"
+
+    def take_spare(self, node: object, reservation: Reservation) -> Any:
+        return self._take("spare")
+
+    async def fork(self, node: object, program: object, reservation: Reservation) -> Any:
+        self.asked.append("fork")
+        if self.gone:
+            self.gone -= 1
+            reservation.close()
+            raise ZygoteGone("it has ended")
+        return "fork"
+
+    async def found(self, *, new: bool = False) -> tuple[Any, str]:
+        started = await self.starts.new(msgspec.structs.replace(self.wanted, new=new))
+        return started.sandbox, started.origin
+
+
+@pytest.mark.parametrize(
+    ("has", "new", "asked", "found"),
+    [
+        (("idle", "node", "spare"), False, ["idle"], ("idle", "warm")),
+        (("idle", "node", "spare"), True, ["node", "spare"], ("spare", "spare")),
+        (("node", "spare"), False, ["idle", "node", "spare"], ("spare", "spare")),
+        (("idle", "node"), True, ["node", "spare", "spare", "fork"], ("fork", "zygote")),
+        ((), False, ["idle", "node", "spare", "fork"], ("fork", "zygote")),
+    ],
+)
+async def test_the_first_source_that_has_one_gives_it(
+    has: tuple[str, ...], new: bool, asked: list[str], found: tuple[str, str]
+) -> None:
+    sandboxes = Sandboxes(*has)
+    assert await sandboxes.found(new=new) == found
+    assert sandboxes.asked == asked
+    assert sandboxes.budget.used == (0 if found[1] == "warm" else MB)
+
+
+async def test_only_a_fork_is_waited_for() -> None:
+    sandboxes = Sandboxes("node", "spare")
+    assert isinstance(sandboxes.starts.find(sandboxes.wanted), Started)
+    sandboxes.has.remove("spare")
+    sandboxes.budget = MemoryBudget(MB)
+    starting = sandboxes.starts.find(sandboxes.wanted)
+    assert not isinstance(starting, Started) and "fork" not in sandboxes.asked
+    assert sandboxes.budget.used == 0, "nothing is held until it is waited for"
+    assert (await starting()).origin == "zygote"
+
+
+async def test_a_start_that_waited_for_memory_takes_a_spare() -> None:
+    sandboxes = Sandboxes("node", "spare")
+    held = sandboxes.budget.reserve_nowait(MB)
+    assert held is not None
+    starting = sandboxes.starts.find(sandboxes.wanted)
+    assert not isinstance(starting, Started) and sandboxes.asked == ["idle"]
+    held.close()
+    assert (await starting()).origin == "spare"
+
+
+async def test_a_start_without_memory_is_refused() -> None:
+    with pytest.raises(NoCapacity):
+        await Sandboxes("node", "spare", memory=0).found()
+
+
+@pytest.mark.parametrize(("gone", "holds"), [(2, True), (3, False)])
+async def test_a_zygote_that_ends_is_replaced_once_for_each_level(gone: int, holds: bool) -> None:
+    sandboxes = Sandboxes("node")
+    sandboxes.gone = gone
+    if holds:
+        assert await sandboxes.found() == ("fork", "zygote")
+    else:
+        with pytest.raises(ZygoteGone):
+            await sandboxes.found()
+    assert sandboxes.budget.used == (MB if holds else 0)
+    assert sandboxes.asked.count("fork") == 3
