@@ -37,6 +37,7 @@ class RemoteFunction(Generic[P, R]):
         function: Callable[P, R],
         *,
         name: str | None,
+        namespace: str,
         packages: Sequence[str],
         files: Sequence[str] | None,
         pickle: bool,
@@ -46,7 +47,7 @@ class RemoteFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.local = function
         """The function itself, as when it is called plainly."""
-        self.name = name or function.__name__
+        self.name = f"{namespace}-{name or function.__name__}".removeprefix("-")
         """Of the worker's function."""
         self._packages = packages
         self._files = files
@@ -147,13 +148,14 @@ class RemoteFunction(Generic[P, R]):
 
 
 @overload
-def function(target: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+def function(target: Callable[P, R], /, *, namespace: str = "") -> RemoteFunction[P, R]: ...
 
 
 @overload
 def function(
     *,
     name: str | None = None,
+    namespace: str = "",
     packages: Sequence[str] = (),
     files: Sequence[str] | None = None,
     pickle: bool = True,
@@ -167,6 +169,7 @@ def function(
     /,
     *,
     name: str | None = None,
+    namespace: str = "",
     packages: Sequence[str] = (),
     files: Sequence[str] | None = None,
     pickle: bool = True,
@@ -177,6 +180,7 @@ def function(
 
     Args:
         name: of the worker's function; None: its own.
+        namespace: first part of the worker's name of the function, before a "-"; separates the names of projects.
         packages: as lines of a requirements.txt; none: the file beside the module, if there is one.
         files: names in the module's directory, all that is packed; None: everything there.
         pickle: whether what JSON cannot hold is pickled (`sockd.remote.values`).
@@ -185,7 +189,14 @@ def function(
 
     def decorate(target: Callable[..., Any]) -> RemoteFunction[..., Any]:
         made = RemoteFunction(
-            target, name=name, packages=packages, files=files, pickle=pickle, prints=prints, settings=settings
+            target,
+            name=name,
+            namespace=namespace,
+            packages=packages,
+            files=files,
+            pickle=pickle,
+            prints=prints,
+            settings=settings,
         )
         found.append(made)
         return made

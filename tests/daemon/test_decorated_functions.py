@@ -299,3 +299,17 @@ def test_nobody_else_is_shown_what_a_function_prints(daemon: RunningDaemon, tmp_
     }
     done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=30, check=False)
     assert "secret" not in done.stdout + done.stderr
+
+
+def test_a_namespace_keeps_functions_of_two_projects_apart(daemon: RunningDaemon, project: Path) -> None:
+    code = (
+        "import functools\nimport sockd\nfunction = functools.partial(sockd.function, namespace={0!r})\n"
+        "@function\ndef same(x): return [{0!r}, x]\n@function(name='named', memory_mb=64)\ndef other(x): return x\n"
+        "if __name__ == '__main__': print(same.remote(1), same.name, other.remote(2), other.name)\n"
+    )
+    for name in ("shop", "bank"):
+        (project / name).mkdir()
+        (project / name / "apps.py").write_text(code.format(name))
+        done = run(daemon, "apps.py", cwd=project / name)
+        assert done.stdout == f"['{name}', 1] {name}-same 2 {name}-named\n", done.stderr
+    assert daemon.call("bank-same", {"x": 3}) == ["bank", 3] and daemon.call("shop-same", {"x": 3}) == ["shop", 3]
