@@ -1,0 +1,189 @@
+"""`network`: what a network of its own costs a function, after Mohan et al., "Agile Cold Starts" (PCPM).
+
+Their Table 1 and Fig. 6: making and configuring the namespaces of requests that arrive at once, by commands as published, by
+netlink in one process, and from a pool made before. Their Table 2: the memory of one. Then cold starts of functions
+with `network = "host"`, "none" and "private", with and without a pool. The namespaces are made by processes of
+network_driver.py, the starts by workers; what is compared is measured in turns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.client import closed_loop, request
+from benchmarks.cold import ColdFunction, cold_config, cold_only, collector
+from benchmarks.functions import Function
+from benchmarks.harness import Run, in_turns, main
+from benchmarks.results import Result
+from benchmarks.starters import HERE, PYTHON, Starter
+from benchmarks.worker import Worker, worker
+
+IP, NETLINK, POOL = WAYS = ("ip commands", "raw netlink", "pool")
+AT_ONCE = (1, 10, 50, 100)
+POOL_SIZE = 128
+GAP_S = 0.01
+REFILL_S = 1.0
+"""Between bursts: the pool is full again, and what was taken is gone."""
+FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
+PAPER = (
+    "PCPM Table 1 (Linux 4.4, commands): 0.28 s for 1 at once, 1.27 s for 10, 6.28 s for 50, 14.41 s for 100",
+    "PCPM Table 2: a few KB for each paused container's namespace; here the kernel's unreclaimable memory",
+)
+KINDS = ("host", "none", "private")
+
+
+def measure(run: Run) -> Result:
+    result = Result("network", notes=list(PAPER))
+    measure_memory(run, result)
+    measure_making(run, result)
+    measure_starts(run, result)
+    return result
+
+
+def driver() -> Starter:
+    return Starter.launch("network", PYTHON, "-I", "-S", str(HERE / "network_driver.py"))
+
+
+def measure_memory(run: Run, result: Result) -> None:
+    """Table 2: before all else, as the kernel uses memory again that other namespaces have left."""
+    run.say("memory of one")
+    for way in (NETLINK, "bare namespace"):
+        with driver() as kernel:
+            kb = kernel.ask(json.dumps(["memory", way, run.pick(800, 400)]))["kb"]
+        result.add(way, "memory of one", "KB", [kb], tail=False)
+
+
+def measure_making(run: Run, result: Result) -> None:
+    """Table 1 and Fig. 6."""
+    with driver() as kernel:
+
+        def ask(*command: object) -> dict[str, Any]:
+            return kernel.ask(json.dumps(command))
+
+        for count in run.pick(AT_ONCE, (1, 10, 100)):
+            run.say(f"{count} endpoints at once: {', '.join(WAYS)}")
+            answers: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+
+            def make(way: str, count: int = count, answers: dict[str, list[dict[str, Any]]] = answers) -> float:
+                answers[way].append(ask("make", way, count))
+                return 0.0
+
+            rounds = run.pick(20 if count < 50 else 5, 5 if count < 50 else 2)
+            in_turns({way: (lambda way=way: make(way)) for way in WAYS}, rounds)  # type: ignore[misc]
+            for way, seen in answers.items():
+                result.add(way, at_once("endpoint", count), "ms", [ms for each in seen for ms in each["ms"]])
+                result.add(way, at_once("last endpoint", count), "ms", [max(each["ms"]) for each in seen], tail=False)
+                result.add(way, at_once("removal", count), "ms", [each["call_ms"] for each in seen], tail=False)
+                result.add(
+                    way, at_once("removed by the kernel", count), "ms", [each["gone_ms"] for each in seen], tail=False
+                )
+    for count in (10, 100):
+        last = {way: result.row(way, at_once("last endpoint", count)).p50 for way in WAYS}
+        result.aim(f"ip commands, times the pool, {count} at once", last[IP] / last[POOL], ">= 200")
+        result.aim(f"raw netlink, times the pool, {count} at once", last[NETLINK] / last[POOL], ">= 50")
+
+
+def at_once(what: str, count: int) -> str:
+    return f"{what}, {count} at once"
+
+
+def measure_starts(run: Run, result: Result) -> None:
+    """Cold starts by kind of network. The workers are asked in turns."""
+    run.say("starting three workers")
+    pooled = {"pool": POOL_SIZE, "least_pool": POOL_SIZE}
+    with (
+        forwarding(),
+        tempfile.TemporaryDirectory() as scratch,
+        worker(cold_config(spares=0, network=pooled)) as plain,
+        worker(cold_config(network=pooled)) as spared,
+        worker(cold_config(spares=0, network={"pool": 0, "least_pool": 0})) as unpooled,
+    ):
+        for kind in KINDS:
+            settings = {"network": kind, "memory_mb": 64, "concurrency": 200}
+            directory = Function(kind, settings=settings).write(Path(scratch))
+            for each in (plain, spared, unpooled):
+                each.deploy(directory, kind)
+        cases = {kind: (plain, kind) for kind in KINDS}
+        cases |= {f"{kind}, without a pool": (unpooled, kind) for kind in ("none", "private")}
+        spares = {f"{kind}, spare": (spared, kind) for kind in KINDS}
+        time.sleep(REFILL_S)
+        measure_single(run, cases | spares, result)
+        before = missed(plain)
+        for count in run.pick(AT_ONCE[1:], (10, 100)):
+            measure_burst(run, cases, count, result)
+        misses = missed(plain) - before
+    result.add("private and none", "starts without a ready endpoint", "x", [misses], tail=False)
+    judge(result)
+
+
+def missed(plain: Worker) -> int:
+    """Starts that found no endpoint ready; the first of each kind makes the pool."""
+    return int(plain.json("status")["networks"]["pool_misses"])
+
+
+def measure_single(run: Run, cases: dict[str, tuple[Worker, str]], result: Result) -> None:
+    run.say("cold starts one at a time")
+    functions = {case: ColdFunction(each, kind) for case, (each, kind) in cases.items()}
+    samples: dict[str, list[float]] = {case: [] for case in cases}
+    turns: dict[str, Callable[[], float]] = {
+        case: collector(samples[case], lambda function=function: function.batch(10, gap_s=GAP_S))  # type: ignore[misc]
+        for case, function in functions.items()
+    }
+    in_turns(turns, run.pick(40, 8))
+    for case, times in samples.items():
+        result.add(case, at_once("cold start", 1), "ms", times)
+
+
+def measure_burst(run: Run, cases: dict[str, tuple[Worker, str]], count: int, result: Result) -> None:
+    run.say(f"cold starts {count} at once")
+    samples: dict[str, list[float]] = {case: [] for case in cases}
+
+    def burst(case: str) -> float:
+        each, kind = cases[case]
+        time.sleep(REFILL_S)
+        asked = itertools.repeat(request(kind), count)
+        samples[case] += [cold_only(answer).ms for answer in closed_loop(each.host, each.port, count, asked)]
+        return 0.0
+
+    turns: dict[str, Callable[[], float]] = {case: (lambda case=case: burst(case)) for case in cases}  # type: ignore[misc]
+    in_turns(turns, run.pick(10, 2))
+    for case, times in samples.items():
+        result.add(case, at_once("cold start", count), "ms", times)
+
+
+def judge(result: Result) -> None:
+    """Ratios, of turns within one run."""
+    one = at_once("cold start", 1)
+    for kind in ("private", "none"):
+        for how in ("", ", spare"):
+            ratio = result.row(kind + how, one).p50 / result.row("host" + how, one).p50
+            result.aim(f"cold start of {kind}{how}, times host", ratio, "<= 1.05")
+    many = at_once("cold start", 100)
+    for kind in ("private", "none"):
+        ratio = (result.row(kind, many).p99 or 0.0) / (result.row("host", many).p99 or 1.0)
+        result.aim(f"p99 of {kind}, 100 at once, times host", ratio, "<= 1.2")
+    misses = result.row("private and none", "starts without a ready endpoint").p50
+    result.aim("starts without a ready endpoint, with a pool of 128", misses, "<= 0")
+
+
+@contextmanager
+def forwarding() -> Iterator[None]:
+    """The host forwards packets for the block."""
+    before = FORWARD.read_text()
+    FORWARD.write_text("1")
+    try:
+        yield
+    finally:
+        FORWARD.write_text(before)
+
+
+if __name__ == "__main__":
+    sys.exit(main("network", measure, "Networks of functions: making them, and cold starts with them (PCPM)."))
