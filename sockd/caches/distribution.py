@@ -17,7 +17,9 @@ SANDBOX_STORE = "/packages"
 """Where sandboxes see the store, read-only."""
 
 DIGEST_PREFIX = 12
-"""Hex digits of the digest in a key: 48 bits, enough among the wheels of one name and version."""
+"""Hex digits of the digest in the key of an index's wheel: 48 bits, enough among the wheels of one name and version."""
+BUILT_PREFIX = 32
+"""The same of a built distribution: 128 bits, because a deployer chooses its source, and could search for another one's key."""
 
 # An index answers with these and they become a path: anything that is not a normalised name (PEP 503) or a version
 # (PEP 440, with the epoch's "!" and the local version's "+") ends here.
@@ -79,7 +81,7 @@ class Distribution(msgspec.Struct, frozen=True, order=True, kw_only=True, omit_d
     @property
     def key(self) -> str:
         """The directory: two wheels of one version differ here, so it is never written to twice."""
-        return f"{self.name}-{self.version}-{self.digest[:DIGEST_PREFIX]}"
+        return f"{self.name}-{self.version}-{self.digest[: BUILT_PREFIX if self.source else DIGEST_PREFIX]}"
 
 
 class Closure(msgspec.Struct, frozen=True):

@@ -204,6 +204,7 @@ class TestSplit:
         )
         other = SDIST | {"hashes": {"sha256": "3" * 64}}
         assert first.key == second.key != self.split(package | {"sdist": other})[1][0].key
+        assert len(first.key.rpartition("-")[2]) * 4 >= 128  # a deployer chooses the source: no other may have its key
 
     @pytest.mark.parametrize(
         "package",
