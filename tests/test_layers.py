@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import ast
-import functools
 import graphlib
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.rooms import IMPORTED_AS, ROOT, Room, name_of, rooms, rooms_of
+
 # Ours, and never to be imported from where it would not be ours to: the product knows nothing of its tests and shows.
-IMPORTED_AS = {folder: f"sockd_{folder}" for folder in ("initscripts", "storage_lib", "zygote")}
-"""Folders of the repository that are installed, and imported, by another name."""
 TOP_LEVEL = ("sockd", *IMPORTED_AS.values(), "benchmarks", "demo", "tests")
 INSIDE_SANDBOXES = ("zygote", "storage_lib")
 # The storage library is a distribution of its own, too, whose modules are then found without the directory's name; what
@@ -40,38 +36,8 @@ FOR_THOSE_THAT_NEED_THEM = {
 """Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, or is told
 more than its event; in Zygotes with packages; in sandboxes of a verification or
 a build."""
-HOLD_ROOMS = ("sockd", "sockd.http")
-"""Packages of several rooms: their `__init__.py` is in one of them, and the name alone in none."""
 MODULES_LIMIT = 88
 """A bare interpreter has 23. Counted, not timed: what this costs is `sockd bench cold_start`'s affair."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """One row of the table: modules that may import each other."""
-
-    level: int
-    parts: tuple[str, ...]
-
-    def holds(self, module: str) -> bool:
-        return any(module == part or module.startswith(part + ".") for part in self.parts)
-
-
-@functools.cache
-def rooms() -> list[Room]:
-    """The rows of the table: `| L4 | `sockd/sandbox` | ... |`."""
-    rows = re.findall(r"^\| L(\d+) \| (.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
-    return [
-        Room(int(level), tuple(name_of(path) for path in re.findall(r"`(.*?)`", modules))) for level, modules in rows
-    ]
-
-
-def name_of(path: str | Path) -> str:
-    """`zygote/kept.py` as the import system calls it: `sockd_zygote.kept`."""
-    folder, slash, rest = str(path).removesuffix(".py").partition("/")
-    name = (IMPORTED_AS.get(folder, folder) + slash + rest).replace("/", ".")
-    package = name.removesuffix(".__init__")
-    return name if package in HOLD_ROOMS else package
 
 
 def product_files() -> list[Path]:
@@ -79,8 +45,7 @@ def product_files() -> list[Path]:
 
 
 def room_of(module: str) -> Room:
-    member = f"{module}.__init__" if module in HOLD_ROOMS else module
-    found = [room for room in rooms() if room.holds(member)]
+    found = rooms_of(module)
     assert len(found) == 1, f"{module} is in {len(found)} rows of the table in ARCHITECTURE.md"
     return found[0]
 

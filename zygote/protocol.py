@@ -48,7 +48,7 @@ from struct import Struct
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    pass
 
 CONTROL_MAX_BYTES = 128 * 1024
 """Longest control message; a Zygote that sends more is refused."""
@@ -226,49 +226,3 @@ def encode_invoke(number: int, request_id: bytes, timeout_ns: int, details: byte
     length = INVOCATION.size + len(details) + len(event)
     head = _INVOKE.pack(length, INVOKE, 0, 0, number, request_id, timeout_ns, len(details))
     return b"".join((head, details, event))
-
-
-class FrameDecoder:
-    """Cuts a stream into frames: `feed` bytes, then take (kind, number, body) from `next_frame` until it gives None.
-
-    One frame that comes in one piece, as nearly all do, is copied once: its body. The body of a RESULT that came in several is
-    a memoryview, as a copy of megabytes takes milliseconds and its times are still to be cut off."""
-
-    awaited: int | None = None
-    """The number that a RESULT must have whose body is still to come; None: any. Nothing is kept of an answer to nobody."""
-
-    def __init__(self, limits: Mapping[int, int]) -> None:
-        """Args: limits: the kinds of frame that the peer may send, and the longest body of each."""
-        self._limits = limits
-        self._buffer: bytes | bytearray = b""
-        self._at = 0
-
-    def feed(self, data: bytes | memoryview) -> None:
-        """A view is copied: it may be of memory that is read to again."""
-        if self._at == len(self._buffer):
-            self._buffer, self._at = bytes(data), 0
-            return
-        if not isinstance(self._buffer, bytearray) or self._at:
-            self._buffer, self._at = bytearray(self._buffer[self._at :]), 0
-        self._buffer += data
-
-    def next_frame(self) -> tuple[int, int, bytes] | None:
-        """Raises ProtocolError for a type that may not come, set reserved bits or a body over its type's limit."""
-        buffer, body = self._buffer, self._at + HEADER.size
-        if len(buffer) < body:
-            return None
-        length, kind, flags, zero, number = HEADER.unpack_from(buffer, self._at)
-        if kind not in self._limits or flags or zero:
-            raise ProtocolError(f"bad frame header {buffer[self._at : body].hex()}")
-        if length > self._limits[kind]:
-            raise ProtocolError(f"{FRAME_NAMES[kind]} of {length} bytes, limit {self._limits[kind]}")
-        end = body + length
-        if len(buffer) < end:
-            if kind == RESULT and self.awaited not in (None, number):
-                raise ProtocolError(f"RESULT {number} instead of {self.awaited}")
-            return None
-        self._at = end
-        if isinstance(buffer, bytes):
-            return kind, number, buffer[body:end]
-        view = memoryview(buffer)[body:end]  # of what is never resized: what is fed next goes into another buffer
-        return kind, number, view if kind == RESULT else bytes(view)  # type: ignore[return-value]

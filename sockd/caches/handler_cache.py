@@ -56,7 +56,7 @@ class HandlerCache:
         sandbox.on_death = self._forget
         if self._timer is None:
             self._arm(self._config.pause_after_s)
-        if self._budget.contended:
+        if self._budget.waiters:
             self.make_room(sandbox.reserved_bytes)
         while len(self._idle) > self._config.idle_limit:
             self._evict_oldest()

@@ -75,7 +75,8 @@ class Functions:
         self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
         self._deployments = Deployments(config.function, registry, code, packages, config.packages.default)
         self.debugging = Debugging(config.debug, packages, caches.ports, base_uid=config.sandbox.base_uid)
-        self._live: dict[str, Function] = {}
+        self.live: dict[str, Function] = {}
+        """The last deploy of each function whose packages are there."""
         self._allowances: dict[str, Allowance] = {}
         self.published = Published(
             registry,
@@ -109,13 +110,9 @@ class Functions:
             key = self._registry.key_path
             _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
 
-    def ready(self, request: InvokeRequest) -> Function | None:
-        """The last deploy, if a request is for it and it is live; None: use `called`."""
-        return None if request.qualifier else self._live.get(request.name)
-
     async def called(self, request: InvokeRequest) -> Function:
         """The version for a request. Raises: as `get`."""
-        return self.ready(request) or await self.get(request.name, request.qualifier, request.draw())
+        return await self.get(request.name, request.qualifier, request.draw())
 
     async def get(self, name: str, qualifier: str = "", draw: float = 0.0) -> Function:
         """A live version of a function: the last deploy, or a published version.
@@ -126,7 +123,7 @@ class Functions:
             number = self.published.resolve(name, qualifier, draw)
             if number is not None:
                 return await self.published.get(name, number)
-        function = self._live.get(name)
+        function = self.live.get(name)
         if function is not None:
             return function
         record = self._unready.get(name)
@@ -148,29 +145,29 @@ class Functions:
 
     def is_app(self, name: str) -> bool:
         """Whether a function is live and known to be a web app."""
-        return name in self._live and bool(self._live[name].version.program.is_app)
+        return name in self.live and bool(self.live[name].version.program.is_app)
 
     def current(self, name: str) -> Version:
         """The current version of a function. Raises: NoSuchFunction."""
-        if name in self._live:
-            return self._live[name].version
+        if name in self.live:
+            return self.live[name].version
         return self._version(self._registry.get(name))
 
     def call_key(self, name: str) -> bytes | None:
         """The key of the deployer's signatures, if any."""
-        if name in self._live:
-            return self._live[name].version.config.call_key
+        if name in self.live:
+            return self.live[name].version.config.call_key
         with contextlib.suppress(NoSuchFunction, SecretsLocked):
             return FunctionConfig.from_json(self._registry.get(name).config).call_key
         return None
 
     def all(self) -> list[Version]:
         """The current version of every live function, by name."""
-        return [self._live[name].version for name in sorted(self._live)]
+        return [self.live[name].version for name in sorted(self.live)]
 
     def names(self) -> list[str]:
         """Every function, also those whose packages are missing."""
-        return [*self._live, *self._unready]
+        return [*self.live, *self._unready]
 
     async def deploy(
         self, name: str, zip_path: Path, overrides: dict[str, Any], progress: Progress, wasm: bytes | None = None
@@ -277,7 +274,7 @@ class Functions:
         self._registry.delete(name)
         self.run_rules.pop(name, None)
         self._unready.pop(name, None)
-        function = self._live.pop(name, None)
+        function = self.live.pop(name, None)
         live = self.published.drop(name)
         if function is not None:
             function.close()
@@ -326,12 +323,12 @@ class Functions:
     def close(self) -> None:
         """Close all functions and the registry."""
         self.published.close()
-        for function in self._live.values():
+        for function in self.live.values():
             function.close()
         for allowance in self._allowances.values():
             allowance.close()
             allowance.egress.close()
-        self._live.clear()
+        self.live.clear()
         self._registry.close()
 
     async def drain_closed(self, functions: Sequence[Function], allowance: Allowance | None = None) -> None:
@@ -367,7 +364,7 @@ class Functions:
             progress(
                 f"/run was {rule!r}, and is {config.run or 'as http.run'!r} from now on: a deploy has its sockd.toml's settings"
             )
-        current = self._live[name].version.record.initscript if name in self._live else ""
+        current = self.live[name].version.record.initscript if name in self.live else ""
         async with (
             self._scripts.chosen(code, config, wasm, current, progress) as initscript,
             self._enforced(name, config),
@@ -387,16 +384,16 @@ class Functions:
 
     def _check_reserve(self, name: str, config: FunctionConfig) -> None:
         """Refuse a deploy that `switch` could not reserve memory for, before it is recorded."""
-        held = self._live[name].version.config.reserved_memory_mb if name in self._live else 0
+        held = self.live[name].version.config.reserved_memory_mb if name in self.live else 0
         if (config.reserved_memory_mb - held) << 20 > self._caches.budget.free:
             raise NoCapacity(f"reserved_memory_mb = {config.reserved_memory_mb}: the worker has less memory free")
 
     def _with_rules(self, name: str, config: FunctionConfig, progress: Progress) -> FunctionConfig:
         """A deploy's settings. Rules belong to the function: with another network they are kept for versions that have a private
         one, and with that they are the deploy's, which says so if they were others."""
-        if name not in self._live:
+        if name not in self.live:
             return config
-        egress = self._live[name].version.config.egress
+        egress = self.live[name].version.config.egress
         if config.network != "private":
             return msgspec.structs.replace(config, egress=egress)
         if config.egress != egress:
@@ -436,7 +433,7 @@ class Functions:
             closure=record.closure,
             initscript=record.initscript,
         )
-        live = self._live.get(record.name)
+        live = self.live.get(record.name)
         if live is not None and live.version.record.version == put.version:
             return live.version
         return self._switch(self._version(put))
@@ -449,8 +446,8 @@ class Functions:
     def _switch(self, version: Version) -> Version:
         name = version.record.name
         self._unready.pop(name, None)
-        if name in self._live:
-            self._live[name].switch(version)
+        if name in self.live:
+            self.live[name].switch(version)
             self._note_rule(name, version.config)
         else:
             self._open(version)
@@ -465,7 +462,7 @@ class Functions:
     def _open(self, version: Version) -> None:
         """Make a function live. Raises: NoCapacity."""
         name = version.record.name
-        self._live[name] = Function(version, self._caches, self._allowance(name, version.config))
+        self.live[name] = Function(version, self._caches, self._allowance(name, version.config))
         self._note_rule(name, version.config)
 
     def _allowance(self, name: str, config: FunctionConfig | None = None) -> Allowance:

@@ -257,6 +257,13 @@ class Serving:
         self._loop.call_soon(self._done, error)
 
 
+def begin_serving(function: Function, request: InvokeRequest, done: Done) -> Serving:
+    """Begin one request. Args: as `Serving` says."""
+    serving = Serving(function, request, done)
+    serving.begin()
+    return serving
+
+
 async def serve_request(
     function: Function, request: InvokeRequest, recorder: Initscript | None = None, debugged: Debugged | None = None
 ) -> Outcome:

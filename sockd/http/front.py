@@ -33,11 +33,11 @@ from sockd.http.run.run_options import HEADERS, SIGNATURE, ours, run_as_asked
 from sockd.http.run.signed_calls import SignedCall
 from sockd.http.run.worker_api import WorkerApi
 from sockd.http.urls.door import UrlDoor
-from sockd.http.wire.answers import Answer, failure, json_answer, success
+from sockd.http.wire.answers import Answer, failure, json_answer
 from sockd.http.wire.app_request import app_request
 from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
-from sockd.http.wire.exchange import Exchange, why_cancelled
+from sockd.http.wire.exchange import Exchange, answer_of
 from sockd.http.wire.head import Head, length_of
 from sockd.http.wire.host_check import CrossSite, ForbiddenHost, NoServiceWorkers, host_check, may_come_from
 from sockd.http.wire.streamed import StreamedAnswer
@@ -46,7 +46,6 @@ from sockd.plain.config import HttpConfig
 from sockd.plain.errors import BadRequest, MethodNotAllowed, RequestTooLarge, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import new_request_id, request_id_text
-from sockd.plain.telemetry import Ending, Invocation
 
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """Names of functions (AWS Lambda's rule), which need no escaping."""
@@ -229,10 +228,6 @@ class FrontExchange(Exchange):
     _body: bytes | Body = b""
     _target: Called | Page | SockdError
     _asked: dict[bytes, bytes] | None = None
-    _end: Callable[[], object] | None = None
-    """Cancel an invocation that is no task."""
-    _sink: StreamedAnswer | None = None
-    """Who takes its answer."""
     _has_key = False
     """Its Authorization header is a key of the worker and is not passed to an app."""
 
@@ -273,9 +268,9 @@ class FrontExchange(Exchange):
         target, body = self._target, self._body
         if isinstance(target, Called) and isinstance(body, bytes) and not self._asks_more():
             request, sink = self._invoke_request(target, body)
-            self._end = self._front.worker.begin(request, self._ended)
-            if self._end is not None:
-                self._sink = sink
+            self.end = self._front.worker.begin(request, sink.conclude)
+            if self.end is not None:
+                self.sink = sink
                 return
         super().start()
 
@@ -284,19 +279,11 @@ class FrontExchange(Exchange):
         return self._asked is not None and not HEADERS.isdisjoint(self._asked)
 
     def cancel(self) -> None:
-        if self._end is None:
+        if self.end is None or self.sink is None:
             super().cancel()
             return
-        self._end()
-        self._ended(asyncio.CancelledError())
-
-    def _ended(self, ending: Ending) -> None:
-        sink, self._end, self._sink = self._sink, None, None  # each knows the other: no cycle is to be left
-        assert sink is not None
-        try:
-            sink.close(answer_of(ending, request_id_text(sink.request_id)))
-        finally:
-            self.connection.ended(self)
+        self.end()
+        self.sink.conclude(asyncio.CancelledError())
 
     async def run(self) -> None:
         target = self._target
@@ -370,14 +357,3 @@ async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:
         return answer_of(await worker.invoke(request), text_id)
     except (asyncio.CancelledError, Exception) as error:
         return answer_of(error, text_id)
-
-
-def answer_of(ending: Ending, request_id: str) -> Answer:
-    """The answer for an invocation's outcome."""
-    if isinstance(ending, Invocation):
-        return success(ending, request_id)
-    if isinstance(ending, asyncio.CancelledError):
-        # The server cancels when its drain is over, and it waits for nothing but the end of this request: better an
-        # answer than a connection that closes without one.
-        ending = why_cancelled(ending, "the worker stopped before the function had answered")
-    return failure(ending, request_id)

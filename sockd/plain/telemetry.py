@@ -13,6 +13,8 @@ import msgspec
 
 Origin = Literal["warm", "paused", "spare", "zygote"]
 """Where the sandbox came from: running idle, thawed, forked ahead, or forked for this very request."""
+COLD = frozenset(("spare", "zygote"))
+"""The origins of sandboxes that import the handler for the request."""
 ASKED_FOR = "asked for"
 """Why a start was cold that need not have been."""
 
@@ -86,7 +88,7 @@ class Invocation(msgspec.Struct, frozen=True):
     @property
     def cold(self) -> bool:
         """True when the handler was imported for this request."""
-        return self.origin in ("spare", "zygote")
+        return self.origin in COLD
 
 
 Ending = Invocation | BaseException

@@ -12,6 +12,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 
+from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES, Queue, ReadTurns, Series
 from sockd_zygote import protocol
 
@@ -37,7 +38,7 @@ class Channel:
         """Args: limits: the frames that may come (`protocol.sandbox_limits`)."""
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        self._decoder = protocol.FrameDecoder(limits)
+        self._decoder = FrameDecoder(limits)
         self._turns = turns
         self._on_frame = on_frame
         self._on_end = on_end

@@ -28,11 +28,6 @@ class Reply(msgspec.Struct):
     stream: Stream | None = None
     """The answer, if it comes piece by piece; not all of it need have been taken yet."""
 
-    @property
-    def has_log(self) -> bool:
-        """Whether anything was printed."""
-        return bool(self.log or self.log_dropped)
-
 
 class Call(msgspec.Struct):
     """What a sandbox is asked."""

@@ -49,7 +49,7 @@ class MemoryBudget:
         self.total = total
         self.used = 0
         self.make_room: Callable[[int], object] = lambda need_bytes: None
-        self._waiters: deque[tuple[int, asyncio.Future[Reservation]]] = deque()
+        self.waiters: deque[tuple[int, asyncio.Future[Reservation]]] = deque()
 
     @property
     def free(self) -> int:
@@ -58,11 +58,11 @@ class MemoryBudget:
     @property
     def contended(self) -> bool:
         """Somebody waits for memory."""
-        return bool(self._waiters)
+        return bool(self.waiters)
 
     def reserve_nowait(self, size: int) -> Reservation | None:
         """A reservation at once, or None. Never overtakes a waiter."""
-        if self._waiters or size > self.free:
+        if self.waiters or size > self.free:
             return None
         self.used += size
         return Reservation(self, size)
@@ -81,7 +81,7 @@ class MemoryBudget:
         if (reservation := self.reserve_nowait(size)) is not None:
             return reservation
         future: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
-        self._waiters.append((size, future))
+        self.waiters.append((size, future))
         try:
             async with asyncio.timeout(deadline_s):
                 return await future
@@ -97,8 +97,8 @@ class MemoryBudget:
 
     def wake(self) -> None:
         """Serve the waiters that fit now, in order."""
-        while self._waiters and (self._waiters[0][1].done() or self._waiters[0][0] <= self.free):
-            size, future = self._waiters.popleft()
+        while self.waiters and (self.waiters[0][1].done() or self.waiters[0][0] <= self.free):
+            size, future = self.waiters.popleft()
             if not future.done():
                 self.used += size
                 future.set_result(Reservation(self, size))

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp, bind_unix, parse_listen, url_of
 from sockd.kernel.bpf.port_guard import PortGuard
+from sockd.observe.observations import Observations
 from sockd.observe.recent import RecentRates
 from sockd.observe.trace_spans import describe, summary
 from sockd.observe.traces import TraceKind
@@ -67,7 +69,6 @@ from sockd.worker.asynchronous import Asynchronous
 from sockd.worker.import_report import imports
 from sockd.worker.live import live
 from sockd.worker.notify import notify
-from sockd.worker.observations import Observations
 from sockd.worker.state_dir import StateDir
 from sockd.worker.status_views import package_rows, status, tree_snapshot, watch
 from sockd.worker.worker import Worker
@@ -75,6 +76,7 @@ from sockd_initscripts.report import AppRead
 
 _log = logging.getLogger(__name__)
 
+Begin = Callable[[InvokeRequest, Callable[[Ending], None]], Callable[[], object] | None]
 REPORT_DEADLINE_S = 1.0
 """How long somebody who asks for a trace waits for its initscript's report, which comes after the answer."""
 
@@ -92,6 +94,8 @@ class Daemon:
         self.versions = worker.versions
         self.run_rules = worker.functions.run_rules
         self.draining = False
+        self.begin: Begin = partial(noted.begin, worker.functions.live)
+        """As `WorkerApi.begin`: nothing stands between a request and its function."""
         self.url = ""
         watch(self._noted.metrics, worker)
         self.later = Asynchronous(worker, self.invoke, self._noted.metrics)
@@ -104,10 +108,10 @@ class Daemon:
         function = await self._worker.functions.called(request)
         return await self._noted.account(request, serve_request(function, request))
 
-    def begin(self, request: InvokeRequest, done: Callable[[Ending], None]) -> Callable[[], object] | None:
-        """As `WorkerApi.begin`."""
-        function = None if self.draining else self._worker.functions.ready(request)
-        return None if function is None else self._noted.begin(request, function, done).cancel
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
+        self.draining = True
+        self.begin = lambda request, done: None
 
     def is_app(self, name: str) -> bool:
         return self._worker.functions.is_app(name)
@@ -371,7 +375,7 @@ async def serve(config: Config) -> int:
         preloading.cancel()
         if status:
             print("the farm ended by itself; start sockd again", file=sys.stderr)
-        daemon.draining = True
+        daemon.drain()
         daemon.later.stop()
         worker.functions.debugging.close()
         await worker.functions.drain(config.http.drain_s)

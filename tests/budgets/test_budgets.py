@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.budgets import work
-from tests.budgets.counted_daemon import BYTES, CALLS
+from tests.budgets.counted_daemon import BORDERS, BYTES, CALLS
 from tests.budgets.work import NOOP, NotThatWork, Work
 from tests.daemon.running import REPO, DeployFailed, RunningDaemon
 from tests.initscripts.guests import module
@@ -40,6 +40,8 @@ GROUPS = 7
 asks again and again for 0.3 ms whether its code is there)."""
 MOST_GROUPS = 40
 """Measurements, if a count is over its budget until then: load raises some of them, a regression all."""
+SHOWN_BORDER = 0.05
+"""Of those that are shown if there are too many: how often a request crosses it."""
 TRIES = 10
 SPARES = '[latency]\nhrtick = "off"\n'
 """Without ticks, which depend on what else runs on the machine."""
@@ -112,7 +114,10 @@ def file_counts(daemon: RunningDaemon, how: str, stack: ExitStack) -> Count:
     shared = stack.enter_context(mmap.mmap(file.fileno(), BYTES, access=mmap.ACCESS_READ))
 
     def count() -> dict[str, int]:
-        allocations, allocated, called = memoryview(shared[:]).cast("Q")
+        allocations, allocated, called, *borders = memoryview(shared[:]).cast("Q")
+        if how == BORDERS:
+            names = Path(f"{file.name}.{BORDERS}").read_text().splitlines()
+            return dict(zip(names, borders, strict=False))
         if how == CALLS:
             return {"daemon, Python functions": called}
         return {"daemon, allocations": allocations, "daemon, bytes allocated": allocated}
@@ -249,6 +254,25 @@ def test_a_fork_with_packages(house: Callable[..., RunningDaemon], package: str)
         for _ in range(2):
             once()  # until the Zygote has all that the function imports
         check(f"a fork, {package}", kernel_counts(daemon, stack), once, work.CALLS)
+
+
+def test_a_warm_request_crosses_few_borders(house: Callable[..., RunningDaemon]) -> None:
+    """Python calls from a function of one room into a function of another, in the daemon."""
+    daemon = house(SPARES, BORDERS)
+    daemon.deploy("noop", NOOP)
+    daemon.run("noop", 1)
+    with ExitStack() as stack:
+        once = stack.enter_context(work.calls(daemon, "noop", "warm"))
+        count = count_of(daemon, BORDERS, stack)
+        once()
+        before = count()
+        once()
+        crossed = {name: (number - before.get(name, 0)) / work.WARM_CALLS for name, number in count().items()}
+        try:
+            check("a warm request", lambda: {"daemon, room borders": sum(count().values())}, once, work.WARM_CALLS)
+        except AssertionError as error:
+            listed = (f"{number:.2f} {name}" for name, number in crossed.items() if number >= SHOWN_BORDER)
+            raise AssertionError("\n".join([str(error), *listed])) from None
 
 
 def test_the_page_shows_what_is_recorded() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from sockd.sandbox.channel import Channel
 from sockd.sandbox.control import MOST_STRAYS, ControlWire, ZygoteGone, ZygoteRefused
+from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd.sandbox.read_turns import ReadTurns
 from sockd.sandbox.zygote import take_pidfd
 from sockd_zygote import linux, protocol
@@ -335,7 +336,7 @@ async def test_a_large_frame_goes_out_as_the_peer_takes_it(pair: tuple[socket.so
     channel.send(protocol.INVOKE, 1, body)
     channel.send(protocol.INVOKE, 2, b"second")
     pair[1].setblocking(False)
-    decoder = protocol.FrameDecoder(dict.fromkeys(protocol.FRAME_NAMES, 1 << 24))
+    decoder = FrameDecoder(dict.fromkeys(protocol.FRAME_NAMES, 1 << 24))
     received: list[tuple[int, int, bytes]] = []
     async with asyncio.timeout(5):
         while len(received) < 2:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import fork_server, protocol
 from sockd_zygote.protocol import CODE, INIT, INVOCATION, INVOKE, MODULES, RESULT, TIMES
 
@@ -43,7 +44,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
-        self._decoder = protocol.FrameDecoder(dict.fromkeys(protocol.FRAME_NAMES, 1 << 24))
+        self._decoder = FrameDecoder(dict.fromkeys(protocol.FRAME_NAMES, 1 << 24))
 
     def send(self, kind: int, number: int, *parts: bytes) -> None:
         self._ours.sendall(protocol.encode_frame(kind, number, *parts))

@@ -13,12 +13,13 @@ from wsgiref.validate import validator
 
 import pytest
 
+from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import protocol
 from sockd_zygote.app_kinds import kind_of, open_app
 from sockd_zygote.apps import App, NotHttp, Request
 from sockd_zygote.outlet import Outlet
 from sockd_zygote.pieces import Pieces
-from sockd_zygote.protocol import CHUNK, GONE, HEAD, FrameDecoder, ProtocolError
+from sockd_zygote.protocol import CHUNK, GONE, HEAD, ProtocolError
 
 NUMBER = 7
 HTTP: dict[str, Any] = {

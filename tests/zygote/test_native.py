@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import _native, fork_server, protocol
 
 REPOSITORY = Path(__file__).parents[2]
@@ -76,7 +77,7 @@ def test_descriptors_come_with_their_frame_and_close_on_exec(pair: Pair) -> None
 def test_a_reply_is_the_frame_that_the_daemon_decodes(pair: Pair) -> None:
     ours, theirs = pair
     _native.reply(theirs.fileno(), protocol.RESULT, 5, 17, 2**40, b"answer", b"[]")
-    decoder = protocol.FrameDecoder(dict.fromkeys(protocol.FRAME_NAMES, 100))
+    decoder = FrameDecoder(dict.fromkeys(protocol.FRAME_NAMES, 100))
     decoder.feed(ours.recv(1000))
     assert decoder.next_frame() == (protocol.MODULES, 5, b"[]")
     frame = decoder.next_frame()

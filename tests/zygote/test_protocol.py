@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import protocol
-from sockd_zygote.protocol import FRAME_NAMES, HEADER, FrameDecoder, ProtocolError
+from sockd_zygote.protocol import FRAME_NAMES, HEADER, ProtocolError
 
 MAX_BODY_BYTES = 4096
 LIMITS = dict.fromkeys(FRAME_NAMES, MAX_BODY_BYTES)

@@ -97,7 +97,7 @@ class WorkerApi(Protocol):
     async def invoke(self, request: InvokeRequest) -> Invocation:
         """Run a function once. Raises: SockdError."""
 
-    def begin(self, request: InvokeRequest, done: Callable[[Ending], None]) -> Callable[[], object] | None:
+    def begin(self, request: InvokeRequest, done: Callable[[Ending], None], /) -> Callable[[], object] | None:
         """As `invoke`, without a task: `done` is told what that would return or raise, after this has returned.
 
         Returns: what ends it without `done` being told; or None: nothing has begun, `invoke` it."""

@@ -25,7 +25,7 @@ from sockd.plain.errors import (
     StorageFull,
     TooManyRequests,
 )
-from sockd.plain.telemetry import Invocation
+from sockd.plain.telemetry import COLD, Invocation
 
 log = logging.getLogger("sockd.http")
 _encode = msgspec.json.encode
@@ -127,7 +127,7 @@ def invocation_fields(invocation: Invocation, request_id: str) -> str:
     trace = f"x-amzn-trace-id: {invocation.trace}\r\n" if invocation.trace else ""
     cold = f'cold;desc="{invocation.why}", ' if invocation.why else ""
     return (
-        f"x-amzn-requestid: {request_id}\r\nx-sockd-cold: {'1' if invocation.cold else '0'}\r\n"
+        f"x-amzn-requestid: {request_id}\r\nx-sockd-cold: {'1' if invocation.origin in COLD else '0'}\r\n"
         f"x-sockd-origin: {invocation.origin}\r\nx-sockd-sandbox: {invocation.sandbox_id}\r\n{trace}"
         f"server-timing: {cold}{invocation.times.server_timing()}\r\n"
     )

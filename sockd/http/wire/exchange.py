@@ -11,12 +11,13 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Protocol
 
-from sockd.http.wire.answers import Answer
+from sockd.http.wire.answers import Answer, failure, success
 from sockd.http.wire.buffers import Buffer
 from sockd.http.wire.head import Head
 from sockd.http.wire.transport import Transport
 from sockd.plain.errors import BuffersFull, Draining, SockdError
 from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.telemetry import Ending, Invocation
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
@@ -63,6 +64,12 @@ class Client(Protocol):
         """It has run to its end, and has answered or never will."""
 
 
+class Concluding(Protocol):
+    """The receiver of an invocation's outcome."""
+
+    def conclude(self, ending: Ending) -> None: ...
+
+
 class Exchange:
     """The base of what an application makes of each request, as soon as its head has been read."""
 
@@ -86,6 +93,10 @@ class Exchange:
     """`start` has been called."""
     task: asyncio.Task[None] | None = None
     """In which it `run`s, if it does."""
+    end: Callable[[], object] | None = None
+    """Ends what it waits for, if that is no task, without `sink` being told."""
+    sink: Concluding | None = None
+    """Told the outcome of that."""
     request: InvokeRequest | None = None
     """What it asked the worker for, once it has, if something is `held`."""
     held: Buffer | None = None
@@ -191,6 +202,17 @@ class Exchange:
         head = f"{self.begin(answer.status, answer.fields)}content-length: {len(body)}\r\n\r\n".encode("latin-1")
         self.connection.write(head, body if self.head.method != b"HEAD" else b"")
         self.connection.finish(self)
+
+
+def answer_of(ending: Ending, request_id: str) -> Answer:
+    """The answer for an invocation's outcome."""
+    if isinstance(ending, Invocation):
+        return success(ending, request_id)
+    if isinstance(ending, asyncio.CancelledError):
+        # The server cancels when its drain is over, and it waits for nothing but the end of this request: better an
+        # answer than a connection that closes without one.
+        ending = why_cancelled(ending, "the worker stopped before the function had answered")
+    return failure(ending, request_id)
 
 
 def why_cancelled(cancelled: asyncio.CancelledError, draining: str) -> SockdError:

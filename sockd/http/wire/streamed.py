@@ -11,10 +11,11 @@ import enum
 from http import HTTPStatus
 
 from sockd.http.wire.answers import Answer, begun_fields
-from sockd.http.wire.exchange import Exchange
+from sockd.http.wire.exchange import Exchange, answer_of
 from sockd.http.wire.fields import raw_field
 from sockd.plain.invoke_request import Sink
 from sockd.plain.request_ids import request_id_text
+from sockd.plain.telemetry import Ending
 
 OURS = frozenset(
     {
@@ -94,6 +95,15 @@ class StreamedAnswer(Sink):
         elif answer.status == HTTPStatus.OK and not self._is_over():
             self._end()
         # Otherwise it is cut: the connection closes behind an exchange that has not been answered.
+
+    def conclude(self, ending: Ending) -> None:
+        """As `close`, of an invocation that is no task: its exchange has ended with it."""
+        exchange = self._exchange
+        exchange.end = exchange.sink = None  # each knows the other: no cycle is to be left
+        try:
+            self.close(answer_of(ending, request_id_text(self.request_id)))
+        finally:
+            exchange.connection.ended(exchange)
 
     def _end(self) -> None:
         connection, last = self._exchange.connection, b""

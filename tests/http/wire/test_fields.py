@@ -17,7 +17,20 @@ from sockd.plain.errors import MethodNotAllowed, SockdError
 HTTP = Path(__file__).parents[3] / "sockd" / "http"
 EVIL = "a\r\nX-Evil: 1\n\x00\x7f\u2028\N{SNOWMAN}b"
 OURS = {
-    *("request_id", "text_id", "event_id", "length", "status", "line", "body", "len", "fields", "cold", "trace"),
+    *(
+        "request_id",
+        "text_id",
+        "event_id",
+        "length",
+        "status",
+        "line",
+        "body",
+        "len",
+        "fields",
+        "cold",
+        "COLD",
+        "trace",
+    ),
     *(
         "end",
         "_JSON",

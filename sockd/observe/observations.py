@@ -10,13 +10,13 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 
 from sockd.functions.function import Function
 from sockd.functions.leased import Outcome
-from sockd.functions.serving import Serving
+from sockd.functions.serving import begin_serving
 from sockd.functions.version import Version
 from sockd.observe.failure_log import appended, failure_log
 from sockd.observe.log_store import LogStore
@@ -29,7 +29,7 @@ from sockd.plain.config import MB, Config
 from sockd.plain.errors import SandboxFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import new_request_id, request_id_text
-from sockd.plain.telemetry import Ending, Invocation, LogRecord, SpanContext, TraceContext
+from sockd.plain.telemetry import COLD, Ending, Invocation, LogRecord, SpanContext, TraceContext
 from sockd.plain.trace_context import amzn_of, traceparent_of
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.live_output import LiveOutput
@@ -75,11 +75,16 @@ class Observations:
         if self._store is not None:
             await self._store.aclose()
 
-    def begin(self, request: InvokeRequest, function: Function, done: Callable[[Ending], None]) -> Serving:
-        """Begin one invocation, and note what there is to note of it before `done` is told."""
-        serving = Serving(function, request, partial(self._ended, request, self._placed(request), done))
-        serving.begin()
-        return serving
+    def begin(
+        self, live: Mapping[str, Function], request: InvokeRequest, done: Callable[[Ending], None]
+    ) -> Callable[[], object] | None:
+        """Begin one invocation, and note what there is to note of it when `done` is told.
+
+        Args: live: the functions that can run at once. Returns: what ends it; None: `account` it, as it has to wait."""
+        function = None if request.qualifier else live.get(request.name)
+        if function is None:
+            return None
+        return begin_serving(function, request, partial(self._ended, request, self._placed(request), done)).cancel
 
     async def account(
         self, request: InvokeRequest, running: Coroutine[None, None, Outcome], *, measured: bool = True
@@ -118,7 +123,7 @@ class Observations:
         if outcome.reply.error is not None:
             log_failure(request, outcome, outcome.reply.error)
         told = told_of(outcome)
-        if self._store is None or not outcome.reply.has_log:
+        if self._store is None or not has_log(outcome.reply):
             # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
             done(told)
             self._note(request, outcome, span)
@@ -142,8 +147,8 @@ class Observations:
             self._export.add(trace)
         took_ns = outcome.answered_ns - request.arrived_ns
         if measured:
-            self.recent.observe(name, outcome.answered_ns, took_ns, invocation.cold, reply.error is not None)
-        record = self._keep_log(request, outcome) if reply.has_log else None
+            self.recent.observe(name, outcome.answered_ns, took_ns, invocation.origin in COLD, reply.error is not None)
+        record = self._keep_log(request, outcome) if has_log(reply) else None
         if measured and reply.error is not None:
             self.metrics.observe_error(name, request.trigger, reply.error)
         elif measured:
@@ -226,6 +231,11 @@ def log_failure(request: InvokeRequest, outcome: Outcome, error: SockdError) -> 
     text_id, as_json = request_id_text(request.id), bool(outcome.json_log_level)
     reply = outcome.reply
     reply.log = appended(reply.log, failure_log(error, text_id, time.time(), as_json=as_json))
+
+
+def has_log(reply: Reply) -> bool:
+    """Whether anything was printed."""
+    return bool(reply.log or reply.log_dropped)
 
 
 def told_of(outcome: Outcome) -> Invocation | SockdError:
