@@ -70,15 +70,9 @@ class Late:
         self._premade = Premade(self._make_usual, LateRoot.close)
 
     def create(self, limits: Limits, program: Program | None) -> Root:
-        is_usual = self._usual is not None and limits.same_tmp(self._usual)
-        root = self._premade.take() if is_usual else LateRoot.create(self._base, limits)
-        if limits.network == "private":
-            try:
-                root.mount_resolv_conf(self._base)
-            except BaseException:
-                root.close()
-                raise
-        return root
+        if self._usual is not None and limits.same_tmp(self._usual):
+            return self._premade.take()
+        return LateRoot.create(self._base, limits)
 
     def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
         root = self.create(limits, None)

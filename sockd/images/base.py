@@ -97,6 +97,14 @@ class Base:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._resolv_conf_fd = -1
+
+    @property
+    def resolv_conf_fd(self) -> int:
+        """The sealed, detached mount of `private_resolv_conf`, made when it is first needed. Raises: OSError."""
+        if self._resolv_conf_fd < 0:
+            self._resolv_conf_fd = mounts.sealed_copy(self.private_resolv_conf)
+        return self._resolv_conf_fd
 
     @property
     def private_resolv_conf(self) -> str:
@@ -124,6 +132,9 @@ class Base:
 
     def close(self) -> None:
         """Unmount the base with all that is below it; processes that are in it keep it. Fine if somebody else has."""
+        fd, self._resolv_conf_fd = self._resolv_conf_fd, -1
+        if fd >= 0:
+            os.close(fd)
         try:
             mounts.umount_tree(str(self.path))
         except OSError as error:

@@ -17,8 +17,8 @@ from sockd.kernel import mounts, pidfds, syscalls
 
 class Root(ABC):
     """A detached root; `fd` is what a Zygote's child gets to chroot into. Afterwards, in this order: `mount_proc` when the
-    process is there, `replace_tmp` perhaps, `mount_code` when it is to become a function; processes inside see it at once.
-    """
+    process is there, `mount_resolv_conf` and `replace_tmp` perhaps, `mount_code` when it is to become a function; processes
+    inside see it at once."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -26,6 +26,10 @@ class Root(ABC):
     @abstractmethod
     def mount_proc(self, pidfd: int) -> None:
         """See that the process has a /proc. Raises: OSError(ESRCH) when it is gone."""
+
+    @abstractmethod
+    def mount_resolv_conf(self) -> None:
+        """See that names are asked of a private network's own nameserver. Raises: OSError."""
 
     @abstractmethod
     def replace_tmp(self, limits: Limits) -> None:
@@ -50,10 +54,14 @@ class Root(ABC):
 class LateRoot(Root):
     """One that is mounted into while it is detached and in use (Linux 6.15; its procfs: 6.18)."""
 
+    def __init__(self, fd: int, template: base.Base) -> None:
+        super().__init__(fd)
+        self._template = template
+
     @classmethod
     def create(cls, template: base.Base, limits: Limits) -> LateRoot:
         """Clone the base and give it a private /tmp. Raises: OSError naming the call."""
-        root = cls(syscalls.open_tree(syscalls.AT_FDCWD, str(template.path), recursive=True))
+        root = cls(syscalls.open_tree(syscalls.AT_FDCWD, str(template.path), recursive=True), template)
         try:
             root.replace_tmp(limits)
         except BaseException:
@@ -61,16 +69,14 @@ class LateRoot(Root):
             raise
         return root
 
-    def mount_resolv_conf(self, template: base.Base) -> None:
-        """Names are asked of a private network's own nameserver. Raises: OSError."""
-        with mounts.owned(mounts.sealed_copy(template.private_resolv_conf)) as copy:
-            syscalls.move_mount(copy, self.fd, base.RESOLV_CONF)
-
     def mount_proc(self, pidfd: int) -> None:
         """The procfs of the sandbox's own pid namespace."""
         namespace = pidfds.pid_namespace(pidfd)
         with mounts.owned(namespace):
             mounts.attach_procfs(self.fd, base.PROC, namespace)
+
+    def mount_resolv_conf(self) -> None:
+        mounts.attach_copy(self._template.resolv_conf_fd, self.fd, base.RESOLV_CONF)
 
     def replace_tmp(self, limits: Limits) -> None:
         mounts.attach_tmpfs(self.fd, base.TMP, size_bytes=limits.tmp_bytes, inodes=limits.tmp_inodes)
@@ -87,6 +93,9 @@ class EarlyRoot(Root):
         self._program = program
 
     def mount_proc(self, pidfd: int) -> None:
+        return
+
+    def mount_resolv_conf(self) -> None:
         return
 
     def replace_tmp(self, limits: Limits) -> None:

@@ -60,7 +60,6 @@ class SandboxProcess:
             endpoint = await zygote.endpoint(limits.network)
             if endpoint is not None:
                 undo.callback(endpoint.close)
-                admit(endpoint, program)
             cgroup = parts.cgroups.take()
             undo.callback(parts.cgroups.give_back, cgroup)
             cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
@@ -82,7 +81,7 @@ class SandboxProcess:
         return process
 
     def mount(self, program: Program | None) -> None:
-        """Its /proc, and its code if that is known; while the process confines itself.
+        """Its /proc, and its code and the rules of its network if these are known; while the process confines itself.
 
         Not while it is being forked: where processors are few, the Zygote gets one only once this thread waits.
 
@@ -91,15 +90,17 @@ class SandboxProcess:
             self._root.mount_proc(self.pidfd)
         except ProcessLookupError:
             raise SandboxFailed("the sandbox's process died while it was confined") from None
+        if self.limits.network == "private":
+            self._root.mount_resolv_conf()
         if program is not None:
             self._root.mount_code(program)
+            self._admit(program)
 
     def hand_over(self, program: Program) -> None:
         """Give a spare the limits and the code of the function that it becomes. Raises: OSError."""
         limits = program.limits
         assert limits.network == self.limits.network
-        if self._endpoint is not None:
-            admit(self._endpoint, program)
+        self._admit(program)
         self.cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
         self.cgroup.limit_sockets(limits.sockets, program.socket_account)
         if not limits.same_tmp(self.limits):
@@ -107,6 +108,13 @@ class SandboxProcess:
         if program.code is not None:
             self._root.mount_code(program)
         self.limits = limits
+
+    def _admit(self, program: Program) -> None:
+        """Have the rules of a program's function hold for its network; before that, and for what has none, all is refused.
+
+        Raises: OSError."""
+        if self._endpoint is not None and isinstance(program.policy, Policy):
+            self._endpoint.admit(program.policy)
 
     def freeze(self) -> None:
         """Freeze it and give back the memory that it does not use."""
@@ -180,11 +188,3 @@ class SandboxProcess:
         fd, self.pidfd = self.pidfd, -1
         if fd >= 0:
             os.close(fd)
-
-
-def admit(endpoint: Endpoint, program: Program | None) -> None:
-    """Have the rules of a program's function hold for its network; before that, and for what has none, all is refused.
-
-    Raises: OSError."""
-    if program is not None and isinstance(program.policy, Policy):
-        endpoint.admit(program.policy)
