@@ -12,7 +12,7 @@ import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.process import AuthenticationString
+from multiprocessing.process import AuthenticationString  # type: ignore[attr-defined]
 from pathlib import Path
 
 import pytest
