@@ -35,6 +35,8 @@ class Endpoint:
         self.namespace: int | None = namespace
         self.address = address
         self.policy: Policy | None = None
+        self.was_ready = True
+        """Whether the pool had it; else it was made while somebody waited."""
         self._memory = memory
         self._router = router
 

@@ -3,7 +3,7 @@
 Pure. Times are ns of CLOCK_MONOTONIC, which daemon, engine and sandbox share. What a sandbox says of its own moments is
 a claim: it is pressed into the time between the request and its answer.
 
-    daemon      queue · memory · fork · prepare (or thaw) · answer
+    daemon      queue · memory · fork, with network · prepare (or thaw) · answer
     sandbox     setup · init · exec
     initscript  start · boot, and the messages to the function
     rpc         one span for each, from send_rpc to its last byte
@@ -96,6 +96,8 @@ def daemon_spans(trace: Trace) -> list[Span]:
             Span("daemon", "fork", trace.reserved_ns, trace.forked_ns, zygote_words(trace.node)),
             Span("daemon", "prepare", trace.forked_ns, trace.ready_ns),
         ]
+        if trace.network:
+            spans.append(Span("daemon", "network", *trace.network_ns, trace.network))
     elif trace.started_ns:
         spans.append(Span("daemon", "thaw", trace.started_ns, trace.ready_ns))
     return spans

@@ -77,6 +77,10 @@ class Trace(msgspec.Struct):
     """Why it was cold, if whoever called said so."""
     passed_over: str = ""
     """Why no Zygote with more of its packages served it."""
+    network_ns: tuple[int, int] = (0, 0)
+    """When a forked sandbox's own network was asked for, and when it had it."""
+    network: str = ""
+    """Where that came from; empty: it has none of its own, or came as a spare with one."""
     message: str = ""
     stack: tuple[str, ...] = ()
     """Of its error: the innermost frames, the innermost last."""
@@ -180,6 +184,9 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         if leased.node is not None:
             trace.init_started_ns = leased.sandbox.init_started_ns
             trace.imported = imported_packages(leased.sandbox.imports or ())
+            if invocation.origin == "zygote":
+                trace.network_ns = leased.sandbox.process.network_ns
+                trace.network = leased.sandbox.process.network_words
     return trace
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class SandboxProcess:
     _root: Root
     _endpoint: Endpoint | None
     pidfd: int = -1
+    network_ns: tuple[int, int] = (0, 0)
+    """When its network was asked for, and when it had it (CLOCK_MONOTONIC)."""
 
     @classmethod
     async def fork(
@@ -57,7 +60,9 @@ class SandboxProcess:
         Raises: SandboxFailed, NoCapacity, OSError; then everything was given back."""
         with ExitStack() as undo:
             undo.callback(reservation.close)
+            asked_ns = time.monotonic_ns()
             endpoint = await zygote.endpoint(limits.network)
+            network_ns = asked_ns, time.monotonic_ns()
             if endpoint is not None:
                 undo.callback(endpoint.close)
             cgroup = parts.cgroups.take()
@@ -73,6 +78,7 @@ class SandboxProcess:
             with ExitStack() as theirs:
                 theirs.callback(ends.close_theirs)
                 process = cls(parts, zygote, uid, limits, cgroup, ends.output, ends.sock, reservation, root, endpoint)
+                process.network_ns = network_ns
                 fds = (root.fd, ends.channel_fd, ends.output_fd)
                 process.pidfd = await zygote.fork(
                     uid, endpoint, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
@@ -133,6 +139,13 @@ class SandboxProcess:
         """Go on, with all of its memory, which must be reserved."""
         self.cgroup.set_memory(self.limits.memory_bytes)
         self.cgroup.thaw_nowait()
+
+    @property
+    def network_words(self) -> str:
+        """Where its network came from; empty: it has the host's."""
+        if self._endpoint is None:
+            return ""
+        return "pool hit" if self._endpoint.was_ready else "made on the path"
 
     @property
     def reserved_bytes(self) -> int:

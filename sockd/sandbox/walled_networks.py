@@ -49,7 +49,11 @@ class EndpointSource:
     async def endpoint(self) -> Endpoint:
         """One for a sandbox, the caller's. Raises: NoCapacity, NetworkUnavailable, SandboxFailed, OSError."""
         pool = self._pool or await self._open()
-        return pool.take() or await pool.make()
+        endpoint = pool.take()
+        if endpoint is None:
+            endpoint = await pool.make()
+            endpoint.was_ready = False
+        return endpoint
 
     def close(self) -> None:
         """Safe to call twice."""

@@ -166,6 +166,18 @@ def test_a_spare_has_the_rules_of_the_function_that_it_becomes(daemon: RunningDa
         assert daemon.call("may-not", [(PUBLIC, PORT)])[0][0] in REFUSED
 
 
+def test_a_start_tells_where_its_network_came_from(daemon: RunningDaemon) -> None:
+    code = "import time\ndef f(event): time.sleep(0.2)\n"
+    daemon.deploy("many", code, network="private", reuse_sandbox=False, concurrency=12)
+    answers = at_once(12, lambda n: daemon.run("many"))
+    told = [daemon.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json for answer in answers]
+    forked = [each for each in told if each["origin"] == "zygote"]
+    details = [span["detail"] for each in forked for span in each["spans"] if span["name"] == "network"]
+    assert len(details) == len(forked) > 0 and set(details) <= {"pool hit", "made on the path"}
+    spares = [span for each in told if each["origin"] == "spare" for span in each["spans"]]
+    assert not [span for span in spares if span["name"] == "network"], "those had one before"
+
+
 def test_it_has_no_power_over_its_network_and_keeps_no_descriptor_of_it(daemon: RunningDaemon) -> None:
     daemon.deploy("escapes", ESCAPE, network="private")
     tried = daemon.call("escapes")

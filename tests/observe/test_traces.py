@@ -29,7 +29,7 @@ def report(**changes: Any) -> RunReport:
     return RunReport(run=1, outcome="exit", messages=[MessageRecord(0, 101 * MS, 9)], **values)
 
 
-def outcome(*, cold: bool = True, run: Any = None, error: Any = None) -> Any:
+def outcome(*, cold: bool = True, run: Any = None, error: Any = None, network: str = "") -> Any:
     """Of a request at 0 that waited 1 ms, set up until 5 ms, imported until 90 ms, ran until 119 and answered at 120."""
     times = Times(MS, 4 * MS, 85 * MS, 29 * MS) if cold else Times(MS, 0, 0, 118 * MS)
     leased = SimpleNamespace(
@@ -40,7 +40,11 @@ def outcome(*, cold: bool = True, run: Any = None, error: Any = None) -> Any:
         ready_ns=5 * MS if cold else 0,
         node=object() if cold else None,
         passed_over="",
-        sandbox=SimpleNamespace(init_started_ns=5 * MS, imports=[("a-1-x", "a", 0.02), ("a-1-x", "a.b", 0.01)]),
+        sandbox=SimpleNamespace(
+            init_started_ns=5 * MS,
+            imports=[("a-1-x", "a", 0.02), ("a-1-x", "a.b", 0.01)],
+            process=SimpleNamespace(network_ns=(2 * MS, 3 * MS), network_words=network),
+        ),
         beside=SimpleNamespace(run=run) if run is not None else None,
     )
     reply = SimpleNamespace(error=error, exec_started_ns=90 * MS if cold else MS)
@@ -58,6 +62,14 @@ def trace(**more: Any) -> Trace:
 
 def names(shown: dict[str, Any], track: str) -> list[str]:
     return [span["name"] for span in shown["spans"] if span["track"] == track]
+
+
+def test_a_network_of_its_own_has_a_span_that_says_where_it_came_from() -> None:
+    assert "network" not in names(describe(trace()), "daemon")
+    spans = describe(trace(network="made on the path"))["spans"]
+    assert [span for span in spans if span["name"] == "network"] == [
+        {"track": "daemon", "name": "network", "start_ns": 2 * MS, "end_ns": 3 * MS, "detail": "made on the path"}
+    ]
 
 
 def test_nothing_of_the_answer_is_kept() -> None:

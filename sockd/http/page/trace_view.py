@@ -13,7 +13,7 @@ from sockd.http.page.views import Values, unix_s
 from sockd.observe.trace_axis import extent, in_order
 
 MAX_SPANS = 80
-KINDS = frozenset(("queue", "memory", "fork", "prepare", "thaw", "setup", "init", "exec", "answer"))
+KINDS = frozenset(("queue", "memory", "fork", "network", "prepare", "thaw", "setup", "init", "exec", "answer"))
 COLD = {
     "spare": "A spare was available: it had been forked and confined in advance.",
     "zygote": "No spare was available: the sandbox was forked for this request.",
