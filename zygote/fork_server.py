@@ -100,7 +100,7 @@ def imported(request: dict, file: int) -> dict:
     threaded = ""
     gc.disable()
     left = kept.Kept()
-    with fork_hooks.Watch(), randomness.Watch(), Observer() as observer:
+    with fork_hooks.Watch(), randomness.Watch() as seeds, Observer(seeds) as observer:
         package_path.share(request["paths"], request["pth"])
         for begun, name in enumerate(request["modules"], 1):
             os.pwrite(file, protocol.IMPORT_PROGRESS.pack(begun), protocol.IMPORT_MAX_BYTES)

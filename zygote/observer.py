@@ -34,7 +34,8 @@ DEEPEST = 12
 class Observer:
     """Notes between `__enter__` and `__exit__`; `report` then."""
 
-    def __init__(self) -> None:
+    def __init__(self, *finders: Any) -> None:
+        """Args: finders: besides the observer's own, to be asked before all that `sys.meta_path` has."""
         self._looked_up: dict[str, None] = {}
         self._missed: set[str] = set()
         self._listed: set[str] = set()
@@ -45,12 +46,15 @@ class Observer:
         self._variables: set[str] = set()
         self._every_variable = False
         self._listings = Listings()
-        self._first, self._last = First(self), Last(self)
+        self._first, self._last = (First(self), *finders), Last(self)
         self.complete = False
         """Afterwards: whether no package took what observes out of its place."""
 
     def __enter__(self) -> Observer:
-        sys.meta_path[:] = [self._first, *sys.meta_path, self._last]
+        if not isinstance(sys.meta_path, MetaPath):
+            sys.meta_path = MetaPath(sys.meta_path)
+        self._meta_path = sys.meta_path
+        self._meta_path.__class__ = self._asked()
         self._environs = os.environ, os.environb
         # Not the class's methods: whatever is cached of a changed class is worked out anew in every child.
         os.environ.__class__ = os.environb.__class__ = self._watched()
@@ -62,11 +66,13 @@ class Observer:
         self._variables.update(names_in(variables))
         self._every_variable = self._every_variable or not every_variable_known
         self._files.update(names_in(files) if every_file_known else (EVERY_FILE,))
-        in_place = [each for each in sys.meta_path if each is self._first or each is self._last]
-        self.complete = len(in_place) == 2 and self._environs[0] is os.environ and self._environs[1] is os.environb
+        in_place = self._meta_path is sys.meta_path
+        self.complete = in_place and self._environs[0] is os.environ and self._environs[1] is os.environb
         for environ in self._environs:
             environ.__class__ = os._Environ
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self._first and each is not self._last]
+        self._meta_path.__class__ = MetaPath
+        ours = (*self._first, self._last)  # which are in the list if a package has copied it
+        sys.meta_path[:] = [each for each in sys.meta_path if not any(each is one for one in ours)]
 
     def report(self) -> dict:
         """What was seen, as `sockd.sandbox.imported` reads it."""
@@ -97,10 +103,24 @@ class Observer:
 
     # -- the import system
 
+    def _asked(self) -> type:
+        first, last = self._first, self._last
+
+        class Asked(MetaPath):
+            """`sys.meta_path` with what observes for those who go through it, and without for those who count: packages put
+            finders at numbers of it (absl's is at -1)."""
+
+            __slots__ = ()
+
+            def __iter__(self) -> Any:
+                yield from first
+                yield from super().__iter__()
+                yield last
+
+        return Asked
+
     def looks_up(self, name: str) -> None:
         self._looked_up[name] = None
-        if sys.meta_path[-1] is not self._last:  # a package has put a finder of its own behind it
-            sys.meta_path[:] = [each for each in sys.meta_path if each is not self._last] + [self._last]
 
     def misses(self, name: str) -> None:
         self._looked_up[name] = None
@@ -170,6 +190,13 @@ class Observer:
             self._files.add(EVERY_FILE)
         elif path.startswith(f"{CODE}/"):
             self._files.add(path.removeprefix(f"{CODE}/").partition("/")[0])
+
+
+class MetaPath(list):
+    """`sys.meta_path` from the first imports on. A package may have kept it, so it is not replaced, but becomes one of these:
+    a list has a class for good that is `list` itself."""
+
+    __slots__ = ()
 
 
 class First:

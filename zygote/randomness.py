@@ -31,7 +31,7 @@ _by_hand: dict[int, Any] = {}
 
 
 class Watch:
-    """While it is entered, seeds that are given to generators of `random` are noted. Enter it before the Observer."""
+    """While it is entered, seeds that are given to generators of `random` are noted. The Observer has it among its finders."""
 
     def __init__(self) -> None:
         self._module: Any = None
@@ -39,22 +39,18 @@ class Watch:
     def __enter__(self) -> Watch:
         if "random" in sys.modules:
             self._watch(sys.modules["random"])
-        else:
-            sys.meta_path.insert(0, self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         if self._module is not None:
             self._module.Random.seed, self._module.Random.setstate = self._seed, self._setstate
             if self._module.seed is self._global_seed:
                 self._module.seed = self._module._inst.seed
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        """As a finder: have `random` watched as soon as it is there."""
-        if name != "random":
+        """As one of the observer's finders: have `random` watched as soon as it is there."""
+        if name != "random" or self._module is not None:
             return None
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name)
         loader = getattr(spec, "loader", None)
         if loader is not None:

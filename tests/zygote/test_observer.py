@@ -141,7 +141,7 @@ def test_a_finder_that_a_package_puts_behind_is_asked_before_a_name_is_missed(tm
         "    def exec_module(self, module): pass\n"
         "sys.meta_path.append(Late())\n"
         "import late\n"
-        "sys.meta_path.pop(-2)\n"
+        "sys.meta_path.pop()\n"
     )
     report = seen(tmp_path, code)
     assert "late" in report["found"] and "late" not in report["missed"]
@@ -151,13 +151,28 @@ def test_a_finder_that_a_package_puts_behind_is_asked_before_a_name_is_missed(tm
     "code",
     [
         "import sys; sys.meta_path = sys.meta_path[1:]",
-        "import sys; del sys.meta_path[-1]",
+        "import sys; sys.meta_path = [*sys.meta_path]",
         "import os; os.environ = {}",
     ],
 )
 def test_who_takes_the_observer_away_is_found_out(tmp_path: Path, code: str) -> None:
     seen(tmp_path, "", "assert observer.complete")
     seen(tmp_path, code, "assert not observer.complete", intact=False)
+
+
+def test_a_package_counts_only_the_finders_that_its_own_start_has(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "count = len(sys.meta_path); kept = sys.kept = sys.meta_path\n"
+        "sys.meta_path.insert(-1, 'last but one'); sys.meta_path.insert(1, 'second'); sys.meta_path.append('last')\n"
+        "assert sys.meta_path[-1] == 'last' and len(sys.meta_path) == count + 3\n"
+        "for each in ('last but one', 'second', 'last'): sys.meta_path.remove(each)\n"
+        "import own\n"
+        "sys.meta_path[:] = [*sys.meta_path]\n"
+    )
+    after = "assert sys.kept is sys.meta_path and list(sys.meta_path) == before and sys.kept == before\nimport csv"
+    report = seen(tmp_path, code, after)
+    assert "own" in report["found"] and "csv" not in report["found"]
 
 
 def test_files_are_opened_as_by_the_c_library(tmp_path: Path) -> None:
