@@ -98,10 +98,11 @@ def imported(request: dict, file: int) -> dict:
     started = time.monotonic()
     failed: dict[str, str] = {}
     threaded = ""
-    gc.disable()
+    gc.enable()  # as in a function's own start
     left = kept.Kept()
     with fork_hooks.Watch(), randomness.Watch() as seeds, Observer(seeds) as observer:
         package_path.share(request["paths"], request["pth"])
+        path = [*sys.path]
         for begun, name in enumerate(request["modules"], 1):
             os.pwrite(file, protocol.IMPORT_PROGRESS.pack(begun), protocol.IMPORT_MAX_BYTES)
             try:
@@ -115,6 +116,9 @@ def imported(request: dict, file: int) -> dict:
             left.note(name)
     seconds = time.monotonic() - started
     complaints = left.find()
+    gc.disable()
+    if sys.path[: len(path)] != path:
+        complaints.append("an import changes the order of sys.path")
     if not _native.settle_atfork():
         complaints.append("imports register more handlers with pthread_atfork(3) than can be run")
     hygiene.with_code[:] = [kept.restore_tmp] if kept.in_tmp else []

@@ -2,15 +2,21 @@
 
 `find` runs in the Zygote after its imports. Open files and shared memory are then renewed by C in each child (native/kept.c);
 files in /tmp are written again when the sandbox has its code, for a spare's /tmp may be replaced until then. What no child
-can have of its own (sockets, pipes, epoll) is a reason why the Zygote may not serve.
+can have of its own (sockets, pipes, epoll, processes, timers) is a reason why the Zygote may not serve.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import stat
 
 from sockd_zygote import _native
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MOST = 64
 """Of open files, and of shared mappings (native/kept.c)."""
@@ -19,16 +25,42 @@ MOST_BYTES = 1 << 20
 """Of what is in /tmp, and of shared mappings: it is copied in each start."""
 CLOEXEC = os.O_CLOEXEC
 TMP = "/tmp"
+STANDARD = range(3)
 KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe"}
 
 in_tmp: list[tuple[str, int, bytes | str | None]] = []
 """(path, mode, a file's content, a link's target, or None for a directory), parents first."""
 
 
+def standard_streams() -> list[tuple[int, int]]:
+    return [(status.st_dev, status.st_ino) for status in map(os.fstat, STANDARD)]
+
+
+def has_children() -> bool:
+    """Whether a process runs that imports have started (the kernel reaps them)."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+STATE: dict[str, Callable[[], object]] = {
+    "changes the working directory": os.getcwd,
+    "changes a resource limit": lambda: read("/proc/self/limits"),
+    "redirects standard input, output or error": standard_streams,
+    "leaves a process running": has_children,
+    "leaves a timer running": lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+    "disables the garbage collector": gc.isenabled,
+}
+"""What a fork loses, or a sandbox sets itself: an import that changes it is one that each function does by itself."""
+
+
 class Kept:
-    """Notes descriptors and shared memory that appear; `find` says which of them must not be there."""
+    """Notes descriptors, shared memory and other changes that appear; `find` says which of them must not be there."""
 
     def __init__(self) -> None:
+        self._state = {words: look() for words, look in STATE.items()}
         self._own = open_numbers() - {fd for fd, *_ in _kept_files}
         self._mapped = {address for address, *_ in shared_mappings()} - {address for address, _ in _kept_mappings}
         self._seen: dict[int, str] = {}
@@ -59,6 +91,7 @@ class Kept:
             complaints.append(f"imports leave more than {MOST_BYTES} bytes of shared memory")
         if len(_kept_files) > MOST or len(_kept_mappings) > MOST:
             complaints.append(f"imports leave more than {MOST} files open or pieces of shared memory")
+        complaints += [f"an import {words}" for words, look in STATE.items() if look() != self._state[words]]
         complaints += keep_tmp()
         if not complaints:
             keep_in_children()
@@ -80,6 +113,8 @@ class Kept:
             return f"a file of its own process ({path})"
         with open(f"/proc/self/fdinfo/{fd}") as info:
             fields = dict(line.split(":", 1) for line in info if ":" in line)
+        if "lock" in fields:
+            return f"a locked file ({path})"
         _kept_files.append((fd, int(fields["flags"], 8), int(fields["pos"]), path))
         return ""
 

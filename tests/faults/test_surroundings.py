@@ -146,6 +146,52 @@ def test_generators_of_a_package_differ_between_sandboxes(house: PrivateWorker) 
     assert {each[3] for each in (own, *learned)} == {own[3]}
 
 
+CHANGES = {
+    "chdir": ("import os; os.chdir('/tmp')", "os.getcwd()", "/tmp", "working directory"),
+    "gc": ("import gc; gc.disable()", "__import__('gc').isenabled()", False, "garbage collector"),
+    "process": (
+        "import subprocess; P = subprocess.Popen(['/bin/sleep', '100'])",
+        "p.P.poll()",
+        None,
+        "process running",
+    ),
+    "timer": ("import signal; signal.setitimer(0, 3600)", "__import__('signal').getitimer(0)[0] > 0", True, "timer"),
+    "path": ("import sys; sys.path.insert(0, '/tmp/a')", "__import__('sys').path[0]", "/tmp/a", "sys.path"),
+    "limit": ("import resource as r; r.setrlimit(7, (99, 99))", "p.r.getrlimit(7)[0]", 99, "resource limit"),
+    "stdout": ("import os; os.dup2(os.open('/tmp/o', 66), 1)", "os.readlink('/proc/self/fd/1')", "/tmp/o", "redirects"),
+    "lock": (
+        "import fcntl; F = open('/tmp/l', 'w'); fcntl.flock(F, 6)",
+        "os.path.exists('/tmp/l')",
+        True,
+        "a locked file",
+    ),
+}
+"""Name -> what a package does, what is asked for then, its value, and a part of the reason."""
+
+
+@case(
+    "P39",
+    "import packages that change directory, limits, sys.path or the collector, or leave a process, a timer or a lock",
+    expect="none of them is in a Zygote, with the reason, and their functions answer as in a start of their own",
+)
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_a_fork_would_lose_is_refused(house: PrivateWorker, what: str, happened: Happened) -> None:
+    package, question, expected, words = CHANGES[what]
+    name = f"c-{what}"
+    house.deploy(
+        name,
+        f"import os, c_{what} as p\ndef f(event): return {question}\n",
+        requirements=[name],
+        wheels=[wheel(name, "1.0", {f"c_{what}.py": SLOW + package})],
+    )
+    assert house.call(name) == expected
+    reason = house.daemon.when(
+        lambda: next((e["reason"] for e in house.json("/tree")["refused"] if e["package"] == f"{name}==1.0"), None)
+    )
+    happened(reason)
+    assert words in reason
+
+
 @case(
     "P38",
     "import a package that maps a file, and look for it in /proc/self/maps, as threadpoolctl looks for BLAS libraries",
