@@ -9,7 +9,10 @@ import pytest
 from sockd.networks.networks import Networks
 from sockd.plain.config import NetworkConfig
 from sockd.sandbox.memory_budget import MemoryBudget
+from tests.support.cases import happened
 from tests.support.network_lab import Lab, lab
+
+__all__ = ["happened"]
 
 WORKER = "5eed0001"
 
