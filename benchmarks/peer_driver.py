@@ -4,6 +4,9 @@ A standalone program with the commands of floor.py, plus `check`, which answers 
 The container: pid, ipc, uts and mount namespaces, read-only /usr and interpreter, private /tmp; crun and runc with memory and
 pids limits. No network namespace, as in sockd's default. The driver has a private mount namespace without
 /sys/fs/cgroup/unified, because crun refuses hybrid hosts ("hybrid mode not supported").
+
+With FACILITIES, names of `FACILITIES` separated by commas, a container of crun or runc has these instead. `burst N` starts N at
+once and answers {"ms": [...]}, when each had ended.
 """
 
 from __future__ import annotations
@@ -18,6 +21,11 @@ from time import perf_counter_ns as now
 
 CLONE_NEWNS, MS_REC, MS_PRIVATE, MNT_DETACH = 0x20000, 0x4000, 1 << 18, 2
 MERGED_LINKS = ("bin", "sbin", "lib", "lib64")
+NAMESPACES = {"pid": "pid", "ipc": "ipc", "uts": "uts", "net": "network", "user": "user"}
+FACILITIES = ("cgroup", *NAMESPACES, "seccomp")
+"""What a container may do without. Its mounts it needs."""
+USUAL = ("cgroup", "pid", "ipc", "uts")
+FIRST_UID, UIDS = 100_000, 65_536
 GUEST = [os.path.realpath(sys.executable), "-I", "-S", "-c", "pass"]
 
 
@@ -47,8 +55,9 @@ def bwrap_command() -> list[str]:
     return ["bwrap", *shared, *linked, "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc", *namespaces, *GUEST]
 
 
-def write_bundle(directory: Path) -> None:
+def write_bundle(directory: Path, facilities: tuple[str, ...]) -> None:
     """An OCI bundle (runtime-spec 1.0) with the same view as bwrap's."""
+    directory.chmod(0o755)  # a container in a user namespace looks for its root as another user
     root = directory / "root"
     for name in ("proc", "dev", "tmp", *(path[1:] for path in shared_directories())):
         (root / name).mkdir(parents=True)
@@ -71,21 +80,34 @@ def write_bundle(directory: Path) -> None:
         },
         "root": {"path": "root", "readonly": True},
         "mounts": mounts,
-        "linux": {
-            "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")],
-            "resources": {"memory": {"limit": 128 << 20}, "pids": {"limit": 100}},
-        },
+        "linux": linux(facilities),
     }
     (directory / "config.json").write_text(json.dumps(specification))
+
+
+def linux(facilities: tuple[str, ...]) -> dict[str, object]:
+    """The part of an OCI specification that says what isolates the container."""
+    kinds = ["mount", *(kind for name, kind in NAMESPACES.items() if name in facilities)]
+    table: dict[str, object] = {"namespaces": [{"type": kind} for kind in kinds]}
+    if "cgroup" in facilities:
+        table["resources"] = {"memory": {"limit": 128 << 20}, "pids": {"limit": 100}}
+    if "user" in facilities:
+        mapping = [{"containerID": 0, "hostID": FIRST_UID, "size": UIDS}]
+        table |= {"uidMappings": mapping, "gidMappings": mapping}
+    if "seccomp" in facilities:
+        refused = {"names": ["kexec_load"], "action": "SCMP_ACT_ERRNO"}
+        table["seccomp"] = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [refused]}
+    return table
 
 
 class Peer:
     """Starts containers of one kind."""
 
-    def __init__(self, name: str, directory: Path) -> None:
+    def __init__(self, name: str, directory: Path, facilities: tuple[str, ...] = USUAL) -> None:
         self._name, self._directory, self._count = name, directory, 0
+        self._options = ["--cgroup-manager=disabled"] if name == "crun" and "cgroup" not in facilities else []
         if name in ("crun", "runc"):
-            write_bundle(directory)
+            write_bundle(directory, facilities)
 
     def command(self) -> list[str]:
         """The command line of the next container; runtimes want a name per container."""
@@ -96,7 +118,7 @@ class Peer:
         self._count += 1
         state = str(self._directory / "state")
         identifier = f"sockd-{os.getpid()}-{self._count}"
-        return [self._name, "--root", state, "run", "--bundle", str(self._directory), identifier]
+        return [self._name, *self._options, "--root", state, "run", "--bundle", str(self._directory), identifier]
 
     def check(self) -> dict[str, str]:
         done = subprocess.run(self.command(), capture_output=True, text=True, check=False)
@@ -124,10 +146,23 @@ class Peer:
                 running.add(self.spawn())
         return (now() - begun) / 1e9
 
+    def burst(self, count: int) -> list[float]:
+        """ms until each of them had ended."""
+        begun = now()
+        running = {self.spawn() for _ in range(count)}
+        times = []
+        while running:
+            pid, status = os.wait()
+            if status:
+                raise RuntimeError(f"{self._name} exited with wait status {status}")
+            running.discard(pid)
+            times.append((now() - begun) / 1e6)
+        return times
 
-def main(name: str, directory: str) -> None:
+
+def main(name: str, directory: str, facilities: str = ",".join(USUAL)) -> None:
     hide_unified_cgroups()
-    peer = Peer(name, Path(directory))
+    peer = Peer(name, Path(directory), tuple(facilities.split(",")))
     for line in iter(sys.stdin.readline, ""):
         match line.split():
             case ["check"]:
@@ -136,8 +171,10 @@ def main(name: str, directory: str) -> None:
                 answer = {"whole": peer.start_ns()}
             case ["rate", concurrency, count]:
                 answer = {"seconds": peer.rate(int(concurrency), int(count))}
+            case ["burst", count]:
+                answer = {"ms": peer.burst(int(count))}
         print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

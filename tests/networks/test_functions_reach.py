@@ -126,8 +126,8 @@ def f(event):
     try:
         if event["new"]:
             kept.append(socket.socket()); kept[-1].settimeout(0.5); kept[-1].connect(tuple(event["to"]))
-        kept[0].sendall(b"more")
-        return kept[0].recv(1).decode()
+        kept[-1].sendall(b"more")
+        return kept[-1].recv(1).decode()
     except TimeoutError:
         return "nobody answers"
     except OSError as error:
@@ -279,6 +279,6 @@ def test_changed_rules_hold_for_sandboxes_that_run(daemon: RunningDaemon, happen
     assert change(f"10.1.0.0/16:{DATABASE}") == old["version_number"]
     again = daemon.run("keeps", {"new": True, "to": to})
     happened(f"the old connection {cut.json}, a new one {refused.json}, allowed again {again.json}")
-    assert (cut.json, refused.json) == ("ECONNRESET", "EHOSTUNREACH")
+    assert (cut.json, refused.json, again.json) == ("ECONNRESET", "EHOSTUNREACH", "nobody answers")
     sandboxes = {each.headers["x-sockd-sandbox"] for each in (opened, cut, refused, again)}
     assert len(sandboxes) == 1

@@ -1,0 +1,125 @@
+"""`startup_breakdown`: what each of the kernel's facilities adds to a start, after Jain et al., "Fast Function Instantiation".
+
+Their Figs. 6 and 7 break the start of a container down. Here crun and runc start containers with all facilities and with one
+left out: the difference is what that facility costs. sockd tells the phases of its own starts, the floor its steps. What is
+compared is measured in turns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+import tempfile
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.client import closed_loop, request
+from benchmarks.cold import cold_config, cold_only
+from benchmarks.functions import Function
+from benchmarks.harness import Run, in_turns, main
+from benchmarks.peer_driver import FACILITIES
+from benchmarks.results import Result, median
+from benchmarks.starters import HERE, PYTHON, Starter, floor
+from benchmarks.worker import worker
+
+RUNTIMES = ("crun", "runc")
+AT_ONCE = (1, 10, 50, 100)
+ALL = "all facilities"
+NOT_HERE = (
+    "gVisor, Docker and podman: not measured; their daemons and images are not part of this benchmark",
+    "unikernels (Jain, Figs. 3 to 5) and CNI plug-ins (Figs. 8, 9): not measurable here, without a guest kernel and Kubernetes",
+    "costs are differences within a round, so noise may make one negative",
+    "mount: not left out, because a container needs its mounts; user: a container of its own, as most run without it",
+)
+
+
+def measure(run: Run) -> Result:
+    result = Result("startup_breakdown", notes=list(NOT_HERE))
+    counts = run.pick(AT_ONCE, (1, 10))
+    measure_sockd(run, counts, result)
+    measure_floor(run, result)
+    for name in RUNTIMES:
+        if shutil.which(name):
+            measure_runtime(run, name, counts, result)
+        else:
+            result.notes.append(f"{name}: not installed")
+    return result
+
+
+def measure_sockd(run: Run, counts: tuple[int, ...], result: Result) -> None:
+    """The phases of `Server-Timing`, and what the client saw beyond them."""
+    with tempfile.TemporaryDirectory() as scratch, worker(cold_config(spares=0)) as forking:
+        settings = {"memory_mb": 64, "concurrency": 200}
+        forking.deploy(Function("noop", settings=settings).write(Path(scratch)), "noop")
+        for count in counts:
+            run.say(f"sockd, {count} at once")
+            phases: dict[str, list[float]] = defaultdict(list)
+            for _ in range(run.pick(20, 5)):
+                asked = itertools.repeat(request("noop"), count)
+                for answer in closed_loop(forking.host, forking.port, count, asked):
+                    seen = cold_only(answer).phases_ms()
+                    seen["http"] = answer.ms - sum(seen.values())
+                    for phase, ms in seen.items():
+                        phases[phase].append(ms)
+                    phases["whole"].append(answer.ms)
+            for phase, times in phases.items():
+                result.add(f"sockd: {phase}", start(count), "ms", times)
+
+
+def measure_floor(run: Run, result: Result) -> None:
+    """The steps of the kernel's own cost, one start at a time."""
+    run.say("the floor")
+    with floor() as kernel:
+        samples = [kernel.ask("start") for _ in range(run.pick(300, 100))]
+    for step in samples[0]:
+        result.add(f"floor: {step}", start(1), "ms", [sample[step] / 1e6 for sample in samples])
+
+
+def measure_runtime(run: Run, name: str, counts: tuple[int, ...], result: Result) -> None:
+    """With all facilities, without each, and with a user namespace besides."""
+    usual = [each for each in FACILITIES if each != "user"]
+    cases = {ALL: usual, **{f"without {left}": [each for each in usual if each != left] for left in usual}}
+    cases["with user"] = list(FACILITIES)
+    with ExitStack() as stack:
+        starters: dict[str, Starter] = {}
+        for case, facilities in cases.items():
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"sockd-{name}-"))
+            command = (PYTHON, "-I", str(HERE / "peer_driver.py"), name, directory, ",".join(facilities))
+            starter = stack.enter_context(Starter.launch(name, *command))
+            answer = starter.ask("check")
+            if "error" in answer:
+                result.notes.append(f"{name}, {case}: {answer['error'].splitlines()[-1][:120]}")
+            else:
+                starters[case] = starter
+        for count in counts:
+            run.say(f"{name}, {count} at once: {', '.join(starters)}")
+            measure_bursts(run, name, starters, count, result)
+
+
+def measure_bursts(run: Run, name: str, starters: dict[str, Starter], count: int, result: Result) -> None:
+    times: dict[str, list[float]] = {case: [] for case in starters}
+    rounds = run.pick(20 if count == 1 else 5, 5 if count == 1 else 2)
+
+    def burst(case: str) -> float:
+        ms: list[float] = starters[case].ask(f"burst {count}")["ms"]
+        times[case] += ms
+        return median(ms)
+
+    turns = in_turns({case: (lambda case=case: burst(case)) for case in starters}, rounds)  # type: ignore[misc]
+    for case, seen in times.items():
+        result.add(f"{name}, {case}", start(count), "ms", seen)
+    for case, medians in turns.items():
+        if case != ALL and ALL in turns:
+            sign = 1 if case.startswith("without") else -1
+            costs = [sign * (whole - other) for whole, other in zip(turns[ALL], medians, strict=True)]
+            result.add(f"{name}: {case.split()[-1]}", f"cost of a facility, {count} at once", "ms", costs, tail=False)
+
+
+def start(count: int) -> str:
+    return f"start, {count} at once"
+
+
+if __name__ == "__main__":
+    sys.exit(main("startup_breakdown", measure, "Where the time of a start goes, facility by facility (Jain et al.)."))

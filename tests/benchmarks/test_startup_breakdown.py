@@ -1,0 +1,36 @@
+"""The drivers of `bench startup_breakdown`, for real."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peer_driver import FACILITIES, linux
+from benchmarks.starters import HERE, PYTHON, Starter
+from tests.support.ledger import Ledger
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.mark.parametrize("name", ["python", "crun", "runc"])
+def test_many_are_started_at_once_without_each_facility(name: str, tmp_path: Path, ledger: Ledger) -> None:
+    if name != "python" and shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    for number, left in enumerate(FACILITIES if name == "crun" else FACILITIES[:1]):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        facilities = ",".join(each for each in FACILITIES if each not in (left, "user"))
+        with Starter.launch(name, PYTHON, "-I", str(HERE / "peer_driver.py"), name, str(directory), facilities) as peer:
+            assert peer.ask("check") == {}, left
+            times = peer.ask("burst 3")["ms"]
+            assert len(times) == 3 and 0 < times[0] <= times[-1]
+    ledger.check()
+
+
+def test_a_facility_that_is_left_out_is_not_in_the_specification() -> None:
+    whole = linux(FACILITIES)
+    assert whole.keys() == {"namespaces", "resources", "uidMappings", "gidMappings", "seccomp"}
+    assert linux(()) == {"namespaces": [{"type": "mount"}]}
