@@ -257,7 +257,7 @@ class Function:
     def leave(self) -> None:
         """A request of it is over."""
         self.running -= 1
-        self.caches.latency.request_ended()
+        self.caches.latency.running -= 1
         if self._ended is not None and not self.running:
             self._ended.set_result(None)
             self._ended = None

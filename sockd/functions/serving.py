@@ -24,7 +24,6 @@ from sockd.images.program import Program
 from sockd.plain.errors import ClientGone, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import ASKED_FOR
-from sockd.plain.trace_context import amzn_of
 from sockd.sandbox.exchange import Call, Reply
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.stream import BoundedSink, Joined, Stream
@@ -76,7 +75,10 @@ class Serving:
         """Run the request, or queue it."""
         function = self._function
         function.running += 1
-        function.caches.latency.request_begun()
+        latency = function.caches.latency
+        latency.running += 1
+        if latency.request_begun is not None:
+            latency.request_begun()
         function.settle()  # a client that has its answer may ask again before what it used has been put back
         if function.admission.try_enter():
             self._enter()
@@ -185,8 +187,7 @@ class Serving:
         self._leased = leased
         leased.version, leased.deploy = version.number, version.record.version
         leased.queue_ns = self._admitted_ns - request.arrived_ns
-        if request.trace is not None:
-            leased.trace = amzn_of(request.trace)
+        leased.trace = request.amzn_trace
         if leased.beside is not None and (aborted := leased.beside.aborted()) is not None:
             self._end(Reply(error=aborted))
             return

@@ -37,9 +37,9 @@ from sockd.http.wire.answers import Answer, failure, json_answer
 from sockd.http.wire.app_request import app_request
 from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
-from sockd.http.wire.exchange import Exchange, answer_of
+from sockd.http.wire.exchange import BodyExchange, Exchange, answer_of
 from sockd.http.wire.head import Head, length_of
-from sockd.http.wire.host_check import CrossSite, ForbiddenHost, NoServiceWorkers, host_check, may_come_from
+from sockd.http.wire.host_check import CrossSite, ForbiddenHost, HostCheck, NoServiceWorkers, may_come_from
 from sockd.http.wire.streamed import StreamedAnswer
 from sockd.plain import trace_context
 from sockd.plain.config import HttpConfig
@@ -118,7 +118,7 @@ class Front:
         self._site = site
         self.max_payload_bytes = config.max_payload_bytes
         self._config = config
-        self._host_allowed = host_check(config.listen)
+        self._hosts = HostCheck(config.listen)
         self._pages: dict[bytes, Page] = {
             b"/healthz": self._healthz,
             b"/status": lambda: json_answer(worker.status()),
@@ -173,7 +173,7 @@ class Front:
         if host is None:
             if head.version != "1.0":
                 raise BadRequest("a Host header is needed, as in HTTP/1.1")
-        elif not self._host_allowed(host):
+        elif host not in self._hosts.known and not self._hosts.allows(host):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
         return asked
 
@@ -222,10 +222,9 @@ class Front:
         return failure(error, request_id)
 
 
-class FrontExchange(Exchange):
+class FrontExchange(BodyExchange):
     """One request: checked by its head, then run when its body is complete."""
 
-    _body: bytes | Body = b""
     _target: Called | Page | SockdError
     _asked: dict[bytes, bytes] | None = None
     _has_key = False
@@ -250,22 +249,12 @@ class FrontExchange(Exchange):
             self.ready = self.ignores_body = True
 
     def refuse(self, error: SockdError) -> None:
-        self._body = b""
+        self.body = b""
         self._aim(error)
-
-    def on_body(self, data: bytes) -> None:
-        body = self._body
-        if (body.size if isinstance(body, Body) else len(body)) + len(data) > self._front.max_payload_bytes:
-            self.refuse(RequestTooLarge(f"the payload has more than {self._front.max_payload_bytes} bytes, the limit"))
-            return
-        if isinstance(body, Body):
-            body.add(data)
-        else:
-            self._body = Body(body, data) if body else data
 
     def start(self) -> None:
         """Without a task where a live function is just to be run, with a body that came in one piece."""
-        target, body = self._target, self._body
+        target, body = self._target, self.body
         if isinstance(target, Called) and isinstance(body, bytes) and not self._asks_more():
             request, sink = self._invoke_request(target, body)
             self.end = self._front.worker.begin(request, sink.conclude)
@@ -288,9 +277,9 @@ class FrontExchange(Exchange):
     async def run(self) -> None:
         target = self._target
         if isinstance(target, Called):
-            if isinstance(self._body, Body):
-                self._body = await self._body.whole()
-            request, sink = self._invoke_request(target, self._body)
+            if isinstance(self.body, Body):
+                self.body = await self.body.whole()
+            request, sink = self._invoke_request(target, self.body)
             if self.held is not None:
                 self.request = request
             if self._asked is not None and self._asks_more():
@@ -344,7 +333,7 @@ class FrontExchange(Exchange):
 
     def _as_http(self) -> tuple[dict[str, Any], bytes]:
         """The request for a web app, and its body."""
-        called, body = self._target, self._body
+        called, body = self._target, self.body
         assert isinstance(called, Called)
         assert isinstance(body, bytes)
         return called.as_http(self, body, without=AUTHORIZATION if self._has_key else b""), body

@@ -24,12 +24,14 @@ _log = logging.getLogger(__name__)
 
 
 class Latency:
-    """`request_begun` and `request_ended` for each request, `start_begun` for each new sandbox; `close` last."""
+    """`running` and `request_begun` for each request, `start_begun` for each new sandbox; `close` last."""
 
     def __init__(self, hrtick: HrTick | None = None, *, collects: bool = False, told: str = "") -> None:
         """Args: hrtick: owned from now on; collects: take garbage collection over; told: what changed on the host, for people."""
         self.running = 0
-        """Requests that run or wait for their turn."""
+        """Requests that run or wait for their turn: counted by who runs them, as a method is a call of each request."""
+        self.request_begun = hrtick.request_begun if hrtick is not None else None
+        """Called when a function is called; None: no part wants to know."""
         self.told = told
         self._hrtick = hrtick
         self._collector = Collector(lambda: self.running) if collects else None
@@ -39,16 +41,6 @@ class Latency:
         """Every part that is wanted and possible. Raises: BadConfig, when one that is "on" is not possible."""
         told = FAVORDYNMODS_IS_ON if switch_favordynmods(config.favordynmods, hierarchies) else ""
         return cls(open_hrtick(config.hrtick), collects=config.garbage == "auto", told=told)
-
-    def request_begun(self) -> None:
-        """A function is called."""
-        self.running += 1
-        if self._hrtick is not None:
-            self._hrtick.request_begun()
-
-    def request_ended(self) -> None:
-        """Its sandbox is put back, or it ended without one."""
-        self.running -= 1
 
     def start_begun(self) -> None:
         """A sandbox is being started for a request."""

@@ -30,7 +30,7 @@ from sockd.plain.errors import SandboxFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.plain.telemetry import COLD, Ending, Invocation, LogRecord, SpanContext, TraceContext
-from sockd.plain.trace_context import amzn_of, traceparent_of
+from sockd.plain.trace_context import told_to_function
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.live_output import LiveOutput
 
@@ -204,9 +204,8 @@ class Observations:
         span_id = os.urandom(8) if export is not None and sampled else b""
         # Where no span of ours is recorded, the function's own are the caller's children.
         request.trace = TraceContext(caller.trace_id, span_id or caller.parent_id, sampled, caller.state)
-        told = {"trace": amzn_of(request.trace)}
-        if request.trace.parent_id:
-            told |= {"traceparent": traceparent_of(request.trace), "tracestate": caller.state}
+        told = told_to_function(request.trace)
+        request.amzn_trace = told["trace"]
         request.details = {**(request.details or {}), **told}
         return SpanContext(caller.trace_id, span_id, caller.parent_id, caller.state)
 

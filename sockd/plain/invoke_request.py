@@ -63,6 +63,8 @@ class InvokeRequest(msgspec.Struct):
     """Takes a streamed answer; without one its pieces are joined, up to the limit of an answer."""
     trace: TraceContext | None = None
     """The trace that it is a part of; set by the door, if the caller says so, or by whoever exports traces."""
+    amzn_trace: str = ""
+    """That trace in AWS's words; set with its details."""
     qualifier: str = ""
     """Which version: empty or "$LATEST" is what was deployed last; else a published number, or an alias."""
     retried_as: bytes = b""

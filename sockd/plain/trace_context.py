@@ -100,6 +100,14 @@ def traceparent_of(context: TraceContext) -> str:
     return f"00-{context.trace_id.hex()}-{context.parent_id.hex()}-{'01' if context.sampled else '00'}"
 
 
+def told_to_function(context: TraceContext) -> dict[str, str]:
+    """What a sandbox is told of it, as `InvokeRequest.details`; traceparent and tracestate only with a parent."""
+    told = {"trace": amzn_of(context)}
+    if context.parent_id:
+        told |= {"traceparent": traceparent_of(context), "tracestate": context.state}
+    return told
+
+
 def amzn_of(context: TraceContext) -> str:
     """The same in AWS's words: the header, and the function's `_X_AMZN_TRACE_ID`."""
     trace_id = context.trace_id.hex()

@@ -81,7 +81,7 @@ async def until_read(server: HttpServer, size: int) -> None:
 
 def bytes_of(exchange: Exchange | None) -> int:
     """Of its body that are in memory."""
-    body = exchange._body if isinstance(exchange, FrontExchange) else b""
+    body = exchange.body if isinstance(exchange, FrontExchange) else b""
     return body.size if isinstance(body, Body) else len(body)
 
 

@@ -38,7 +38,7 @@ from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import Exchange, why_cancelled
 from sockd.http.wire.head import Head
-from sockd.http.wire.host_check import CrossSite, ForbiddenHost, host_check, may_come_from
+from sockd.http.wire.host_check import CrossSite, ForbiddenHost, HostCheck, may_come_from
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
 from sockd.plain.request_ids import new_request_id, request_id_text
@@ -84,7 +84,7 @@ class LambdaApi:
         self._access = access
         self._callers = callers or Callers(config.http)
         self._config = config.http
-        self._host_allowed = host_check(config.http.listen)
+        self._hosts = HostCheck(config.http.listen)
         self._max_payload_bytes = config.http.max_payload_bytes
         self._max_zip_bytes = config.code.max_zip_bytes
         changes = Changes()
@@ -117,7 +117,7 @@ class LambdaApi:
         if "host" not in headers:
             raise BadRequest("a Host header is needed, as in HTTP/1.1")
         # A page that points its own name here cannot sign; a proxy must keep the name, which the signature covers.
-        if not self._access.has_keys and not self._host_allowed(headers["host"].encode("latin-1")):
+        if not self._access.has_keys and not self._hosts.allows(headers["host"].encode("latin-1")):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
         if not may_come_from(headers.get("sec-fetch-site", "").encode("latin-1"), head.method, self._config):
             raise CrossSite

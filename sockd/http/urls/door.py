@@ -15,6 +15,7 @@ from sockd.http.aws.access import Access
 from sockd.http.aws.errors import AccessDenied
 from sockd.http.aws.names import arn
 from sockd.http.aws.worker import LambdaWorker
+from sockd.http.urls.addressed import Addressed, addressed
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
 from sockd.http.urls.event import UrlRequest, event
 from sockd.http.urls.refusals import Forbidden, refusal
@@ -26,8 +27,8 @@ from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import Exchange, why_cancelled
 from sockd.http.wire.head import Head
-from sockd.http.wire.host_check import ForbiddenHost, NoServiceWorkers, host_check
-from sockd.http.wire.url_names import PATH_PREFIX, Addressed, UrlNames
+from sockd.http.wire.host_check import ForbiddenHost, HostCheck, NoServiceWorkers
+from sockd.http.wire.url_names import PATH_PREFIX, UrlNames
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
 from sockd.plain.invoke_request import InvokeRequest
@@ -64,12 +65,12 @@ class UrlDoor:
         self._worker = worker
         self._access = access
         self._names = UrlNames(config.function_urls.domain)
-        self._host_allowed = host_check(config.http.listen)
+        self._hosts = HostCheck(config.http.listen)
         self.max_body_bytes = config.http.max_payload_bytes
 
     def addressed(self, head: Head) -> Addressed | None:
         """Whom a request is for; None: it is none of this door's."""
-        return self._names.addressed(head)
+        return addressed(self._names, head)
 
     def open(self, connection: Connection, head: Head, addressed: Addressed) -> Exchange:
         """As `Application.open`."""
@@ -85,7 +86,7 @@ class UrlDoor:
             headers[name] = f"{headers[name]},{value}" if name in headers else value
         if "host" not in headers:
             raise BadRequest("a Host header is needed, as in HTTP/1.1")
-        if addressed.by_path and not self._host_allowed(headers["host"].encode("latin-1")):
+        if addressed.by_path and not self._hosts.allows(headers["host"].encode("latin-1")):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
         if addressed.by_path and "service-worker" in headers:
             raise NoServiceWorkers

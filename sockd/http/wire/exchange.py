@@ -12,10 +12,11 @@ from http import HTTPStatus
 from typing import Protocol
 
 from sockd.http.wire.answers import Answer, failure, success
+from sockd.http.wire.body import Body
 from sockd.http.wire.buffers import Buffer
 from sockd.http.wire.head import Head
 from sockd.http.wire.transport import Transport
-from sockd.plain.errors import BuffersFull, Draining, SockdError
+from sockd.plain.errors import BuffersFull, Draining, RequestTooLarge, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import Ending, Invocation
 
@@ -202,6 +203,22 @@ class Exchange:
         head = f"{self.begin(answer.status, answer.fields)}content-length: {len(body)}\r\n\r\n".encode("latin-1")
         self.connection.write(head, body if self.head.method != b"HEAD" else b"")
         self.connection.finish(self)
+
+
+class BodyExchange(Exchange):
+    """An exchange that collects its body, up to `max_body_bytes`."""
+
+    body: bytes | Body = b""
+    """Bytes, as long as it came in one piece."""
+
+    def on_body(self, data: bytes) -> None:
+        body = self.body
+        if (body.size if isinstance(body, Body) else len(body)) + len(data) > self.max_body_bytes:
+            self.refuse(RequestTooLarge(f"the payload has more than {self.max_body_bytes} bytes, the limit"))
+        elif isinstance(body, Body):
+            body.add(data)
+        else:
+            self.body = Body(body, data) if body else data
 
 
 def answer_of(ending: Ending, request_id: str) -> Answer:

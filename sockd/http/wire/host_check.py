@@ -8,7 +8,6 @@ http://127.0.0.1, though not read the answer: of such requests browsers say that
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
 
 from sockd.http.wire.sockets import parse_listen
 from sockd.plain.config import HttpConfig
@@ -61,24 +60,24 @@ def may_come_from(site: bytes, method: bytes, config: HttpConfig) -> bool:
     return not is_loopback(parse_listen(config.listen)[0])
 
 
-def host_check(listen: str) -> Callable[[bytes], bool]:
-    """A function that says whether a Host header may be answered; anything goes when `listen` is not loopback."""
-    configured, _ = parse_listen(listen)
-    if not is_loopback(configured):
-        return lambda header: True
-    good: set[bytes] = set()
+class HostCheck:
+    """Which Host headers may be answered: any, when `listen` is not loopback."""
 
-    def allowed(header: bytes) -> bool:
-        if header in good:
+    def __init__(self, listen: str) -> None:
+        self._configured, _ = parse_listen(listen)
+        self._is_loopback = is_loopback(self._configured)
+        self.known: set[bytes] = set()
+        """Some that may be, so that a caller need not ask again."""
+
+    def allows(self, header: bytes) -> bool:
+        if header in self.known or not self._is_loopback:
             return True
         name = _without_port(header.decode("latin-1")).lower()
-        if name != configured.lower() and not is_loopback(name):
+        if name != self._configured.lower() and not is_loopback(name):
             return False
-        if len(good) < _REMEMBERED:
-            good.add(header)
+        if len(self.known) < _REMEMBERED:
+            self.known.add(header)
         return True
-
-    return allowed
 
 
 def _without_port(header: str) -> str:

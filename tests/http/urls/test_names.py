@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sockd.http.urls.addressed import Addressed, addressed
 from sockd.http.wire.head import Head
-from sockd.http.wire.url_names import Addressed, UrlNames
+from sockd.http.wire.url_names import UrlNames
 from sockd.plain.errors import BadConfig
 
 ID = "abcdefghijklmnopqrstuvwxyz234567"
@@ -29,9 +30,9 @@ def head(host: str, target: str = "/") -> Head:
     ],
 )
 def test_a_name_of_its_own(host: str) -> None:
-    assert NAMES.addressed(head(host, "/a/b?c=d")) == Addressed(ID, b"/a/b", b"c=d", by_path=False)
-    assert NAMES.addressed(head(host, "/url/x/")) == Addressed(ID, b"/url/x/", b"", by_path=False)
-    assert NAMES.addressed(head(host, f"http://{host}/run/f")) == Addressed(ID, b"/run/f", b"", by_path=False)
+    assert addressed(NAMES, head(host, "/a/b?c=d")) == Addressed(ID, b"/a/b", b"c=d", by_path=False)
+    assert addressed(NAMES, head(host, "/url/x/")) == Addressed(ID, b"/url/x/", b"", by_path=False)
+    assert addressed(NAMES, head(host, f"http://{host}/run/f")) == Addressed(ID, b"/run/f", b"", by_path=False)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_a_name_of_its_own(host: str) -> None:
     ],
 )
 def test_other_names_are_of_the_rest_of_the_port(host: str) -> None:
-    assert NAMES.addressed(head(host, "/run/f")) is None
+    assert addressed(NAMES, head(host, "/run/f")) is None
 
 
 @pytest.mark.parametrize(
@@ -68,16 +69,16 @@ def test_other_names_are_of_the_rest_of_the_port(host: str) -> None:
     ],
 )
 def test_by_path(target: str, id_: str, path: bytes, query: bytes) -> None:
-    assert NAMES.addressed(head("localhost", target)) == Addressed(id_, path, query, by_path=True)
+    assert addressed(NAMES, head("localhost", target)) == Addressed(id_, path, query, by_path=True)
 
 
 def test_the_url_that_is_told_leads_here() -> None:
     assert NAMES.url(ID, "http://0.0.0.0:5000") == f"http://{ID}.lambda-url.fn.example.com:5000/"
     url = UrlNames("localhost").url(ID, "http://[::1]:80")
     assert url == f"http://{ID}.lambda-url.localhost/"
-    addressed = UrlNames("localhost").addressed(head(url.split("/")[2]))
-    assert addressed is not None
-    assert addressed.id == ID
+    found = addressed(UrlNames("localhost"), head(url.split("/")[2]))
+    assert found is not None
+    assert found.id == ID
 
 
 @pytest.mark.parametrize("worker_url", ["http://192.0.2.1:5000", "http://127.0.0.2:5000"])
