@@ -36,3 +36,21 @@ def test_numpy_is_imported_once_for_all_and_its_forks_are_as_good_as_new(real: R
     assert all(right for _, right in answers)
     samples = {first.json[0], second.json[0], *(sample for sample, _ in answers)}
     assert len(samples) == 8  # numpy's generator is seeded anew in each fork
+
+
+@pytest.mark.timeout(120)
+def test_numpy_is_imported_once_for_functions_without_network_too(real: RunningDaemon) -> None:
+    files = {"f.py": CODE, "requirements.txt": "numpy"}
+    try:
+        real.deploy("alone", files, memory_mb=256, timeout_s=20, network="none", reuse_sandbox=False)
+    except DeployFailed as error:
+        if error.type == "Packages.Failed":
+            pytest.skip(f"no package index can be reached: {error.message}")
+        raise
+    first = real.run("alone")
+    (numpy,) = real.packages()
+    real.when(lambda: real.node(numpy, network="none"))
+    answers = [real.run("alone") for _ in range(4)]
+    assert all(answer.json[1] is True for answer in (first, *answers))
+    assert min(answer.timing["init"] for answer in answers) < first.timing["init"] / 4
+    assert len({answer.json[0] for answer in (first, *answers)}) == 5
