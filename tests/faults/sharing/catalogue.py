@@ -18,7 +18,10 @@ REGISTRIES = ("copyreg.dispatch_table", "logging.root", "sys.meta_path", "warnin
 
 def f(event):
     for name in event.get("also", ()):
-        __import__(name)
+        try:
+            __import__(name)
+        except ImportError:
+            continue  # a name that a C extension has given itself (scipy's _csparsetools)
     pids = {{os.getpid(), *hygiene.pids, *event.get("pids", ())}}
     look = fingerprint.Fingerprint(pids)
     modules = {{}}
