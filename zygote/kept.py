@@ -26,6 +26,7 @@ MOST_BYTES = 1 << 20
 CLOEXEC = os.O_CLOEXEC
 TMP = "/tmp"
 STANDARD = range(3)
+TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe"}
 
 in_tmp: list[tuple[str, int, bytes | str | None]] = []
@@ -50,7 +51,7 @@ STATE: dict[str, Callable[[], object]] = {
     "changes a resource limit": lambda: read("/proc/self/limits"),
     "redirects standard input, output or error": standard_streams,
     "leaves a process running": has_children,
-    "leaves a timer running": lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+    "leaves a timer running": lambda: any(signal.getitimer(each)[0] for each in TIMERS),
     "disables the garbage collector": gc.isenabled,
 }
 """What a fork loses, or a sandbox sets itself: an import that changes it is one that each function does by itself."""

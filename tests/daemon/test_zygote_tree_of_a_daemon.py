@@ -127,6 +127,9 @@ def test_a_function_is_served_by_the_largest_subset_of_what_it_asked_for(daemon:
     fresh(daemon, "upper", "upper", "import upper\ndef f(event): return 1\n")
     wait_for_node(daemon, "slow==1.0", "upper==1.0")
     again = fresh(daemon, "again", "upper", "import upper\ndef f(event): return [upper.PID, upper.slow.PID]\n")
+    assert again.json == [1, 1], "a Zygote with another below it has been served before it was compared"
+    daemon.wait_verified()
+    again = daemon.run("again", x_sockd_fresh="1")
     assert daemon.log_of("again", again) == "" and again.json[0] > 1 < again.json[1]
     alone = fresh(daemon, "alone", "slow==1.0", LOADED)
     assert "upper" not in alone.json and "slow" in alone.json
