@@ -306,7 +306,7 @@ class StorageFull(NoCapacity):
     error_type = "InsufficientStorageException"
 
     def __init__(self) -> None:
-        super().__init__("the disk of the state directory is full")
+        super().__init__("the disk of the state directory is full; free some of it, or remove functions (sockd rm NAME)")
 
 
 class HostFailed(SockdError):

@@ -29,7 +29,7 @@ from sockd.images import base, root
 from sockd.kernel import mounts, pidfds, readiness, syscalls
 from sockd.kernel.cgroups import leaf, tree
 from sockd.kernel.seccomp import seccomp
-from sockd.kernel.seccomp.compiler import compile_filter, compile_restriction, only
+from sockd.kernel.seccomp.compiler import compile_filter
 from sockd.kernel.seccomp.syscall_table import NUMBERS
 from sockd.registry import registry
 from sockd.sandbox import channel, deadline, process, uids, zygote
@@ -107,8 +107,9 @@ def shared_stdin() -> None:
 
 @breaks("package-namespaces")
 def package_namespaces() -> None:
-    """A Zygote with packages may clone what the root Zygote may."""
-    seccomp.zygote_filter = lambda: compile_restriction((), checks={"clone": only(0, 0, mask=0)})  # type: ignore[assignment]
+    """A Zygote may clone a network namespace beside those of a fork."""
+    forks = seccomp._ZYGOTE_FORKS
+    seccomp._ZYGOTE_FORKS = (*forks, *(flags | syscalls.CLONE_NEWNET for flags in forks))  # type: ignore[assignment]
 
 
 @breaks("no-port-guard")

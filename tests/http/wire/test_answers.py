@@ -19,7 +19,7 @@ def test_a_full_disk_is_told_as_one_wherever_it_was_met(number: int) -> None:
     assert answer.status == 507 and "retry-after" in answer.fields
     error = json.loads(answer.body)
     assert error["errorType"] == "InsufficientStorageException"
-    assert error["errorMessage"] == "the disk of the state directory is full"
+    assert error["errorMessage"].startswith("the disk of the state directory is full; free some of it")
 
 
 def test_another_error_of_the_system_is_a_bug_and_told_without_details(caplog: pytest.LogCaptureFixture) -> None:
