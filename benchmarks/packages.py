@@ -61,19 +61,20 @@ def measure_package(
     reason = ""
     deploy_ms = (bare.deploy(directory, name) - overhead_s) * 1000
     tree.deploy(directory, name)
+    with Client(bare.host, bare.port) as client:
+        first = cold_only(client.invoke(name))
+    result.add(f"{name}, no cache", "latency", "ms", [deploy_ms + first.ms])
+    try:
+        learn(tree, name, name, between="noop")
+    except NeverLearned as error:
+        reason = str(error)
+    noops: list[float] = []
     with Client(bare.host, bare.port) as bare_client, Client(tree.host, tree.port) as tree_client:
-        first = cold_only(bare_client.invoke(name))
-        result.add(f"{name}, no cache", "latency", "ms", [deploy_ms + first.ms])
-        try:
-            learn(tree, name, name, between="noop")
-        except NeverLearned as error:
-            reason = str(error)
         batches: dict[str, Callable[[], list[float]]] = {
             f"{name}, install cache": lambda: cold_batch(bare_client, name),
             f"{name}, import cache": lambda: cold_batch(tree_client, name),
             f"{name}, handler cache": lambda: warm_batch(tree_client, name),
         }
-        noops: list[float] = []
         samples: dict[str, list[float]] = {case: [] for case in batches}
         turns = {case: collector(samples[case], batch) for case, batch in batches.items()}
         in_turns(
