@@ -103,7 +103,7 @@ def learn(worker: Worker, name: str, package: str, *, between: str | None = None
     Args:
         between: a function to invoke in turns with it, where the handler cache would answer otherwise.
         body: what to invoke it with.
-    Raises: NeverLearned when the worker has refused it; TimeoutError when that took longer than LEARN_DEADLINE_S."""
+    Raises: NeverLearned when the worker has refused it, or when that took longer than LEARN_DEADLINE_S."""
     deadline = time.monotonic() + LEARN_DEADLINE_S
     with Client(worker.host, worker.port) as client:
         while time.monotonic() < deadline:
@@ -122,7 +122,7 @@ def learn(worker: Worker, name: str, package: str, *, between: str | None = None
                         client.invoke(between)
                 if not worker.json("status")["verifying"]:
                     return
-    raise TimeoutError(f"no verified Zygote holds {package} after {LEARN_DEADLINE_S:.0f} s of invocations")
+    raise NeverLearned(f"no verified one holds {package} after {LEARN_DEADLINE_S:.0f} s of invocations")
 
 
 def holds(node: dict[str, Any] | None, package: str) -> bool:
