@@ -181,6 +181,8 @@ class Function:
         gives it up if no `start` follows."""
         if script is None or self.caches.initscripts is None:
             return None
+        if script.budget.private is not None and script.egress != self.allowance.egress.entries:
+            self.caches.initscripts.change(script, self.allowance.egress.entries)
         return self.caches.initscripts.start(script, request)
 
     async def start(

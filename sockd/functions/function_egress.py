@@ -20,7 +20,7 @@ class FunctionEgress:
     def __init__(self, networks: Networks | None, entries: Sequence[str] | None) -> None:
         """Args: networks: the worker's; None: it has none; entries: as `egress` in sockd.toml."""
         self._networks = networks
-        self._entries = entries
+        self.entries = entries
         self._policy: Policy | None = None
         self._lock = asyncio.Lock()
         self._is_closed = False
@@ -33,7 +33,7 @@ class FunctionEgress:
             raise NetworkUnavailable("it was started without them")
         async with self._lock:
             if self._policy is None:
-                policy = await self._networks.policy(self._networks.parse(self._entries))
+                policy = await self._networks.policy(self._networks.parse(self.entries))
                 if self._is_closed:
                     policy.close()
                     raise NetworkUnavailable("the function is gone")
@@ -45,7 +45,7 @@ class FunctionEgress:
         """Other rules, also for sandboxes that run; the old ones again if the block fails.
 
         Raises: BadFunctionConfig, NetworkUnavailable; nothing has changed."""
-        old = self._entries
+        old = self.entries
         await self._change(entries)
         try:
             yield
@@ -60,7 +60,7 @@ class FunctionEgress:
                     await self._policy.change(self._networks.parse(entries))
                 except OSError as error:
                     raise NetworkUnavailable(f"the rules could not be changed: {error}") from error
-            self._entries = entries
+            self.entries = entries
 
     def close(self) -> None:
         """No further sandbox starts. Safe to call twice."""

@@ -202,8 +202,7 @@ class Functions:
             await self.collect_code()
 
     async def configure(self, name: str, changes: dict[str, Any]) -> Version:
-        """Change settings with unchanged code and packages, as a new version; `egress` alone without one,
-        unless there is an initscript, whose endpoints change with it.
+        """Change settings with unchanged code and packages, as a new version; `egress` alone without one.
 
         Args: changes: keys of `sockd.toml` with their new values.
         Raises: NoSuchFunction, BadFunctionConfig, NetworkUnavailable, NoCapacity."""
@@ -213,7 +212,7 @@ class Functions:
             config = current.config.changed(changes)
             self._check_reserve(name, config)
             async with self._enforced(name, config):
-                if changes.keys() == {"egress"} and current.initscript is None:
+                if changes.keys() == {"egress"}:
                     return self._amend(current, config)
                 handler = entry_point(self._code.path(current.record.digest), config.handler, config.runtime)
                 return self._put(dataclasses.replace(current.record, handler=handler, config=config.to_json()))

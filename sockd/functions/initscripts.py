@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -31,6 +32,8 @@ from sockd_initscripts.limits import Budget
 
 ENGINE_DEADLINE_S = 10.0
 """Time that a deploy waits for the engine before it continues without."""
+NO_MODULE = -1
+"""The descriptor of an initscript that only listens."""
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -47,6 +50,8 @@ class Initscript:
     budget: Budget
     static_args: bytes | None
     id: int = 0
+    egress: Sequence[str] | None = None
+    """What `budget` lets it reach in a private network; as in sockd.toml."""
 
     @classmethod
     def of(cls, name: str, digest: str, config: FunctionConfig) -> Initscript:
@@ -55,9 +60,15 @@ class Initscript:
         args = settings.args.encode() if settings.args is not None else None
         nowhere: list[str] | None = [] if config.network == "none" else None
         budget = budget_of(settings, nowhere) if digest else Budget(region_bytes=0, endpoints=nowhere)
+        script = cls(name, digest, config.environment, budget, args, next(_numbers))
         if config.network == "private":
-            budget = msgspec.structs.replace(budget, private=reached(egress.parse(config.egress, most=sys.maxsize)))
-        return cls(name, digest, config.environment, budget, args, next(_numbers))
+            script.reach(config.egress)
+        return script
+
+    def reach(self, entries: Sequence[str] | None) -> None:
+        """Have it reach what a private network with this `egress` does."""
+        rules = egress.parse(entries, most=sys.maxsize)
+        self.budget, self.egress = msgspec.structs.replace(self.budget, private=reached(rules)), entries
 
     @property
     def reserve_bytes(self) -> int:
@@ -195,7 +206,7 @@ class Initscripts:
         """Make a version's initscript known to the engine; one that has to be compiled anew follows when it is."""
         if not self._config.enabled:
             return
-        module = self.store.open(script.digest)
+        module = self.store.open(script.digest) if script.digest else NO_MODULE
         if module is None:
             task = asyncio.get_running_loop().create_task(self._adopt_later(script))
             self._tasks.add(task)
@@ -207,6 +218,13 @@ class Initscripts:
         """Its version is served no more; runs under way go on."""
         self.client.forget(script.id)
         script.id = 0
+
+    def change(self, script: Initscript, entries: Sequence[str] | None) -> None:
+        """Have the following runs of a version reach what the rules of its function's network allow by now."""
+        self.release(script)
+        script.reach(entries)
+        script.id = next(_numbers)
+        self.adopt(script)
 
     def start(self, script: Initscript, request: InvokeRequest) -> CompanionRun | None:
         """Start a run without waiting; None: impossible, which is counted with the reason."""
@@ -232,7 +250,7 @@ class Initscripts:
         except EngineDown as error:
             raise BadInitscript(str(error)) from None
         script = Initscript.of(name, "", msgspec.structs.replace(config, initscript=None))
-        self._define(script, -1)
+        self._define(script, NO_MODULE)
         return script
 
     async def close(self) -> None:

@@ -306,7 +306,9 @@ class StorageFull(NoCapacity):
     error_type = "InsufficientStorageException"
 
     def __init__(self) -> None:
-        super().__init__("the disk of the state directory is full; free some of it, or remove functions (sockd rm NAME)")
+        super().__init__(
+            "the disk of the state directory is full; free some of it, or remove functions (sockd rm NAME)"
+        )
 
 
 class HostFailed(SockdError):

@@ -6,6 +6,7 @@ The worker runs on the host of a lab (`network_lab`), whose internet has every a
 from __future__ import annotations
 
 import errno
+import json
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 
 from sockd.kernel.network import network_namespaces
+from tests.daemon.prefetching import READY
 from tests.daemon.running import RunningDaemon
 from tests.daemon.test_runtime_api import archive
+from tests.initscripts.guests import module
 from tests.support.network_lab import HOST, METADATA, OTHER_PORT, PORT, PRIVATE, PUBLIC, Lab, lab
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import at_once
@@ -176,6 +179,26 @@ def test_a_start_tells_where_its_network_came_from(daemon: RunningDaemon) -> Non
     assert len(details) == len(forked) > 0 and set(details) <= {"pool hit", "made on the path"}
     spares = [span for each in told if each["origin"] == "spare" for span in each["spans"]]
     assert not [span for span in spares if span["name"] == "network"], "those had one before"
+
+
+def test_an_initscript_reaches_what_its_functions_rules_allow_by_now_in_every_version(daemon: RunningDaemon) -> None:
+    body = "(if (i32.lt_s (call $connect @address) (i32.const 0)) (then (call $abort_launch (i32.const 7) @text)))"
+    wasm = module(body, address=f"http://{PUBLIC}:{PORT}", text="refused")
+    waits = "import os, socket\nfrom sockd_zygote import initscript_link\n"
+    waits += "link = socket.socket(fileno=os.dup(initscript_link.offered))\n"
+    files: dict[str, str | bytes] = {"f.py": f"{waits}def f(event): link.recv(1)\n", "init.wasm": wasm}
+    rules = [f"{PUBLIC}:{PORT}"]
+    settings: dict[str, Any] = {"network": "private", "reuse_sandbox": False, "initscript": {"wasm": "init.wasm"}}
+    version = daemon.deploy("scripted", files, egress=rules, **settings)["version_number"]
+    assert daemon.manage("POST", "/functions/scripted/versions", b"{}").status == 200
+    daemon.wait_line(READY)
+    for egress, status in ((rules, 200), ([], 500), (rules, 200)):
+        changed = daemon.manage("PATCH", "/functions/scripted/settings", json.dumps({"egress": egress}))
+        assert (changed.status, changed.json["version_number"]) == (200, version), changed
+        for name in ("scripted", "scripted:1"):
+            answer = daemon.run(name, 1)
+            assert answer.status == status, (name, egress, answer)
+            assert status == 200 or answer.json["errorType"] == "Initscript.LaunchAborted"
 
 
 def test_it_has_no_power_over_its_network_and_keeps_no_descriptor_of_it(daemon: RunningDaemon) -> None:
