@@ -32,6 +32,8 @@ def plot(result: Result, directory: Path) -> list[Path]:
     files = [_draw_question(result, *question, directory) for question in questions(result)]
     if result.series:
         files.append(_draw_series(result, directory))
+    if result.stacks:
+        files.append(_draw_stacks(result, directory))
     return files
 
 
@@ -93,6 +95,31 @@ def _draw_series(result: Result, directory: Path) -> Path:
     panel.grid(alpha=0.25)
     panel.legend(fontsize="small")
     return _saved(figure, directory / f"{result.name}-cdf.png")
+
+
+def _draw_stacks(result: Result, directory: Path) -> Path:
+    """What each case's time consists of, as shares of it (Jain et al., Figs. 6 and 7); its whole time stands beside the bar."""
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(WIDTH_INCHES, 1.8 + 0.34 * len(result.stacks)))
+    names = list(dict.fromkeys(name for parts in result.stacks.values() for name in parts))
+    colors = {name: pyplot.get_cmap("tab20")(number % 20) for number, name in enumerate(names)}
+    drawn: set[str] = set()
+    for place, parts in enumerate(result.stacks.values()):
+        whole, left = sum(parts.values()), 0.0
+        for name, ms in parts.items():
+            label = "" if name in drawn else name
+            panel.barh(place, 100 * ms / whole, left=left, color=colors[name], label=label)
+            drawn.add(name)
+            left += 100 * ms / whole
+        panel.text(left + 0.5, place, f"{whole:.3g} ms", va="center", fontsize="small")
+    panel.set_yticks(range(len(result.stacks)), list(result.stacks))
+    panel.invert_yaxis()  # the first case is at the top
+    panel.set_xlim(0, 115)
+    panel.set_xlabel("% of the time, by medians")
+    panel.set_title(f"{result.name}: where the time goes")
+    panel.legend(fontsize="small", ncols=6, loc="upper center", bbox_to_anchor=(0.5, -0.08 - 0.8 / len(result.stacks)))
+    return _saved(figure, directory / f"{result.name}-parts.png")
 
 
 def _shares(ordered: Sequence[float]) -> list[float]:

@@ -90,6 +90,8 @@ class Result:
     """Of the rows that have enough samples."""
     series: dict[str, list[float]] = field(default_factory=dict)
     """Distributions to plot: latency in ms at 0, 1, … 100 % of the requests, by case."""
+    stacks: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Bars to plot, by case: the parts of a whole in ms, from the first to the last."""
 
     def add(self, case: str, metric: str, unit: str, samples: Sequence[float], *, tail: bool = True) -> Row:
         """Append and return the row for `samples`."""
@@ -120,7 +122,8 @@ class Result:
         rows = [Row(**row) for row in table["rows"]]
         aims = [Aim(**aim) for aim in table["aims"]]
         spread = [Distribution(**each) for each in table.get("distributions", [])]
-        return cls(table["name"], table["machine"], rows, aims, table.get("notes", []), spread, table.get("series", {}))
+        pictures = table.get("series", {}), table.get("stacks", {})
+        return cls(table["name"], table["machine"], rows, aims, table.get("notes", []), spread, *pictures)
 
 
 def quantile(ordered: Sequence[float], fraction: float) -> float:

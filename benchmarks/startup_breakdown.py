@@ -27,6 +27,7 @@ from benchmarks.worker import worker
 RUNTIMES = ("crun", "runc")
 AT_ONCE = (1, 10, 50, 100)
 ALL = "all facilities"
+WHOLE, REST = "whole", "rest"
 NOT_HERE = (
     "gVisor, Docker and podman: not measured; their daemons and images are not part of this benchmark",
     "unikernels (Jain, Figs. 3 to 5) and CNI plug-ins (Figs. 8, 9): not measurable here, without a guest kernel and Kubernetes",
@@ -63,9 +64,11 @@ def measure_sockd(run: Run, counts: tuple[int, ...], result: Result) -> None:
                     seen["http"] = answer.ms - sum(seen.values())
                     for phase, ms in seen.items():
                         phases[phase].append(ms)
-                    phases["whole"].append(answer.ms)
+                    phases[WHOLE].append(answer.ms)
             for phase, times in phases.items():
                 result.add(f"sockd: {phase}", start(count), "ms", times)
+            parts = {phase: median(times) for phase, times in phases.items() if phase != WHOLE}
+            result.stacks[f"sockd, {count} at once"] = parts
 
 
 def measure_floor(run: Run, result: Result) -> None:
@@ -73,8 +76,10 @@ def measure_floor(run: Run, result: Result) -> None:
     run.say("the floor")
     with floor() as kernel:
         samples = [kernel.ask("start") for _ in range(run.pick(300, 100))]
-    for step in samples[0]:
-        result.add(f"floor: {step}", start(1), "ms", [sample[step] / 1e6 for sample in samples])
+    steps = {step: [sample[step] / 1e6 for sample in samples] for step in samples[0]}
+    for step, times in steps.items():
+        result.add(f"floor: {step}", start(1), "ms", times)
+    result.stacks["floor"] = {step: median(times) for step, times in steps.items() if step != WHOLE}
 
 
 def measure_runtime(run: Run, name: str, counts: tuple[int, ...], result: Result) -> None:
@@ -110,11 +115,17 @@ def measure_bursts(run: Run, name: str, starters: dict[str, Starter], count: int
     turns = in_turns({case: (lambda case=case: burst(case)) for case in starters}, rounds)  # type: ignore[misc]
     for case, seen in times.items():
         result.add(f"{name}, {case}", start(count), "ms", seen)
+    if ALL not in turns:
+        return
+    parts: dict[str, float] = {}
     for case, medians in turns.items():
-        if case != ALL and ALL in turns:
-            sign = 1 if case.startswith("without") else -1
+        if case != ALL:
+            sign, facility = 1 if case.startswith("without") else -1, case.split()[-1]
             costs = [sign * (whole - other) for whole, other in zip(turns[ALL], medians, strict=True)]
-            result.add(f"{name}: {case.split()[-1]}", f"cost of a facility, {count} at once", "ms", costs, tail=False)
+            result.add(f"{name}: {facility}", f"cost of a facility, {count} at once", "ms", costs, tail=False)
+            if sign > 0:
+                parts[facility] = max(0.0, median(costs))
+    result.stacks[f"{name}, {count} at once"] = {**parts, REST: max(0.0, median(turns[ALL]) - sum(parts.values()))}
 
 
 def start(count: int) -> str:

@@ -55,9 +55,14 @@ def test_scales_and_labels(result: Result, tmp_path: Path, monkeypatch: pytest.M
     pyplot.close("all")
 
 
+def saved(result: Result, directory: Path) -> Path:
+    path = directory / "r.json"
+    path.write_text(result.to_json())
+    return path
+
+
 def test_distributions_are_in_the_json(result: Result, tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text(result.to_json())
-    read = Result.load(tmp_path / "r.json")
+    read = Result.load(saved(result, tmp_path))
     assert read.distributions == result.distributions and len(read.distributions) == 3
     floor = read.distributions[0]
     assert (floor.at(0), floor.at(0.5), floor.at(1)) == (1.0, result.row("floor", "cold start").p50, 5.9)
@@ -72,3 +77,18 @@ def test_few_samples_are_no_distribution() -> None:
 def test_a_series_is_a_picture_more(result: Result, tmp_path: Path) -> None:
     result.series["case"] = [1.0, 2.0, 9.0]
     assert plot(result, tmp_path)[-1].name == "cold_start-cdf.png"
+
+
+def test_parts_of_a_whole_are_stacked(result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result.stacks = {"sockd": {"setup": 1.0, "exec": 3.0}, "runc": {"mount": 20.0, "exec": 60.0}}
+    assert Result.load(saved(result, tmp_path)).stacks == result.stacks
+    drawn: list[Any] = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    assert plot(result, tmp_path)[-1].name == "cold_start-parts.png"
+    panel = drawn[-1].axes[0]
+    bars = [(bar.get_x(), bar.get_width()) for bar in panel.patches]
+    assert bars == [(0, 25), (25, 75), (0, 25), (25, 75)]
+    assert [text.get_text() for text in panel.texts] == ["4 ms", "80 ms"]
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["setup", "exec", "mount"]
+    monkeypatch.undo()
+    pyplot.close("all")
