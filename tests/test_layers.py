@@ -26,16 +26,15 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
-NEEDED = ("app_kinds", "apps", "asgi", "decimals", "details", "log_layout", "outlet", "pieces", "wsgi")
+NEEDED = ("app_kinds", "apps", "asgi", "debugging", "decimals", "details", "log_layout", "outlet", "pieces", "wsgi")
 NEEDED_BY_ZYGOTES = ("kept", "listed_variables", "observer", "package_path", "randomness", "surroundings")
 NEEDED_TO_VERIFY = ("fingerprint", "trial")
 NEEDED_TO_BUILD = ("building",)
 FOR_THOSE_THAT_NEED_THEM = {
     f"sockd_zygote.{name}" for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY, *NEEDED_TO_BUILD)
 }
-"""Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, or is told
-more than its event; in Zygotes with packages; in sandboxes of a verification or
-a build."""
+"""Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, is
+debugged, or is told more than its event; in Zygotes with packages; in sandboxes of a verification or a build."""
 MODULES_LIMIT = 88
 """A bare interpreter has 23. Counted, not timed: what this costs is `sockd bench cold_start`'s affair."""
 

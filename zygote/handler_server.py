@@ -92,7 +92,7 @@ def serve(channel: int, is_spare: bool) -> int:
     handler = initialize(channel, number, function, link, is_spare)
     if handler is None:
         return 1
-    answer_requests(channel, handler, function["max_answer_bytes"], timer, link)
+    answer_requests(channel, handler, function["max_answer_bytes"], timer, None if "debug" in function else link)
     handler.close()
     return 0
 
@@ -100,13 +100,13 @@ def serve(channel: int, is_spare: bool) -> int:
 def initialize(channel: int, number: int, function: dict, link: int | None, is_spare: bool) -> Handler | None:
     """Become the function in `function` (`protocol.decode_init`): environment, paths, limits, handler. Answers READY or FAILED.
 
-    Args: link: the function's end of the link to its initscript, if it has one."""
+    Args: link: the function's end of the link to its initscript, or to the worker's port for debuggers, if it has one."""
     started = monotonic_ns()
     try:
         _native.limit_open_files(function["open_files"])
         set_environment(function["env"])
         _native.set_title(f"sockd: {function['name']}", function["name"])
-        if link is not None:
+        if link is not None and "debug" not in function:
             initscript_link.offer(link)
             egress.watch()
         if is_spare:
@@ -119,7 +119,7 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
         if "debug" in function:
             from sockd_zygote import debugging
 
-            debugging.attach(function["debug"])
+            debugging.attach(function["debug"], link)
         if b"AWS_LAMBDA_LOG_FORMAT" in function["env"]:
             from sockd_zygote import log_layout
 

@@ -1,7 +1,7 @@
 """The port on both loopback addresses that connects a debugger with a waiting function.
 
-Both connect to it, the function first. They exchange the Debug Adapter Protocol, which can run any code as the function; the
-daemon copies it without parsing it.
+Both connect to it, the function first; one that has a loopback of its own has a socket to the daemon instead. They exchange
+the Debug Adapter Protocol, which can run any code as the function; the daemon copies it without parsing it.
 
     POLICY: who may debug? Every local process except those in sandboxes. Debuggers send no password, so the kernel's uid of the
     connection's other end decides.
@@ -12,12 +12,14 @@ Owns the listening socket and both connections.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Self
 
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.network import loopback
 from sockd.kernel.network.socket_owners import owner
+from sockd_zygote import debugging
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024
@@ -36,6 +38,8 @@ class DebugPort:
         self._tasks: set[asyncio.Task[None]] = set()
         self._function: Connection | None = None
         self._debugger: asyncio.StreamWriter | None = None
+        self._link: socket.socket | None = None
+        self._linking: asyncio.Task[None] | None = None
         self._uid = -1
         self.number = 0
         self.on_function: Callable[[], None] = _nothing
@@ -71,10 +75,25 @@ class DebugPort:
         """The function has this uid."""
         self._uid = uid
 
+    def link(self) -> int:
+        """A descriptor for a function that does not reach this port. `close_link` when it was sent. Raises: OSError."""
+        ours, self._link = socket.socketpair()
+        self._linking = asyncio.get_running_loop().create_task(self._await_function(ours))
+        return self._link.fileno()
+
+    def close_link(self) -> None:
+        """The function has its end of the link, or never will. Safe to call twice."""
+        if self._link is not None:
+            self._link.close()
+
     async def aclose(self) -> None:
         """Close the port and both connections."""
         self._stop()
         self._guard.release(self.number)
+        self.close_link()
+        if self._linking is not None:
+            self._linking.cancel()
+            await asyncio.gather(self._linking, return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
         for task in self._tasks:
@@ -83,6 +102,13 @@ class DebugPort:
         for writer in (self._function[1] if self._function else None, self._debugger):
             if writer is not None:
                 writer.close()
+
+    async def _await_function(self, sock: socket.socket) -> None:
+        """Over the link come a byte when the function's debugger is there, and then what it says."""
+        reader, writer = await asyncio.open_unix_connection(sock=sock)
+        self._function = reader, writer
+        if await reader.read(len(debugging.CONNECTED)):
+            self.on_function()
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         theirs, ours = writer.get_extra_info("peername"), writer.get_extra_info("sockname")

@@ -89,12 +89,15 @@ class Debugged:
             is_app=program.is_app,
         )
         self._program.socket_account = program.socket_account
+        if version.config.network != "host":
+            self._program.link_fd = self._port.link()
         return self._program
 
     def begin(self, sandbox: Sandbox) -> None:
         """This is the sandbox; its request follows at once."""
         self._sandbox = sandbox
         self._port.expect(sandbox.process.host_uid)
+        self._port.close_link()  # the sandbox has its own now, whose end is the function's
         self._port.on_left = self._on_left
         max_s = self._config.max_s
         late = TimedOut(f"debugging took longer than {max_s:g} seconds: debug.max_s of the worker's configuration")
@@ -177,11 +180,6 @@ class Debugging:
 
 def check(version: Version) -> None:
     """Whether a version can be debugged. Raises: CannotDebug."""
-    if version.config.network != "host":
-        network = version.config.network
-        raise CannotDebug(
-            f'a debugger is reached over the host\'s loopback, and this function has network = "{network}"'
-        )
     code = version.program.code
     if code is not None and provided(code, version.config.runtime):
         raise CannotDebug("this function is a program (runtime = provided), not a Python handler")

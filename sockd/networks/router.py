@@ -189,7 +189,6 @@ def _outer_end(namespace: int, index: int, address: str, mtu: int, outer: bytes,
 
 def _inner_end(address: str, outer: bytes) -> list[Message]:
     return [
-        rtnetlink.link_up(rtnetlink.LOOPBACK),
         rtnetlink.link_up(2),
         rtnetlink.address(2, address, 32),
         rtnetlink.link_route(2, ruleset.GATEWAY),

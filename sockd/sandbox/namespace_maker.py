@@ -26,7 +26,7 @@ class NamespaceMaker:
         self._closed = False
 
     async def make(self, zygote: int, count: int) -> list[int]:
-        """New empty network namespaces, owned by the user namespace of a Zygote; their descriptors, the caller's.
+        """New network namespaces with nothing but a loopback, owned by a Zygote's user namespace; descriptors, the caller's.
 
         Args: zygote: its pidfd. Raises: OSError; ZygoteGone: the process ended; ZygoteRefused: the kernel refuses it."""
         async with self._starting:

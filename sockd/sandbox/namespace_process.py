@@ -49,8 +49,9 @@ def answer(control: socket.socket, message: dict[str, Any], zygote: int) -> None
 
 
 def new_namespace() -> int:
-    """Its descriptor; the child stays in it, as it may not go back to the host's. Raises: OSError."""
+    """The descriptor of one with a loopback; the child stays in it, as it may not go back to the host's. Raises: OSError."""
     syscalls.unshare(syscalls.CLONE_NEWNET)
+    network_namespaces.bring_loopback_up()
     return network_namespaces.current()
 
 

@@ -127,11 +127,12 @@ class Sandbox:
         self.companion = companion
         self.program = program
         self.process.output.limit_bytes = program.log_bytes
-        if companion is None:
+        link_fd = companion.link_fd if companion is not None else program.link_fd
+        if link_fd < 0:
             self._send(protocol.INIT, 0, init or program.init)
         else:
             assert self._channel is not None
-            self._channel.send_first(protocol.INIT, 0, init or program.init, companion.link_fd)
+            self._channel.send_first(protocol.INIT, 0, init or program.init, link_fd)
         if self.state is State.PRIMED:
             self.state = advance(self.state, Step.BECOME)
             self.process.hand_over(program)  # while it wakes and reads INIT: that takes as long

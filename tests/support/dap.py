@@ -51,11 +51,12 @@ class Debugger:
         return body
 
     def read(self) -> dict[str, Any] | None:
-        """The next message; None: the connection has ended."""
+        """The next message; None: the connection has ended, perhaps in the middle of one."""
         length = 0
         while line := self._file.readline().strip():
             length = int(line.partition(b":")[2])
-        message: dict[str, Any] | None = json.loads(self._file.read(length)) if length else None
+        text = self._file.read(length)
+        message: dict[str, Any] | None = json.loads(text) if text and len(text) == length else None
         return message
 
     def close(self) -> None:

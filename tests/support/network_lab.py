@@ -141,7 +141,11 @@ class OwnNamespaces:
     """Namespaces owned by us, root: whoever is in one may do all that the kernel lets an attacker do."""
 
     async def make(self, count: int) -> list[int]:
-        return [network_namespaces.new() for _ in range(count)]
+        made = [network_namespaces.new() for _ in range(count)]
+        for namespace in made:
+            with network_namespaces.entered(namespace):
+                network_namespaces.bring_loopback_up()
+        return made
 
 
 def checksum(data: bytes) -> int:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sockd.kernel import syscalls
+from sockd.kernel.network import rtnetlink
+from sockd.kernel.network.netlink import ROUTE, NetlinkSocket
 
 _OWN = "/proc/thread-self/ns/net"
 _SYSCTL = Path("/proc/sys/net")
@@ -54,6 +56,12 @@ def entered(namespace: int) -> Iterator[None]:
             enter(before)
     finally:
         os.close(before)
+
+
+def bring_loopback_up() -> None:
+    """In the calling thread's namespace, of which a new one has it down. Raises: OSError."""
+    with contextlib.closing(NetlinkSocket.open(ROUTE)) as netlink:
+        netlink.exchange([rtnetlink.link_up(rtnetlink.LOOPBACK)])
 
 
 def set_sysctl(name: str, value: int | str) -> None:
