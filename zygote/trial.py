@@ -130,8 +130,11 @@ def interpreter() -> dict[str, object]:
         "sys.meta_path": [type(finder).__qualname__ for finder in sys.meta_path],
         "sys.path": list(sys.path),
         "sys.path_hooks": len(sys.path_hooks),
-        "warnings.filters": [[str(part) for part in (entry[0], *entry[2:])] for entry in warnings.filters],
         "working directory": os.getcwd(),
+    }
+    found |= {
+        f"warnings.filters[{number}]": " ".join(str(part) for part in (entry[0], *entry[2:]))
+        for number, entry in enumerate(warnings.filters)
     }
     return found | {name: what(sys.modules[name]) for name, what in PATCHED.items()}
 

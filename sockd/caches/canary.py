@@ -37,7 +37,9 @@ async def try_out(tree: ZygoteTree, zygote: Zygote, request: ImportRequest, *, d
     try:
         reply = await _answer(sandbox, request, deadline_s)
     finally:
-        sandbox.destroy()
+        await sandbox.aclose(
+            deadline_s
+        )  # a process that still runs seems to be one that the Zygote's next import leaves
     begun = checks.last_begun(reply.log) or "the first call of a handler"
     if isinstance(reply.error, TimedOut):
         raise TimeoutError(f"{begun}: a fork of it did not answer in time")

@@ -6,10 +6,12 @@ Owns nothing; the caller owns the fd.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import signal
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,14 +123,21 @@ async def wait_exited(pidfd: int, deadline_s: float) -> None:
     """Wait until a process has exited, or the deadline: a pidfd is readable from then on (pidfd_open(2)).
 
     The owner of the pidfd may close it meanwhile. Returns at once when there is no descriptor for a duplicate of it."""
+    with duplicate(pidfd) as own, contextlib.suppress(TimeoutError):
+        if own >= 0:
+            async with asyncio.timeout(deadline_s):
+                await readable(own)
+
+
+@contextlib.contextmanager
+def duplicate(pidfd: int) -> Iterator[int]:
+    """A descriptor of one's own, whatever the owner does; -1 if there is none."""
     try:
         own = os.dup(pidfd)
     except OSError:
-        return
+        own = -1
     try:
-        async with asyncio.timeout(deadline_s):
-            await readable(own)
-    except TimeoutError:
-        return
+        yield own
     finally:
-        os.close(own)
+        if own >= 0:
+            os.close(own)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sockd.images.program import Limits, Program
+from sockd.kernel import pidfds
 from sockd.plain.errors import (
     FunctionFailed,
     InitFailed,
@@ -264,6 +265,12 @@ class Sandbox:
             every.callback(self.process.close, self.companion.sandbox_gone if self.companion is not None else None)
             if self._channel is not None:
                 every.callback(self._channel.close)
+
+    async def aclose(self, deadline_s: float) -> None:
+        """Destroy it, and wait until its process has exited, or the deadline."""
+        with pidfds.duplicate(self.process.pidfd) as pidfd:
+            self.destroy()
+            await pidfds.wait_exited(pidfd, deadline_s)
 
     # -- the other end
 

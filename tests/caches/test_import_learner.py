@@ -94,6 +94,9 @@ class FakeSpare:
         self.destroyed = True
         self.on_death(self)
 
+    async def aclose(self, deadline_s: float) -> None:
+        self.destroy()
+
 
 class Tree:
     """As much of a ZygoteTree as the learner sees, and an event for each change."""

@@ -175,3 +175,24 @@ def test_refusals_end_and_delay_nobody(house: PrivateWorker, happened: Happened)
     assert shown["dies"]["reason"] == rows["dies==1.0"]["reason"]
     assert "forgiven: dies-1.0" in house.cli("packages", "forgive", "dies").stdout
     assert "dies==1.0" not in refusals(house)
+
+
+@case(
+    "P40",
+    "one function with four harmless packages and one that starts a thread",
+    expect="the search by single imports refuses that one and no other",
+)
+@pytest.mark.timeout(60)
+def test_a_search_finds_the_harmful_package_and_no_other(house: PrivateWorker, happened: Happened) -> None:
+    harmless = [f"p40-harmless-{number}" for number in range(4)]
+    code = SLOW + SLOW + HARMFUL["starts-thread"][0]
+    names = [*harmless, "p40-threads"]  # the slowest is tried last
+    imports = "\n".join(f"import {name.replace('-', '_')}" for name in names)
+    wheels = [*map(package, harmless), package("p40-threads", code)]
+    house.deploy("p40", f"{imports}\ndef f(event): return 1", requirements=names, wheels=wheels)
+    assert house.call("p40") == 1
+    house.daemon.when(lambda: {key for key in refusals(house) if key.startswith("p40-")}, deadline_s=house.patience_s)
+    refused = {key: reason for key, reason in refusals(house).items() if key.startswith("p40-")}
+    happened("; ".join(f"{key}: {reason}" for key, reason in refused.items()))
+    assert refused.keys() == {"p40-threads==1.0"}
+    assert "threads" in refused["p40-threads==1.0"]

@@ -28,7 +28,7 @@ def f(event):
     for name, module in look.modules().items():
         names = look.names_of(name, module)
         modules[name] = {{key: fingerprint.digest(repr(value)) for key, value in names.items()}}
-    registries = {{name: value for name, value in trial.interpreter().items() if name in REGISTRIES}}
+    registries = {{name: value for name, value in trial.interpreter().items() if name.partition("[")[0] in REGISTRIES}}
     return {{"answer": answer(), "modules": modules, "registries": registries, "pids": sorted(pids)}}
 
 def answer():
