@@ -67,8 +67,8 @@ class Program:
         """Of the daemon's own records in a log that is JSON; empty: the log is text."""
         self.policy: object | None = None
         """The rules of its private network (`sockd.networks.policy.Policy`); its function sets them before the first start."""
-        self.link_fd = -1
-        """A descriptor that goes beside INIT, of whoever made the program; -1: none."""
+        self.link_fd: int | None = None
+        """A descriptor that goes beside INIT, of whoever made the program."""
         self.socket_account = NO_FUNCTION
         """In which the sockets of all sandboxes of its function are counted; its function sets it."""
 

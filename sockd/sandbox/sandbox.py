@@ -129,7 +129,7 @@ class Sandbox:
         self.program = program
         self.process.output.limit_bytes = program.log_bytes
         link_fd = companion.link_fd if companion is not None else program.link_fd
-        if link_fd < 0:
+        if link_fd is None:
             self._send(protocol.INIT, 0, init or program.init)
         else:
             assert self._channel is not None

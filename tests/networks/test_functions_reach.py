@@ -137,6 +137,8 @@ AT_ONCE_S = 1.0
 DATABASE = 5432
 RANGE = IPv4Network("100.64.0.0/10")
 UPLINKS = IPv4Network("198.18.0.0/15")
+OF_THE_LINK = b"\xff\x02"
+"""Multicast addresses (RFC 4291) that no router forwards: kernels announce the link's own hosts there."""
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +176,7 @@ class Seen:
         found = set()
         for frame in _all_of(self._link):
             kind, packet = frame[12:14], frame[14:]
-            if kind == b"\x86\xdd":
+            if kind == b"\x86\xdd" and not packet[24:].startswith(OF_THE_LINK):
                 found.add(("IPv6", 0))
             if kind == b"\x08\x00" and socket.inet_ntoa(packet[16:20]) != HOST:
                 fragment = struct.unpack_from("!H", packet, 6)[0] & 0x1FFF
