@@ -41,7 +41,8 @@ from sockd.plain.config import Config, RunRule
 from sockd.plain.errors import BadInitscript, NetworkUnavailable, NoCapacity, NoSuchFunction, SecretsLocked
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.registry.aliases import LATEST
-from sockd.registry.registry import FunctionRecord, Registry
+from sockd.registry.function_record import FunctionRecord
+from sockd.registry.registry import Registry
 from sockd_initscripts.report import RunReport
 
 REMOVE_DRAIN_S = 30.0
@@ -138,10 +139,10 @@ class Functions:
     def incarnation(self, name: str, qualifier: str = "") -> str:
         """An id that distinguishes a function from a removed one of the same name; empty: no such function, version or
         alias. (Numbers of versions are never reused.)"""
-        created_at = self._registry.created_at(name)
-        if created_at is None or (qualifier and not self.published.is_known(name, qualifier)):
+        deploys = self._registry.of(name).deploys
+        if not deploys or (qualifier and not self.published.is_known(name, qualifier)):
             return ""
-        return repr(created_at)
+        return repr(deploys[-1].created_at)
 
     def is_app(self, name: str) -> bool:
         """Whether a function is live and known to be a web app."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -120,7 +121,7 @@ class Provisioning:
 
     def load(self) -> None:
         """Begin with what the registry wishes for."""
-        for provision in self._registry.provisions.list():
+        for provision in self._registry.provisions():
             self._restore(provision)
 
     async def put(self, name: str, qualifier: str, wanted: int) -> Status:
@@ -134,27 +135,28 @@ class Provisioning:
             async with share.changing:
                 await self._change(share, name, qualifier, wanted)
                 self._shares_of(name, qualifier, wanted)  # it may have been deleted in the meantime
-                self._registry.provisions.put(name, qualifier, wanted)
+                provision = Provision(name, qualifier, wanted, time.time())
+                self._registry.change(name, lambda function: function.with_provision(provision))
         finally:
-            if self._registry.provisions.get(name, qualifier) is None:  # refused, or deleted in the meantime
+            if qualifier not in self._registry.of(name).provisions:  # refused, or deleted in the meantime
                 self.forget(name, qualifier)
         return self.status(name, qualifier)
 
     def status(self, name: str, qualifier: str) -> Status:
         """Raises: NoSuchVersion, NotProvisioned."""
         self._shares_of(name, qualifier, 1)
-        provision = self._registry.provisions.get(name, qualifier)
+        provision = self._registry.of(name).provisions.get(qualifier)
         if provision is None:
             raise NotProvisioned("No Provisioned Concurrency Config found for this function")
         return self._status(provision)
 
     def list(self, name: str) -> list[Status]:
         """Those of one function."""
-        return [self._status(provision) for provision in self._registry.provisions.list(name)]
+        return [self._status(provision) for provision in self._registry.of(name).provisions.values()]
 
     def wanted(self, name: str) -> int:
         """How many are to be kept for a function in all."""
-        return sum(provision.wanted for provision in self._registry.provisions.list(name))
+        return sum(provision.wanted for provision in self._registry.of(name).provisions.values())
 
     def available(self) -> int:
         """Initialized sandboxes of all functions, with those that are serving a request."""
@@ -163,17 +165,17 @@ class Provisioning:
     def delete(self, name: str, qualifier: str) -> None:
         """Keep none any more. Raises: NoSuchVersion."""
         self._shares_of(name, qualifier, 1)
-        self._registry.provisions.delete(name, qualifier)
+        self._registry.change(name, lambda function: function.without_provision(qualifier))
         self.forget(name, qualifier)
 
     def check_alias(self, alias: Alias) -> None:
         """Whether an alias may lead where it is to lead now. Raises: BadRequest."""
-        if alias.version == LATEST and self._registry.provisions.get(alias.name, alias.alias) is not None:
+        if alias.version == LATEST and alias.alias in self._registry.of(alias.name).provisions:
             raise BadRequest(UNPUBLISHED)
 
     def follow(self, name: str, alias: str) -> None:
         """An alias leads elsewhere now: what is provisioned for it moves, in the background."""
-        provision = self._registry.provisions.get(name, alias)
+        provision = self._registry.of(name).provisions.get(alias)
         if provision is not None:
             self._restore(provision)
 
@@ -193,15 +195,15 @@ class Provisioning:
 
     def _check(self, name: str, qualifier: str, wanted: int) -> None:
         targets = self._shares_of(name, qualifier, wanted)
-        provisions = self._registry.provisions
-        if number_of(qualifier) is None and any(provisions.get(name, number) for number in targets):
+        function = self._registry.of(name)
+        if number_of(qualifier) is None and any(number in function.provisions for number in targets):
             raise AlreadyProvisioned(
                 "Alias can't be used for Provisioned Concurrency configuration on an already Provisioned version"
             )
-        aliases = [alias for alias in self._registry.aliases.list(name) if qualifier in (alias.version, alias.other)]
-        if any(provisions.get(name, alias.alias) for alias in aliases):
+        aliases = [alias for alias in function.aliases.values() if qualifier in (alias.version, alias.other)]
+        if any(alias.alias in function.provisions for alias in aliases):
             raise AlreadyProvisioned("Version is pointed by a Provisioned Concurrency alias")
-        others = self.wanted(name) - sum(each.wanted for each in provisions.list(name) if each.qualifier == qualifier)
+        others = sum(each.wanted for each in function.provisions.values() if each.qualifier != qualifier)
         concurrency = self._functions.current(name).config.concurrency
         if others + wanted > concurrency:
             raise BadRequest(
@@ -216,9 +218,9 @@ class Provisioning:
             raise BadRequest(UNPUBLISHED)
         number = number_of(qualifier)
         if number is not None:
-            self._registry.publications.get(name, number)
+            self._registry.of(name).published(number)
             return {qualifier: wanted}
-        shares = self._registry.aliases.get(name, qualifier).shares(wanted)
+        shares = self._registry.of(name).alias(qualifier).shares(wanted)
         if LATEST in shares:
             raise BadRequest(UNPUBLISHED)
         return shares
@@ -246,7 +248,7 @@ class Provisioning:
         name, qualifier = provision.name, provision.qualifier
         share = self._share(name, qualifier)
         pause_s, longest_s = PAUSE_S
-        while self._registry.provisions.get(name, qualifier) == provision:
+        while self._registry.of(name).provisions.get(qualifier) == provision:
             try:
                 async with share.changing:
                     await self._change(share, name, qualifier, provision.wanted)

@@ -16,7 +16,8 @@ from sockd.functions.function import Caches, Function
 from sockd.functions.version import Version
 from sockd.plain.errors import NoSuchVersion
 from sockd.registry.aliases import LATEST, number_of
-from sockd.registry.registry import FunctionRecord, Registry
+from sockd.registry.function_record import FunctionRecord
+from sockd.registry.registry import Registry
 
 
 class Published:
@@ -50,26 +51,24 @@ class Published:
         if qualifier == LATEST:
             return None
         number = number_of(qualifier)
-        return number_of(self._registry.aliases.get(name, qualifier).pick(draw)) if number is None else number
+        return number_of(self._registry.of(name).alias(qualifier).pick(draw)) if number is None else number
 
     def is_known(self, name: str, qualifier: str) -> bool:
         """Whether there is such a version or alias."""
         try:
             number = self.resolve(name, qualifier, 0.0)
-            if number is not None:
-                self._registry.publications.get(name, number)
         except NoSuchVersion:
             return False
-        return True
+        return number is None or number in self._registry.of(name).publications
 
     async def get(self, name: str, number: int) -> Function:
         """A live published version. Raises: NoSuchVersion; InstallFailed if lost packages cannot be installed again."""
         key = (name, number)
         function = self._live.get(key)
         if function is None:
-            _, record = self._registry.published(name, number)
+            _, record = self._registry.of(name).published(number)
             await self._packages.ensure(Closure.from_json(record.closure))
-            self._registry.published(name, number)  # it may have been deleted in the meantime
+            self._registry.of(name).published(number)  # it may have been deleted in the meantime
             function = self._live.get(key) or self._open(key, record)
         self._live.move_to_end(key)
         return function

@@ -28,7 +28,7 @@ from sockd.plain.errors import MethodNotAllowed, OtherCode
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import FunctionInfo
 from sockd.registry.aliases import LATEST
-from sockd.registry.registry import FunctionRecord
+from sockd.registry.function_record import FunctionRecord
 from sockd.sandbox.exchange import Call
 from sockd_zygote import protocol, storage_finder
 
@@ -137,7 +137,7 @@ class Version:
             call_key_id=key_id(config.call_key) if config.call_key else "",
             code_bytes=record.code_bytes,
             created_at=record.created_at,
-            updated_at=record.updated_at,
+            updated_at=record.published_at,
         )
 
     def close(self) -> None:

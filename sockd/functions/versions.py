@@ -17,8 +17,9 @@ from sockd.functions.provisioning import Provisioning
 from sockd.plain.config import CodeConfig
 from sockd.plain.errors import BadRequest, NoSuchVersion, SockdError
 from sockd.registry.aliases import LATEST, NAME, Alias, number_of
+from sockd.registry.function_record import FunctionRecord
 from sockd.registry.publications import Publication
-from sockd.registry.registry import FunctionRecord, Registry
+from sockd.registry.registry import Registry
 
 
 class VersionInUse(SockdError):
@@ -56,15 +57,16 @@ class Versions:
         Raises: NoSuchFunction, BadRequest, StorageFull."""
         record = self._registry.get(name)
         config = FunctionConfig.from_json(record.config)
-        last = self._registry.publications.last(name)
-        if last is not None and same(record, self._registry.version(name, last.version)):
-            return self.get(name, str(last.number))
-        if self._registry.publications.count(name) >= self._most:
+        function = self._registry.of(name)
+        if function.publications:
+            last, deploy = function.published(max(function.publications))
+            if same(record, deploy):
+                return Described(deploy, last)
+        if len(function.publications) >= self._most:
             raise BadRequest(f"{name} has {self._most} published versions, code.max_published: delete some first")
         if description is None:
             description = config.aws.description if config.aws else ""
-        publication = self._registry.publications.add(name, record.version, description)
-        return Described(record, publication)
+        return Described(record, self._registry.publish(name, record.version, description))
 
     def get(self, name: str, qualifier: str = "") -> Described:
         """The version that a qualifier means; of an alias, the one that gets most of its requests.
@@ -74,18 +76,18 @@ class Versions:
         number = self._functions.published.resolve(name, qualifier or LATEST, draw=1.0)
         if number is None:
             return Described(latest, None)
-        publication, record = self._registry.published(name, number)
+        publication, record = self._registry.of(name).published(number)
         return Described(record, publication)
 
     def list(self, name: str) -> Sequence[Publication | None]:
         """None for $LATEST, then what was published, oldest first: for `described`. Raises: NoSuchFunction."""
         self._registry.get(name)
-        return [None, *self._registry.publications.list(name)]
+        return [None, *self._registry.of(name).publications.values()]
 
     def everything(self) -> Sequence[tuple[str, Publication | None]]:
         """What `list` gives of every function, by name."""
         by_name: dict[str, list[Publication | None]] = {name: [None] for name in self._functions.names()}
-        for each in self._registry.publications.list():
+        for each in self._registry.publications():
             by_name.setdefault(each.name, [None]).append(each)
         return [(name, each) for name in sorted(by_name) for each in by_name[name]]
 
@@ -93,7 +95,7 @@ class Versions:
         """One of those that were listed. Raises: NoSuchFunction."""
         if publication is None:
             return Described(self._registry.get(name), None)
-        return Described(self._registry.version(name, publication.version), publication)
+        return Described(self._registry.of(name).deploy(publication.version), publication)
 
     def deploys(self, name: str) -> Sequence[FunctionRecord]:
         """The recorded deploys of a function, newest first. Raises: NoSuchFunction."""
@@ -104,7 +106,8 @@ class Versions:
 
         Raises: NoSuchFunction, VersionInUse, StorageFull."""
         self._registry.get(name)
-        using = [each.alias for each in self._registry.aliases.list(name) if str(number) in (each.version, each.other)]
+        aliases = self._registry.of(name).aliases.values()
+        using = [each.alias for each in aliases if str(number) in (each.version, each.other)]
         if using:
             raise VersionInUse(
                 f"Function version {number} is used by alias {', '.join(using)}; change or delete that first"
@@ -122,24 +125,23 @@ class Versions:
         self._registry.get(alias.name)
         self._check_alias(alias)
         alias = replace(alias, revision=str(uuid.uuid4()))
-        self._registry.aliases.put(alias)
+        self._registry.change(alias.name, lambda function: function.with_alias(alias))
         self.provisioning.follow(alias.name, alias.alias)
         return alias
 
     def alias(self, name: str, alias: str) -> Alias:
         """Raises: NoSuchFunction, NoSuchVersion."""
         self._registry.get(name)
-        return self._registry.aliases.get(name, alias)
+        return self._registry.of(name).alias(alias)
 
     def aliases(self, name: str) -> Sequence[Alias]:
         """By their names. Raises: NoSuchFunction."""
         self._registry.get(name)
-        return self._registry.aliases.list(name)
+        return list(self._registry.of(name).aliases.values())
 
     def delete_alias(self, name: str, alias: str) -> None:
         """Nothing happens if there is none. Raises: NoSuchFunction, StorageFull."""
-        self._registry.get(name)
-        self._registry.aliases.delete(name, alias)
+        self._registry.change(name, lambda function: function.without_alias(alias))
         self.provisioning.forget(name, alias)
 
     def _check_alias(self, alias: Alias) -> None:
@@ -159,15 +161,15 @@ class Versions:
         if not 0 <= alias.weight < 1:
             raise BadRequest(f"the weight {alias.weight} of an alias must be at least 0 and less than 1")
         self.provisioning.check_alias(alias)
-        aliases = self._registry.aliases.list(alias.name)
-        if len(aliases) >= self._most and alias.alias not in {each.alias for each in aliases}:
+        aliases = self._registry.of(alias.name).aliases
+        if len(aliases) >= self._most and alias.alias not in aliases:
             raise BadRequest(f"{alias.name} has {self._most} aliases, code.max_published: delete some first")
 
     def _check_number(self, name: str, version: str) -> None:
         number = number_of(version)
         if number is None:
             raise NoSuchVersion(name, version)
-        self._registry.publications.get(name, number)
+        self._registry.of(name).published(number)
 
     # -- going back
 
@@ -176,7 +178,7 @@ class Versions:
 
         Raises: NoSuchFunction, NoSuchVersion, BadRequest, InstallFailed, NoCapacity, StorageFull."""
         if number is not None:
-            old = self._registry.published(name, number)[1]
+            old = self._registry.of(name).published(number)[1]
         else:
             current, *others = self._registry.versions(name)
             different = (record for record in others if not same(record, current))

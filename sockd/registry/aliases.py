@@ -1,22 +1,14 @@
-"""Aliases: names that lead to a published version of a function, or to two of which one gets a share of the requests.
-
-Owns its table; the connection is the registry's.
-"""
+"""Aliases: names that lead to a published version of a function, or to two of which one gets a share of the requests."""
 
 from __future__ import annotations
 
 import re
-import sqlite3
 from dataclasses import dataclass
-
-from sockd.plain.errors import NoSuchVersion
-from sockd.registry.registry_schema import Transaction
 
 LATEST = "$LATEST"
 """The qualifier of what was deployed last, published or not (AWS's word)."""
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9_-]{1,128}", re.ASCII)
 """Of an alias: a number would be a version."""
-COLUMNS = "SELECT name, alias, version, other, weight, description, revision FROM aliases "
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,38 +40,7 @@ class Alias:
         return {version: share for version, share in ((self.version, count - others), (self.other, others)) if share}
 
 
-class Aliases:
-    """Those of all functions."""
-
-    def __init__(self, database: sqlite3.Connection, transaction: Transaction) -> None:
-        self._run = database.execute
-        self._transaction = transaction
-
-    def put(self, alias: Alias) -> None:
-        """Add it, or change it. Raises: StorageFull."""
-        row = (alias.name, alias.alias, alias.version, alias.other, alias.weight, alias.description, alias.revision)
-        with self._transaction():
-            self._run("INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-
-    def get(self, name: str, alias: str) -> Alias:
-        """Raises: NoSuchVersion."""
-        row = self._run(COLUMNS + "WHERE name = ? AND alias = ?", (name, alias)).fetchone()
-        if row is None:
-            raise NoSuchVersion(name, alias)
-        return Alias(*row)
-
-    def list(self, name: str) -> list[Alias]:
-        """Those of one function, by their names."""
-        return [Alias(*row) for row in self._run(COLUMNS + "WHERE name = ? ORDER BY alias", (name,))]
-
-    def delete(self, name: str, alias: str) -> None:
-        """Nothing happens if there is none. What was provisioned for it ends with it. Raises: StorageFull."""
-        with self._transaction():
-            self._run("DELETE FROM aliases WHERE name = ? AND alias = ?", (name, alias))
-            self._run("DELETE FROM provisions WHERE name = ? AND qualifier = ?", (name, alias))
-
-
 def number_of(qualifier: str) -> int | None:
     """The published number that a qualifier is; None: it is another word."""
-    is_number = qualifier.isascii() and qualifier.isdigit() and len(qualifier) <= 18  # what SQLite can hold
+    is_number = qualifier.isascii() and qualifier.isdigit() and len(qualifier) <= 18  # 63 bits
     return int(qualifier) if is_number else None

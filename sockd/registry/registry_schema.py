@@ -1,66 +1,34 @@
-"""The registry's tables, and how the file of an earlier sockd gets them.
+"""The registry's tables in SQLite, and how they are used. `migrations` brings them up to date.
 
-    functions     name → number of the current deploy, when it came to be, when it last changed
+    functions     name → revision, and everything of a function but its deploys: `FunctionAggregate` as JSON
     versions      (name, number) → one deploy: code digest, entry point, settings, packages, initscript
-    publications  (name, published number) → the deploy that it is, a description
-    numbers       name → the number that was published last; it outlives the function, so that none is used twice
-    aliases       (name, alias) → one published version or two, with the share of the second
-    provisions    (name, published number or alias) → how many sandboxes are kept initialized
+    revisions     the last revision, so that none is used twice
 
-Owns nothing: the connection is the registry's.
+Owns nothing: the connection is the store's.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import msgspec
 
 from sockd.plain.errors import SockdError
+from sockd.registry import migrations
+from sockd.registry.aggregate import FunctionAggregate
 from sockd.registry.secrets import Vault, is_sealed
 from sockd.sqlite.database import add_tables, schema_of
 
-SCHEMA_VERSION = 4
-PUBLISHING = """
-CREATE TABLE publications (
-    name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
-    number INTEGER NOT NULL,
-    version INTEGER NOT NULL,
-    description TEXT NOT NULL,
-    published_at REAL NOT NULL,
-    PRIMARY KEY (name, number)
-) WITHOUT ROWID;
-CREATE TABLE numbers (
-    name TEXT PRIMARY KEY,
-    last INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE aliases (
-    name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
-    alias TEXT NOT NULL,
-    version TEXT NOT NULL,
-    other TEXT NOT NULL,
-    weight REAL NOT NULL,
-    description TEXT NOT NULL,
-    revision TEXT NOT NULL,
-    PRIMARY KEY (name, alias)
-) WITHOUT ROWID;
-CREATE TABLE provisions (
-    name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
-    qualifier TEXT NOT NULL,
-    wanted INTEGER NOT NULL,
-    updated_at REAL NOT NULL,
-    PRIMARY KEY (name, qualifier)
-) WITHOUT ROWID;
-"""
-SCHEMA = f"""
+SCHEMA_VERSION = 5
+SCHEMA = """
 CREATE TABLE functions (
     name TEXT PRIMARY KEY,
-    version INTEGER NOT NULL,
-    created_at REAL NOT NULL,
-    updated_at REAL NOT NULL
+    revision INTEGER NOT NULL,
+    value TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE versions (
-    name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
+    name TEXT NOT NULL,
     version INTEGER NOT NULL,
     digest TEXT NOT NULL,
     code_bytes INTEGER NOT NULL,
@@ -68,15 +36,13 @@ CREATE TABLE versions (
     config TEXT NOT NULL,
     closure TEXT NOT NULL,
     published_at REAL NOT NULL,
-    initscript TEXT NOT NULL DEFAULT '',
+    initscript TEXT NOT NULL,
+    created_at REAL NOT NULL,
     PRIMARY KEY (name, version)
 ) WITHOUT ROWID;
-{PUBLISHING}"""
-INITSCRIPTS = "ALTER TABLE versions ADD COLUMN initscript TEXT NOT NULL DEFAULT '';"
-"""What makes schema 2 of schema 1. Schema 3 has the tables of 2, but settings may be sealed (`_seal`); 4 has `PUBLISHING`."""
-
-Transaction = Callable[[], AbstractContextManager[None]]
-"""A block whose statements all happen or none. Raises: StorageFull."""
+CREATE TABLE revisions (last INTEGER NOT NULL);
+INSERT INTO revisions VALUES (1);
+"""
 
 
 class BadRegistry(SockdError):
@@ -91,19 +57,29 @@ def prepare(database: sqlite3.Connection, file_name: str, vault: Vault) -> None:
     found = schema_of(database, file_name, SCHEMA_VERSION, BadRegistry)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
-    database.execute("PRAGMA foreign_keys = ON")
     database.execute("PRAGMA secure_delete = ON")
     if found == 0:
         add_tables(database, SCHEMA, SCHEMA_VERSION)
     elif found == 1:
-        add_tables(database, INITSCRIPTS, 2)
+        add_tables(database, migrations.INITSCRIPTS, 2)
     _give_key(database, vault)
     if found in (1, 2):
-        _seal(database, vault)
+        migrations.seal(database, vault)
         # Only now is it schema 3: a kill before this line has all of it done again.
         database.execute("PRAGMA user_version = 3")
-    if found in (1, 2, 3):
-        add_tables(database, PUBLISHING, 4)
+    if 0 < found < SCHEMA_VERSION:
+        rows = [(each.name, encoded(each)) for each in migrations.gathered(database)]
+        migrations.replace_tables(database, SCHEMA, SCHEMA_VERSION, rows)
+
+
+def encoded(function: FunctionAggregate) -> str:
+    """The column `value`."""
+    return msgspec.json.encode(replace(function, revision=0, deploys=())).decode()
+
+
+def decoded(value: str) -> FunctionAggregate:
+    """What was encoded."""
+    return msgspec.json.decode(value, type=FunctionAggregate)
 
 
 def _give_key(database: sqlite3.Connection, vault: Vault) -> None:
@@ -111,18 +87,6 @@ def _give_key(database: sqlite3.Connection, vault: Vault) -> None:
     if vault.has_key or any(is_sealed(config) for (config,) in database.execute("SELECT config FROM versions")):
         return
     vault.make_key()
-
-
-def _seal(database: sqlite3.Connection, vault: Vault) -> None:
-    """Seal what an older sockd kept as plain text, and leave no page of it, in the file or in the log beside it."""
-    rows = database.execute("SELECT name, version, config FROM versions").fetchall()
-    database.execute("BEGIN IMMEDIATE")
-    for name, version, config in rows:
-        sealed = vault.seal(name, config)
-        database.execute("UPDATE versions SET config = ? WHERE name = ? AND version = ?", (sealed, name, version))
-    database.execute("COMMIT")
-    database.execute("VACUUM")  # pages that were freed before: secure_delete was off
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def damaged(file_name: str, words: str) -> BadRegistry:

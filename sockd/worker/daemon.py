@@ -8,7 +8,6 @@ lock, and everything else went with the process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -63,7 +62,6 @@ from sockd.plain.errors import Draining, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import request_id_text
 from sockd.plain.telemetry import Ending, FunctionInfo, Invocation, LogRecord
-from sockd.registry.function_urls import NoSuchUrl
 from sockd.sandbox.lifecycle import State
 from sockd.worker.asynchronous import Asynchronous
 from sockd.worker.import_report import imports
@@ -223,8 +221,6 @@ class Daemon:
 
         async def delete() -> None:
             self.versions.delete_alias(name, alias)
-            with contextlib.suppress(NoSuchUrl):
-                self.urls.delete(name, alias)
 
         await removing(delete)
         await removing(lambda: self.later.forget_qualifier(name, alias))

@@ -199,9 +199,7 @@ class Worker:
             *guards,
             networks=networks,
         )
-        functions, versions = _functions(config, state, packages, caches, stack)
-        urls = FunctionUrls.open(state.path / REGISTRY)
-        stack.callback(urls.close)
+        functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, learner, verifier, handlers),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
@@ -289,7 +287,7 @@ def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, ha
 
 def _functions(
     config: Config, state: StateDir, packages: InstallCache, caches: Caches, stack: AsyncExitStack
-) -> tuple[Functions, Versions]:
+) -> tuple[Functions, Versions, FunctionUrls]:
     code = CodeStore(state.path / "code", state.path / "tmp", config.code)
     code.recover()
     vault = Vault.at(key_path(config.secrets, state.path))
@@ -300,7 +298,7 @@ def _functions(
     provisioning = Provisioning(registry, functions, caches.budget)
     stack.callback(provisioning.close)
     provisioning.load()
-    return functions, Versions(registry, functions, provisioning, config.code)
+    return functions, Versions(registry, functions, provisioning, config.code), FunctionUrls(registry)
 
 
 def compile_ours() -> None:

@@ -25,7 +25,7 @@ from sockd.latency.latency import Latency
 from sockd.plain.config import SandboxConfig
 from sockd.plain.errors import NoCapacity
 from sockd.plain.invoke_request import InvokeRequest
-from sockd.registry.registry import FunctionRecord
+from sockd.registry.function_record import FunctionRecord
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget
@@ -54,7 +54,7 @@ class House:
     def __init__(self, **settings: Any) -> None:
         config = FunctionConfig(**settings)
         program = Program(Path("/code"), b"", limits_of(config), init_timeout_s=1, timeout_s=1, log_bytes=0)
-        record = FunctionRecord("f", 1, "0" * 64, 0, "f:f", config.to_json(), "", "", 0, 0, 0)
+        record = FunctionRecord("f", 1, "0" * 64, 0, "f:f", config.to_json(), "", "", 0, 0)
         version = Version(record, config, Closure(), program, "$LATEST")
         budget = MemoryBudget(1 << 40)
         self.handlers = HandlerCache(SandboxConfig(pause_after_s=60), budget)

@@ -35,7 +35,7 @@ from sockd.http.management.uploads import parse_json
 from sockd.plain import toml
 from sockd.plain.config import Config, FunctionDefaults
 from sockd.plain.errors import BadConfig, SockdError
-from sockd.registry.function_urls import Cors
+from sockd.registry.function_url import Cors
 from tests.fuzz.fuzzing import encoded, fuzz, texts, values
 
 DEFAULTS = FunctionDefaults()

@@ -11,7 +11,8 @@ import pytest
 
 from sockd.plain.errors import BadRequest, NoSuchFunction
 from sockd.registry.aliases import Alias
-from sockd.registry.function_urls import Cors, FunctionUrls, NoSuchUrl, UrlExists
+from sockd.registry.function_url import Cors, NoSuchUrl, UrlExists
+from sockd.registry.function_urls import FunctionUrls
 from sockd.registry.registry import Registry
 
 CORS = Cors(allow_origins=["https://example.com"], allow_methods=["GET"], max_age=60)
@@ -27,10 +28,8 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def urls(registry: Registry, tmp_path: Path) -> Iterator[FunctionUrls]:
-    urls = FunctionUrls.open(tmp_path / "registry.sqlite")
-    yield urls
-    urls.close()
+def urls(registry: Registry) -> FunctionUrls:
+    return FunctionUrls(registry)
 
 
 def test_a_url_is_found_by_its_id_and_by_its_function(urls: FunctionUrls) -> None:
@@ -74,23 +73,28 @@ def test_urls_outlive_the_daemon_and_go_with_their_function(
 ) -> None:
     ids = [urls.create("f").id, urls.create("f", "prod").id]
     kept = urls.create("g")
-    again = FunctionUrls.open(tmp_path / "registry.sqlite")
     registry.put("f", digest="d2", code_bytes=1, handler="f:f", config="{}", closure="[]")
+    registry.close()
+    registry = Registry.open(tmp_path / "registry.sqlite")
+    again = FunctionUrls(registry)
     assert [url.id for url in again.all_of("f")] == ids
     registry.delete("f")
     registry.put("f", digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
     assert again.all_of("f") == []
-    assert again.all_of("g") == [kept]
-    again.close()
+    assert again.all_of("g") == [kept] and again.find(kept.id) == kept
+    with pytest.raises(NoSuchUrl):
+        again.find(ids[0])
+    registry.close()
 
 
 def test_the_url_of_an_alias_goes_with_it(urls: FunctionUrls, registry: Registry) -> None:
     plain, other = urls.create("f"), urls.create("g", "prod")
-    registry.aliases.put(Alias("f", "prod", "$LATEST"))
+    registry.change("f", lambda function: function.with_alias(Alias("f", "prod", "$LATEST")))
     urls.create("f", "prod")
-    registry.aliases.put(Alias("f", "prod", "$LATEST", description="changed"))
+    changed = Alias("f", "prod", "$LATEST", description="changed")
+    registry.change("f", lambda function: function.with_alias(changed))
     assert len(urls.all_of("f")) == 2
-    registry.aliases.delete("f", "prod")
+    registry.change("f", lambda function: function.without_alias("prod"))
     assert urls.all_of("f") == [plain]
     assert urls.all_of("g") == [other]
 

@@ -16,8 +16,12 @@ import pytest
 
 from sockd.code.function_config import FunctionConfig
 from sockd.plain.errors import NoSuchFunction, NoSuchVersion
+from sockd.registry.aggregate import FunctionAggregate
 from sockd.registry.aliases import Alias
-from sockd.registry.registry import FunctionRecord, Registry
+from sockd.registry.function_record import FunctionRecord
+from sockd.registry.function_url import Cors, FunctionUrl
+from sockd.registry.provisions import Provision
+from sockd.registry.registry import Change, Registry
 from sockd.registry.registry_schema import BadRegistry
 from sockd.registry.secrets import Vault
 from tests.support.old_registry import old_registry
@@ -44,7 +48,7 @@ def test_what_is_put_is_got_with_its_version_and_times(registry: Registry) -> No
     second = put(registry, "f", "d2")
     assert registry.get("f") == second
     assert (first.version, second.version) == (1, 2)
-    assert second.created_at == first.created_at <= second.updated_at == second.published_at
+    assert second.created_at == first.created_at <= second.published_at
 
 
 def test_deploying_the_same_again_changes_nothing(registry: Registry) -> None:
@@ -58,7 +62,6 @@ def test_only_the_newest_versions_are_remembered(registry: Registry) -> None:
     put(registry, "g", "d1")
     assert [record.version for record in registry.versions("f")] == [5, 4, 3]
     assert registry.digests() == {"d5", "d4", "d3", "d1"}
-    assert registry.closures() == {"[]"}
 
 
 def test_functions_are_listed_by_name_with_their_current_version(registry: Registry) -> None:
@@ -96,8 +99,8 @@ from sockd.registry.registry import Registry
 registry = Registry.open(Path({str(path)!r}))
 for number in range(50):
     registry.put("f", digest=f"d{{number}}", code_bytes=1, handler="f:f", config="{{}}", closure="")
-registry._database.execute("BEGIN IMMEDIATE")
-registry._database.execute("DELETE FROM functions")
+registry._store._run("BEGIN IMMEDIATE")
+registry._store._run("DELETE FROM functions")
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
@@ -144,7 +147,7 @@ def test_the_file_of_a_newer_sockd_is_refused_and_left_alone(path: Path) -> None
     database = sqlite3.connect(path)
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(BadRegistry, match=r"newer sockd \(schema 99, this one knows 4\)"):
+    with pytest.raises(BadRegistry, match=r"newer sockd \(schema 99, this one knows 5\)"):
         Registry.open(path)
 
 
@@ -161,10 +164,67 @@ def test_the_file_of_an_older_sockd_is_given_what_is_new(path: Path, schema: int
     old_registry(path, schema, functions=2).close()
     registry = Registry.open(path)
     assert [(record.name, record.digest) for record in registry.list()] == [("f1", "d"), ("f2", "d")]
-    assert registry.publications.add("f1", 1, "").number == 1
+    assert registry.publish("f1", 1, "").number == 1
     registry.close()
     registry = Registry.open(path)
-    assert [each.number for each in registry.publications.list("f1")] == [1]
+    assert list(registry.of("f1").publications) == [1]
+    registry.close()
+
+
+def test_everything_of_a_function_is_brought_along(path: Path) -> None:
+    old = old_registry(path, 4, functions=2)
+    old.executescript(
+        """
+        INSERT INTO publications VALUES ('f1', 1, 1, 'first', 6.0), ('f1', 3, 1, 'third', 7.0);
+        INSERT INTO numbers VALUES ('f1', 3), ('gone', 9);
+        INSERT INTO aliases VALUES ('f1', 'prod', '1', '3', 0.25, 'words', 'r1');
+        INSERT INTO provisions VALUES ('f1', 'prod', 2, 8.0);
+        INSERT INTO function_urls VALUES
+            ('id1', 'f1', 'prod', 'AWS_IAM', 'BUFFERED', '{"AllowOrigins":["*"]}', 9.0, 9.5),
+            ('id2', 'f1', '', 'NONE', 'RESPONSE_STREAM', 'null', 9.0, 9.0);
+        """
+    )
+    old.close()
+    registry = Registry.open(path)
+    for _ in range(2):
+        f1 = registry.of("f1")
+        assert [(each.number, each.version, each.description) for each in f1.publications.values()] == [
+            (1, 1, "first"),
+            (3, 1, "third"),
+        ]
+        assert f1.alias("prod") == Alias("f1", "prod", "1", "3", 0.25, "words", "r1")
+        assert list(registry.provisions()) == [Provision("f1", "prod", 2, 8.0)]
+        cors = Cors(allow_origins=["*"])
+        assert registry.url("id1") == FunctionUrl("id1", "f1", "prod", "AWS_IAM", "BUFFERED", cors, 9.0, 9.5)
+        assert registry.url("id2") == FunctionUrl("id2", "f1", "", "NONE", "RESPONSE_STREAM", None, 9.0, 9.0)
+        assert (f1.current.created_at, f1.current.published_at) == (5.0, 5.0)
+        registry.close()
+        registry = Registry.open(path)  # the same again, from today's tables
+    put(registry, "gone", "d1")
+    assert [registry.publish(name, 1, "").number for name in ("f1", "gone")] == [4, 10]
+    registry.close()
+
+
+def test_a_migration_that_is_broken_off_is_made_again(path: Path) -> None:
+    old_registry(path, 4).close()
+    script = f"""
+import os, signal
+from pathlib import Path
+from sockd.registry import migrations
+from sockd.registry.registry import Registry
+migrations.COPY = migrations.COPY + "; SELECT killed();"
+from sockd.registry import sqlite_store
+connect = sqlite_store.sqlite3.connect
+def connected(*args, **kwargs):
+    database = connect(*args, **kwargs)
+    database.create_function("killed", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    return database
+sqlite_store.sqlite3.connect = connected
+Registry.open(Path({str(path)!r}))
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
+    registry = Registry.open(path)
+    assert [record.name for record in registry.list()] == ["f1"]
     registry.close()
 
 
@@ -175,8 +235,8 @@ def test_what_an_older_sockd_has_sealed_is_still_sealed(path: Path) -> None:
     old_registry(path, 3, config=vault.seal("f1", config)).close()
     registry = Registry.open(path)
     assert registry.get("f1").config == config
-    registry.publications.add("f1", 1, "")
-    assert registry.published("f1", 1)[1].config == config
+    registry.publish("f1", 1, "")
+    assert registry.of("f1").published(1)[1].config == config
     registry.close()
     assert b"hidden-4711" not in path.read_bytes()
 
@@ -185,46 +245,55 @@ def test_what_is_published_is_remembered_for_as_long_as_it_is(registry: Registry
     for number in range(1, 8):
         put(registry, "f", f"d{number}")
         if number in (1, 2):
-            registry.publications.add("f", number, f"no. {number}")
+            registry.publish("f", number, f"no. {number}")
     assert [record.version for record in registry.versions("f")] == [7, 6, 5, 2, 1]
-    publication, record = registry.published("f", 2)
+    publication, record = registry.of("f").published(2)
     assert (publication.description, record.digest) == ("no. 2", "d2")
     assert registry.digests() == {"d1", "d2", "d5", "d6", "d7"}
-    assert registry.published_closures() == [("f", "[]")]
+    assert registry.published_closures() == {("f", "[]")}
     registry.unpublish("f", 1)
     assert registry.digests() == {"d2", "d5", "d6", "d7"}
     with pytest.raises(NoSuchVersion, match="no version or alias '1'"):
-        registry.published("f", 1)
+        registry.of("f").published(1)
     registry.delete("f")
-    assert registry.digests() == set() and registry.publications.list("f") == []
+    assert registry.digests() == set() and not registry.of("f").publications
 
 
 def test_a_number_is_used_once(registry: Registry) -> None:
     put(registry, "f", "d1")
-    assert [registry.publications.add("f", 1, "").number for _ in range(2)] == [1, 2]
+    assert [registry.publish("f", 1, "").number for _ in range(2)] == [1, 2]
     registry.unpublish("f", 2)
     registry.delete("f")
     put(registry, "f", "d1")
-    assert registry.publications.add("f", 1, "").number == 3
+    assert registry.publish("f", 1, "").number == 3
 
 
 def test_aliases_and_provisions_go_with_what_they_hang_on(registry: Registry) -> None:
     put(registry, "f", "d1")
-    registry.publications.add("f", 1, "")
+    registry.publish("f", 1, "")
     alias = Alias("f", "prod", "1", "2", 0.25, "words", "r1")
-    registry.aliases.put(alias)
-    assert registry.aliases.get("f", "prod") == alias
-    registry.aliases.put(replace(alias, version="2"))
-    assert [each.version for each in registry.aliases.list("f")] == ["2"]
-    for qualifier in ("prod", "1"):
-        registry.provisions.put("f", qualifier, 3)
-    assert [each.qualifier for each in registry.provisions.list("f")] == ["1", "prod"]
-    registry.aliases.delete("f", "prod")
+
+    def change(do: Change) -> FunctionAggregate:
+        return registry.change("f", do)
+
+    def provide(qualifier: str) -> None:
+        change(lambda function: function.with_provision(Provision("f", qualifier, 3, 1.0)))
+
+    change(lambda function: function.with_alias(alias))
+    assert registry.of("f").alias("prod") == alias
+    changed = change(lambda function: function.with_alias(replace(alias, version="2")))
+    assert [each.version for each in changed.aliases.values()] == ["2"]
+    provide("prod")
+    provide("1")
+    assert [each.qualifier for each in registry.provisions()] == ["1", "prod"]
+    change(lambda function: function.without_alias("prod"))
     registry.unpublish("f", 1)
-    assert registry.provisions.list() == []
-    registry.provisions.put("f", "1", 3)
-    registry.aliases.put(alias)
+    assert list(registry.provisions()) == []
+    provide("1")
+    change(lambda function: function.with_alias(alias))
     registry.delete("f")
-    assert registry.provisions.list() == []
+    assert list(registry.provisions()) == []
     with pytest.raises(NoSuchVersion):
-        registry.aliases.get("f", "prod")
+        registry.of("f").alias("prod")
+    with pytest.raises(NoSuchFunction):
+        provide("1")

@@ -31,7 +31,7 @@ from sockd.kernel.cgroups import leaf, tree
 from sockd.kernel.seccomp import seccomp
 from sockd.kernel.seccomp.compiler import compile_filter
 from sockd.kernel.seccomp.syscall_table import NUMBERS
-from sockd.registry import registry
+from sockd.registry import sqlite_store
 from sockd.sandbox import channel, deadline, process, uids, zygote
 from sockd_zygote import protocol
 
@@ -330,18 +330,18 @@ def late_commit() -> None:
     """A deploy is answered while the registry's transaction is open: only a stop writes it."""
 
     @contextmanager
-    def transaction(self: registry.Registry) -> Iterator[None]:
+    def transaction(self: sqlite_store.SqliteStore) -> Iterator[None]:
         if not self._database.in_transaction:
             self._database.execute("BEGIN IMMEDIATE")
         yield
 
-    def close(self: registry.Registry) -> None:
+    def close(self: sqlite_store.SqliteStore) -> None:
         if self._database.in_transaction:
             self._database.execute("COMMIT")
         self._database.close()
 
-    registry.Registry._transaction = transaction  # type: ignore[method-assign]
-    registry.Registry.close = close  # type: ignore[method-assign]
+    sqlite_store.SqliteStore._transaction = transaction  # type: ignore[method-assign]
+    sqlite_store.SqliteStore.close = close  # type: ignore[method-assign]
 
 
 @breaks("nothing-undone")

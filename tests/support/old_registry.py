@@ -25,7 +25,52 @@ CREATE TABLE versions (
 ) WITHOUT ROWID;
 """
 SCHEMA_2 = SCHEMA_1 + "ALTER TABLE versions ADD COLUMN initscript TEXT NOT NULL DEFAULT '';"
-SCHEMAS = {1: SCHEMA_1, 2: SCHEMA_2, 3: SCHEMA_2}
+SCHEMA_4 = f"""{SCHEMA_2}
+CREATE TABLE publications (
+    name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    description TEXT NOT NULL,
+    published_at REAL NOT NULL,
+    PRIMARY KEY (name, number)
+) WITHOUT ROWID;
+CREATE TABLE numbers (
+    name TEXT PRIMARY KEY,
+    last INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE aliases (
+    name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
+    alias TEXT NOT NULL,
+    version TEXT NOT NULL,
+    other TEXT NOT NULL,
+    weight REAL NOT NULL,
+    description TEXT NOT NULL,
+    revision TEXT NOT NULL,
+    PRIMARY KEY (name, alias)
+) WITHOUT ROWID;
+CREATE TABLE provisions (
+    name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
+    qualifier TEXT NOT NULL,
+    wanted INTEGER NOT NULL,
+    updated_at REAL NOT NULL,
+    PRIMARY KEY (name, qualifier)
+) WITHOUT ROWID;
+CREATE TABLE function_urls (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
+    qualifier TEXT NOT NULL,
+    auth TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    cors TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    UNIQUE (name, qualifier)
+) WITHOUT ROWID;
+CREATE TRIGGER function_urls_of_aliases AFTER DELETE ON aliases BEGIN
+    DELETE FROM function_urls WHERE name = OLD.name AND qualifier = OLD.alias;
+END;
+"""
+SCHEMAS = {1: SCHEMA_1, 2: SCHEMA_2, 3: SCHEMA_2, 4: SCHEMA_4}
 """By their numbers; 3 has the tables of 2, but what is in them is sealed."""
 
 

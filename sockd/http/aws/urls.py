@@ -20,7 +20,7 @@ from sockd.http.wire.url_names import UrlNames
 from sockd.plain.config import Config
 from sockd.registry.aliases import LATEST
 from sockd.registry.aliases import NAME as ALIAS
-from sockd.registry.function_urls import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
+from sockd.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
 
 
 class UrlSettings(shapes.Shape):

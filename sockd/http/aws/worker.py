@@ -15,9 +15,9 @@ from sockd.plain.errors import SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import Invocation
 from sockd.registry.aliases import LATEST
+from sockd.registry.function_record import FunctionRecord
 from sockd.registry.function_urls import FunctionUrls
 from sockd.registry.publications import Publication
-from sockd.registry.registry import FunctionRecord
 
 
 class Details(NamedTuple):

@@ -25,7 +25,7 @@ from sockd.http.wire.url_names import UrlNames
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest
 from sockd.registry.aliases import NAME as ALIAS
-from sockd.registry.function_urls import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
+from sockd.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
 
 _MAX_BODY_BYTES = 64 * 1024
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from sockd.http.urls.response import Fields
-from sockd.registry.function_urls import Cors
+from sockd.registry.function_url import Cors
 
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,300}")

@@ -34,7 +34,7 @@ from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.plain.trace_context import of_headers
-from sockd.registry.function_urls import FunctionUrl
+from sockd.registry.function_url import FunctionUrl
 from sockd.sigv4.canonical import SignedRequest
 
 INLINE_BYTES = 128 * 1024

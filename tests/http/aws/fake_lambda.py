@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,11 @@ from sockd.plain import errors
 from sockd.plain.config import FunctionDefaults
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import FunctionInfo
+from sockd.registry.function_record import FunctionRecord
 from sockd.registry.function_urls import FunctionUrls
-from sockd.registry.registry import FunctionRecord
+from sockd.registry.registry import Registry
 from tests.http.fake_worker import ERRORS, FakeWorker, info, invocation
+from tests.support.memory_store import MemoryStore
 
 
 class FakeVersions:
@@ -37,10 +38,8 @@ class FakeLambda(FakeWorker):
     def __init__(self) -> None:
         super().__init__()
         self.names = {"slow", "bug", *ERRORS}
-        self._database = sqlite3.connect(":memory:", isolation_level=None)
-        self._database.execute("CREATE TABLE functions (name TEXT PRIMARY KEY)")
-        self._database.execute("CREATE TABLE aliases (name TEXT, alias TEXT)")
-        self.urls = FunctionUrls(self._database)
+        self.registry = Registry(MemoryStore())
+        self.urls = FunctionUrls(self.registry)
         self._details: dict[str, Details] = {}
         self._times = itertools.count(1_700_000_000)
         for name in sorted(self.names):
@@ -55,10 +54,12 @@ class FakeLambda(FakeWorker):
         version = self._details[name].record.version + 1 if name in self._details else 1
         digest = hashlib.sha256(content).hexdigest()
         now = float(next(self._times))
-        record = FunctionRecord(name, version, digest, len(content), "f:f", config.to_json(), "", "", now, now, now)
+        record = FunctionRecord(name, version, digest, len(content), "f:f", config.to_json(), "", "", now, now)
         self._details[name] = Details(record, config)
         self.names.add(name)
-        self._database.execute("INSERT OR IGNORE INTO functions VALUES (?)", (name,))
+        self.registry.put(
+            name, digest=digest, code_bytes=len(content), handler="f:f", config=config.to_json(), closure=""
+        )
 
     async def invoke_with_log(self, request: InvokeRequest) -> InvocationResult:
         name, payload = request.name, request.payload
@@ -87,7 +88,7 @@ class FakeLambda(FakeWorker):
 
     async def remove(self, name: str) -> None:
         await super().remove(name)
-        self._database.execute("DELETE FROM functions WHERE name = ?", (name,))
+        self.registry.delete(name)
         del self._details[name]
 
     async def delete_version(self, name: str, number: int) -> None:

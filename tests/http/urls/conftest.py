@@ -19,7 +19,7 @@ from sockd.http.wire.sockets import bind_tcp
 from sockd.plain.config import Config, HttpConfig, LambdaApiConfig
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import Invocation
-from sockd.registry.function_urls import FunctionUrl
+from sockd.registry.function_url import FunctionUrl
 from tests.http.aws.conftest import KEYS
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.fake_worker import ERRORS, invocation
@@ -43,7 +43,7 @@ class UrlWorker(FakeLambda):
         """Functions to have URLs."""
         self.names.update(names)
         for name in names:
-            self._database.execute("INSERT OR IGNORE INTO functions VALUES (?)", (name,))
+            self.registry.put(name, digest="", code_bytes=0, handler="f:f", config="{}", closure="")
 
     async def invoke(self, request: InvokeRequest) -> Invocation:
         self.asked.append(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
-from sockd.registry.function_urls import Cors
+from sockd.registry.function_url import Cors
 
 PAGE = "https://page.example"
 ONE = Cors(

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sockd.http.urls.door import INLINE_BYTES
-from sockd.registry.function_urls import Cors
+from sockd.registry.function_url import Cors
 from sockd.sigv4.credentials import Credentials
 from sockd.sigv4.signer import Signer
 from tests.http.aws.conftest import KEYS

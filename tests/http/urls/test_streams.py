@@ -8,7 +8,7 @@ import pytest
 
 from sockd.http.urls.response import BadReply
 from sockd.http.urls.streams import PRELUDE_BYTES, Begun, prelude
-from sockd.registry.function_urls import Cors
+from sockd.registry.function_url import Cors
 from tests.http.raw import Raw
 from tests.http.urls.conftest import MAX_PAYLOAD, UrlWorker, ask
 

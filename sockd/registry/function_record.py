@@ -1,0 +1,28 @@
+"""One deploy of a function, as the registry remembers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRecord:
+    """One deploy of one function."""
+
+    name: str
+    version: int
+    """1 for the first deploy of a name; a changed deploy counts one up. (What is published is numbered besides.)"""
+    digest: str
+    code_bytes: int
+    handler: str
+    """"module:attr"."""
+    config: str
+    """JSON of a FunctionConfig, opened if the vault has the key."""
+    closure: str
+    """JSON of a Closure."""
+    initscript: str
+    """Digest of its WebAssembly module; empty: it has none."""
+    published_at: float
+    """Unix time of this deploy."""
+    created_at: float
+    """Unix time of the function's first deploy."""
