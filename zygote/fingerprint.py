@@ -4,7 +4,7 @@ Two starts of one function are alike if their fingerprints are. Compared are nam
 to a depth of `DEPTH`, functions by their code, classes by their bases and attributes, objects by their class and the constants
 in their `__dict__`. Left out is what differs between two starts of one closure: addresses, process ids, the order of sets, and
 which submodules are bound to their packages. Times and random values are recognised by a second start
-(`sockd.caches.verification`).
+(`sockd.caches.zygotes.verification`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STORE = "/packages/"
-"""Where the distributions are: sockd.caches.distribution.SANDBOX_STORE."""
+"""Where the distributions are: sockd.caches.packages.distribution.SANDBOX_STORE."""
 KEPT_DUNDERS = frozenset({"__all__", "__version__", "__path__"})
 """Of names with two underscores those that are a package's own; the others are the interpreter's, or Cython's."""
 LARGEST = 1 << 40

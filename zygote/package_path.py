@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 STORE = "/packages/"
-"""Where the distributions are: sockd.caches.distribution.SANDBOX_STORE."""
+"""Where the distributions are: sockd.caches.packages.distribution.SANDBOX_STORE."""
 
 _run: set[str] = set()
 """Directories whose .pth files have been run."""

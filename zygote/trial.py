@@ -1,8 +1,8 @@
 """A start of a function for verification: import the modules, tell what they are, and try what a fingerprint cannot see.
 
 The handler `sockd_zygote.trial:answer` of a sandbox that has the function's packages, code and environment. It is run in a fork
-of a Zygote and in one of the root Zygote (`sockd.caches.verifier`), and the two answers are compared. No code of the function is
-called. What it says is a claim, as everything that a sandbox says.
+of a Zygote and in one of the root Zygote (`sockd.caches.zygotes.verifier`), and the two answers are compared. No code of the
+function is called. What it says is a claim, as everything that a sandbox says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """SOCK's three caches; each one saves part of a cold start (SOCK, ATC '18, section 4).
 
-The **install cache** (`install_cache`) downloads, unpacks and byte-compiles each wheel once, into a directory that
-all sandboxes see read-only. The **import cache** (`zygote_tree`) keeps interpreters that have already imported sets
-of those packages, and forks sandboxes from them; which exist, and from which a function starts, is `selection` and
-`eviction`. The **handler cache** (`handler_cache`) keeps idle sandboxes of a function, paused, for its next request.
+The **install cache** (`packages`) downloads, unpacks and byte-compiles each wheel once, into a directory that all sandboxes see
+read-only. The **import cache** (`zygotes`) keeps interpreters that have already imported sets of those packages, and forks
+sandboxes from them. The **handler cache** (`handler_cache`) keeps idle sandboxes of a function, paused, for its next request.
 """

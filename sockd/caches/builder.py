@@ -19,16 +19,16 @@ from typing import BinaryIO
 
 import msgspec
 
-from sockd.caches import built_wheel
-from sockd.caches.blocking import in_thread
 from sockd.caches.build_network import reachable
-from sockd.caches.distribution import Distribution
-from sockd.caches.resolver import failure
-from sockd.caches.uv import uv_path
-from sockd.caches.zygote_tree import ZygoteTree
+from sockd.caches.packages import built_wheel
+from sockd.caches.packages.distribution import Distribution
+from sockd.caches.packages.resolver import failure
+from sockd.caches.packages.uv import uv_path
+from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.images import base as bases
 from sockd.images.program import Limits, Program
 from sockd.kernel.network.own_addresses import own_addresses
+from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB, BuildConfig
 from sockd.plain.errors import (
     BuildFailed,

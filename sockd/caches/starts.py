@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import msgspec
 
 from sockd.caches.handler_cache import HandlerCache
-from sockd.caches.soundness import ImportView
-from sockd.caches.zygote_node import ZygoteNode
-from sockd.caches.zygote_tree import ZygoteTree
+from sockd.caches.zygotes.soundness import ImportView
+from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.images.program import Program
 from sockd.plain.telemetry import Origin
 from sockd.sandbox.control import ZygoteGone

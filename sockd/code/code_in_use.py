@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-from sockd.caches.blocking import in_thread
 from sockd.code.code_store import CodeStore, CodeVersion
+from sockd.plain.blocking import in_thread
 
 
 class CodeInUse:

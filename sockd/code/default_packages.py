@@ -20,10 +20,10 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from sockd.caches.blocking import in_thread
-from sockd.caches.distribution import Closure
-from sockd.caches.install_cache import InstallCache
-from sockd.caches.provided_names import may_require
+from sockd.caches.packages.distribution import Closure
+from sockd.caches.packages.install_cache import InstallCache
+from sockd.caches.packages.provided_names import may_require
+from sockd.plain.blocking import in_thread
 from sockd.plain.errors import PackagesFailed, ResolveFailed
 
 FILE = "default-packages.json"

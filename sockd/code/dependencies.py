@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 import sockd
-from sockd.caches import requirements
+from sockd.caches.packages import requirements
 from sockd.code.code_store import read_bytes, read_text
 from sockd.plain import toml
 from sockd.plain.errors import BadArchive, ResolveFailed

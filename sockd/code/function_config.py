@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sockd.caches.indexes import Chosen
+from sockd.caches.packages.indexes import Chosen
 from sockd.code.archive import checked_path
 from sockd.plain import toml
 from sockd.plain.config import FunctionDefaults, RunRule

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
-from sockd.caches.blocking import in_thread
 from sockd.events.clock import Clock, pause
 from sockd.events.dead_letter_table import words_of
 from sockd.events.destinations import Directories, DirectoryDestination, FunctionDestination, parse_destination
@@ -22,6 +21,7 @@ from sockd.events.event_policy import FUNCTION_ERRORS, SUCCESS
 from sockd.events.event_records import record
 from sockd.events.event_store import EventStore
 from sockd.events.repeated_warnings import RepeatedWarnings
+from sockd.plain.blocking import in_thread
 from sockd.plain.config import EventsConfig
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError, StorageFull
 from sockd.plain.telemetry import Invocation

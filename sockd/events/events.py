@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from sockd.caches.blocking import in_thread
 from sockd.events.attempt_table import Suspect
 from sockd.events.clock import Clock, LoopClock
 from sockd.events.dead_letters import DeadLetters, described
@@ -29,6 +28,7 @@ from sockd.events.event_endings import Endings
 from sockd.events.event_records import LATEST, embedded
 from sockd.events.event_room import EventRoom
 from sockd.events.event_store import EventStore
+from sockd.plain.blocking import in_thread
 from sockd.plain.config import EventsConfig
 from sockd.plain.errors import BadRequest, Draining, NoSuchFunction, RequestTooLarge, StorageFull
 from sockd.plain.telemetry import TraceContext

@@ -20,13 +20,13 @@ from typing import Protocol
 
 import msgspec
 
-from sockd.caches.blocking import in_thread
 from sockd.events.event import SCHEDULE, Event
 from sockd.events.event_store import EventStore
 from sockd.events.events import Events
 from sockd.events.schedule_events import check_event, event_of
 from sockd.events.schedule_expressions import parse
 from sockd.events.schedule_table import Schedule
+from sockd.plain.blocking import in_thread
 from sockd.plain.errors import BadRequest, NoCapacity, NoSuchFunction, SockdError, TooManyRequests
 
 AGAIN_S = 10.0

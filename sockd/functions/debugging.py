@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from sockd.caches.distribution import Closure
-from sockd.caches.install_cache import InstallCache
-from sockd.caches.zygote_tree import ROOT_UIDS
+from sockd.caches.packages.distribution import Closure
+from sockd.caches.packages.install_cache import InstallCache
+from sockd.caches.zygotes.zygote_tree import ROOT_UIDS
 from sockd.code.entrypoint import provided
 from sockd.functions.debug_port import HOST, DebugPort
 from sockd.functions.version import Version

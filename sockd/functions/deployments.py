@@ -9,9 +9,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sockd.caches.blocking import in_thread
-from sockd.caches.distribution import Closure
-from sockd.caches.install_cache import InstallCache
+from sockd.caches.packages.distribution import Closure
+from sockd.caches.packages.install_cache import InstallCache
 from sockd.code import dependencies, ol_yaml
 from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.default_packages import DefaultPackages
@@ -19,6 +18,7 @@ from sockd.code.dependencies import Dependencies
 from sockd.code.entrypoint import BOOTSTRAP, OPENLAMBDA, detected, entry_point, provided
 from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.code.handler_check import check_handler
+from sockd.plain.blocking import in_thread
 from sockd.plain.config import FunctionDefaults
 from sockd.plain.errors import BadArchive, NameTaken, NoSuchFunction, ResolveFailed, SecretsLocked
 from sockd.registry.registry import Registry

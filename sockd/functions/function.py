@@ -18,11 +18,11 @@ from functools import partial
 import msgspec
 
 from sockd.caches.handler_cache import HandlerCache
-from sockd.caches.import_learner import ImportLearner
 from sockd.caches.starts import Started, Starting, Starts, Wanted
-from sockd.caches.verifier import Verifier
-from sockd.caches.zygote_node import ZygoteNode
-from sockd.caches.zygote_tree import ZygoteTree
+from sockd.caches.zygotes.import_learner import ImportLearner
+from sockd.caches.zygotes.verifier import Verifier
+from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.functions.allowance import Allowance
 from sockd.functions.failed_inits import FailedInits
 from sockd.functions.initscripts import CompanionRun, Initscript, Initscripts

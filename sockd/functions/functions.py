@@ -18,9 +18,8 @@ from typing import Any
 
 import msgspec
 
-from sockd.caches.blocking import in_thread
-from sockd.caches.distribution import Closure
-from sockd.caches.install_cache import InstallCache
+from sockd.caches.packages.distribution import Closure
+from sockd.caches.packages.install_cache import InstallCache
 from sockd.code.code_in_use import CodeInUse
 from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.entrypoint import entry_point
@@ -37,6 +36,7 @@ from sockd.functions.published import Published
 from sockd.functions.serving import serve_request
 from sockd.functions.version import Version
 from sockd.plain import spelling
+from sockd.plain.blocking import in_thread
 from sockd.plain.config import Config, RunRule
 from sockd.plain.errors import BadInitscript, NetworkUnavailable, NoCapacity, NoSuchFunction, SecretsLocked
 from sockd.plain.invoke_request import InvokeRequest

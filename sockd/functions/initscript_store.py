@@ -24,10 +24,10 @@ from collections.abc import Set
 from pathlib import Path
 
 import sockd_initscripts
-from sockd.caches.blocking import in_thread
-from sockd.caches.single_flight import SingleFlight
+from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB, InitscriptsConfig
 from sockd.plain.errors import BadInitscript, NoCapacity, SandboxFailed
+from sockd.plain.single_flight import SingleFlight
 from sockd_initscripts.client.process import ConfinedProcess, Ground, missing
 
 BUILDING = "initscript-"

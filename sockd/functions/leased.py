@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from sockd.caches.zygote_node import ZygoteNode
+from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.functions.initscripts import CompanionRun
 from sockd.functions.provisioned import Pool
 from sockd.plain.telemetry import Invocation, Origin, Times

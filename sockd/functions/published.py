@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from sockd.caches.distribution import Closure
-from sockd.caches.install_cache import InstallCache
+from sockd.caches.packages.distribution import Closure
+from sockd.caches.packages.install_cache import InstallCache
 from sockd.functions.allowance import Allowance
 from sockd.functions.function import Caches, Function
 from sockd.functions.version import Version

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from sockd.caches import standard_library
-from sockd.caches.distribution import Closure
-from sockd.caches.install_cache import InstallCache
-from sockd.caches.provided_names import Provided, provided_by
-from sockd.caches.soundness import NO_PACKAGES, ImportView
+from sockd.caches.packages.distribution import Closure
+from sockd.caches.packages.install_cache import InstallCache
+from sockd.caches.packages.provided_names import Provided, provided_by
+from sockd.caches.zygotes import standard_library
+from sockd.caches.zygotes.soundness import NO_PACKAGES, ImportView
 from sockd.code.code_store import SANDBOX_PATH
 from sockd.code.entrypoint import DETECTED_APPS, provided
 from sockd.code.function_config import FunctionConfig

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from sockd import __version__
-from sockd.caches.refusals import Refusal
-from sockd.caches.zygote_node import ZygoteNode
+from sockd.caches.zygotes.refusals import Refusal
+from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.http.run.worker_api import Tree, TreeNode
 from sockd.observe.metrics import Metrics
 from sockd.worker.worker import Worker

@@ -25,13 +25,13 @@ import sockd_initscripts
 import sockd_storage_lib
 from sockd.caches.builder import Builder
 from sockd.caches.handler_cache import HandlerCache
-from sockd.caches.import_learner import ImportLearner
-from sockd.caches.install_cache import InstallCache
-from sockd.caches.soundness import ImportView
+from sockd.caches.packages.install_cache import InstallCache
 from sockd.caches.starts import Starts
-from sockd.caches.verifier import Verifier
-from sockd.caches.zygote_node import ZygoteNode
-from sockd.caches.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
+from sockd.caches.zygotes.import_learner import ImportLearner
+from sockd.caches.zygotes.soundness import ImportView
+from sockd.caches.zygotes.verifier import Verifier
+from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.caches.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.code.code_store import CodeStore
 from sockd.code.function_config import ENDPOINT
 from sockd.functions.function import Caches

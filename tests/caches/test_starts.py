@@ -8,8 +8,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from sockd.caches.soundness import NO_PACKAGES
 from sockd.caches.starts import Started, Starts, Wanted
+from sockd.caches.zygotes.soundness import NO_PACKAGES
 from sockd.images.program import Program
 from sockd.plain.errors import NoCapacity
 from sockd.sandbox.control import ZygoteGone

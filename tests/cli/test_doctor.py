@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import sockd
-from sockd.caches.zygote_tree import ROOT_UIDS
+from sockd.caches.zygotes.zygote_tree import ROOT_UIDS
 from sockd.cli.doctor import checks as look
 from sockd.cli.doctor import networks, probes, report
 from sockd.cli.doctor.effects import UIDS, effects

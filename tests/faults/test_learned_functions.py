@@ -99,7 +99,7 @@ def test_a_package_of_thousands_of_modules_is_learned(unhurried: PrivateWorker, 
 SMALL_BLOCKS = (
     sys.executable,
     "-c",
-    "import sys; from sockd.sandbox import uids; from sockd.caches import zygote_tree; from sockd.cli.main import main; "
+    "import sys; from sockd.sandbox import uids; from sockd.caches.zygotes import zygote_tree; from sockd.cli.main import main; "
     "uids.LEAST = 2; zygote_tree.ROOT_UIDS = 1024; sys.argv[0] = 'sockd'; main()",
     *COMMAND[3:],
 )

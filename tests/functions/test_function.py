@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from sockd.caches.distribution import Closure
 from sockd.caches.handler_cache import HandlerCache
-from sockd.caches.soundness import ImportView
+from sockd.caches.packages.distribution import Closure
 from sockd.caches.starts import Starts
+from sockd.caches.zygotes.soundness import ImportView
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.allowance import Allowance
 from sockd.functions.function import Caches, Function

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sockd.caches.install_cache import InstallCache
+from sockd.caches.packages.install_cache import InstallCache
 from sockd.code.code_store import CodeStore
 from sockd.functions.function import Caches
 from sockd.functions.functions import Functions

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sockd.caches.install_cache import InstallCache
+from sockd.caches.packages.install_cache import InstallCache
 from sockd.functions.provisioning import Provisioning
 from sockd.functions.versions import VersionInUse, Versions
 from sockd.plain.config import CodeConfig

@@ -18,8 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.caches import requirements
-from sockd.caches.blocking import in_thread
+from sockd.caches.packages import requirements
 from sockd.code import dependencies, ol_yaml
 from sockd.code.code_store import SETTINGS_BYTES
 from sockd.code.entrypoint import parse_handler
@@ -33,6 +32,7 @@ from sockd.http.management import versions as management_versions
 from sockd.http.management.env import Change
 from sockd.http.management.uploads import parse_json
 from sockd.plain import toml
+from sockd.plain.blocking import in_thread
 from sockd.plain.config import Config, FunctionDefaults
 from sockd.plain.errors import BadConfig, SockdError
 from sockd.registry.function_url import Cors

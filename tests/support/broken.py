@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sockd.caches import canary, sharing, soundness, verifier
+from sockd.caches.zygotes import canary, sharing, soundness, verifier
 from sockd.http.aws import access
 from sockd.http.run import replays
 from sockd.http.wire.host_check import HostCheck

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sockd.caches.import_learner import ImportLearner
+from sockd.caches.zygotes.zygote_maker import ZygoteMaker
 from sockd.functions.function import Function
 from sockd.images import premade
 from sockd.kernel import pidfds, syscalls
@@ -163,8 +163,8 @@ def main() -> None:
     for module, name in CALLS:
         failing(failpoint, module, name)
     start = asking(failpoint, "start", Function.start, lambda self, *rest: self.caches.tree.root.zygote)
-    provision = asking(failpoint, "provision", ImportLearner._provision, lambda self, parent, plan: parent.zygote)
-    Function.start, ImportLearner._provision = start, provision  # type: ignore[method-assign]
+    provision = asking(failpoint, "provision", ZygoteMaker.make, lambda self, parent, plan: parent.zygote)
+    Function.start, ZygoteMaker.make = start, provision  # type: ignore[method-assign]
     sockd_main()
 
 

@@ -12,7 +12,7 @@ from sockd.latency import favordynmods
 from sockd.plain.config import SandboxConfig
 
 UIDS = 1 << 30
-"""`sockd.caches.zygote_tree.ROOT_UIDS`."""
+"""`sockd.caches.zygotes.zygote_tree.ROOT_UIDS`."""
 
 
 def effects() -> list[Check]:

@@ -36,7 +36,7 @@ from sockd.plain.config import Config
 from sockd.plain.errors import BadConfig, SockdError
 
 UIDS = 1 << 30
-"""So many from `sandbox.base_uid` on are the Zygotes' and sandboxes' (`sockd.caches.zygote_tree`)."""
+"""So many from `sandbox.base_uid` on are the Zygotes' and sandboxes' (`sockd.caches.zygotes.zygote_tree`)."""
 ENGINE_UIDS = 2
 """Below it: the initscript engine's and its compiler's, unless `initscripts.uid` says otherwise."""
 PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")

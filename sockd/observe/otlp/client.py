@@ -16,7 +16,7 @@ from importlib.util import find_spec
 
 import msgspec
 
-from sockd.caches.uv import confinement
+from sockd.caches.packages.uv import confinement
 from sockd.kernel import oom_score
 from sockd.observe.otlp.wire import MAX_FRAME_BYTES, Finished, Tally, encode
 from sockd.observe.traces import Trace

@@ -20,7 +20,7 @@ from tests.faults.sharing.catalogue import Entry
 SETTINGS = {"memory_mb": 2048, "timeout_s": 120.0, "init_timeout_s": 120.0}
 CONFIG = "[zygote]\nspares = 1\nmemory_mb = {memory_mb}\n"
 OWN_START = {"LC_TEST": "1"}
-"""No Zygote with packages serves a function that has such a variable (`sockd.caches.soundness`)."""
+"""No Zygote with packages serves a function that has such a variable (`sockd.caches.zygotes.soundness`)."""
 TICK_S = 0.2
 SURE, MOST = 5, 15
 """Starts of its own that a difference is compared with; and as long as it is there, more: each has other addresses, but what

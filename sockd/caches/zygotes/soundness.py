@@ -1,0 +1,188 @@
+"""POLICY: whether a Zygote's imports would have the same results in a function's own start. Pure; owns nothing.
+
+A Zygote records observations of its imports (`Observed`): names that were looked up, found or not, queries to
+`importlib.metadata`, listed directories, files looked for in the working directory, environment variables read. A function's own
+start shows its imports an `ImportView`: its code, packages and environment. The Zygote serves the function only if each
+observation would be the same in that view. Each clause below compares one kind and names the first difference; SOCK's rule is
+one of them.
+
+Not observed: reads of `sys.modules` without an import, C code that walks `environ`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sockd.caches.packages.provided_names import NOTHING, Provided
+from sockd.images.program import Network
+from sockd.sandbox.imported import NOTHING_SEEN, Observed
+from sockd_zygote.observer import EVERY_FILE
+
+UNOBSERVED_VARIABLES = frozenset({"TZ", "LANG", "LANGUAGE"})
+UNOBSERVED_PREFIX = "LC_"
+"""Variables that the C library reads inside itself, unseen: taken to be read by every import."""
+LISTS_DISTRIBUTIONS = "pkg_resources"
+"""A module that, when it is imported, notes every distribution that there is."""
+
+
+Pair = tuple[frozenset[str], frozenset[tuple[str, str]], Network]
+"""A closure, the variables that a function has set, and its network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preimported:
+    """What a Zygote has imported for others: with what, and what its imports saw, those of its ancestors included."""
+
+    packages: frozenset[str] = frozenset()
+    """Keys of the distributions that were on sys.path."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    seen: Observed = NOTHING_SEEN
+    before: frozenset[str] = frozenset()
+    """Of these packages those of the Zygote that it was forked from: their modules were imported first, which a function that
+    has all of them need not do."""
+    network: Network = "host"
+    """What its imports reached: "none", also where the functions that it serves have a private network."""
+
+    def was_made_from(self, view: ImportView) -> bool:
+        """Whether its imports ran with this very closure, environment and network, but for what the worker sets, and in a
+        function's order."""
+        return not self.before and view.pair == (self.packages, frozenset(), self.network)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class ImportView:
+    """What imports see in a function's own start. Compared by identity: verdicts are remembered for it."""
+
+    closure: frozenset[str]
+    """Keys of its distributions."""
+    provided: Mapping[str, Provided] = field(default_factory=dict)
+    """What each of them offers, by key."""
+    code: Provided = NOTHING
+    """What the function's own code offers, which is first on sys.path."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """All that its process has."""
+    uses_standard_library: bool = False
+    """Whether its handler imports modules of `standard_library.MODULES`."""
+    variables: frozenset[tuple[str, str]] = frozenset()
+    """Of its environment what is not the worker's, with the values."""
+    network: Network = "host"
+    """Its function's."""
+    files: frozenset[str] = frozenset()
+    """Names of files and directories at the top of its code: imports run there, and a Zygote's find nothing."""
+
+    @property
+    def pair(self) -> Pair:
+        """What its imports can see that those of other functions cannot: one verification is for all views with it."""
+        return self.closure, self.variables, self.network
+
+    def besides(self, packages: frozenset[str]) -> Iterator[tuple[str, Provided]]:
+        """(name for people, what it offers) of all that a Zygote with these packages did not have."""
+        yield "the function's code", self.code
+        for key in sorted(self.closure - packages):
+            yield key, self.provided.get(key, NOTHING)
+
+
+NO_PACKAGES = ImportView(frozenset())
+
+
+def difference(shared: Preimported, view: ImportView) -> str:
+    """Why a Zygote must not serve a function: the first observation that would be another one. Empty: it may."""
+    if not shared.packages and shared.seen is NOTHING_SEEN:
+        return ""  # the root
+    return next(filter(None, (clause(shared, view) for clause in CLAUSES)), "")
+
+
+def _other_packages(shared: Preimported, view: ImportView) -> str:
+    """SOCK's rule: nothing runs that the function did not ask for."""
+    return _first("the function does not have {}", shared.packages - view.closure)
+
+
+def _names_looked_up(shared: Preimported, view: ImportView) -> str:
+    """No missed name is provided by what the function has besides, no found one provided twice, where order would decide."""
+    for owner, offer in view.besides(shared.packages):
+        if offer.is_partial:
+            return f"{owner} has too many files to be compared"
+        if reason := _first(f"an import looked for {{}}, which {owner} has", _offered(offer, shared.seen.missed)):
+            return reason
+        if reason := _first(f"an import found {{}}, which {owner} has, too", _offered(offer, shared.seen.found)):
+            return reason
+        # Of a namespace package there may be more portions: sys.path is looked at again for each import below it.
+        if reason := _first(f"{owner} has {{}}, found as a namespace package", offer.modules & shared.seen.namespaces):
+            return reason
+    return ""
+
+
+def _directories_listed(shared: Preimported, view: ImportView) -> str:
+    for owner, offer in view.besides(shared.packages):
+        if "" in shared.seen.listed and offer != NOTHING:
+            return f"an import listed the directories of sys.path, among which is that of {owner}"
+        if reason := _first(f"an import listed {{}}, of which {owner} has a part", _offered(offer, shared.seen.listed)):
+            return reason
+    return ""
+
+
+def _files_looked_for(shared: Preimported, view: ImportView) -> str:
+    if EVERY_FILE in shared.seen.files and view.files:
+        return "an import listed the function's directory"
+    return _first("an import looked for the file {}, which the function's code has", shared.seen.files & view.files)
+
+
+def _metadata_asked_for(shared: Preimported, view: ImportView) -> str:
+    every = shared.seen.every_distribution or LISTS_DISTRIBUTIONS in shared.seen.found
+    for owner, offer in view.besides(shared.packages):
+        if every and offer.metadata:
+            return f"an import asked for all distributions, of which {owner} is one"
+        if reason := _first(
+            f"an import asked for the distribution {{}}, which is {owner}", offer.metadata & shared.seen.metadata
+        ):
+            return reason
+        if reason := _first(
+            f"an import asked for entry points {{}}, of which {owner} has some", offer.groups & shared.seen.groups
+        ):
+            return reason
+    return ""
+
+
+def _pth_files(shared: Preimported, view: ImportView) -> str:
+    """They run before the function's first import, and may do anything."""
+    for owner, offer in view.besides(shared.packages):
+        if offer.has_pth and owner in view.closure:
+            return f"{owner} has a .pth file, which runs before all imports"
+    return ""
+
+
+def _variables_read(shared: Preimported, view: ImportView) -> str:
+    names = {name for name in (*shared.environment, *view.environment) if _is_read(shared.seen, name)}
+    different = {name for name in names if shared.environment.get(name) != view.environment.get(name)}
+    return _first("an import read the variable {}, which the function has otherwise", different)
+
+
+def _is_read(seen: Observed, name: str) -> bool:
+    return (
+        seen.every_variable
+        or name in seen.variables
+        or name in UNOBSERVED_VARIABLES
+        or name.startswith((UNOBSERVED_PREFIX, *seen.prefixes))
+    )
+
+
+Clause = Callable[[Preimported, ImportView], str]
+CLAUSES: tuple[Clause, ...] = (
+    _other_packages,
+    _names_looked_up,
+    _directories_listed,
+    _files_looked_for,
+    _metadata_asked_for,
+    _pth_files,
+    _variables_read,
+)
+
+
+def _offered(offer: Provided, names: frozenset[str]) -> frozenset[str]:
+    return names & (offer.modules | offer.namespaces)
+
+
+def _first(text: str, names: frozenset[str] | set[str]) -> str:
+    """`text` with the first of the names; empty if there is none."""
+    return text.format(min(names)) if names else ""

@@ -1,0 +1,128 @@
+"""One node of the Zygote tree: a Zygote, its packages, its spares, and its use.
+
+Owns the Zygote and the spares. The policies use its start rate and saved time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from sockd.caches.zygotes.eviction import NodeStats
+from sockd.caches.zygotes.rate import RATE_TAU_S, DecayingRate
+from sockd.caches.zygotes.soundness import ImportView, Preimported, difference
+from sockd.images.program import Network
+from sockd.sandbox.sandbox import Sandbox
+from sockd.sandbox.zygote import Zygote
+
+SPARES_TAU_S = 10.0
+
+
+@dataclass(eq=False, slots=True)
+class ZygoteNode:
+    """A serving node. `close` ends its Zygote and its spares; sandboxes that were leased from it live on."""
+
+    zygote: Zygote
+    packages: frozenset[str]
+    parent: ZygoteNode | None
+    modules: frozenset[str] = frozenset()
+    """Modules that it was told to import; its parent had some of them."""
+    network: Network = "host"
+    """Of the functions that it serves: its Zygote's."""
+    shared: Preimported = field(default_factory=Preimported)
+    """What its imports saw: which functions it may serve."""
+    verdicts: MutableMapping[ImportView, str] = field(default_factory=WeakKeyDictionary)
+    """Why it must not serve a function, or "": worked out once for each version."""
+    unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
+    """Why it must not, though its imports looked at nothing that the function has otherwise (`verifier`)."""
+    order: tuple[str, ...] = ()
+    """The modules in the order in which it was told to import them, behind its ancestors'."""
+    import_seconds: float = 0.0
+    """What importing them took."""
+    late_seconds: float = 0.0
+    """What functions spent since on importing more of its packages, after the fork."""
+    unique_bytes: int = 0
+    """Memory that was its alone when it began to serve, and what it shared with its parent and others."""
+    shared_bytes: int = 0
+    seconds_saved: float = 0.0
+    """Import time that a start from it is saved, against a start from the node it was forked from."""
+    created_s: float = field(default_factory=time.monotonic)
+    last_used_s: float = field(default_factory=time.monotonic)
+    hits: int = 0
+    rate: DecayingRate = field(default_factory=lambda: DecayingRate(RATE_TAU_S, now_s=time.monotonic()))
+    """How often it is worth having: what evicting it would cost, over minutes."""
+    lately: DecayingRate = field(default_factory=lambda: DecayingRate(SPARES_TAU_S, now_s=time.monotonic()))
+    """How often it is used right now: how many spares it keeps, over seconds."""
+    spares: deque[Sandbox] = field(default_factory=deque)
+    spares_coming: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.zygote.name
+
+    @property
+    def depth(self) -> int:
+        return 0 if self.parent is None else self.parent.depth + 1
+
+    def refusal(self, view: ImportView) -> str:
+        """Why it must not serve a function that has this view; empty: it may (`soundness`)."""
+        verdict = self.verdicts.get(view)
+        if verdict is None:
+            verdict = self.verdicts[view] = difference(self.shared, view) or self.unverified(self, view)
+        return verdict
+
+    def refusals(self) -> list[str]:
+        """The reasons for which it did not serve functions that have all of its packages."""
+        refused = {str(reason) for view, reason in self.verdicts.items() if reason and self.packages <= view.closure}
+        return sorted(refused)
+
+    def hit(self, now_s: float) -> None:
+        """One sandbox was started from it."""
+        self.hits += 1
+        self.last_used_s = now_s
+        self.rate.hit(now_s)
+        self.lately.hit(now_s)
+
+    def take_spare(self) -> Sandbox | None:
+        """The oldest ready spare, now the caller's."""
+        if not self.spares:
+            return None
+        spare = self.spares.popleft()
+        spare.on_death = lambda sandbox: None
+        return spare
+
+    def add_spare(self, spare: Sandbox) -> None:
+        """Keep a ready spare until it is taken, dropped, or dies."""
+        self.spares.append(spare)
+        spare.on_death = self._forget_spare
+
+    def drop_spares(self, keep: int = 0) -> None:
+        """Destroy spares beyond `keep`."""
+        while len(self.spares) > keep:
+            self.spares[-1].destroy()
+
+    def stats(self, now_s: float) -> NodeStats:
+        """As the eviction policies see it."""
+        return NodeStats(
+            id=self.id,
+            parent_id=self.parent.id if self.parent else None,
+            packages=self.packages,
+            unique_bytes=self.unique_bytes,
+            recent_rate=self.rate.at(now_s),
+            import_seconds_saved=self.seconds_saved,
+            last_used_s=self.last_used_s,
+            created_s=self.created_s,
+            hits=self.hits,
+        )
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self.drop_spares()
+        self.zygote.close()
+
+    def _forget_spare(self, spare: Sandbox) -> None:
+        if spare in self.spares:
+            self.spares.remove(spare)

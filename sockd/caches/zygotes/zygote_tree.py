@@ -1,0 +1,411 @@
+"""The import cache: a tree of Zygotes, from which every sandbox is forked (SOCK 4.3).
+
+There is one root for each kind of network. The host's is exec'd; the others are its children behind walls, made when a function
+first needs them, with Zygotes of their own below them (`sandbox/walled_networks`).
+
+Owns the nodes. `best` is the node that serves a function (`starts` asks). `ImportLearner` creates better nodes in the
+background, so that no request waits for an import in a Zygote. A node that fails is removed and the next best serves; the root is
+exec'd again. Knows nothing of functions: it gets closures and returns sandboxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from sockd.caches.zygotes import standard_library
+from sockd.caches.zygotes.rate import RATE_TAU_S, DemandMeter
+from sockd.caches.zygotes.selection import best_node
+from sockd.caches.zygotes.soundness import ImportView
+from sockd.caches.zygotes.spare_policy import wanted_spares
+from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.images.program import Limits, Network, Program
+from sockd.kernel import pidfds
+from sockd.plain.config import ZygoteConfig
+from sockd.plain.errors import NoCapacity, SockdError
+from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.farm import Farm
+from sockd.sandbox.imported import Imported, ImportRequest
+from sockd.sandbox.memory_budget import Reservation
+from sockd.sandbox.parts import Parts
+from sockd.sandbox.sandbox import Sandbox
+from sockd.sandbox.uids import UidBlock
+from sockd.sandbox.walled_networks import Wall
+from sockd.sandbox.zygote import Zygote
+
+ROOT_UIDS = 1 << 30
+SPARE_MEMORY_BYTES = 16 << 20
+"""What a spare reserves until it becomes a function."""
+LEAST_APART_BYTES = 128 << 20
+"""With less no sandbox is made for nobody's request: it would end for want of memory."""
+REVIVALS = 3
+"""How often a request waits for a new root Zygote, when one after the other ends."""
+REFILL_S = 0.004
+"""Time to make one spare ready (measured: 1-4 ms with the packages of this tree)."""
+
+_log = logging.getLogger(__name__)
+
+
+class ZygoteTree:
+    """All nodes of one worker. `open` first, `close` last."""
+
+    def __init__(
+        self,
+        config: ZygoteConfig,
+        parts: Parts,
+        farm: Farm,
+        walls: Mapping[Network, Wall],
+        *,
+        base_uid: int,
+        spare_limits: Limits,
+    ) -> None:
+        self._config = config
+        self._parts = parts
+        self._farm = farm
+        self._walls = walls
+        self._spare_limits = spare_limits
+        self._uids = UidBlock.of_host(base_uid, ROOT_UIDS)
+        self._random = random.Random()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._roots: dict[Network, ZygoteNode] = {}
+        self._reviving: dict[Network, asyncio.Task[None]] = {}
+        self._closed = False
+        self.nodes: list[ZygoteNode] = []
+        """The roots first, the host's before the others."""
+        self.demand: defaultdict[Network, DemandMeter] = defaultdict(lambda: DemandMeter(RATE_TAU_S))
+        """Of functions with each kind of network."""
+        self.under_pressure: Callable[[], bool] = lambda: False
+        self.unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
+        """As each node's."""
+
+    @property
+    def most_spares(self) -> int:
+        """How many spares a node may have; 0: none are kept."""
+        return self._config.spares
+
+    @property
+    def most_levels(self) -> int:
+        """How deep it may become, with the root."""
+        return self._config.max_depth + 1
+
+    async def open(self) -> None:
+        """Exec the root Zygote. Raises: SandboxFailed."""
+        self._add_root("host", await Zygote.exec_root(self._farm, self._parts.cgroups, self._uids, self.zygote_ended))
+
+    async def _wall_in(self, network: Network) -> None:
+        """A root behind a wall. Raises: SandboxFailed, NoCapacity, OSError."""
+        if "host" not in self._roots:
+            await self._living_root("host")
+        if network not in self._walls:
+            raise ZygoteGone(f'no function with network = "{network}" can be served')
+        self._add_root(network, await self._spawn(self.root, self._walls[network]))
+
+    def _add_root(self, network: Network, zygote: Zygote) -> None:
+        if not zygote.alive:
+            raise ZygoteGone("the root Zygote ended as soon as it was there")
+        node = ZygoteNode(zygote, frozenset(), None, network=network)
+        self.nodes.insert(0 if network == "host" else len(self._roots), node)
+        self._roots[network] = node
+
+    @property
+    def root(self) -> ZygoteNode:
+        """That of functions with the host's network. Raises: as `root_of`."""
+        return self.root_of("host")
+
+    def root_of(self, network: Network) -> ZygoteNode:
+        """Raises: ZygoteGone while it is being made."""
+        root = self._roots.get(network)
+        if root is None:
+            raise ZygoteGone("the root Zygote is being restarted")
+        return root
+
+    def nodes_of(self, network: Network) -> list[ZygoteNode]:
+        """Those that serve functions with such a network."""
+        return [node for node in self.nodes if node.network == network]
+
+    def expect(self, network: Network) -> None:
+        """A function has such a network: its root is made before the first start, in the background."""
+        if network not in self._roots and not self._closed:
+            self._begin_root(network)
+
+    def best(self, view: ImportView) -> ZygoteNode:
+        """The node that serves a function with this view now. Raises: ZygoteGone."""
+        best = self.root_of(view.network)  # without it, none qualifies
+        if not self._config.enabled:
+            return best
+        if view.closure:
+            nodes = self.nodes_of(view.network)
+            best = best_node(
+                nodes, view.closure, self._random, lambda node: node.zygote.may_fork and not node.refusal(view)
+            )
+        if not best.packages and view.uses_standard_library:
+            standard = self.standard_library_of(view.network)
+            if standard is not None and standard.zygote.may_fork and not standard.refusal(view):
+                return standard
+        return best
+
+    def standard_library_of(self, network: Network) -> ZygoteNode | None:
+        """The node that has imported the standard library's modules and no package."""
+        nodes = (node for node in self.nodes if standard_library.KEY in node.packages)
+        return next((node for node in nodes if node.network == network), None)
+
+    def passed_over(self, view: ImportView) -> list[tuple[ZygoteNode, str]]:
+        """Nodes with more packages of this function than the one that serves it, which must not; and why. The largest first."""
+        if not (view.closure or view.uses_standard_library) or view.network not in self._roots:
+            return []
+        best, standard = self.best(view), self.standard_library_of(view.network)
+        fewest = len(best.packages & view.closure)
+        larger = [
+            node
+            for node in self.nodes_of(view.network)
+            if len(node.packages) > fewest and node.packages <= view.closure
+        ]
+        larger.sort(key=lambda node: -len(node.packages))
+        if view.uses_standard_library and not best.packages and standard is not None:
+            larger.append(standard)
+        return [(node, reason) for node in larger if (reason := node.refusal(view))]
+
+    def best_now(self, view: ImportView) -> ZygoteNode | None:
+        """As `best`; None: there is no root for its network."""
+        return self.best(view) if view.network in self._roots else None
+
+    async def living_best(self, view: ImportView) -> ZygoteNode:
+        """As `best`, once there is a root. Raises: ZygoteGone."""
+        await self._living_root(view.network)
+        return self.best(view)
+
+    async def _living_root(self, network: Network) -> None:
+        """Wait for a root that is not there yet, or died; it is tried again where that failed."""
+        for _ in range(REVIVALS):
+            if network in self._roots or self._closed:
+                break
+            await asyncio.shield(self._begin_root(network))
+
+    def _begin_root(self, network: Network) -> asyncio.Task[None]:
+        """The task that makes a root."""
+        reviving = self._reviving.get(network)
+        if reviving is None or reviving.done():
+            reviving = self._reviving[network] = self._spawn_task(self._revive(network))
+        return reviving
+
+    async def fork(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Sandbox:
+        """A new child of a node; it owns the reservation, also when this fails. Raises: ZygoteGone, NoCapacity, OSError."""
+        node.hit(time.monotonic())
+        try:
+            return await Sandbox.fork(self._parts, node.zygote, program.limits, reservation, program)
+        except ZygoteGone:
+            if not node.zygote.alive:
+                self.zygote_ended(node.zygote)  # if it died before it was in the tree, nobody else will tell
+            raise
+
+    # -- spares
+
+    def take_spare(self, node: ZygoteNode, reservation: Reservation) -> Sandbox | None:
+        """A spare of a node, which owns the reservation; None: there is none, and the reservation still is the caller's."""
+        spare = node.take_spare()
+        if spare is not None:
+            node.hit(time.monotonic())
+            spare.process.adopt(reservation)
+        return spare
+
+    def refill(self, node: ZygoteNode) -> None:
+        """Make as many spares as the node's recent rate asks for, in the background; never waits."""
+        if self._closed or node not in self.nodes or not node.zygote.may_fork:
+            return
+        if self._parts.budget.free < SPARE_MEMORY_BYTES:
+            return  # no news: it is asked again
+        missing = self._wanted(node) - len(node.spares) - node.spares_coming
+        if missing > 0 and not node.spares_coming:
+            node.spares_coming = missing
+            self._spawn_task(self._refill(node, missing))
+
+    def adjust_spares(self) -> None:
+        """Drop the spares that no recent use asks for, and make those that are missing (called now and then)."""
+        for node in self.nodes:
+            node.drop_spares(keep=self._wanted(node))
+            self.refill(node)
+
+    def spare_bytes(self) -> int:
+        """What all spares hold of the memory budget."""
+        return sum(len(node.spares) for node in self.nodes) * SPARE_MEMORY_BYTES
+
+    def make_room(self, need_bytes: int) -> None:
+        """Give up spares that hold so many bytes together, the root's last; their memory comes free as their processes end."""
+        for node in reversed(self.nodes):
+            while node.spares and need_bytes > 0:
+                node.drop_spares(keep=len(node.spares) - 1)
+                need_bytes -= SPARE_MEMORY_BYTES
+
+    def measure_root(self) -> None:
+        """Note the memory of new root Zygotes, some 10 MB; the other nodes are measured before they serve."""
+        for root in self._roots.values():
+            cgroup = root.zygote.cgroup
+            if root.unique_bytes or cgroup is None:
+                continue
+            with contextlib.suppress(OSError):  # it has just ended
+                for number in cgroup.pids()[:1]:
+                    root.unique_bytes, root.shared_bytes = pidfds.memory_of(number)
+
+    def _wanted(self, node: ZygoteNode) -> int:
+        """The root keeps its spares while memory is merely short, as it serves every function: a start that waits gets them."""
+        now_s = time.monotonic()
+        pressure = self.under_pressure() if node.packages else self._parts.budget.contended
+        return wanted_spares(
+            node.lately.at(now_s),
+            REFILL_S,
+            self._config.spares,
+            least=self._config.least_spares,
+            idle_s=now_s - node.last_used_s,
+            memory_pressure=pressure,
+        )
+
+    async def _refill(self, node: ZygoteNode, count: int) -> None:
+        try:
+            for _ in range(count):
+                await self._make_spare(node)
+        except (SockdError, OSError, TimeoutError) as error:
+            _log.warning("no spare from %s: %s", node.id, error)
+        finally:
+            node.spares_coming = 0
+
+    async def _make_spare(self, node: ZygoteNode) -> None:
+        """One ready child more for a node. Raises: SandboxFailed, NoCapacity, OSError, TimeoutError."""
+        spare = await self.fork_spare(node.zygote)
+        if node in self.nodes:
+            node.add_spare(spare)
+        else:
+            spare.destroy()
+
+    async def fork_spare(self, zygote: Zygote) -> Sandbox:
+        """A ready child of a Zygote that need not be in the tree yet: its canary. Raises: as `_make_spare`."""
+        reservation = self._parts.budget.reserve_nowait(SPARE_MEMORY_BYTES)
+        if reservation is None:
+            raise NoCapacity("no memory for a spare")
+        limits = replace(self._spare_limits, network=zygote.network)
+        return await Sandbox.fork(self._parts, zygote, limits, reservation, None)
+
+    async def fork_apart(self, node: ZygoteNode, program: Program) -> Sandbox:
+        """A child of a node that becomes a program for nobody's request. Raises: SandboxFailed, NoCapacity, OSError."""
+        most_bytes = min(program.limits.memory_bytes, self._parts.budget.free // 2)  # requests shall not wait for it
+        reservation = self._parts.budget.reserve_nowait(most_bytes) if most_bytes >= LEAST_APART_BYTES else None
+        if reservation is None:
+            raise NoCapacity("no memory for a verification")
+        limits = replace(program.limits, memory_bytes=most_bytes)
+        return await self._become_apart(node, limits, reservation, program)
+
+    async def start_apart(self, program: Program, *, deadline_s: float) -> Sandbox:
+        """A child of a root Zygote that becomes a program for nobody's request, with all of the memory that it is to have.
+
+        Args: deadline_s: how long it waits for that. Raises: SandboxFailed, NoCapacity, OSError."""
+        budget = self._parts.budget
+        limits = replace(program.limits, memory_bytes=min(program.limits.memory_bytes, budget.total))
+        reservation = await budget.reserve(limits.memory_bytes, deadline_s=deadline_s)
+        try:
+            await self._living_root(limits.network)
+            node = self.root_of(limits.network)
+        except BaseException:
+            reservation.close()
+            raise
+        return await self._become_apart(node, limits, reservation, program)
+
+    async def _become_apart(
+        self, node: ZygoteNode, limits: Limits, reservation: Reservation, program: Program
+    ) -> Sandbox:
+        sandbox = await Sandbox.fork(self._parts, node.zygote, limits, reservation, program)
+        try:
+            sandbox.process.cgroup.lower_weight()
+            sandbox.become(program)
+        except BaseException:
+            sandbox.destroy()
+            raise
+        return sandbox
+
+    # -- growth and loss
+
+    def add(self, node: ZygoteNode) -> None:
+        """A provisioned node serves from now on. Its parent may have been replaced or evicted while it imported."""
+        if node.parent not in self.nodes:
+            above = [other for other in self.nodes_of(node.network) if other.packages < node.packages]
+            node.parent = max(above, key=lambda other: len(other.packages), default=None)
+        node.unverified = self.unverified
+        self.nodes.append(node)
+
+    def replace(self, old: ZygoteNode, new: ZygoteNode) -> None:
+        """A provisioned node with the same packages serves instead of an old one, whose use it goes on counting."""
+        new.hits, new.last_used_s, new.rate, new.lately = old.hits, old.last_used_s, old.rate, old.lately
+        self.add(new)
+        for other in self.nodes:
+            if other.parent is old:
+                other.parent = new
+        self.remove(old)
+
+    async def spawn(self, parent: ZygoteNode) -> Zygote:
+        """A new child Zygote of a node, not in the tree yet. Raises: SandboxFailed, NoCapacity, OSError."""
+        return await self._spawn(parent)
+
+    async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None) -> Zygote:
+        limit_bytes, deadline_s = self._config.memory_mb << 20, self._parts.spawn_deadline_s
+        return await parent.zygote.spawn(
+            limit_bytes=limit_bytes, deadline_s=deadline_s, on_end=self.zygote_ended, wall=wall
+        )
+
+    async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:
+        """Have a new Zygote import, in a root like those of its sandboxes. Raises: as `Zygote.import_modules`."""
+        root = self._parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd)
+        try:
+            return await zygote.import_modules(request, root.fd, deadline_s=deadline_s)
+        finally:
+            zygote.keep_tree(partial(self._parts.release, root.give_up()))
+
+    def remove(self, node: ZygoteNode) -> None:
+        """Evict a node: its sandboxes and child Zygotes live on; the children hang below its parent from now on."""
+        self.nodes.remove(node)
+        if self._roots.get(node.network) is node:
+            del self._roots[node.network]
+        for other in self.nodes:
+            if other.parent is node:
+                other.parent = node.parent
+        node.close()
+
+    def zygote_ended(self, zygote: Zygote) -> None:
+        """A node's Zygote died or was given up: the next best serves, and a root is made anew."""
+        for node in [node for node in self.nodes if node.zygote is zygote]:
+            _log.warning("%s (%s) ended", node.id, ", ".join(sorted(node.packages)) or "root")
+            self.remove(node)
+            if not node.packages:
+                self.expect(node.network)
+
+    def close(self) -> None:
+        """End all Zygotes and spares."""
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        for node in reversed(self.nodes):
+            node.close()
+        self.nodes.clear()
+        self._roots.clear()
+
+    async def _revive(self, network: Network) -> None:
+        """Make a root Zygote; the other nodes never needed the old one."""
+        try:
+            await (self.open() if network == "host" else self._wall_in(network))
+            root = self._roots[network]
+            for node in self.nodes_of(network):
+                if node is not root:
+                    node.parent = node.parent or root
+            self.refill(root)
+        except (SockdError, OSError) as error:
+            _log.error("the root Zygote cannot be started: %s", error)
+
+    def _spawn_task(self, work) -> asyncio.Task[None]:  # type: ignore[no-untyped-def]
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

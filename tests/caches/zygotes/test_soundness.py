@@ -1,0 +1,248 @@
+"""The rule of which functions a Zygote may serve, alone: clause by clause, and against a model of what imports see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sockd.caches.packages.provided_names import NOTHING, Provided
+from sockd.caches.zygotes import soundness
+from sockd.caches.zygotes.soundness import ImportView, Preimported, difference
+from sockd.sandbox.imported import Observed
+
+A, B = "a-1-aaaaaaaaaaaa", "b-1-bbbbbbbbbbbb"
+
+
+def names(*each: str) -> frozenset[str]:
+    return frozenset(each)
+
+
+def seen(**observed: Any) -> Preimported:
+    """What a Zygote of A saw."""
+    fields: dict[str, Any] = {
+        name: value if isinstance(value, bool) else names(*value) for name, value in observed.items()
+    }
+    return Preimported(names(A), {"HOME": "/tmp"}, Observed(**fields))
+
+
+def beside(offer: Provided = NOTHING, code: Provided = NOTHING, **env: str) -> ImportView:
+    """A function with A, and B that offers this."""
+    return ImportView(names(A, B), {A: NOTHING, B: offer}, code, {"HOME": "/tmp", **env})
+
+
+def with_files(*each: str) -> ImportView:
+    """A function with A, and these files."""
+    return ImportView(names(A), {A: NOTHING}, environment={"HOME": "/tmp"}, files=names(*each))
+
+
+def modules(*each: str) -> Provided:
+    return Provided(modules=names(*each))
+
+
+def spaces(*each: str) -> Provided:
+    return Provided(namespaces=names(*each))
+
+
+REFUSED: dict[str, tuple[str, Preimported, ImportView]] = {
+    "a package that was not asked for": (
+        "_other_packages",
+        seen(),
+        ImportView(names(B), {}, NOTHING, {"HOME": "/tmp"}),
+    ),
+    "a missed module": ("_names_looked_up", seen(missed=["socks"]), beside(modules("socks"))),
+    "a missed directory": ("_names_looked_up", seen(missed=["google"]), beside(spaces("google"))),
+    "a missed part of a namespace": ("_names_looked_up", seen(missed=["google.x"]), beside(modules("google.x"))),
+    "the code's own module": ("_names_looked_up", seen(missed=["socks"]), beside(code=modules("socks"))),
+    "a found module": ("_names_looked_up", seen(found=["calendar"]), beside(code=modules("calendar"))),
+    "a found module, as a directory": ("_names_looked_up", seen(found=["google"]), beside(spaces("google"))),
+    "a namespace that is a package": ("_names_looked_up", seen(namespaces=["google"]), beside(modules("google"))),
+    "more names than are known": ("_names_looked_up", seen(), beside(Provided(is_partial=True))),
+    "the top of sys.path listed": ("_directories_listed", seen(listed=[""]), beside(modules("b"))),
+    "a namespace listed": ("_directories_listed", seen(listed=["google"]), beside(spaces("google"))),
+    "a file": ("_files_looked_for", seen(files=["matplotlibrc"]), with_files("f.py", "matplotlibrc")),
+    "the directory": ("_files_looked_for", seen(files=["."]), with_files("f.py")),
+    "a version": ("_metadata_asked_for", seen(metadata=["b"]), beside(Provided(metadata=names("b")))),
+    "a group": ("_metadata_asked_for", seen(groups=["g"]), beside(Provided(groups=names("g")))),
+    "all distributions": ("_metadata_asked_for", seen(every_distribution=True), beside(Provided(metadata=names("b")))),
+    "pkg_resources": ("_metadata_asked_for", seen(found=["pkg_resources"]), beside(Provided(metadata=names("b")))),
+    "a .pth file": ("_pth_files", seen(), beside(Provided(has_pth=True))),
+    "a variable": ("_variables_read", seen(variables=["X"]), beside(X="1")),
+    "a variable that is the Zygote's": ("_variables_read", seen(variables=["HOME"]), beside(HOME="/")),
+    "a prefix": ("_variables_read", seen(prefixes=["X_"]), beside(X_Y="1")),
+    "all variables": ("_variables_read", seen(every_variable=True), beside(X="1")),
+    "the time zone": ("_variables_read", seen(), beside(TZ="Asia/Tokyo")),
+    "the locale": ("_variables_read", seen(), beside(LC_CTYPE="C")),
+}
+ALLOWED = {
+    "another prefix": (seen(prefixes=["X_"]), beside(X="1")),
+    "other names": (seen(missed=["socks"], found=["json"], listed=["own"]), beside(modules("b", "b2"))),
+    "another part of a namespace": (seen(namespaces=["google"], found=["google.a"]), beside(spaces("google"))),
+    "another distribution": (
+        seen(metadata=["c"], groups=["h"]),
+        beside(Provided(metadata=names("b"), groups=names("g"))),
+    ),
+    "another file": (seen(files=["matplotlibrc"]), with_files("f.py")),
+    "all, and there is nothing": (seen(every_distribution=True, listed=[""]), beside()),
+    "another variable": (seen(variables=["Y"]), beside(X="1")),
+    "the same variable": (seen(variables=["HOME"]), beside()),
+    "a .pth file in the code, which none runs": (seen(), beside(code=Provided(has_pth=True))),
+    "the root, whatever there is": (Preimported(), beside(Provided(is_partial=True, has_pth=True), TZ="UTC")),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_each_difference_is_refused_by_its_clause_alone(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clause, shared, view = REFUSED[what]
+    assert difference(shared, view)
+    rest = tuple(each for each in soundness.CLAUSES if each.__name__ != clause)
+    assert len(rest) == len(soundness.CLAUSES) - 1
+    monkeypatch.setattr(soundness, "CLAUSES", rest)
+    assert not difference(shared, view)
+
+
+def test_every_clause_has_a_case() -> None:
+    assert {clause for clause, _, _ in REFUSED.values()} == {clause.__name__ for clause in soundness.CLAUSES}
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_what_no_import_saw_does_not_matter(what: str) -> None:
+    assert difference(*ALLOWED[what]) == ""
+
+
+def test_a_reason_names_what_and_whose() -> None:
+    assert (
+        difference(seen(missed=["socks", "brotli"]), beside(modules("socks")))
+        == f"an import looked for socks, which {B} has"
+    )
+
+
+# -- against a model: sys.path as a list of offers, and imports as questions to it
+
+MODULES = ("m", "n", "s", "s.x", "s.y")
+"""Names; s is a namespace package wherever it is no module."""
+KEYS = tuple(f"{name}-1-{digit * 12}" for name, digit in zip("abcd", "0123", strict=True))
+
+offers = st.builds(
+    lambda modules, spaces, metadata, groups: Provided(
+        modules=frozenset(modules) - {f"{space}.{part}" for space in modules for part in "xy"},
+        namespaces=frozenset(spaces) | {"s" for each in modules if "." in each},
+        metadata=frozenset(metadata),
+        groups=frozenset(groups),
+    ),
+    st.sets(st.sampled_from(MODULES)),
+    st.sets(st.sampled_from(("s", "n"))),
+    st.sets(st.sampled_from(("d", "e"))),
+    st.sets(st.sampled_from(("g", "h"))),
+)
+questions = st.lists(
+    st.tuples(st.just("import"), st.sampled_from(MODULES))
+    | st.tuples(st.just("metadata"), st.sampled_from(("d", "e")))
+    | st.tuples(st.just("group"), st.sampled_from(("g", "h")))
+    | st.tuples(st.just("list"), st.sampled_from(("", "s")))
+    | st.tuples(st.just("variable"), st.sampled_from(("X", "Y")))
+    | st.tuples(st.just("environment"), st.just("")),
+    max_size=6,
+)
+environments = st.dictionaries(st.sampled_from(("X", "Y", "Z")), st.sampled_from(("1", "2")))
+
+
+class Model:
+    """What a process with these directories on sys.path and this environment would answer to an import's questions."""
+
+    def __init__(self, path: list[tuple[str, Provided]], environment: Mapping[str, str]) -> None:
+        self._path = path
+        self._environment = environment
+
+    def answer(self, kind: str, name: str) -> object:
+        if kind == "import":
+            return self.find(name)
+        if kind == "variable":
+            return self._environment.get(name)
+        if kind == "environment":
+            return sorted(self._environment.items())
+        if kind == "list":
+            return [key for key, offer in self._path if (offer != NOTHING if name == "" else name in offer.namespaces)]
+        return [key for key, offer in self._path if name in (offer.metadata if kind == "metadata" else offer.groups)]
+
+    def find(self, name: str) -> object:
+        """The first module of the name; without one, a namespace package, if there is a directory."""
+        parent = name.rpartition(".")[0]
+        if parent and self.find(parent) != "namespace":
+            return None if self.find(parent) is None else "its own affair"
+        for key, offer in self._path:
+            if name in offer.modules:
+                return key
+        return "namespace" if any(name in offer.namespaces for _, offer in self._path) else None
+
+
+def observed(model: Model, asked: list[tuple[str, str]]) -> Observed:
+    """What an observer notes of these questions: each name with those above it, as the import system looks them up."""
+    notes: dict[str, set[str]] = {"missed": set(), "found": set(), "namespaces": set()}
+    for kind, name in asked:
+        if kind == "import":
+            for each in (name.partition(".")[0], name):
+                found = model.find(each)
+                if found != "its own affair" and not (found is None and "." in each and model.find("s") is None):
+                    notes["missed" if found is None else "namespaces" if found == "namespace" else "found"].add(each)
+    return Observed(
+        missed=frozenset(notes["missed"]),
+        found=frozenset(notes["found"]),
+        namespaces=frozenset(notes["namespaces"]),
+        listed=frozenset(name for kind, name in asked if kind == "list"),
+        metadata=frozenset(name for kind, name in asked if kind == "metadata"),
+        groups=frozenset(name for kind, name in asked if kind == "group"),
+        variables=frozenset(name for kind, name in asked if kind == "variable"),
+        every_variable=any(kind == "environment" for kind, _ in asked),
+    )
+
+
+@given(st.lists(offers, min_size=4, max_size=4), offers, st.integers(1, 3), questions, environments, environments)
+@example([modules("m"), modules("n"), NOTHING, NOTHING], NOTHING, 1, [("import", "n")], {}, {})
+def test_what_is_allowed_would_have_been_answered_alike(
+    all_offers: list[Provided],
+    code: Provided,
+    count: int,
+    asked: list[tuple[str, str]],
+    environment: dict[str, str],
+    other: dict[str, str],
+) -> None:
+    """A Zygote has every other of the packages: those of a function besides may stand before and behind them on sys.path."""
+    path = list(zip(KEYS, all_offers, strict=True))
+    ours = path[::2][:count]
+    zygote, function = Model(ours, environment), Model([("code", code), *path], other)
+    shared = Preimported(frozenset(key for key, _ in ours), environment, observed(zygote, asked))
+    view = ImportView(frozenset(KEYS), dict(path), code, other)
+    if not difference(shared, view):
+        assert [zygote.answer(*each) for each in asked] == [function.answer(*each) for each in asked]
+
+
+@given(st.lists(offers, min_size=4, max_size=4), questions, environments)
+def test_a_function_with_the_very_same_is_always_served(
+    all_offers: list[Provided], asked: list[tuple[str, str]], environment: dict[str, str]
+) -> None:
+    path = list(zip(KEYS, all_offers, strict=True))
+    shared = Preimported(frozenset(KEYS), environment, observed(Model(path, environment), asked))
+    assert difference(shared, ImportView(frozenset(KEYS), dict(path), NOTHING, environment)) == ""
+
+
+@given(st.lists(offers, min_size=4, max_size=4), offers, questions, questions, environments, environments)
+def test_who_saw_more_serves_fewer(
+    all_offers: list[Provided],
+    code: Provided,
+    asked: list[tuple[str, str]],
+    later: list[tuple[str, str]],
+    environment: dict[str, str],
+    other: dict[str, str],
+) -> None:
+    path = list(zip(KEYS, all_offers, strict=True))
+    zygote = Model(path[:2], environment)
+    keys = frozenset(KEYS[:2])
+    first = observed(zygote, asked)
+    both = first.followed_by(observed(zygote, later))
+    view = ImportView(frozenset(KEYS), dict(path), code, other)
+    if difference(Preimported(keys, environment, first), view):
+        assert difference(Preimported(keys, environment, both), view)

@@ -1,0 +1,101 @@
+"""Two starts compared: what is a difference, what is noise, and what a sandbox may not make of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sockd.caches.zygotes.verification import BadFingerprint, Fingerprint, differences, in_words, read_fingerprint
+from sockd_zygote.checks import BEGUN, last_begun
+
+Names = dict[str, str]
+MODULES = st.dictionaries(
+    st.sampled_from(["a", "b", "(checks)"]), st.dictionaries(st.sampled_from("xyz"), st.sampled_from("123"), max_size=3)
+)
+
+
+def told(modules: dict[str, Names], owner: str = "") -> Fingerprint:
+    """What a sandbox with these names says: each value is its own digest."""
+    return Fingerprint(
+        digests={name: str(sorted(names.items())) for name, names in modules.items()},
+        names={name: {key: (value, value) for key, value in names.items()} for name, names in modules.items()},
+        complete=True,
+        owners=dict.fromkeys(modules, owner),
+        pids=[],
+        cpu_s=0.0,
+    )
+
+
+@given(MODULES, MODULES)
+def test_a_fork_that_is_as_either_start_has_no_difference(one: dict[str, Names], other: dict[str, Names]) -> None:
+    assert differences(told(one), (told(one), told(other))) == []
+    assert told(one).differing(told(one)) == []
+
+
+@given(MODULES, MODULES)
+def test_what_both_starts_have_otherwise_is_found(fork: dict[str, Names], own: dict[str, Names]) -> None:
+    found = differences(told(fork), (told(own), told(own)))
+    assert bool(found) == (fork != own)
+    assert {each.module for each in found} == set(told(fork).differing(told(own)))
+
+
+@given(MODULES, MODULES, MODULES)
+def test_no_more_is_found_than_differs_from_both(
+    fork: dict[str, Names], own: dict[str, Names], again: dict[str, Names]
+) -> None:
+    found = differences(told(fork), (told(own), told(again)))
+    for each in found:
+        here = fork.get(each.module, {}).get(each.name) if each.name else each.module in fork
+        first = own.get(each.module, {}).get(each.name) if each.name else each.module in own
+        assert here != first
+        assert first == (again.get(each.module, {}).get(each.name) if each.name else each.module in again)
+
+
+def test_words() -> None:
+    own = told({"openai": {"api_version": "'2024-06-01'", "b": "1", "c": "1", "d": "1"}}, "openai-1-a")
+    found = differences(told({"openai": {"api_version": "None"}}), (own, own))
+    assert found[0].owner == "openai-1-a"
+    assert in_words(found) == (
+        "openai.api_version: None instead of '2024-06-01'; openai.b: nothing instead of 1; "
+        "openai.c: nothing instead of 1; and 1 more"
+    )
+    checks = differences(told({"(checks)": {"ssl": "fails"}}), [told({"(checks)": {"ssl": "works"}})] * 2)
+    assert in_words(checks) == "(checks) ssl: fails instead of works"
+    loaded = differences(told({"a": {}}), [told({})] * 2)
+    assert in_words(loaded) == "a: it is loaded instead of it is not loaded"
+
+
+GOOD: dict[str, Any] = {"digests": {}, "names": {}, "complete": True, "owners": {}, "pids": [1], "cpu_s": 0.1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"digests": []},
+        {"names": {"a": {"b": ["1"]}}},
+        {"cpu_s": "1"},
+        {"more": 1},
+        {"complete": None},
+        {"owners": {"a": 1}},
+    ],
+)
+def test_what_is_no_fingerprint_is_refused(change: dict[str, Any]) -> None:
+    assert read_fingerprint(msgspec.json.encode(GOOD)).cpu_s == 0.1
+    with pytest.raises(BadFingerprint):
+        read_fingerprint(msgspec.json.encode({**GOOD, **change}))
+
+
+@given(st.binary(max_size=50))
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    with pytest.raises(BadFingerprint):
+        read_fingerprint(body)
+
+
+def test_what_was_begun_last() -> None:
+    log = f"noise\n{BEGUN}import a\nhello\n{BEGUN}import b.c\nmore\n".encode()
+    assert last_begun(log) == "import b.c"
+    assert last_begun(b"noise") == last_begun(b"") == ""

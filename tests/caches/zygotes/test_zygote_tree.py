@@ -1,0 +1,161 @@
+"""The tree when roots die at awkward moments; the Zygotes are stand-ins, everything else of it is in tests/daemon."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sockd.caches.starts import Forks, Wanted
+from sockd.caches.zygotes.soundness import NO_PACKAGES
+from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.caches.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
+from sockd.images.program import Program
+from sockd.plain.config import ZygoteConfig
+from sockd.plain.errors import SandboxFailed
+from sockd.sandbox.control import ZygoteGone
+from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.sandbox.sandbox import Sandbox
+from sockd.sandbox.zygote import Zygote
+
+pytestmark = pytest.mark.anyio
+
+MB = 1 << 20
+
+
+class Root:
+    """A root Zygote that may be dead already."""
+
+    may_fork = False
+
+    def __init__(self, number: int, *, alive: bool) -> None:
+        self.name = f"zygote-{number}"
+        self.alive = alive
+
+    def close(self) -> None:
+        self.alive = False
+
+
+@pytest.fixture
+def roots(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is exec'd, in this order: a Root, or an error. Empty: living ones for ever."""
+    coming: list[Any] = []
+    made: list[Root] = []
+
+    async def exec_root(*args: Any) -> Any:
+        root = coming.pop(0) if coming else Root(len(made), alive=True)
+        if isinstance(root, Exception):
+            raise root
+        made.append(root)
+        return root
+
+    monkeypatch.setattr(Zygote, "exec_root", exec_root)
+    return coming
+
+
+class Reserved:
+    """Memory of a budget, and nothing else to wait for."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
+
+    def reserve_nowait(self, program: Program) -> Reservation | None:
+        return self.budget.reserve_nowait(MB)
+
+    async def reserve(self, program: Program) -> Reservation:
+        return await self.budget.reserve(MB, deadline_s=1.0)
+
+
+class Tree(ZygoteTree):
+    """Forks nothing: the node is the answer, or ZygoteGone when its Zygote is dead."""
+
+    def __init__(self) -> None:
+        self.budget = MemoryBudget(64 * MB)
+        parts: Any = SimpleNamespace(budget=self.budget, cgroups=None, spawn_deadline_s=1.0)
+        super().__init__(ZygoteConfig(), parts, None, {}, base_uid=1 << 28, spare_limits=None)  # type: ignore[arg-type]
+
+    async def ask(self) -> Any:
+        program: Any = SimpleNamespace(limits=SimpleNamespace(network="host"))
+        started = await Forks(self).take(Wanted(NO_PACKAGES, program, Reserved(self.budget)))()
+        return started.node
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fork(parts: Any, zygote: Any, limits: Any, reservation: Reservation, program: Any) -> Any:
+        reservation.close()
+        if not zygote.alive:
+            raise ZygoteGone("the Zygote is gone")
+        return zygote
+
+    monkeypatch.setattr(Sandbox, "fork", fork)
+
+
+async def test_a_root_that_ends_as_soon_as_it_is_there_does_not_serve(roots: list[Any]) -> None:
+    roots.append(Root(99, alive=False))
+    tree = Tree()
+    with pytest.raises(ZygoteGone):
+        await tree.open()
+    served: Any = await tree.ask()
+    assert served.id == "zygote-1" and tree.budget.used == 0
+    tree.close()
+
+
+async def test_a_node_whose_end_nobody_told_is_replaced(roots: list[Any]) -> None:
+    tree = Tree()
+    await tree.open()
+    tree.root.zygote.close()  # and `zygote_ended` was called before the node was in the tree
+    served: Any = await tree.ask()
+    assert served.zygote.alive and served is tree.root
+    assert len(tree.nodes) == 1 and tree.budget.used == 0
+    tree.close()
+
+
+async def test_a_root_that_could_not_be_made_is_tried_again_by_the_next_request(roots: list[Any]) -> None:
+    tree = Tree()
+    await tree.open()
+    roots += [OSError(24, "Too many open files")] * 4
+    tree.zygote_ended(tree.root.zygote)
+    with pytest.raises(SandboxFailed, match="being restarted"):
+        await tree.ask()
+    assert tree.budget.used == 0
+    served: Any = await tree.ask()
+    assert served.zygote.alive
+    tree.close()
+
+
+async def test_make_room_takes_the_roots_spares_last(roots: list[Any]) -> None:
+    class Spare:
+        on_death: Any = None
+
+        def destroy(self) -> None:
+            self.on_death(self)
+
+    tree = Tree()
+    await tree.open()
+    learned = ZygoteNode(Root(7, alive=True), frozenset(("numpy",)), tree.root)  # type: ignore[arg-type]
+    tree.add(learned)
+    for node in (tree.root, learned):
+        for _ in range(2):
+            node.add_spare(Spare())  # type: ignore[arg-type]
+    kept = []
+    for need in (0, 1, SPARE_MEMORY_BYTES, SPARE_MEMORY_BYTES + 1):
+        tree.make_room(need)
+        kept.append((len(learned.spares), len(tree.root.spares), tree.spare_bytes() // SPARE_MEMORY_BYTES))
+    assert kept == [(2, 2, 4), (1, 2, 3), (0, 2, 2), (0, 0, 0)]
+    tree.close()
+
+
+async def test_a_node_whose_parent_was_replaced_while_it_imported_hangs_below_the_new_one(roots: list[Any]) -> None:
+    tree = Tree()
+    await tree.open()
+    old, new = (ZygoteNode(Root(number, alive=True), frozenset({"a"}), tree.root) for number in (1, 2))  # type: ignore[arg-type]
+    tree.add(old)
+    tree.replace(old, new)
+    late = ZygoteNode(Root(3, alive=True), frozenset({"a", "b"}), old)  # type: ignore[arg-type]
+    tree.add(late)
+    assert late.parent is new and late.depth == 2
+    tree.remove(new)
+    assert late.parent is tree.root
+    tree.close()
