@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Protocol
 
 from sockd.networks.policy import Policy
@@ -35,6 +36,8 @@ class Endpoint:
         self.namespace: int | None = namespace
         self.address = address
         self.policy: Policy | None = None
+        self.take_back: Callable[[Endpoint], None] = Endpoint.close
+        """Takes it over when its last process is gone; its pool's."""
         self.was_ready = True
         """Whether the pool had it; else it was made while somebody waited."""
         self._memory = memory

@@ -1,7 +1,8 @@
 """EndpointPool: endpoints of one walled Zygote, made before they are needed (Mohan et al., "Agile Cold Starts").
 
-Owns those that nobody has taken yet. `take` costs microseconds; what is taken is made anew off the path, and what is not there
-when it is needed is made on the path and counted.
+Owns those that nobody has taken yet, and those whose processes are gone. `take` costs microseconds; what is taken is made anew
+off the path, and what is not there when it is needed is made on the path and counted. The kernel's work to remove endpoints
+is done between bursts as well, for all of them at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ AT_ONCE = 8
 """Namespaces that are asked of a Zygote in one message."""
 QUIET_S = 0.05
 """A burst is over when nobody took one for so long; while half of them are left, they are made anew after it."""
+MOST_ENDED = 64
+"""Endpoints that wait for their removal; with one more, all are removed at once."""
 _log = logging.getLogger(__name__)
 
 
@@ -51,6 +54,7 @@ class EndpointPool:
         self._demand = demand
         self._reserve = reserve
         self._ready: deque[Endpoint] = deque()
+        self._ended: list[Endpoint] = []
         self._loop = asyncio.get_running_loop()
         self._refilling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -76,14 +80,22 @@ class EndpointPool:
             self.hits += 1
         if len(self._ready) * 2 < self._demand.wanted(self._taken_s):
             self._refill()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(QUIET_S, self._when_quiet)
+        else:
+            self._await_quiet()
         return endpoint
 
     async def make(self) -> Endpoint:
         """An endpoint that is made now (1.6 ms alone). Raises: NoCapacity: no memory or address; OSError."""
         (namespace,) = await self._maker.make(1)
         return await self._furnish(namespace)
+
+    def take_back(self, endpoint: Endpoint) -> None:
+        """Its last process is gone: it is removed between two bursts, for it is nobody else's ever."""
+        self._ended.append(endpoint)
+        if self._is_closed or len(self._ended) > MOST_ENDED:
+            self._remove_ended()
+        else:
+            self._await_quiet()
 
     def adjust(self) -> None:
         """Make or close endpoints until there are as many as the last minute asked for."""
@@ -102,6 +114,15 @@ class EndpointPool:
             await asyncio.wait([self._refilling])
         while self._ready:
             self._ready.popleft().close()
+        self._remove_ended()
+
+    def _remove_ended(self) -> None:
+        while self._ended:
+            self._ended.pop().close()
+
+    def _await_quiet(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(QUIET_S, self._when_quiet)
 
     def _when_quiet(self) -> None:
         self._timer = None
@@ -109,6 +130,7 @@ class EndpointPool:
         if rest_s > 0:
             self._timer = self._loop.call_later(rest_s, self._when_quiet)
         else:
+            self._remove_ended()
             self._refill()
 
     def _refill(self) -> None:
@@ -138,12 +160,16 @@ class EndpointPool:
 
     async def _furnish(self, namespace: int) -> Endpoint:
         """An endpoint out of a namespace, which is closed if that fails."""
-        memory = self._reserve(EMPTY_MEMORY_BYTES if self._router is None else MEMORY_BYTES)
+        size = EMPTY_MEMORY_BYTES if self._router is None else MEMORY_BYTES
+        memory = self._reserve(size)
+        if memory is None and self._ended:
+            self._remove_ended()
+            memory = self._reserve(size)
         if memory is None:
             os.close(namespace)
             raise NoCapacity("no memory is free for another network")
         if self._router is None:
-            return Endpoint(namespace, memory)
+            return self._own(Endpoint(namespace, memory))
         try:
             address = self._router.addresses.take()
         except NoCapacity:
@@ -156,4 +182,8 @@ class EndpointPool:
         except BaseException:
             endpoint.close()
             raise
+        return self._own(endpoint)
+
+    def _own(self, endpoint: Endpoint) -> Endpoint:
+        endpoint.take_back = self.take_back
         return endpoint

@@ -185,7 +185,7 @@ class SandboxProcess:
         def after_last_process() -> None:
             self.zygote.give_back_uid(self.uid)
             if self._endpoint is not None:
-                self._endpoint.close()
+                self._endpoint.take_back(self._endpoint)
             self._reservation.close()
             if gone is not None:
                 gone()

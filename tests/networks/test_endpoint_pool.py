@@ -12,7 +12,7 @@ import pytest
 from sockd.networks.addresses import Addresses
 from sockd.networks.demand import Demand
 from sockd.networks.endpoint import MEMORY_BYTES, Endpoint
-from sockd.networks.endpoint_pool import AT_ONCE, EndpointPool
+from sockd.networks.endpoint_pool import AT_ONCE, MOST_ENDED, EndpointPool
 from sockd.networks.networks import Networks
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import NoCapacity
@@ -222,3 +222,54 @@ async def test_what_a_pool_counted_outlives_it(world: Lab, networks: Networks) -
         assert endpoint is not None
         endpoint.close()
     assert (networks.view()["pool_hits"], networks.view()["pool_misses"]) == (len(taken), 1)
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_what_has_ended_is_removed_when_nobody_takes_one(
+    world: Lab, budget: MemoryBudget, config: NetworkConfig
+) -> None:
+    networks = await open_networks(config, budget)
+    pool = await networks.pool(OwnNamespaces(), has_network=True)
+    await until_ready(pool, LEAST)
+    ended = [pool.take(), pool.take()]
+    for endpoint in ended:
+        assert endpoint is not None
+        endpoint.take_back(endpoint)
+    assert all(endpoint is not None and endpoint.namespace is not None for endpoint in ended)
+    async with asyncio.timeout(20):
+        while any(endpoint is not None and endpoint.namespace is not None for endpoint in ended):
+            await asyncio.sleep(0)
+    await networks.aclose()
+    assert budget.used == 0
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_no_more_wait_for_their_removal_than_may(world: Lab, networks: Networks) -> None:
+    pool = await networks.pool(OwnNamespaces(), has_network=False)
+    endpoints = [await pool.make() for _ in range(MOST_ENDED + 1)]
+    for endpoint in endpoints[:-1]:
+        endpoint.take_back(endpoint)
+    assert all(endpoint.namespace is not None for endpoint in endpoints)
+    endpoints[-1].take_back(endpoints[-1])
+    assert all(endpoint.namespace is None for endpoint in endpoints)
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_what_has_ended_gives_its_memory_to_who_needs_it(world: Lab, config: NetworkConfig) -> None:
+    budget = MemoryBudget(2 * MEMORY_BYTES)
+    networks = await open_networks(config, budget)
+    pool = await networks.pool(OwnNamespaces(), has_network=True)
+    await until_ready(pool, 2)
+    taken = [pool.take(), pool.take()]
+    for endpoint in taken:
+        assert endpoint is not None
+        endpoint.take_back(endpoint)
+    third = await pool.make()
+    assert budget.used == MEMORY_BYTES and third.namespace is not None
+    third.take_back(third)
+    networks.close_pool(pool)
+    await networks.aclose()
+    assert budget.used == 0 and third.namespace is None

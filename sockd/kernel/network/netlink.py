@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 ROUTE, NETFILTER = 0, 12
 """NETLINK_ROUTE and NETLINK_NETFILTER."""
@@ -26,8 +26,7 @@ _header = struct.Struct("=IHHII")
 _attribute = struct.Struct("=HH")
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message. `subject` is named by the error when the kernel refuses it."""
 
     kind: int

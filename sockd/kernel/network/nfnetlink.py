@@ -6,6 +6,7 @@ and the removal of what a killed worker left. Sets are of the family inet. Const
 
 from __future__ import annotations
 
+import functools
 import socket
 import struct
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ _KEY, _DATA, _TIMEOUT = 1, 2, 4
 _VALUE, _VERDICT = 1, 2
 _VERDICT_CODE, _VERDICT_CHAIN = 1, 2
 _generic = struct.Struct("!BBH")
+REMEMBERED = 256
+"""Encoded names of sets and chains: a start sends those of its function, on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +62,32 @@ def delete_table(table: str) -> Message:
 
 def batch(*messages: Message) -> list[Message]:
     """These messages as one transaction: all are obeyed, or none."""
-    edge = _generic.pack(socket.AF_UNSPEC, 0, _SUBSYSTEM)
-    begin, end = (Message(kind, REQUEST, edge, "batch") for kind in (_BATCH_BEGIN, _BATCH_END))
-    return [begin, *messages, end]
+    return [_BEGIN, *messages, _END]
+
+
+_edge = _generic.pack(socket.AF_UNSPEC, 0, _SUBSYSTEM)
+_BEGIN, _END = (Message(kind, REQUEST, _edge, "batch") for kind in (_BATCH_BEGIN, _BATCH_END))
 
 
 def _elements(table: str, name: str, elements: Sequence[Element]) -> bytes:
-    listed = nested(_LIST_ELEMENTS, *(_element(each) for each in elements))
-    return _generic.pack(_INET, 0, 0) + text(_LIST_TABLE, table) + text(_LIST_SET, name) + listed
+    return _place(table, name) + nested(_LIST_ELEMENTS, *(_element(each) for each in elements))
+
+
+@functools.lru_cache(REMEMBERED)
+def _place(table: str, name: str) -> bytes:
+    return _generic.pack(_INET, 0, 0) + text(_LIST_TABLE, table) + text(_LIST_SET, name)
+
+
+@functools.lru_cache(REMEMBERED)
+def _jump_to(chain: str) -> bytes:
+    code = attribute(_VERDICT_CODE, struct.pack("!i", JUMP))
+    return nested(_DATA, nested(_VERDICT, code, text(_VERDICT_CHAIN, chain)))
 
 
 def _element(element: Element) -> bytes:
     parts = [nested(_KEY, attribute(_VALUE, socket.inet_aton(element.address)))]
     if element.chain:
-        code = attribute(_VERDICT_CODE, struct.pack("!i", JUMP))
-        parts.append(nested(_DATA, nested(_VERDICT, code, text(_VERDICT_CHAIN, element.chain))))
+        parts.append(_jump_to(element.chain))
     if element.timeout_ms:
         parts.append(attribute(_TIMEOUT, struct.pack("!Q", element.timeout_ms)))
     return nested(_ELEM, *parts)
