@@ -98,7 +98,8 @@ class EndpointPool:
             self._await_quiet()
 
     def adjust(self) -> None:
-        """Make or close endpoints until there are as many as the last minute asked for."""
+        """Remove those that have ended; make or close others until there are as many as the last minute asked for."""
+        self._remove_ended()
         wanted = self._demand.wanted(self._loop.time())
         while len(self._ready) > wanted:
             self._ready.popleft().close()

@@ -131,6 +131,7 @@ class House:
         while self.pool.snapshot().recycling:
             recycling = [task for task in asyncio.all_tasks() if task.get_name().startswith("recycle")]
             await asyncio.gather(*recycling, asyncio.sleep(0))
+        self.networks.adjust()
 
     def close(self) -> None:
         self._per_test.close()
