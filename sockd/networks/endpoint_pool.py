@@ -21,9 +21,11 @@ from sockd.plain.errors import NoCapacity
 
 AT_ONCE = 8
 """Namespaces that are asked of a Zygote in one message."""
+FEW = 1 / 8
+"""Of those wanted: with fewer ready they are made anew at once, else when the burst is over."""
 QUIET_S = 0.05
-"""A burst is over when nobody took one for so long; while half of them are left, they are made anew after it."""
-MOST_ENDED = 64
+"""A burst is over when nobody took one for so long."""
+MOST_ENDED = 128
 """Endpoints that wait for their removal; with one more, all are removed at once."""
 _log = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ class EndpointPool:
             self.misses += 1
         else:
             self.hits += 1
-        if len(self._ready) * 2 < self._demand.wanted(self._taken_s):
+        if len(self._ready) < self._demand.wanted(self._taken_s) * FEW:
             self._refill()
         else:
             self._await_quiet()
