@@ -24,8 +24,8 @@ from sockd.code.code_in_use import CodeInUse
 from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.entrypoint import entry_point
 from sockd.code.function_config import FunctionConfig, InitscriptConfig, check_name
-from sockd.functions.admission import Admission
 from sockd.functions.allowance import Allowance
+from sockd.functions.allowances import Allowances
 from sockd.functions.debugging import Debugging, ReportProgress
 from sockd.functions.deployments import FORCE, Deployments, Progress
 from sockd.functions.function import Caches, Function
@@ -78,7 +78,7 @@ class Functions:
         self.debugging = Debugging(config.debug, packages, caches.ports, base_uid=config.sandbox.base_uid)
         self.live: dict[str, Function] = {}
         """The last deploy of each function whose packages are there."""
-        self._allowances: dict[str, Allowance] = {}
+        self.allowances = Allowances(caches)
         self.published = Published(
             registry,
             packages,
@@ -279,28 +279,7 @@ class Functions:
         if function is not None:
             function.close()
             live.append(function)
-        allowance = self._allowances.pop(name, None)
-        if allowance is not None:
-            allowance.close()
-        await self.drain_closed(live, allowance)
-
-    def admission(self, name: str) -> Admission:
-        """A function's admission queue. Raises: NoSuchFunction, also while its packages are missing."""
-        if name not in self._allowances:
-            raise NoSuchFunction(f"no function {name!r} is live")
-        return self._allowances[name].admission
-
-    def active(self) -> list[str]:
-        """The functions that have requests running or waiting."""
-        return [name for name, allowance in self._allowances.items() if allowance.admission.running]
-
-    def running(self) -> int:
-        """Requests that run now."""
-        return sum(each.admission.running for each in self._allowances.values())
-
-    def waiting(self) -> int:
-        """Requests that wait for their function's concurrency."""
-        return sum(each.admission.waiting for each in self._allowances.values())
+        await self.drain_closed(live, self.allowances.closed(name))
 
     def users(self, key: str) -> list[str]:
         """The functions that have a distribution in their closure, deploys under way among them."""
@@ -311,23 +290,12 @@ class Functions:
         ]
         return sorted({*live, *unready, *published, *self._deployments.users(key), *self.debugging.users(key)})
 
-    async def drain(self, deadline_s: float) -> None:
-        """Refuse new requests, and wait for admitted ones until the deadline."""
-        admissions = [allowance.admission for allowance in self._allowances.values()]
-        for admission in admissions:
-            admission.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(deadline_s):
-                await asyncio.gather(*(admission.drain() for admission in admissions))
-
     def close(self) -> None:
         """Close all functions and the registry."""
         self.published.close()
         for function in self.live.values():
             function.close()
-        for allowance in self._allowances.values():
-            allowance.close()
-            allowance.egress.close()
+        self.allowances.close()
         self.live.clear()
         self._registry.close()
 
@@ -412,7 +380,7 @@ class Functions:
                 raise NetworkUnavailable("it was started without them")
             networks.parse(config.egress)
             await networks.ready()
-        allowance = self._allowances.get(name)
+        allowance = self.allowances.get(name)
         async with allowance.egress.changing(config.egress) if allowance else contextlib.nullcontext():
             yield
 
@@ -462,17 +430,12 @@ class Functions:
     def _open(self, version: Version) -> None:
         """Make a function live. Raises: NoCapacity."""
         name = version.record.name
-        self.live[name] = Function(version, self._caches, self._allowance(name, version.config))
+        self.live[name] = Function(version, self._caches, self.allowances.opened(name, version.config))
         self._note_rule(name, version.config)
 
-    def _allowance(self, name: str, config: FunctionConfig | None = None) -> Allowance:
-        """The allowance of a function. Args: config: of the last deploy. Raises: NoCapacity."""
-        allowance = self._allowances.get(name)
+    def _allowance(self, name: str) -> Allowance:
+        """For a published version, which may be live before the last deploy is. Raises: NoSuchFunction, NoCapacity."""
+        allowance = self.allowances.get(name)
         if allowance is None:
-            config = config or FunctionConfig.from_json(self._registry.get(name).config)
-            allowance = self._allowances[name] = Allowance(
-                config, self._caches.budget, self._caches.open_account, self._caches.networks
-            )
-        elif config is not None:
-            allowance.change(config)
+            allowance = self.allowances.opened(name, FunctionConfig.from_json(self._registry.get(name).config))
         return allowance

@@ -74,14 +74,14 @@ class Asynchronous:
 
     def _is_live(self, name: str) -> bool:
         try:
-            self._worker.functions.admission(name)
+            self._worker.functions.allowances.admission(name)
         except NoSuchFunction:
             return False
         return True
 
     def _places(self, name: str) -> int:
         try:
-            return self._worker.functions.admission(name).concurrency or 1  # 0: to be told so, and try again
+            return self._worker.functions.allowances.admission(name).concurrency or 1  # 0: to be told so, and try again
         except NoSuchFunction:
             return 1  # for finding out whether it is gone or has to be installed again
 

@@ -374,7 +374,7 @@ async def serve(config: Config) -> int:
         daemon.drain()
         daemon.later.stop()
         worker.functions.debugging.close()
-        await worker.functions.drain(config.http.drain_s)
+        await worker.functions.allowances.drain(config.http.drain_s)
         for server in servers:
             await server.aclose(config.http.drain_s)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -19,7 +19,7 @@ def live(worker: Worker, recent: Recent, limit: int) -> dict[str, Any]:
     now_ns = time.monotonic_ns()
     names = [*recent.busiest(limit, now_ns)]
     # Those that wait or run and have not answered yet are busy, too.
-    names += [name for name in worker.functions.active() if name not in names][: limit - len(names)]
+    names += [name for name in worker.functions.allowances.active() if name not in names][: limit - len(names)]
     rows = [row for name in names if (row := _row(worker, recent, name, now_ns)) is not None]
     budget = worker.budget
     return {
@@ -28,7 +28,7 @@ def live(worker: Worker, recent: Recent, limit: int) -> dict[str, Any]:
             "functions": len(worker.functions.all()),
             "rate": recent.rate(now_ns),
             "sandboxes": sandbox_counts(worker),
-            "queued": worker.functions.waiting(),
+            "queued": worker.functions.allowances.waiting(),
             "zygotes": len(worker.tree.nodes),
             "memory_reserved_bytes": budget.used,
             "memory_total_bytes": budget.total,
@@ -41,7 +41,7 @@ def live(worker: Worker, recent: Recent, limit: int) -> dict[str, Any]:
 def _row(worker: Worker, recent: Recent, name: str, now_ns: int) -> dict[str, Any] | None:
     """One function; None, if it was removed this minute."""
     try:
-        version, admission = worker.functions.current(name), worker.functions.admission(name)
+        version, admission = worker.functions.current(name), worker.functions.allowances.admission(name)
     except NoSuchFunction:
         return None
     lately = recent.of(name, now_ns)

@@ -28,7 +28,7 @@ def status(worker: Worker) -> dict[str, Any]:
         "version": __version__,
         "functions": len(worker.functions.all()),
         "sandboxes": sandbox_counts(worker),
-        "queued": worker.functions.waiting(),
+        "queued": worker.functions.allowances.waiting(),
         "zygotes": len(worker.tree.nodes),
         "learning": worker.learner.is_learning,
         "verifying": worker.verifier.pending,
@@ -78,7 +78,12 @@ def sandbox_counts(worker: Worker) -> dict[str, int]:
     """Sandboxes by state."""
     spares = sum(len(node.spares) for node in worker.tree.nodes)
     kept = worker.versions.provisioning.available()
-    return {"busy": worker.functions.running(), **worker.handlers.counts(), "spare": spares, "provisioned": kept}
+    return {
+        "busy": worker.functions.allowances.running(),
+        **worker.handlers.counts(),
+        "spare": spares,
+        "provisioned": kept,
+    }
 
 
 def tree_snapshot(worker: Worker) -> Tree:
@@ -152,7 +157,9 @@ def watch(metrics: Metrics, worker: Worker) -> None:
     """Have the worker's gauges and counters read at each scrape."""
     budget, pool = worker.budget, worker.cgroups
     metrics.gauge("sandboxes", "Sandboxes by state.", lambda: sandbox_counts(worker), label="state")
-    metrics.gauge("queued_requests", "Requests waiting for their function's concurrency.", worker.functions.waiting)
+    metrics.gauge(
+        "queued_requests", "Requests waiting for their function's concurrency.", worker.functions.allowances.waiting
+    )
     metrics.gauge("zygotes", "Zygotes in the tree, the root among them.", lambda: len(worker.tree.nodes))
     metrics.gauge("memory_reserved_bytes", "Memory given to sandboxes.", lambda: budget.used)
     metrics.gauge("memory_total_bytes", "Memory that may be given to sandboxes.", lambda: budget.total)

@@ -194,7 +194,7 @@ async def test_a_removed_function_s_last_requests_are_waited_for(tmp_path: Path,
     async with opened(tmp_path, index) as house:
         version = await house.deploy("busy", HELLO)
         function = await house.functions.get("busy")
-        assert function.admission.try_enter() and house.functions.running() == 1
+        assert function.admission.try_enter() and house.functions.allowances.running() == 1
         removing = asyncio.ensure_future(house.functions.remove("busy"))
         while house.functions.all():
             await asyncio.sleep(0)
@@ -212,12 +212,12 @@ async def test_draining_ends_when_all_are_done_or_at_its_deadline(tmp_path: Path
         await house.deploy("one", HELLO)
         function = await house.functions.get("one")
         assert function.admission.try_enter()
-        await house.functions.drain(0.01)
-        assert house.functions.running() == 1 and function.admission.closed
-        draining = asyncio.ensure_future(house.functions.drain(10))
+        await house.functions.allowances.drain(0.01)
+        assert house.functions.allowances.running() == 1 and function.admission.closed
+        draining = asyncio.ensure_future(house.functions.allowances.drain(10))
         function.admission.leave()
         await draining
-        assert house.functions.running() == 0
+        assert house.functions.allowances.running() == 0
 
 
 async def test_settings_change_without_the_code(tmp_path: Path, index: PackageIndex) -> None:

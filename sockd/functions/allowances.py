@@ -1,0 +1,76 @@
+"""The allowances of all functions of a worker, and the numbers of requests that they admitted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from sockd.code.function_config import FunctionConfig
+from sockd.functions.admission import Admission
+from sockd.functions.allowance import Allowance
+from sockd.functions.function import Caches
+from sockd.plain.errors import NoSuchFunction
+
+
+class Allowances:
+    """`opened` makes one, `closed` takes it out, `close` closes all. For one event loop."""
+
+    def __init__(self, caches: Caches) -> None:
+        self._caches = caches
+        self._of: dict[str, Allowance] = {}
+
+    def get(self, name: str) -> Allowance | None:
+        """A function's allowance; None: it is not live."""
+        return self._of.get(name)
+
+    def opened(self, name: str, config: FunctionConfig) -> Allowance:
+        """A function's allowance with the limits of its last deploy. Raises: NoCapacity."""
+        allowance = self._of.get(name)
+        if allowance is None:
+            caches = self._caches
+            allowance = Allowance(config, caches.budget, caches.open_account, caches.networks)
+            self._of[name] = allowance
+        else:
+            allowance.change(config)
+        return allowance
+
+    def closed(self, name: str) -> Allowance | None:
+        """The allowance of a removed function, whose egress rules end with its last request; None: it was not live."""
+        allowance = self._of.pop(name, None)
+        if allowance is not None:
+            allowance.close()
+        return allowance
+
+    def admission(self, name: str) -> Admission:
+        """A function's admission queue. Raises: NoSuchFunction, also while its packages are missing."""
+        if name not in self._of:
+            raise NoSuchFunction(f"no function {name!r} is live")
+        return self._of[name].admission
+
+    def active(self) -> list[str]:
+        """The functions that have requests running or waiting."""
+        return [name for name, allowance in self._of.items() if allowance.admission.running]
+
+    def running(self) -> int:
+        """Requests that run now."""
+        return sum(each.admission.running for each in self._of.values())
+
+    def waiting(self) -> int:
+        """Requests that wait for their function's concurrency."""
+        return sum(each.admission.waiting for each in self._of.values())
+
+    async def drain(self, deadline_s: float) -> None:
+        """Refuse new requests, and wait for admitted ones until the deadline."""
+        admissions = [allowance.admission for allowance in self._of.values()]
+        for admission in admissions:
+            admission.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await asyncio.gather(*(admission.drain() for admission in admissions))
+
+    def close(self) -> None:
+        """Close all, and the rules of their networks."""
+        for allowance in self._of.values():
+            allowance.close()
+            allowance.egress.close()
+        self._of.clear()
