@@ -1,9 +1,10 @@
-"""Drives one peer: bwrap, crun, runc, or "python" without isolation. A start runs `python3 -I -S -c pass` to its end.
+"""Drives one peer: bwrap, an OCI runtime, an engine, or "python" without isolation. A start runs `python3 -I -S -c pass`.
 
 A standalone program with the commands of floor.py, plus `check`, which answers {"error": text} if the peer does not run here.
-The container: pid, ipc, uts and mount namespaces, read-only /usr and interpreter, private /tmp; crun and runc with memory and
-pids limits. No network namespace, as in sockd's default. The driver has a private mount namespace without
-/sys/fs/cgroup/unified, because crun refuses hybrid hosts ("hybrid mode not supported").
+The container: pid, ipc, uts and mount namespaces, read-only /usr and interpreter, private /tmp; all but bwrap with memory and
+pids limits. No network namespace, as in sockd's default, but for gVisor, which then has no network. Docker's daemon must be
+running; its image is the empty root with its mount points, and is removed at the end. The driver has a private mount namespace
+without /sys/fs/cgroup/unified, because crun refuses hybrid hosts ("hybrid mode not supported").
 
 With FACILITIES, names of `FACILITIES` separated by commas, a container of crun or runc has these instead. `burst N` starts N at
 once and answers {"ms": [...]}, when each had ended.
@@ -25,6 +26,8 @@ NAMESPACES = {"pid": "pid", "ipc": "ipc", "uts": "uts", "net": "network", "user"
 FACILITIES = ("cgroup", *NAMESPACES, "seccomp")
 """What a container may do without. Its mounts it needs."""
 USUAL = ("cgroup", "pid", "ipc", "uts")
+OCI_RUNTIMES, ENGINES = ("crun", "runc", "runsc"), ("podman", "docker")
+MEMORY_BYTES, PROCESSES = 128 << 20, 100
 FIRST_UID, UIDS = 100_000, 65_536
 GUEST = [os.path.realpath(sys.executable), "-I", "-S", "-c", "pass"]
 
@@ -55,14 +58,35 @@ def bwrap_command() -> list[str]:
     return ["bwrap", *shared, *linked, "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc", *namespaces, *GUEST]
 
 
-def write_bundle(directory: Path, facilities: tuple[str, ...]) -> None:
-    """An OCI bundle (runtime-spec 1.0) with the same view as bwrap's."""
+def engine_command(name: str, directory: Path) -> list[str]:
+    """A container of Podman or Docker with the same view and limits. Podman's own rlimits need CAP_SYS_RESOURCE."""
+    limits = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096"]
+    limits += [f"--memory={MEMORY_BYTES}", f"--pids-limit={PROCESSES}"]
+    shared = [f"--volume={path}:{path}:ro" for path in shared_directories()]
+    options = ["run", "--rm", "--read-only", "--network=host", "--tmpfs=/tmp", *limits, *shared]
+    if name == "docker":
+        return [name, *options, image(), *GUEST]
+    stores = [f"--root={directory}/store", f"--runroot={directory}/state", "--storage-driver=vfs"]
+    return [name, "--cgroup-manager=cgroupfs", *stores, *options, "--rootfs", str(directory / "root"), *GUEST]
+
+
+def image() -> str:
+    """The name of this driver's image."""
+    return f"sockd-bench-{os.getpid()}"
+
+
+def make_root(directory: Path) -> None:
+    """A container's root: mount points and links."""
     directory.chmod(0o755)  # a container in a user namespace looks for its root as another user
     root = directory / "root"
     for name in ("proc", "dev", "tmp", *(path[1:] for path in shared_directories())):
         (root / name).mkdir(parents=True)
     for name, target in links().items():
         (root / name).symlink_to(target)
+
+
+def write_bundle(directory: Path, facilities: tuple[str, ...]) -> None:
+    """An OCI bundle (runtime-spec 1.0) with the same view as bwrap's."""
     mounts = [
         {"destination": path, "source": path, "type": "bind", "options": ["bind", "ro"]}
         for path in shared_directories()
@@ -90,7 +114,7 @@ def linux(facilities: tuple[str, ...]) -> dict[str, object]:
     kinds = ["mount", *(kind for name, kind in NAMESPACES.items() if name in facilities)]
     table: dict[str, object] = {"namespaces": [{"type": kind} for kind in kinds]}
     if "cgroup" in facilities:
-        table["resources"] = {"memory": {"limit": 128 << 20}, "pids": {"limit": 100}}
+        table["resources"] = {"memory": {"limit": MEMORY_BYTES}, "pids": {"limit": PROCESSES}}
     if "user" in facilities:
         mapping = [{"containerID": 0, "hostID": FIRST_UID, "size": UIDS}]
         table |= {"uidMappings": mapping, "gidMappings": mapping}
@@ -106,7 +130,11 @@ class Peer:
     def __init__(self, name: str, directory: Path, facilities: tuple[str, ...] = USUAL) -> None:
         self._name, self._directory, self._count = name, directory, 0
         self._options = ["--cgroup-manager=disabled"] if name == "crun" and "cgroup" not in facilities else []
-        if name in ("crun", "runc"):
+        if name == "runsc":
+            self._options = ["--network=none"]
+        if name in (*OCI_RUNTIMES, *ENGINES):
+            make_root(directory)
+        if name in OCI_RUNTIMES:
             write_bundle(directory, facilities)
 
     def command(self) -> list[str]:
@@ -115,18 +143,34 @@ class Peer:
             return GUEST
         if self._name == "bwrap":
             return bwrap_command()
+        if self._name in ENGINES:
+            return engine_command(self._name, self._directory)
         self._count += 1
         state = str(self._directory / "state")
         identifier = f"sockd-{os.getpid()}-{self._count}"
         return [self._name, *self._options, "--root", state, "run", "--bundle", str(self._directory), identifier]
 
     def check(self) -> dict[str, str]:
-        done = subprocess.run(self.command(), capture_output=True, text=True, check=False)
+        """Whether one container starts; Docker gets its image first."""
+        commands = [self.command()]
+        if self._name == "docker":
+            tar = ["tar", "-C", str(self._directory / "root"), "-cf", str(self._directory / "root.tar"), "."]
+            commands[:0] = [tar, ["docker", "import", str(self._directory / "root.tar"), image()]]
+        for command in commands:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            if done.returncode:
+                break
         return {"error": done.stderr.strip() or f"status {done.returncode}"} if done.returncode else {}
+
+    def close(self) -> None:
+        """Remove what Docker's daemon keeps."""
+        if self._name == "docker":
+            subprocess.run(["docker", "image", "rm", image()], capture_output=True, check=False)
 
     def spawn(self) -> int:
         command = self.command()
-        return os.posix_spawnp(command[0], command, os.environ)
+        no_commands = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]  # gVisor reads its standard input
+        return os.posix_spawnp(command[0], command, os.environ, file_actions=no_commands)
 
     def start_ns(self) -> int:
         begun = now()
@@ -147,16 +191,15 @@ class Peer:
         return (now() - begun) / 1e9
 
     def burst(self, count: int) -> list[float]:
-        """ms until each of them had ended."""
+        """ms until each of them had ended; without those that failed."""
         begun = now()
         running = {self.spawn() for _ in range(count)}
         times = []
         while running:
             pid, status = os.wait()
-            if status:
-                raise RuntimeError(f"{self._name} exited with wait status {status}")
             running.discard(pid)
-            times.append((now() - begun) / 1e6)
+            if not status:
+                times.append((now() - begun) / 1e6)
         return times
 
 
@@ -174,6 +217,7 @@ def main(name: str, directory: str, facilities: str = ",".join(USUAL)) -> None:
             case ["burst", count]:
                 answer = {"ms": peer.burst(int(count))}
         print(json.dumps(answer), flush=True)
+    peer.close()
 
 
 if __name__ == "__main__":

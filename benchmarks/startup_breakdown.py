@@ -1,8 +1,8 @@
 """`startup_breakdown`: what each of the kernel's facilities adds to a start, after Jain et al., "Fast Function Instantiation".
 
 Their Figs. 6 and 7 break the start of a container down. Here crun and runc start containers with all facilities and with one
-left out: the difference is what that facility costs. sockd tells the phases of its own starts, the floor its steps. What is
-compared is measured in turns.
+left out: the difference is what that facility costs. gVisor, Podman and Docker, where they are installed, are measured as a
+whole. sockd tells the phases of its own starts, the floor its steps. What is compared is measured in turns.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,17 +20,18 @@ from benchmarks.client import closed_loop, request
 from benchmarks.cold import cold_config, cold_only
 from benchmarks.functions import Function
 from benchmarks.harness import Run, in_turns, main
-from benchmarks.peer_driver import FACILITIES
+from benchmarks.peer_driver import FACILITIES, USUAL
 from benchmarks.results import Result, median
 from benchmarks.starters import HERE, PYTHON, Starter, floor
 from benchmarks.worker import worker
 
 RUNTIMES = ("crun", "runc")
+WHOLES = {"runsc": "gVisor", "podman": "Podman", "docker": "Docker"}
+"""Programs that are measured with all facilities alone, and their names."""
 AT_ONCE = (1, 10, 50, 100)
 ALL = "all facilities"
 WHOLE, REST = "whole", "rest"
 NOT_HERE = (
-    "gVisor, Docker and podman: not measured; their daemons and images are not part of this benchmark",
     "unikernels (Jain, Figs. 3 to 5) and CNI plug-ins (Figs. 8, 9): not measurable here, without a guest kernel and Kubernetes",
     "costs are differences within a round, so noise may make one negative",
     "mount: not left out, because a container needs its mounts; user: a container of its own, as most run without it",
@@ -46,6 +48,7 @@ def measure(run: Run) -> Result:
             measure_runtime(run, name, counts, result)
         else:
             result.notes.append(f"{name}: not installed")
+    measure_wholes(run, counts, result)
     return result
 
 
@@ -88,33 +91,68 @@ def measure_runtime(run: Run, name: str, counts: tuple[int, ...], result: Result
     cases = {ALL: usual, **{f"without {left}": [each for each in usual if each != left] for left in usual}}
     cases["with user"] = list(FACILITIES)
     with ExitStack() as stack:
-        starters: dict[str, Starter] = {}
-        for case, facilities in cases.items():
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"sockd-{name}-"))
-            command = (PYTHON, "-I", str(HERE / "peer_driver.py"), name, directory, ",".join(facilities))
-            starter = stack.enter_context(Starter.launch(name, *command))
-            answer = starter.ask("check")
-            if "error" in answer:
-                result.notes.append(f"{name}, {case}: {answer['error'].splitlines()[-1][:120]}")
-            else:
-                starters[case] = starter
+        found = {case: launched(stack, name, facilities) for case, facilities in cases.items()}
+        starters = those_that_run(name, found, result)
         for count in counts:
             run.say(f"{name}, {count} at once: {', '.join(starters)}")
-            measure_bursts(run, name, starters, count, result)
+            measure_costs(run, name, starters, count, result)
 
 
-def measure_bursts(run: Run, name: str, starters: dict[str, Starter], count: int, result: Result) -> None:
+def measure_wholes(run: Run, counts: tuple[int, ...], result: Result) -> None:
+    """What makes more than a container: with all that it does."""
+    with ExitStack() as stack:
+        found = {word: launched(stack, name) for name, word in WHOLES.items() if shutil.which(name)}
+        result.notes += [f"{word}: not installed" for word in WHOLES.values() if word not in found]
+        starters = those_that_run("", found, result)
+        for count in counts if starters else ():
+            run.say(f"{', '.join(starters)}, {count} at once")
+            measure_bursts(run, {f"{word}, {ALL}": starter for word, starter in starters.items()}, count, result)
+
+
+def launched(stack: ExitStack, name: str, facilities: Sequence[str] = USUAL) -> Starter:
+    """A peer's driver, closed by the stack."""
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"sockd-{name}-"))
+    command = (PYTHON, "-I", str(HERE / "peer_driver.py"), name, directory, ",".join(facilities))
+    return stack.enter_context(Starter.launch(name, *command))
+
+
+def those_that_run(name: str, found: dict[str, Starter], result: Result) -> dict[str, Starter]:
+    """By case, those of which one starts; the others are noted with their error."""
+    starters = {}
+    for case, starter in found.items():
+        answer = starter.ask("check")
+        if "error" in answer:
+            where = f"{name}, {case}" if name else case
+            result.notes.append(f"{where}: {answer['error'].splitlines()[-1][:120]}")
+        else:
+            starters[case] = starter
+    return starters
+
+
+def measure_bursts(run: Run, starters: dict[str, Starter], count: int, result: Result) -> dict[str, list[float]]:
+    """Starts at once, in turns; the median of each turn by case."""
     times: dict[str, list[float]] = {case: [] for case in starters}
     rounds = run.pick(20 if count == 1 else 5, 5 if count == 1 else 2)
 
     def burst(case: str) -> float:
         ms: list[float] = starters[case].ask(f"burst {count}")["ms"]
         times[case] += ms
+        if not ms:
+            raise RuntimeError(f"{case}: none of {count} started")
         return median(ms)
 
     turns = in_turns({case: (lambda case=case: burst(case)) for case in starters}, rounds)  # type: ignore[misc]
     for case, seen in times.items():
-        result.add(f"{name}, {case}", start(count), "ms", seen)
+        result.add(case, start(count), "ms", seen)
+        if failed := count * rounds - len(seen):
+            result.notes.append(f"{case}: {failed} of {count * rounds} failed, {count} at once")
+    return turns
+
+
+def measure_costs(run: Run, name: str, starters: dict[str, Starter], count: int, result: Result) -> None:
+    """What each facility of a runtime costs: the difference that leaving it out makes."""
+    named = measure_bursts(run, {f"{name}, {case}": starter for case, starter in starters.items()}, count, result)
+    turns = {case: named[f"{name}, {case}"] for case in starters}
     if ALL not in turns:
         return
     parts: dict[str, float] = {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
+import subprocess
+import tempfile
 
 import pytest
 
@@ -15,18 +16,22 @@ from tests.support.ledger import Ledger
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-@pytest.mark.parametrize("name", ["python", "crun", "runc"])
-def test_many_are_started_at_once_without_each_facility(name: str, tmp_path: Path, ledger: Ledger) -> None:
+@pytest.mark.parametrize("name", ["python", "crun", "runc", "runsc", "podman", "docker"])
+def test_many_are_started_at_once_without_each_facility(name: str, ledger: Ledger) -> None:
     if name != "python" and shutil.which(name) is None:
         pytest.skip(f"{name} is not installed")
-    for number, left in enumerate(FACILITIES if name == "crun" else FACILITIES[:1]):
-        directory = tmp_path / str(number)
-        directory.mkdir()
+    if name == "docker" and subprocess.run(["docker", "version"], capture_output=True).returncode:
+        pytest.skip("Docker's daemon does not run")
+    for left in FACILITIES if name == "crun" else FACILITIES[:1]:
         facilities = ",".join(each for each in FACILITIES if each not in (left, "user"))
-        with Starter.launch(name, PYTHON, "-I", str(HERE / "peer_driver.py"), name, str(directory), facilities) as peer:
+        with (
+            tempfile.TemporaryDirectory(prefix="sockd-") as directory,  # Podman takes paths of 50 characters
+            Starter.launch(name, PYTHON, "-I", str(HERE / "peer_driver.py"), name, directory, facilities) as peer,
+        ):
             assert peer.ask("check") == {}, left
             times = peer.ask("burst 3")["ms"]
-            assert len(times) == 3 and 0 < times[0] <= times[-1]
+            least = 1 if name == "runsc" else 3  # of gVisor's, one in fifty fails to start
+            assert least <= len(times) <= 3 and 0 < times[0] <= times[-1]
     ledger.check()
 
 
