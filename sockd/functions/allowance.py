@@ -21,12 +21,15 @@ class Allowance:
 
     def __init__(
         self,
+        function: str,
         config: FunctionConfig,
         budget: MemoryBudget,
         open_account: Callable[[], Account] = UNCOUNTED.account,
         networks: Networks | None = None,
     ) -> None:
-        """Args: open_account: makes the account of its sockets; networks: private ones. Raises: NoCapacity."""
+        """Args: function: its name; open_account: makes the account of its sockets; networks: private ones.
+
+        Raises: NoCapacity."""
         self.admission = Admission(config.concurrency, config.queue_depth)
         self._budget = budget
         self._config = config
@@ -34,7 +37,7 @@ class Allowance:
         self._own_budget = MemoryBudget(0)
         self._reserve(config.reserved_memory_mb)
         self._sockets = open_account()
-        self.egress = FunctionEgress(networks, config.egress)
+        self.egress = FunctionEgress(networks, function, config.egress)
         """Changed and closed by whoever deploys and removes the function, as both may wait."""
 
     def change(self, config: FunctionConfig) -> None:

@@ -28,7 +28,7 @@ class Allowances:
         allowance = self._of.get(name)
         if allowance is None:
             caches = self._caches
-            allowance = Allowance(config, caches.budget, caches.open_account, caches.networks)
+            allowance = Allowance(name, config, caches.budget, caches.open_account, caches.networks)
             self._of[name] = allowance
         else:
             allowance.change(config)

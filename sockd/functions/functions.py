@@ -212,7 +212,7 @@ class Functions:
             current = self.current(name)
             config = current.config.changed(changes)
             self._check_reserve(name, config)
-            async with self._enforced(name, config):
+            async with self._enforced(name, config, are_given="egress" in changes):
                 if changes.keys() == {"egress"}:
                     return self._amend(current, config)
                 handler = entry_point(self._code.path(current.record.digest), config.handler, config.runtime)
@@ -230,7 +230,7 @@ class Functions:
             config = FunctionConfig.from_json(old.config).with_shared(current.config)
             config = config.with_secrets(current.config.secrets)
             self._check_reserve(old.name, config)
-            async with self._enforced(old.name, config):
+            async with self._enforced(old.name, config, are_given=False):
                 restored = self._put(dataclasses.replace(old, config=config.to_json()))
         await self.collect_code()
         return restored
@@ -335,7 +335,7 @@ class Functions:
         current = self.live[name].version.record.initscript if name in self.live else ""
         async with (
             self._scripts.chosen(code, config, wasm, current, progress) as initscript,
-            self._enforced(name, config),
+            self._enforced(name, config, are_given=config.network == "private"),
         ):
             if not overrides.get(FORCE):
                 self._deployments.check_source(name, config)  # once more: another deploy may have ended meanwhile
@@ -371,14 +371,18 @@ class Functions:
         return config
 
     @contextlib.asynccontextmanager
-    async def _enforced(self, name: str, config: FunctionConfig) -> AsyncIterator[None]:
+    async def _enforced(self, name: str, config: FunctionConfig, *, are_given: bool) -> AsyncIterator[None]:
         """Change the rules of a function's network, which hold at once for all its sandboxes; the old ones come back if the
-        block fails. Raises: BadFunctionConfig, NetworkUnavailable."""
+        block fails.
+
+        Args: are_given: now, by whoever changes the function, so that the worker's limits apply; else they are as they were.
+        Raises: BadFunctionConfig, NetworkUnavailable."""
         networks = self._caches.networks
+        if are_given and networks is not None:
+            networks.parse(config.egress)
         if config.network == "private":
             if networks is None:
                 raise NetworkUnavailable("it was started without them")
-            networks.parse(config.egress)
             await networks.ready()
         allowance = self.allowances.get(name)
         async with allowance.egress.changing(config.egress) if allowance else contextlib.nullcontext():

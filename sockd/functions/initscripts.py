@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,7 +66,7 @@ class Initscript:
 
     def reach(self, entries: Sequence[str] | None) -> None:
         """Have it reach what a private network with this `egress` does."""
-        rules = egress.parse(entries, most=sys.maxsize)
+        rules, _ = egress.recorded(entries)
         self.budget, self.egress = msgspec.structs.replace(self.budget, private=reached(rules)), entries
 
     @property

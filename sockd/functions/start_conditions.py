@@ -26,12 +26,12 @@ class StartConditions:
         return self.allowance.reserve_nowait(program.limits.memory_bytes)
 
     async def reserve(self, program: Program) -> Reservation:
-        """Wait until they hold. Raises: NetworkUnavailable, BadFunctionConfig, NoCapacity."""
+        """Wait until they hold. Raises: NetworkUnavailable, NoCapacity."""
         await self.enforce_rules(program)
         return await self.allowance.reserve(program.limits.memory_bytes, deadline_s=self.deadline_s)
 
     async def enforce_rules(self, program: Program) -> None:
-        """Raises: NetworkUnavailable, BadFunctionConfig."""
+        """Raises: NetworkUnavailable."""
         if program.limits.network == "private" and program.policy is None:
             program.policy = await self.allowance.egress.enforced()
 

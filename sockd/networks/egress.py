@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from types import MappingProxyType
 
 from sockd.plain.errors import BadFunctionConfig
 
@@ -82,28 +83,46 @@ EVERYTHING_PUBLIC = Egress((Rule(None, "", None, ""),))
 """The default: the internet, all ports."""
 
 
-def parse(entries: Sequence[str] | None, *, most: int, denied: Sequence[IPv4Network] = ()) -> Egress:
-    """The rules of a function.
+Denied = Mapping[IPv4Network, str]
+"""Networks of which no rule may be a part, each with the setting of the worker that says so."""
 
-    Args:
-        entries: as in sockd.toml; None: the default; most: rules of one function.
-        denied: networks of which no rule may be a part.
+
+def parse(entries: Sequence[str] | None, *, most: int, denied: Denied = MappingProxyType({})) -> Egress:
+    """The rules of a function, as they are given.
+
+    Args: entries: as in sockd.toml; None: the default; most: rules of one function.
     Raises: BadFunctionConfig: which entry is wrong and what to write instead."""
+    if too_many := excess(entries, most):
+        raise BadFunctionConfig(too_many)
+    rules, errors = recorded(entries, denied=denied)
+    if errors:
+        raise BadFunctionConfig(errors[0])
+    return rules
+
+
+def recorded(entries: Sequence[str] | None, *, denied: Denied = MappingProxyType({})) -> tuple[Egress, Sequence[str]]:
+    """Rules that were accepted before, maybe under other settings: an entry that `parse` refuses now opens nothing.
+
+    Returns: the rules; of each entry that is left out, which it is and why."""
     if entries is None:
-        return EVERYTHING_PUBLIC
-    if len(entries) > most:
-        raise BadFunctionConfig(f"egress has {len(entries)} rules, and may have {most} (network.max_rules)")
-    rules = []
+        return EVERYTHING_PUBLIC, ()
+    rules, errors = [], []
     for number, entry in enumerate(entries, 1):
         try:
-            rules.append(_rule(entry, (*NEVER, *UNROUTED, *denied)))
+            rules.append(_rule(entry, dict.fromkeys((*NEVER, *UNROUTED), "") | dict(denied)))
         except ValueError as error:
             shown = entry if isinstance(entry, str) else repr(entry)
-            raise BadFunctionConfig(f"egress, entry {number}, {shown[:80]!r}: {error}") from None
-    return Egress(tuple(dict.fromkeys(rules)))
+            errors.append(f"egress, entry {number}, {shown[:80]!r}: {error}")
+    return Egress(tuple(dict.fromkeys(rules))), errors
 
 
-def _rule(entry: str, denied: Sequence[IPv4Network]) -> Rule:
+def excess(entries: Sequence[str] | None, most: int) -> str:
+    """What to say if there are too many rules; else empty."""
+    count = len(entries or ())
+    return f"egress has {count} rules, and may have {most} (network.max_rules)" if count > most else ""
+
+
+def _rule(entry: str, denied: Denied) -> Rule:
     if not isinstance(entry, str) or len(entry) > MOST_TEXT:
         raise ValueError(f"a rule is a text of at most {MOST_TEXT} characters")
     if entry.count(":") > 1 or entry.startswith("["):
@@ -136,12 +155,12 @@ def _ports(first: str | None, last: str | None) -> tuple[int, int] | None:
     return low, high
 
 
-def _network(where: str, denied: Sequence[IPv4Network]) -> IPv4Network:
+def _network(where: str, denied: Denied) -> IPv4Network:
     try:
         network = IPv4Network(where)
     except ValueError as error:
         raise ValueError(f"not a network of IPv4 ({error}); such as 10.0.0.0/8 or 10.1.2.3") from None
-    for never in denied:
+    for never, setting in denied.items():
         if network.subnet_of(never):
-            raise ValueError(f"{never} is never reached from a private network")
+            raise ValueError(f"{never} is never reached from a private network{setting and f' ({setting})'}")
     return network

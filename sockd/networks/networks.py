@@ -30,6 +30,7 @@ from sockd_initscripts.client.process import Ground
 LEAST_ADDRESSES = 4096
 """Of `network.range`: addresses should not come round while anything remembers them."""
 FORWARD = "ipv4/ip_forward"
+NO_RESOLVER = "egress: names need a resolver, and this worker has none; give networks or addresses"
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +44,7 @@ class Resolving:
 
 
 class Networks:
-    """`open`, `aclose`; between them `parse`, `policy`, `pool`, `adjust`, `view`."""
+    """`open`, `aclose`; between them `parse`, `recorded`, `policy`, `pool`, `adjust`, `view`."""
 
     def __init__(
         self,
@@ -89,13 +90,22 @@ class Networks:
         return networks
 
     def parse(self, entries: Sequence[str] | None) -> Egress:
-        """A function's rules. Args: entries: as in sockd.toml; None: the default. Raises: BadFunctionConfig."""
-        rules = egress.parse(entries, most=self._config.max_rules, denied=self._denied)
+        """A function's rules, as they are given. Args: entries: as in sockd.toml; None: the default.
+
+        Raises: BadFunctionConfig."""
+        rules = egress.parse(entries, most=self._config.max_rules, denied=self._denied_by())
         if rules.has_names and self._resolving is None:
-            raise BadFunctionConfig(
-                "egress: names need a resolver, and this worker has none; give networks or addresses"
-            )
+            raise BadFunctionConfig(NO_RESOLVER)
         return rules
+
+    def recorded(self, entries: Sequence[str] | None) -> tuple[Egress, Sequence[str]]:
+        """Rules that an earlier daemon accepted, as far as this one's settings let them be, and what `parse` would say of them.
+
+        Callers of a function have no part in the worker's settings, so nothing is raised."""
+        rules, errors = egress.recorded(entries, denied=self._denied_by())
+        too_many = egress.excess(entries, self._config.max_rules)
+        unresolved = NO_RESOLVER if rules.has_names and self._resolving is None else ""
+        return rules, [*errors, *filter(None, (too_many, unresolved))]
 
     async def policy(self, rules: Egress) -> Policy:
         """The rules of one function, in force; the caller closes it. Raises: NetworkUnavailable."""
@@ -190,6 +200,9 @@ class Networks:
             never = [*self._never(), self._addresses, self._uplink]
             of = self._policy_of.get
             self._resolver = Resolver(resolving.ground, resolving.uid, queries, resolving.nameservers, of, never)
+
+    def _denied_by(self) -> egress.Denied:
+        return dict.fromkeys(self._denied, "network.denied")
 
     def _never(self) -> list[IPv4Network]:
         return [*egress.NEVER, *egress.UNROUTED, *self._denied]

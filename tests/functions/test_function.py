@@ -61,7 +61,7 @@ class House:
         tree = FakeTree()
         starts = Starts(self.handlers, tree)  # type: ignore[arg-type]
         caches = SimpleNamespace(handlers=self.handlers, tree=tree, starts=starts, initscripts=None, latency=Latency())
-        self.function = Function(version, cast(Caches, caches), Allowance(config, budget))
+        self.function = Function(version, cast(Caches, caches), Allowance("f", config, budget))
         self.sandboxes = [FakeSandbox(program), FakeSandbox(program)]
         for sandbox in self.sandboxes:
             self.handlers.keep(sandbox, program)  # type: ignore[arg-type]

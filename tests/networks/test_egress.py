@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from sockd.networks.egress import EVERYTHING_PUBLIC, Egress, Rule, parse
+from sockd.networks.egress import EVERYTHING_PUBLIC, Egress, Rule, parse, recorded
 from sockd.plain.errors import BadFunctionConfig
 
 
@@ -47,19 +47,29 @@ def test_rules(entry: str, rule: Rule) -> None:
         ("169.254.169.254:80", "169.254.0.0/16 is never reached"),
         ("127.0.0.1:80", "127.0.0.0/8 is never reached"),
         ("224.0.0.1", "224.0.0.0/4 is never reached"),
-        ("100.100.100.200", "100.100.100.200/32 is never reached"),
+        ("100.100.100.200", "100.100.100.200/32 is never reached from a private network (network.denied)"),
         ("a" * 301, "300 characters"),
     ],
 )
 def test_what_is_refused_says_why(entry: str, says: str) -> None:
     with pytest.raises(BadFunctionConfig, match="egress, entry 2, ") as refused:
-        parse(["internet", entry], most=2, denied=[IPv4Network("100.100.100.200")])
+        parse(["internet", entry], most=2, denied={IPv4Network("100.100.100.200"): "network.denied"})
     assert says in str(refused.value)
 
 
 def test_no_rules_are_the_internet_and_none_are_nothing() -> None:
     assert parse(None, most=0) is EVERYTHING_PUBLIC
     assert parse([], most=0) == Egress(())
+
+
+def test_a_recorded_rule_that_is_refused_by_now_opens_nothing_and_says_why() -> None:
+    denied = {IPv4Network("10.77.0.0/16"): "network.denied"}
+    rules, errors = recorded(["10.77.3.7:5432", "internet", "10.0.0.0/8"], denied=denied)
+    assert rules == parse(["internet", "10.0.0.0/8"], most=2), "a rule that only contains what is denied stays"
+    assert errors == [
+        "egress, entry 1, '10.77.3.7:5432': 10.77.0.0/16 is never reached from a private network (network.denied)"
+    ]
+    assert recorded(None) == (EVERYTHING_PUBLIC, ()) and recorded([]) == (Egress(()), [])
 
 
 def test_the_number_of_rules_is_bounded() -> None:

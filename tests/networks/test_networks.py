@@ -10,6 +10,9 @@ import pytest
 from sockd.kernel.network import network_namespaces
 from sockd.networks.endpoint import Endpoint
 from sockd.networks.networks import Networks
+from sockd.plain.config import NetworkConfig
+from sockd.sandbox.memory_budget import MemoryBudget
+from tests.networks.conftest import WORKER
 from tests.support.network_lab import OTHER_PORT, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
@@ -50,6 +53,20 @@ async def test_rules_allow_what_they_name(internet: Lab, networks: Networks) -> 
         assert connect(internet, one, OTHER_PUBLIC) == "EHOSTUNREACH"
     finally:
         one.close()
+
+
+async def test_what_the_worker_denies_is_refused_inside_a_rule_that_contains_it(
+    internet: Lab, world: Lab, budget: MemoryBudget
+) -> None:
+    config = NetworkConfig(denied=(f"{PRIVATE}/32", OTHER_PUBLIC))
+    networks = await Networks.open(config, WORKER, budget.reserve_nowait)
+    one = await endpoint(networks, ["10.0.0.0/8", "192.168.0.0/16", "internet"])
+    try:
+        assert connect(internet, one, PUBLIC) == connect(internet, one, "192.168.7.7") == "ok"
+        assert connect(internet, one, PRIVATE) == connect(internet, one, OTHER_PUBLIC) == "EHOSTUNREACH"
+    finally:
+        one.close()
+        await networks.aclose()
 
 
 async def test_no_rules_allow_the_internet(internet: Lab, networks: Networks) -> None:

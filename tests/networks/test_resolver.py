@@ -140,6 +140,24 @@ async def test_an_answer_opens_no_metadata_service(world: Lab, networks: Network
 
 @pytest.mark.root
 @pytest.mark.anyio
+async def test_an_answer_opens_nothing_that_the_worker_denies(
+    world: Lab, nameserver: Nameserver, budget: MemoryBudget, tmp_path: Path
+) -> None:
+    world.listen(world.internet, "0.0.0.0", PORT)
+    async with ground_at(tmp_path / "resolver", resolver.places()) as ground:
+        config = NetworkConfig(denied=(OTHER_PUBLIC, PRIVATE))
+        networks = await Networks.open(config, WORKER, budget.reserve_nowait, Resolving(ground, UID, [NAMESERVER]))
+        one = await endpoint(networks, ["*.example.com"])
+        with contextlib.closing(one):
+            assert (await ask(world, one, "api.example.com")).addresses == [IPv4Address(PUBLIC)]
+            assert (await ask(world, one, "database.example.com")).addresses == []
+            assert is_reached(world, one, PUBLIC)
+            assert not is_reached(world, one, OTHER_PUBLIC) and not is_reached(world, one, PRIVATE)
+        await networks.aclose()
+
+
+@pytest.mark.root
+@pytest.mark.anyio
 async def test_with_the_internet_go_all_its_names(world: Lab, networks: Networks, nameserver: Nameserver) -> None:
     one = await endpoint(networks, None)
     with contextlib.closing(one):
