@@ -15,6 +15,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
+from sockd.networks import dns
 from sockd.networks.policy import Policy
 from sockd_initscripts.client.process import ConfinedProcess, Ground
 
@@ -117,8 +118,10 @@ class Resolver:
         number, name = int(what["id"]), str(what["name"])
         policy = self._policy_of(str(what["source"]))
         may = policy is not None and policy.egress.resolves(name)
-        if policy is None or not may or "addresses" not in what:
-            return {"id": number, "may": may, "relay": policy is not None and policy.egress.has_internet, **_NOTHING}
+        if "addresses" not in what:
+            return {"id": number, "may": may, "relay": policy is not None and policy.egress.has_internet}
+        if policy is None or not may:
+            return {"id": number, "code": dns.NO_SUCH_NAME, **_NOTHING}
         found = [IPv4Address(each) for each in what["addresses"]]
         allowed = [each for each in found if not any(each in network for network in self._never)]
         ttl_s = min(max(int(what["ttl_s"]), LEAST_TTL_S), MOST_TTL_S)
@@ -126,9 +129,9 @@ class Resolver:
             policy.open_name(name, allowed, ttl_s + GRACE_S)
         except OSError as error:
             _log.warning("the addresses of %.80r were not opened: %s", name, error)
-            return {"id": number, **_NOTHING}
+            return {"id": number, "code": dns.SERVER_FAILURE, **_NOTHING}
         self.answered += 1
-        return {"id": number, "addresses": [str(each) for each in allowed], "ttl_s": ttl_s}
+        return {"id": number, "code": dns.NO_ERROR, "addresses": [str(each) for each in allowed], "ttl_s": ttl_s}
 
 
 _NOTHING: dict[str, Any] = {"addresses": [], "ttl_s": 0}

@@ -6,7 +6,7 @@ It parses what functions and nameservers send, and decides nothing: of each name
 resolve it, and it answers with what the daemon has opened. On the wire are objects of JSON, one a message:
 
     {"id", "source", "name"}                          -> {"id", "may", "relay"}
-    {"id", "source", "name", "addresses", "ttl_s"}    -> {"id", "addresses", "ttl_s"}
+    {"id", "source", "name", "addresses", "ttl_s"}    -> {"id", "code", "addresses", "ttl_s"}
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from sockd.networks import dns
+from sockd.networks.lookups import Lookups
 
 MOST_QUERIES, MOST_OF_ONE_SOURCE = 256, 32
 """That are answered at a time; what is over it is lost, and asked again by its sender."""
 TRY_S, TRIES = 2.0, 2
 """How long a nameserver may take, and how often each is asked."""
 _MESSAGE_BYTES = 1 << 16
-_WITHOUT_IPV4 = (dns.AAAA, dns.SVCB, dns.HTTPS)
-"""Kinds of records that lead to addresses of IPv6, which private networks do not have."""
+DAEMON_S = 5.0
+"""How long the daemon may take. It drops a reply if the wire is full."""
+_NEVER_FORWARDED = (dns.SVCB, dns.HTTPS)
+"""Kinds of records that lead to addresses which nobody opens."""
+_FAILED = dns.Addresses([], 0, dns.SERVER_FAILURE)
 
 
 class ResolverProcess:
@@ -43,6 +47,8 @@ class ResolverProcess:
         self._nameservers = nameservers
         self._loop = asyncio.get_running_loop()
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._asking = asyncio.Lock()
+        self._lookups = Lookups(self._look_up)
         self._number = 0
         self._sources: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,33 +94,54 @@ class ResolverProcess:
             self._queries.sendto(reply, peer)
 
     async def _reply(self, asked: dns.Question, source: str) -> bytes:
-        permission = await self._ask({"source": source, "name": asked.name})
+        try:
+            permission = await self._ask({"source": source, "name": asked.name})
+        except TimeoutError:
+            return dns.answer(asked, _FAILED)
         if not permission["may"]:
             return dns.answer(asked, dns.Addresses([], 0, dns.NO_SUCH_NAME))
-        if asked.kind in _WITHOUT_IPV4 or (asked.kind != dns.A and not permission["relay"]):
+        if asked.kind == dns.A:
+            return dns.answer(asked, await self._lookups.addresses(source, asked.name))
+        if asked.kind == dns.AAAA:
+            return dns.answer(asked, dns.Addresses([], 0, await self._lookups.code(source, asked.name)))
+        if asked.kind in _NEVER_FORWARDED or not permission["relay"]:
             return dns.answer(asked, dns.Addresses([], 0))
-        message = await self._of_nameservers(asked.name, asked.kind)
+        return await self._forward(asked)
+
+    async def _look_up(self, source: str, name: str) -> dns.Addresses:
+        """The addresses of a name that the source may ask for; they are open when this returns."""
+        message = await self._of_nameservers(name, dns.A)
         if message is None:
-            return dns.answer(asked, dns.Addresses([], 0, dns.SERVER_FAILURE))
-        if asked.kind != dns.A:
-            return asked.number.to_bytes(2) + message[2:]
+            return _FAILED
         try:
             found = dns.addresses(message)
-        except dns.BadMessage:
-            return dns.answer(asked, dns.Addresses([], 0, dns.SERVER_FAILURE))
-        if not found.addresses:
-            return dns.answer(asked, found)
-        told = {"addresses": [str(each) for each in found.addresses], "ttl_s": found.ttl_s}
-        opened = await self._ask({"source": source, "name": asked.name, **told})
-        return dns.answer(asked, dns.Addresses([IPv4Address(each) for each in opened["addresses"]], opened["ttl_s"]))
+            if not found.addresses:
+                return found
+            told = {"addresses": [str(each) for each in found.addresses], "ttl_s": found.ttl_s}
+            opened = await self._ask({"source": source, "name": name, **told})
+        except (dns.BadMessage, TimeoutError):
+            return _FAILED
+        return dns.Addresses([IPv4Address(each) for each in opened["addresses"]], opened["ttl_s"], opened["code"])
+
+    async def _forward(self, asked: dns.Question) -> bytes:
+        message = await self._of_nameservers(asked.name, asked.kind)
+        return dns.answer(asked, _FAILED) if message is None else asked.number.to_bytes(2) + message[2:]
 
     async def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
-        """What the daemon says to it."""
+        """The daemon's reply. Raises: TimeoutError."""
         self._number += 1
-        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self._asked[self._number] = future
-        await self._loop.sock_sendall(self._wire, json.dumps({"id": self._number, **what}).encode())
-        return await future
+        number = self._number
+        reply: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._asked[number] = reply
+        try:
+            async with asyncio.timeout(DAEMON_S):
+                async with (
+                    self._asking
+                ):  # a second writer that waits for the wire would replace the first one's callback
+                    await self._loop.sock_sendall(self._wire, json.dumps({"id": number, **what}).encode())
+                return await reply
+        finally:
+            self._asked.pop(number, None)
 
     async def _of_nameservers(self, name: str, kind: int) -> bytes | None:
         for _ in range(TRIES):

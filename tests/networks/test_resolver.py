@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from sockd.plain.errors import BadFunctionConfig
 from sockd.sandbox.memory_budget import MemoryBudget
 from tests.networks.conftest import WORKER
 from tests.support.ground import ground_at
+from tests.support.nameserver import TTL_S, Nameserver
 from tests.support.network_lab import METADATA, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces
 
 NAMESERVER = "127.0.0.77"
@@ -31,33 +32,12 @@ RECORDS = {
     "rebinds.example.com": [METADATA, PUBLIC],
     "metadata.example.com": [METADATA],
 }
-TTL_S = 30
-
-
-class Nameserver(asyncio.DatagramProtocol):
-    """The host's: answers what it has, and notes what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
-        self._transport = transport
-
-    def datagram_received(self, data: bytes, peer: tuple[str, int]) -> None:
-        asked = dns.question(data)
-        self.asked.append(asked.name)
-        found = [IPv4Address(each) for each in RECORDS.get(asked.name, [])]
-        code = dns.NO_ERROR if found else dns.NO_SUCH_NAME
-        self._transport.sendto(dns.answer(asked, dns.Addresses(found, TTL_S, code)), peer)
 
 
 @pytest.fixture
-async def nameserver(world: Lab) -> AsyncIterator[Nameserver]:
-    transport, server = await asyncio.get_running_loop().create_datagram_endpoint(
-        Nameserver, local_addr=(NAMESERVER, 53)
-    )
-    yield server
-    transport.close()
+def nameserver(world: Lab) -> Iterator[Nameserver]:
+    with Nameserver(NAMESERVER, RECORDS) as server:
+        yield server
 
 
 @pytest.fixture
@@ -123,8 +103,55 @@ async def test_names_that_no_rule_has_are_asked_of_nobody(
     with contextlib.closing(one):
         for name in ("secret.attacker.example", "x.api.example.com", "example.com"):
             assert (await ask(world, one, name)).code == dns.NO_SUCH_NAME
-        assert (await ask(world, one, "api.example.com", dns.AAAA)).addresses == []
+            assert (await ask(world, one, name, dns.AAAA)).code == dns.NO_SUCH_NAME
         assert nameserver.asked == []
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_aaaa_is_answered_as_a_is(world: Lab, networks: Networks, nameserver: Nameserver) -> None:
+    nameserver.failing, nameserver.held = {"fails.example.com"}, {"silent.example.com"}
+    names = ("api", "unknown", "fails", "silent", "metadata")
+    codes = [dns.NO_ERROR, dns.NO_SUCH_NAME, dns.SERVER_FAILURE, dns.SERVER_FAILURE, dns.NO_ERROR]
+    one = await endpoint(networks, ["*.example.com"])
+    with contextlib.closing(one):
+        for name, code in zip(names, codes, strict=True):
+            kinds = (ask(world, one, f"{name}.example.com", kind) for kind in (dns.A, dns.AAAA))
+            a, aaaa = await asyncio.gather(*kinds)
+            assert (a.code, aaaa.code, aaaa.addresses) == (code, code, []), name
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_a_and_aaaa_share_one_query_to_the_nameserver(
+    world: Lab, networks: Networks, nameserver: Nameserver
+) -> None:
+    one = await endpoint(networks, ["*.example.com"])
+    with contextlib.closing(one):
+        await ask(world, one, "api.example.com")
+        await ask(world, one, "api.example.com", dns.AAAA)
+        assert nameserver.asked == ["api.example.com"], "one after the other"
+        nameserver.held = {"database.example.com"}
+        waiting = [asyncio.ensure_future(ask(world, one, "database.example.com", kind)) for kind in (dns.AAAA, dns.A)]
+        while "database.example.com" not in nameserver.asked:
+            await asyncio.sleep(0)
+        await ask(world, one, "metadata.example.com")
+        nameserver.release("database.example.com")
+        aaaa, a = await asyncio.gather(*waiting)
+        assert nameserver.asked == ["api.example.com", "database.example.com", "metadata.example.com"], "at once"
+        assert (aaaa.code, a.addresses) == (dns.NO_ERROR, [IPv4Address(PRIVATE)])
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_a_failure_is_not_remembered_for_a(world: Lab, networks: Networks, nameserver: Nameserver) -> None:
+    nameserver.failing = {"api.example.com"}
+    one = await endpoint(networks, ["*.example.com"])
+    with contextlib.closing(one):
+        assert (await ask(world, one, "api.example.com")).code == dns.SERVER_FAILURE
+        nameserver.failing = set()
+        assert (await ask(world, one, "api.example.com")).code == dns.NO_ERROR
+        assert (await ask(world, one, "api.example.com", dns.AAAA)).code == dns.NO_ERROR
 
 
 @pytest.mark.root

@@ -1,0 +1,58 @@
+"""What functions with private networks get from getaddrinfo(3), with glibc's resolver and ours."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.daemon.running import RunningDaemon
+from tests.support.nameserver import Nameserver
+from tests.support.network_lab import PUBLIC, Lab, lab
+
+pytestmark = pytest.mark.root
+
+NAMESERVER = "127.0.0.77"
+LOOK_UP = """
+import socket
+def f(name):
+    try:
+        return sorted({each[4][0] for each in socket.getaddrinfo(name, 443)})
+    except socket.gaierror as error:
+        return error.errno
+"""
+
+
+@pytest.fixture(scope="module")
+def world(ledger_of_module: None) -> Iterator[Lab]:
+    with lab() as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def nameserver(world: Lab) -> Iterator[Nameserver]:
+    with Nameserver(NAMESERVER, {"api.example.com": [PUBLIC]}) as nameserver:
+        yield nameserver
+
+
+@pytest.fixture(scope="module")
+def config(nameserver: Nameserver) -> str:
+    return f'[network]\nnameservers = ["{NAMESERVER}"]\n'
+
+
+@pytest.fixture(scope="module")
+def function(daemon: RunningDaemon) -> str:
+    daemon.deploy("looks-up", LOOK_UP, network="private", egress=["*.example.com:443"], timeout_s=60)
+    return "looks-up"
+
+
+def test_a_temporary_failure_is_one_that_a_function_can_retry(
+    daemon: RunningDaemon, nameserver: Nameserver, function: str
+) -> None:
+    nameserver.failing, nameserver.held = {"fails.example.com"}, {"silent.example.com"}
+    assert daemon.call(function, "api.example.com") == [PUBLIC]
+    assert daemon.call(function, "fails.example.com") == socket.EAI_AGAIN
+    assert daemon.call(function, "silent.example.com") == socket.EAI_AGAIN
+    assert daemon.call(function, "unknown.example.com") == socket.EAI_NONAME
+    assert daemon.call(function, "api.example.org") == socket.EAI_NONAME
