@@ -53,6 +53,12 @@ def apply_rules(text: str) -> None:
         raise OSError(f"nft: {done.stderr.strip()[:500]}")
 
 
+def listed(table: str) -> str:
+    """A table of the family ip as nft(8) prints it; empty: there is none. Raises: OSError."""
+    command = [NFT, "list", "table", "ip", table]
+    return subprocess.run(command, text=True, capture_output=True, timeout=NFT_DEADLINE_S, env={"PATH": _PATH}).stdout
+
+
 def have_nft() -> bool:
     """Whether nft(8) is installed."""
     return any(os.access(os.path.join(place, NFT), os.X_OK) for place in _PATH.split(":"))

@@ -22,6 +22,7 @@ from sockd.networks.namespace_thread import have_nft
 from sockd.networks.policy import Policy
 from sockd.networks.resolver import Resolver
 from sockd.networks.router import Router
+from sockd.networks.ruleset import LIMITED, REFUSED, Limits
 from sockd.networks.uplink import remove_leftovers
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadConfig, BadFunctionConfig, NetworkUnavailable
@@ -151,6 +152,9 @@ class Networks:
             "pool_misses": self._closed_misses + sum(pool.misses for pool in self._pools),
             "policies": len(self._policies),
             "resolved": 0 if self._resolver is None else self._resolver.answered,
+            "packets_refused": 0 if self.router is None else self.router.count(REFUSED),
+            "packets_limited": 0 if self.router is None else self.router.count(LIMITED),
+            "rules_restored": 0 if self.router is None else self.router.uplink.rules.restored,
         }
 
     async def aclose(self) -> None:
@@ -189,7 +193,7 @@ class Networks:
                 addresses=self._addresses,
                 uplink=self._uplink,
                 never=[*egress.NEVER, *self._denied],
-                most_connections=self._config.connections,
+                most=Limits(self._config.connections, self._config.new_connections, self._config.queries),
             )
         except OSError as error:
             raise NetworkUnavailable(f"{error}; see `sockd doctor`") from error

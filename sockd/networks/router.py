@@ -57,21 +57,22 @@ class Router:
         addresses: IPv4Network,
         uplink: IPv4Network,
         never: Sequence[IPv4Network],
-        most_connections: int,
+        most: ruleset.Limits,
     ) -> Router:
         """Args:
             worker: the worker's id; addresses: of endpoints; uplink: where the link to the host takes its own from.
-            never: what no rule of a function opens, beside these two; most_connections: of a sandbox at a time.
+            never: what no rule of a function opens, beside these two; most: of one sandbox.
         Raises: FileNotFoundError: no nft(8); OSError: the kernel lacks something; BadConfig."""
         with ExitStack() as stack:
             thread = NamespaceThread()
             stack.callback(thread.close)
             namespace = await thread.run(network_namespaces.current)
             stack.callback(os.close, namespace)
-            await thread.run(_set_up, ruleset.router([*never, addresses, uplink], most_connections))
+            await thread.run(_set_up, ruleset.router([*never, addresses, uplink], most))
             rules = await thread.run(NetlinkSocket.open, NETFILTER)
             stack.callback(rules.close)
             link = await asyncio.to_thread(Uplink.open, worker, namespace, uplink)
+            link.rules.watch()
             stack.pop_all()
             return cls(thread, namespace, rules, link, Addresses(addresses))
 
@@ -107,8 +108,13 @@ class Router:
         steps = (nfnetlink.add, nfnetlink.delete, nfnetlink.add)
         self._rules.exchange(nfnetlink.batch(*(step(ruleset.TABLE, names, elements) for step in steps)))
 
+    def count(self, counter: str) -> int:
+        """Packets that a counter of the router's table has counted. Raises: OSError."""
+        return nfnetlink.packets(self._rules.ask(nfnetlink.read_counter(ruleset.TABLE, counter)))
+
     async def close(self) -> None:
         """Take it down; endpoints that are left reach nothing any more. Raises: OSError."""
+        await self.uplink.rules.unwatch()
         try:
             await asyncio.to_thread(self.uplink.close)
         finally:

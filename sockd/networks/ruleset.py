@@ -22,6 +22,10 @@ UPLINK = "up"
 GATEWAY = PRIVATE_NAMESERVER
 """What sandboxes have as their gateway, and as their nameserver."""
 MOST_SOURCES = 1 << 16
+REFUSED, LIMITED = "refused", "limited"
+"""Counters of packets: that no rule allows, or that go beyond a sandbox's limits."""
+REMEMBERED_S = 120
+"""How long the kernel's conntrack remembers a TCP connection that has ended (nf_conntrack_tcp_timeout_time_wait)."""
 MOST_ANSWERS = 1 << 12
 """Addresses that the names of one rule may stand for at a time."""
 
@@ -39,10 +43,20 @@ class Chain:
         return {f"{self.name}-{self.mark}-{number}": rule for number, rule in enumerate(self.egress.rules) if rule.name}
 
 
-def router(never: Sequence[IPv4Network], most_connections: int) -> str:
-    """The router's table.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one sandbox: open connections; new ones at once, and again in each two minutes; DNS queries in a second."""
 
-    Args: never: what no rule of a function opens; most_connections: of one sandbox at a time, those that just ended included."""
+    connections: int
+    new_connections: int
+    queries: int
+
+
+def router(never: Sequence[IPv4Network], most: Limits) -> str:
+    """The router's table. Args: never: what no rule of a function opens; most: what one sandbox may have.
+
+    A connection is counted while it is open, but the host remembers one for two minutes after its end: the second limit bounds
+    those. A query above its limit is dropped, so that the resolver of the sandbox asks again; the rest is refused."""
     never = [each for each in dict.fromkeys(never) if not _is_covered(each, never)]
     private = [each for each in PRIVATE if each not in never and not _is_covered(each, never)]
     return f"""
@@ -50,10 +64,17 @@ table inet {TABLE} {{
     set never {{ type ipv4_addr; flags interval; elements = {{ {_listed(never)} }}; }}
     set private {{ type ipv4_addr; flags interval; elements = {{ {_listed(private)} }}; }}
     set connections {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic; }}
+    set openers {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic,timeout; timeout {REMEMBERED_S}s; }}
+    set askers {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic,timeout; timeout {REMEMBERED_S}s; }}
+    counter {REFUSED} {{ }}
+    counter {LIMITED} {{ }}
     map {POLICIES} {{ type ipv4_addr : verdict; }}
     chain refuse {{
-        ct state established meta l4proto tcp reject with tcp reset
-        reject with icmpx admin-prohibited
+        ct state established meta l4proto tcp counter name {REFUSED} reject with tcp reset
+        counter name {REFUSED} reject with icmpx admin-prohibited
+    }}
+    chain beyond {{
+        counter name {LIMITED} reject with icmpx no-route
     }}
     chain forward {{
         type filter hook forward priority filter; policy drop;
@@ -61,14 +82,19 @@ table inet {TABLE} {{
         iifname {UPLINK} ct state established,related accept
         ip daddr @never goto refuse
         meta l4proto != {{ tcp, udp }} goto refuse
-        ct state new add @connections {{ ip saddr ct count over {most_connections} }} goto refuse
+        ct state new add @connections {{ ip saddr ct count over {most.connections} }} goto beyond
+        ct state new update @openers {{ ip saddr limit rate over {_a_minute(most)} }} goto beyond
         ip saddr vmap @{POLICIES}
         goto refuse
     }}
     chain input {{
         type filter hook input priority filter; policy drop;
-        iifname != {UPLINK} ip daddr {GATEWAY} udp dport 53 accept
+        iifname != {UPLINK} ip daddr {GATEWAY} udp dport 53 jump ask
         goto refuse
+    }}
+    chain ask {{
+        update @askers {{ ip saddr limit rate over {_a_second(most)} }} counter name {LIMITED} drop
+        accept
     }}
     chain nat {{
         type nat hook postrouting priority srcnat;
@@ -83,6 +109,8 @@ def host(table: str, link: str, address: str) -> str:
 
     Args: link: the host's end of the uplink; address: the router's."""
     return f"""
+add table ip {table}
+delete table ip {table}
 table ip {table} {{
     chain input {{
         type filter hook input priority filter; policy accept;
@@ -126,6 +154,14 @@ def _match(rule: Rule, names: str | None) -> str:
         where = f"ip daddr @{names}" if names else "ip daddr != @private"
     ports = "" if rule.ports is None else f" th dport {rule.ports[0]}-{rule.ports[1]}"
     return where + (f" meta l4proto {rule.protocol}" if rule.protocol else "") + ports
+
+
+def _a_minute(most: Limits) -> str:
+    return f"{-(-most.new_connections * 60 // REMEMBERED_S)}/minute burst {most.new_connections} packets"
+
+
+def _a_second(most: Limits) -> str:
+    return f"{most.queries}/second burst {most.queries} packets"
 
 
 def _is_covered(network: IPv4Network, by: Sequence[IPv4Network]) -> bool:

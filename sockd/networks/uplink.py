@@ -1,7 +1,7 @@
 """The link between the router and the host: a veth pair, a network of two addresses, and a table in the host's namespace.
 
-Owns the host's table; the link goes with the router's namespace. A SIGKILL leaves the table, which `open` removes, and which lets
-nothing pass that the host would not let pass without it.
+Owns the host's table by its `HostRules`; the link goes with the router's namespace. A SIGKILL leaves the table, which `open`
+removes, and which lets nothing pass that the host would not let pass without it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from sockd.kernel.network import network_namespaces, nfnetlink, rtnetlink
 from sockd.kernel.network.netlink import NETFILTER, ROUTE, Message, NetlinkSocket
 from sockd.networks import ruleset
-from sockd.networks.namespace_thread import apply_rules
+from sockd.networks.host_rules import HostRules
 from sockd.plain.errors import BadConfig
 
 PREFIX = 30
@@ -34,6 +34,8 @@ _MACS = bytes.fromhex("02736f636b01"), bytes.fromhex("02736f636b02")
 
 class Uplink:
     """`open` is called in the host's namespace, `close` as well."""
+
+    rules: HostRules
 
     def __init__(self, worker: str, address: str, mtu: int) -> None:
         self.worker = worker
@@ -56,17 +58,13 @@ class Uplink:
         host = network_namespaces.current()
         try:
             with network_namespaces.entered(router):
-                inside = NetlinkSocket.open(ROUTE)
-                try:
-                    inside.exchange(uplink._pair(host))
-                    inside.exchange(uplink._router_end(str(ours)))
-                finally:
-                    inside.close()
+                _sent_to_routes([*uplink._pair(host), *uplink._router_end(str(ours))])
         finally:
             os.close(host)
         try:
             uplink._host_end(str(ours))
-            apply_rules(ruleset.host(table_of(worker), uplink.link, uplink.address))
+            table = table_of(worker)
+            uplink.rules = HostRules.open(table, ruleset.host(table, uplink.link, uplink.address), uplink.cut)
         except BaseException:
             remove_leftovers(worker)
             raise
@@ -75,6 +73,10 @@ class Uplink:
     def close(self) -> None:
         """Remove table and link. Raises: OSError."""
         remove_leftovers(self.worker)
+
+    def cut(self) -> None:
+        """Take the link down: nothing passes any more. Raises: OSError."""
+        _sent_to_routes([rtnetlink.link_down(socket.if_nametoindex(self.link))])
 
     def _pair(self, host: int) -> list[Message]:
         outer, inner = _MACS
@@ -106,17 +108,13 @@ class Uplink:
         network_namespaces.set_sysctl(f"ipv4/conf/{self.link}/rp_filter", 1)
         with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
             network_namespaces.set_sysctl(f"ipv6/conf/{self.link}/disable_ipv6", 1)
-        outside = NetlinkSocket.open(ROUTE)
-        try:
-            outside.exchange(
-                [
-                    rtnetlink.address(index, gateway, PREFIX),
-                    rtnetlink.neighbour(index, self.address, _MACS[1]),
-                    rtnetlink.link_up(index),
-                ]
-            )
-        finally:
-            outside.close()
+        _sent_to_routes(
+            [
+                rtnetlink.address(index, gateway, PREFIX),
+                rtnetlink.neighbour(index, self.address, _MACS[1]),
+                rtnetlink.link_up(index),
+            ]
+        )
 
 
 def link_of(worker: str) -> str:
@@ -136,6 +134,11 @@ def remove_leftovers(worker: str) -> None:
         (ROUTE, [rtnetlink.delete_link(link_of(worker))], errno.ENODEV),
     ):
         _obeyed_or_absent(family, removal, absent)
+
+
+def _sent_to_routes(messages: Sequence[Message]) -> None:
+    with contextlib.closing(NetlinkSocket.open(ROUTE)) as sock:
+        sock.exchange(messages)
 
 
 def _obeyed_or_absent(family: int, messages: Sequence[Message], absent: int) -> None:

@@ -165,7 +165,11 @@ class NetworkConfig(Slice, frozen=True):
     max_rules: int = 64
     """Most `egress` rules of a function."""
     connections: int = 4096
-    """Connections of one sandbox that are tracked at a time, those that ended in the last two minutes included."""
+    """Open connections of one sandbox."""
+    new_connections: int = 4096
+    """New connections of one sandbox at once, and as many again every two minutes: for so long the host remembers each."""
+    queries: int = 1024
+    """DNS queries of one sandbox per second; more are dropped. The default is AWS's."""
     denied: tuple[str, ...] = ("100.100.100.200", "168.63.129.16", "192.0.0.192")
     """Networks that no private network and no initscript reaches, whatever `egress` says, beside link-local ones: metadata
     services of clouds."""

@@ -180,6 +180,17 @@ def watch(metrics: Metrics, worker: Worker) -> None:
         (metrics.counter, "pool_hits", "Networks that were ready when a start needed one."),
         (metrics.counter, "pool_misses", "Networks made on the critical path."),
         (metrics.counter, "resolved", "Names of rules whose addresses were opened."),
+        (metrics.counter, "packets_refused", "Packets of functions that no rule of theirs allows."),
+        (
+            metrics.counter,
+            "packets_limited",
+            "Packets of functions above network.connections, new_connections or queries.",
+        ),
+        (
+            metrics.counter,
+            "rules_restored",
+            "Times that the host's table was put back after another program removed it.",
+        ),
     ):
         kind(f"network_{name}", words, partial(_of_networks, worker, name))
     metrics.counter("cgroup_pool_misses", "Cgroups made on the critical path.", lambda: pool.snapshot().missed)

@@ -63,7 +63,7 @@ def elements_of(text: str, name: str) -> list[str]:
 NEVER = [IPv4Network(each) for each in NetworkConfig().denied]
 ROUTER = ruleset.router(
     [*egress.NEVER, *NEVER, IPv4Network("100.64.0.0/10"), IPv4Network("198.18.0.0/15")],
-    attacks.MOST_CONNECTIONS,
+    attacks.MOST,
 )
 HOST = ruleset.host(f"sockd-{WORKER}", f"sd{WORKER}", "ADDRESS")
 POLICY = ruleset.chain(ruleset.Chain("function-1", 1, egress.parse(attacks.RULES, most=len(attacks.RULES))))
@@ -113,7 +113,7 @@ CHANGES = [
 
 
 def test_the_rules_are_found() -> None:
-    assert len(rules_of(ROUTER)) == 12 and len(rules_of(HOST)) == 2 and len(FUNCTION_RULES) == len(attacks.RULES) + 1
+    assert len(rules_of(ROUTER)) == 16 and len(rules_of(HOST)) == 2 and len(FUNCTION_RULES) == len(attacks.RULES) + 1
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES)

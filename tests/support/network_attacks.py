@@ -55,13 +55,13 @@ RULES = [
 ]
 BRIDGE = "172.17.0.1"
 """One more address of the host's, as Docker's bridge has it."""
-MOST_CONNECTIONS = 150
+MOST = ruleset.Limits(connections=150, new_connections=600, queries=50)
 WAIT_S = 1.0
 SYN, NOTHING = 2, 0
 UDP, TCP, ICMP = 17, 6, 1
 _IP_HDRINCL = 3
-_PROHIBITED = b"\x03\x0d"
-"""Destination unreachable, communication administratively prohibited."""
+_REFUSALS = b"\x03\x0d", b"\x03\x00"
+"""Destination unreachable: communication administratively prohibited, and network unreachable for what goes beyond a limit."""
 _IPV4_TYPE = b"\x08\x00"
 _MARK = b"mark-%05d."
 _VLAN, _MPLS, _ARP, _IPV6, _IPV4 = 0x8100, 0x8847, 0x0806, 0x86DD, 0x0800
@@ -124,7 +124,7 @@ async def stage(lab: Lab, budget: MemoryBudget, worker: str) -> Stage:
     """Private networks with an attacker, a neighbour who may reach the internet, and an endpoint without rules."""
     with contextlib.closing(NetlinkSocket.open(ROUTE)) as host:
         host.exchange([rtnetlink.address(rtnetlink.LOOPBACK, BRIDGE, 32)])
-    config = NetworkConfig(connections=MOST_CONNECTIONS)
+    config = NetworkConfig(connections=MOST.connections, new_connections=MOST.new_connections, queries=MOST.queries)
     networks = await Networks.open(config, worker, budget.reserve_nowait)
     try:
         pool = await networks.pool(OwnNamespaces(), has_network=True)
@@ -212,7 +212,7 @@ def _collect(
 
 
 def _is_refusal(frame: bytes) -> bool:
-    return frame[12:14] == _IPV4_TYPE and frame[23] == ICMP and frame[34:36] == _PROHIBITED
+    return frame[12:14] == _IPV4_TYPE and frame[23] == ICMP and frame[34:36] in _REFUSALS
 
 
 @contextlib.contextmanager
@@ -307,11 +307,19 @@ def _frame(name: str, kind: int, before: bytes = b"", to: bytes | None = None) -
 
 def _to_many(stage: Stage) -> None:
     """Flows until no more are tracked for this sandbox."""
-    source, last = stage.attacker.address, 3 * MOST_CONNECTIONS
+    source, last = stage.attacker.address, 3 * MOST.connections
     for number in range(last):
         stage.send(ip_packet(source, PUBLIC, UDP, udp_datagram(PORT, b"flow", source_port=10_000 + number)))
     mark = stage.mark("UDP with too many connections", REFUSED)
     stage.send(ip_packet(source, PUBLIC, UDP, udp_datagram(PORT, mark, source_port=10_000 + last)))
+
+
+def _many_queries(stage: Stage) -> None:
+    """Queries to the resolver until one is dropped."""
+    source = stage.attacker.address
+    for _ in range(3 * MOST.queries):
+        stage.send(ip_packet(source, GATEWAY, UDP, udp_datagram(53, b"query")))
+    stage.send(ip_packet(source, GATEWAY, UDP, udp_datagram(53, stage.mark("UDP with too many queries", LOST))))
 
 
 def _without_rules(stage: Stage) -> None:
@@ -380,6 +388,7 @@ ATTEMPTS: list[Attempt] = [
     _frame("an unknown", 0x1234),
     _frame("somebody else's", _IPV4, to=b"\x02\x00\x00\x00\xff\xff"),
     _frame("an IPv6", _IPV6, bytes.fromhex("6000000000401140" + "00" * 15 + "02" + "ff02" + "00" * 13 + "01")),
+    _many_queries,
     _to_many,
 ]
 
@@ -407,6 +416,7 @@ def talk(stage: Stage) -> dict[str, bool]:
     with lab.tcp(namespace) as ours:
         ours.settimeout(WAIT_S)
         facts["a refused connection fails at once"] = ours.connect_ex((PRIVATE, OTHER_PORT)) == errno.EHOSTUNREACH
+    facts["connections that end are limited as well"] = _are_limited(stage, listener)
     closed = lab.udp(namespace)
     closed.settimeout(WAIT_S)
     closed.connect((PUBLIC, PORT))
@@ -417,6 +427,21 @@ def talk(stage: Stage) -> dict[str, bool]:
         facts["an error from the other side arrives"] = error.errno == errno.ECONNREFUSED
     listener.close()
     return facts
+
+
+def _are_limited(stage: Stage, listener: socket.socket) -> bool:
+    """Whether the neighbour is refused one connection at last, if each ends before the next one."""
+    assert stage.neighbour.namespace is not None
+    for number in range(MOST.new_connections + 100):
+        with stage.lab.tcp(stage.neighbour.namespace) as ours:
+            ours.settimeout(WAIT_S)
+            status = ours.connect_ex((PUBLIC, PORT))
+            if status:
+                return status == errno.ENETUNREACH and number >= MOST.new_connections
+            theirs, _ = listener.accept()
+            theirs.close()
+            ours.recv(1)
+    return False
 
 
 async def talk_by_name(stage: Stage) -> dict[str, bool]:

@@ -138,6 +138,18 @@ class NetlinkSocket:
                 error.add_note(words)
             raise error
 
+    def ask(self, message: Message) -> bytes:
+        """The body of the one message that answers another. Raises: OSError, as `exchange` does."""
+        self._sequence += 1
+        self._socket.send(encode([message], self._sequence))
+        while True:
+            for kind, sequence, body in split(self._socket.recv(_RECEIVE_BYTES)):
+                if sequence == self._sequence:
+                    if kind == _ERROR:
+                        errno = -struct.unpack_from("=i", body)[0]
+                        raise OSError(errno, f"netlink: {os.strerror(errno)}", message.subject)
+                    return body
+
     def close(self) -> None:
         self._socket.close()
 

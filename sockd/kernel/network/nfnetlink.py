@@ -12,12 +12,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sockd.kernel.network.netlink import ACK, CREATE, REQUEST, Message, attribute, nested, text
+from sockd.kernel.network.netlink import ACK, CREATE, REQUEST, Message, attribute, attributes, nested, text
 
 JUMP = -3
 """NFT_JUMP: go to a chain, and come back at its end."""
 _BATCH_BEGIN, _BATCH_END = 16, 17
-_DELTABLE, _NEWSETELEM, _DELSETELEM = 2, 12, 14
+_DELTABLE, _DELCHAIN, _DELRULE, _NEWSETELEM, _DELSETELEM, _GETOBJ = 2, 5, 8, 12, 14, 19
 _SUBSYSTEM = 10
 _INET, _IPV4 = 1, 2
 _TABLE_NAME = 1
@@ -26,7 +26,11 @@ _ELEM = 1
 _KEY, _DATA, _TIMEOUT = 1, 2, 4
 _VALUE, _VERDICT = 1, 2
 _VERDICT_CODE, _VERDICT_CHAIN = 1, 2
+_OBJECT_TABLE, _OBJECT_NAME, _OBJECT_TYPE, _OBJECT_DATA = 1, 2, 3, 4
+_COUNTER, _PACKETS = 1, 2
 _generic = struct.Struct("!BBH")
+EVENTS = 7
+"""The multicast group that tells what anybody changes (NFNLGRP_NFTABLES)."""
 REMEMBERED = 256
 """Encoded names of sets and chains: a start sends those of its function, on its way."""
 
@@ -58,6 +62,25 @@ def delete_table(table: str) -> Message:
     """Delete a table of the family ip and all that is in it."""
     body = _generic.pack(_IPV4, 0, 0) + text(_TABLE_NAME, table)
     return Message(_SUBSYSTEM << 8 | _DELTABLE, REQUEST | ACK, body, f"delete table {table}")
+
+
+def read_counter(table: str, name: str) -> Message:
+    """Ask for a named counter of a table of the family inet."""
+    body = _generic.pack(_INET, 0, 0) + text(_OBJECT_TABLE, table) + text(_OBJECT_NAME, name)
+    body += attribute(_OBJECT_TYPE, struct.pack("!I", _COUNTER))
+    return Message(_SUBSYSTEM << 8 | _GETOBJ, REQUEST, body, f"read {name}")
+
+
+def packets(answer: bytes) -> int:
+    """What a counter has counted. Args: answer: to `read_counter`."""
+    data = attributes(attributes(answer[_generic.size :])[_OBJECT_DATA])
+    return int(struct.unpack("!Q", data[_PACKETS])[0])
+
+
+def takes_away(kind: int, body: bytes, table: str) -> bool:
+    """Whether an event says that a table, or a chain or rule in it, was deleted."""
+    is_deletion = kind >> 8 == _SUBSYSTEM and kind & 0xFF in (_DELTABLE, _DELCHAIN, _DELRULE)
+    return is_deletion and attributes(body[_generic.size :]).get(_TABLE_NAME) == table.encode() + b"\0"
 
 
 def batch(*messages: Message) -> list[Message]:

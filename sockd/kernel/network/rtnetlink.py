@@ -61,6 +61,11 @@ def link_up(index: int) -> Message:
     return Message(_NEWLINK, REQUEST | ACK, _link.pack(socket.AF_UNSPEC, 0, index, _UP, _UP), f"link {index} up")
 
 
+def link_down(index: int) -> Message:
+    """Take a link down."""
+    return Message(_NEWLINK, REQUEST | ACK, _link.pack(socket.AF_UNSPEC, 0, index, 0, _UP), f"link {index} down")
+
+
 def delete_link(name: str) -> Message:
     """Remove a link, and its peer. The caller waits for 30 ms, and does not if it closes the namespace's descriptor instead."""
     body = _link.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + text(_IFLA_IFNAME, name)
