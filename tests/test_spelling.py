@@ -1,8 +1,8 @@
-"""Numbers as people read them."""
+"""Numbers and settings as people read them."""
 
 from __future__ import annotations
 
-from sockd.plain.spelling import size, span
+from sockd.plain.spelling import network, size, span
 
 
 def test_sizes() -> None:
@@ -11,3 +11,8 @@ def test_sizes() -> None:
 
 def test_spans() -> None:
     assert [span(s) for s in (0.4, 119, 300, 7200, 86400 * 3)] == ["0 s", "119 s", "5 minutes", "2 hours", "3 days"]
+
+
+def test_a_network_is_shown_with_its_rules_if_any_version_has_them() -> None:
+    assert network("host", ["10.0.0.1"]) == "host" and network("private", None) == "private: internet"
+    assert network("host", [], has_private=True) == "host; of other versions private: nothing"

@@ -260,8 +260,6 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         except (msgspec.ValidationError, OverflowError, RecursionError) as error:
             raise BadFunctionConfig(_words(error)) from None
         config.check()
-        if "egress" in changes:
-            config.check_egress()
         return config
 
     def with_secrets(self, secrets: dict[str, str]) -> FunctionConfig:
@@ -347,6 +345,15 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig(
                 f'egress goes with network = "private"; this function has network = "{self.network}"'
             )
+
+
+class _Network(msgspec.Struct):
+    network: str = FunctionDefaults().network
+
+
+def recorded_network(text: str) -> str:
+    """The network in what `to_json` wrote, whether or not its environment can be opened."""
+    return msgspec.json.decode(text, type=_Network).network
 
 
 def check_name(name: str) -> str:

@@ -23,7 +23,7 @@ from sockd.caches.packages.install_cache import InstallCache
 from sockd.code.code_in_use import CodeInUse
 from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.entrypoint import entry_point
-from sockd.code.function_config import FunctionConfig, InitscriptConfig, check_name
+from sockd.code.function_config import FunctionConfig, InitscriptConfig, check_name, recorded_network
 from sockd.functions.allowance import Allowance
 from sockd.functions.allowances import Allowances
 from sockd.functions.debugging import Debugging, ReportProgress
@@ -154,6 +154,10 @@ class Functions:
             return self.live[name].version
         return self._version(self._registry.get(name))
 
+    def has_private(self, name: str) -> bool:
+        """Whether a version that is remembered has a private network, so that the function's rules are in use or can be again."""
+        return any(recorded_network(record.config) == "private" for record in self._registry.of(name).deploys)
+
     def call_key(self, name: str) -> bytes | None:
         """The key of the deployer's signatures, if any."""
         if name in self.live:
@@ -211,6 +215,8 @@ class Functions:
         try:
             current = self.current(name)
             config = current.config.changed(changes)
+            if "egress" in changes and not self.has_private(name):
+                config.check_egress()
             self._check_reserve(name, config)
             async with self._enforced(name, config, are_given="egress" in changes):
                 if changes.keys() == {"egress"}:

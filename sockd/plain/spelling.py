@@ -27,6 +27,8 @@ def egress(rules: Sequence[str] | None) -> str:
     return "internet" if rules is None else ", ".join(rules) or "nothing"
 
 
-def network(kind: str, rules: Sequence[str] | None) -> str:
-    """A function's network, with what it reaches if that is its own."""
-    return f"private: {egress(rules)}" if kind == "private" else kind
+def network(kind: str, rules: Sequence[str] | None, *, has_private: bool = False) -> str:
+    """A function's network, with what it reaches if that is its own. Args: has_private: another version's is its own."""
+    if kind == "private":
+        return f"private: {egress(rules)}"
+    return f"{kind}; of other versions private: {egress(rules)}" if has_private else kind

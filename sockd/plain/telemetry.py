@@ -126,6 +126,8 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     network: str
     egress: list[str] | None = None
     """What its private network reaches, as `sockd.toml` says it; None: the internet without private ranges."""
+    has_private: bool = False
+    """Whether a version that is remembered has a private network; `egress` are its rules, too."""
     packages: list[str]
     """Its closure, as `name==version`, sorted."""
     storage: str = "own"

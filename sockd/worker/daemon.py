@@ -25,6 +25,7 @@ from sockd.functions.debugging import ReportProgress
 from sockd.functions.environments import Environments
 from sockd.functions.leased import Outcome
 from sockd.functions.serving import serve_request
+from sockd.functions.version import Version
 from sockd.http.access.callers import Callers
 from sockd.http.access.keys import Keys
 from sockd.http.access.managers import Managers, ManagersOnly
@@ -192,7 +193,7 @@ class Daemon:
         except SockdError as error:
             _log.warning("deploy of %s: %s: %s", name, error.error_type, error.message)
             raise
-        info = version.info()
+        info = self._info(version)
         _log.info(
             "deploy of %s: version %d, packages: %s", name, info.version_number, ", ".join(info.packages) or "none"
         )
@@ -201,7 +202,7 @@ class Daemon:
     async def deploy_initscript(self, name: str, initscript: bytes, progress: Progress) -> FunctionInfo:
         """Give a function another initscript."""
         version = await self._worker.functions.deploy_initscript(name, initscript, progress)
-        return version.info()
+        return self._info(version)
 
     async def remove(self, name: str) -> None:
         """Forget a function, its logs and its numbers."""
@@ -245,10 +246,14 @@ class Daemon:
         return self._worker.budget.total // (self._worker.config.function.memory_mb << 20)
 
     def functions(self) -> list[FunctionInfo]:
-        return [version.info() for version in self._worker.functions.all()]
+        return [self._info(version) for version in self._worker.functions.all()]
+
+    def _info(self, version: Version) -> FunctionInfo:
+        info = version.info()
+        return msgspec.structs.replace(info, has_private=self._worker.functions.has_private(info.name))
 
     def function(self, name: str) -> FunctionInfo:
-        return self._worker.functions.current(name).info()
+        return self._info(self._worker.functions.current(name))
 
     def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
         self._worker.functions.current(name)

@@ -201,6 +201,17 @@ def test_an_initscript_reaches_what_its_functions_rules_allow_by_now_in_every_ve
             assert status == 200 or answer.json["errorType"] == "Initscript.LaunchAborted"
 
 
+def test_a_published_version_is_cut_off_while_the_last_deploy_has_another_network(daemon: RunningDaemon) -> None:
+    daemon.deploy("cut", CONNECT, network="private", egress=[f"{PUBLIC}:{PORT}"])
+    assert daemon.manage("POST", "/functions/cut/versions", b"{}").status == 200
+    daemon.deploy("cut", CONNECT, network="host")
+    assert daemon.call("cut:1", [(PUBLIC, PORT)])[0][0] == 0
+    changed = daemon.manage("PATCH", "/functions/cut/settings", b'{"egress": []}')
+    told = changed.json
+    assert (changed.status, told["network"], told["egress"], told["has_private"]) == (200, "host", [], True)
+    assert daemon.call("cut:1", [(PUBLIC, PORT)])[0][0] in REFUSED
+
+
 def test_it_has_no_power_over_its_network_and_keeps_no_descriptor_of_it(daemon: RunningDaemon) -> None:
     daemon.deploy("escapes", ESCAPE, network="private")
     tried = daemon.call("escapes")

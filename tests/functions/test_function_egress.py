@@ -171,6 +171,27 @@ async def test_rules_stay_the_functions_while_it_has_another_network(
         assert policy.egress == egress.EVERYTHING_PUBLIC, "a deploy has its own settings"
 
 
+async def test_a_published_version_is_cut_off_while_the_last_deploy_has_another_network(
+    networks: Networks, tmp_path: Path, index: PackageIndex
+) -> None:
+    async with opened(tmp_path, index, networks) as house:
+        await house.deploy("f", HELLO, network="host")
+        with pytest.raises(BadFunctionConfig, match='goes with network = "private"'):
+            await house.functions.configure("f", {"egress": []})
+        await house.deploy("f", {"f.py": "def f(event): return 2"}, network="private", egress=ONE)
+        house.registry.publish("f", house.functions.current("f").record.version, "")
+        prod = await house.functions.get("f", "1")
+        policy = await prod.allowance.egress.enforced()
+        await house.deploy("f", {"f.py": "def f(event): return 3"}, network="host")
+        assert house.functions.has_private("f") and policy.egress == networks.parse(ONE)
+        with pytest.raises(BadFunctionConfig, match="entry 1"):
+            await house.functions.configure("f", {"egress": ["10.0.0.0/33"]})
+        changed = await house.functions.configure("f", {"egress": []})
+        assert (changed.config.network, changed.config.egress, policy.egress.rules) == ("host", [], ())
+        await house.deploy("g", HELLO, network="host")
+        assert not house.functions.has_private("g")
+
+
 async def test_a_change_that_cannot_be_recorded_changes_nothing(
     networks: Networks, tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:

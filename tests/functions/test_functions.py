@@ -54,10 +54,10 @@ class House:
         self.packages = InstallCache(PackageConfig(index_url=index.url), state / "packages", state / "tmp")
         code = CodeStore(state / "code", state / "tmp", CodeConfig())
         code.recover()
-        registry = Registry.open(state / "registry.sqlite", keep_versions=2)
+        self.registry = Registry.open(state / "registry.sqlite", keep_versions=2)
         tree: Any = SimpleNamespace(expect=lambda network: None)
         caches = Caches(self.handlers, tree, starts=None, learner=None, budget=self.budget, networks=networks)  # type: ignore[arg-type]
-        self.functions = Functions(Config(), registry, code, self.packages, caches)
+        self.functions = Functions(Config(), self.registry, code, self.packages, caches)
 
     async def deploy(self, name: str, files: dict[str, str], **overrides: Any) -> Any:
         path = self.state / "tmp" / f"{name}.zip"

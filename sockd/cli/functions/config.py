@@ -51,7 +51,7 @@ def config(name: str, egress: tuple[str, ...], state_dir: Path, as_json: bool, *
                 f"{function['timeout_s']:g} s",
                 f"{function['memory_mb']} MB",
                 str(function["concurrency"]),
-                network(function["network"], function.get("egress")),
+                network(function["network"], function.get("egress"), has_private=function.get("has_private", False)),
                 function.get("run") or "as http.run",
             )
         ],

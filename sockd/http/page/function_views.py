@@ -51,7 +51,7 @@ def facts(worker: PageWorker, name: str) -> Values:
         "version": f"{info.version_number} ({info.version[:12]})",
         "handler": info.handler,
         "limits": f"{info.memory_mb} MB, {info.timeout_s:g} s, {info.concurrency} at once",
-        "network": network(info.network, info.egress),
+        "network": network(info.network, info.egress, has_private=info.has_private),
         "code": size(info.code_bytes),
         "initscript": info.initscript[:12],
         "deployed": words.day(info.updated_at),
