@@ -332,29 +332,27 @@ class Functions:
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
     ) -> Version:
         config, handler, closure = await self._deployments.prepare(name, code, overrides, progress)
-        config = self._with_rules(name, config, progress)
         self._check_reserve(name, config)
-        if (rule := self.run_rules.get(name)) is not None and config.run != rule:
-            progress(
-                f"/run was {rule!r}, and is {config.run or 'as http.run'!r} from now on: a deploy has its sockd.toml's settings"
-            )
         current = self.live[name].version.record.initscript if name in self.live else ""
-        async with (
-            self._scripts.chosen(code, config, wasm, current, progress) as initscript,
-            self._enforced(name, config, are_given=config.network == "private"),
-        ):
-            if not overrides.get(FORCE):
-                self._deployments.check_source(name, config)  # once more: another deploy may have ended meanwhile
-            record = self._registry.put(
-                name,
-                digest=code.digest,
-                code_bytes=code.size_bytes,
-                handler=handler,
-                config=config.to_json(),
-                closure=closure.to_json().decode(),
-                initscript=initscript,
-            )
-            return self._switch(self._version(record))
+        async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
+            config = self._with_rules(name, config)  # not before: rules may have changed meanwhile
+            async with self._enforced(name, config, are_given=config.network == "private"):
+                if not overrides.get(FORCE):
+                    self._deployments.check_source(name, config)  # once more: another deploy may have ended meanwhile
+                replaced = self._replaced(name, config)
+                record = self._registry.put(
+                    name,
+                    digest=code.digest,
+                    code_bytes=code.size_bytes,
+                    handler=handler,
+                    config=config.to_json(),
+                    closure=closure.to_json().decode(),
+                    initscript=initscript,
+                )
+                version = self._switch(self._version(record))
+        for line in replaced:
+            progress(line)
+        return version
 
     def _check_reserve(self, name: str, config: FunctionConfig) -> None:
         """Refuse a deploy that `switch` could not reserve memory for, before it is recorded."""
@@ -362,19 +360,24 @@ class Functions:
         if (config.reserved_memory_mb - held) << 20 > self._caches.budget.free:
             raise NoCapacity(f"reserved_memory_mb = {config.reserved_memory_mb}: the worker has less memory free")
 
-    def _with_rules(self, name: str, config: FunctionConfig, progress: Progress) -> FunctionConfig:
+    def _with_rules(self, name: str, config: FunctionConfig) -> FunctionConfig:
         """A deploy's settings. Rules belong to the function: with another network they are kept for versions that have a private
-        one, and with that they are the deploy's, which says so if they were others."""
-        if name not in self.live:
+        one, and with that they are the deploy's."""
+        if name not in self.live or config.network == "private":
             return config
-        egress = self.live[name].version.config.egress
-        if config.network != "private":
-            return msgspec.structs.replace(config, egress=egress)
+        return msgspec.structs.replace(config, egress=self.live[name].version.config.egress)
+
+    def _replaced(self, name: str, config: FunctionConfig) -> list[str]:
+        """What to say, once a deploy is in force, of settings of all versions that it replaces."""
+        lines = []
+        if (rule := self.run_rules.get(name)) is not None and config.run != rule:
+            run = config.run or "as http.run"
+            lines.append(f"/run was {rule!r}, and is {run!r} from now on: a deploy has its sockd.toml's settings")
+        egress = self.live[name].version.config.egress if name in self.live else config.egress
         if config.egress != egress:
-            progress(
-                f"egress was {spelling.egress(egress)}, and is {spelling.egress(config.egress)} from now on, for all versions"
-            )
-        return config
+            now = spelling.egress(config.egress)
+            lines.append(f"egress was {spelling.egress(egress)}, and is {now} from now on, for all versions")
+        return lines
 
     @contextlib.asynccontextmanager
     async def _enforced(self, name: str, config: FunctionConfig, *, are_given: bool) -> AsyncIterator[None]:

@@ -23,6 +23,11 @@ pytestmark = [pytest.mark.root, pytest.mark.anyio]
 ONE, OTHER = ["10.0.0.0/8:5432"], ["192.168.7.7:443", "internet:443"]
 
 
+def full(*_: object, **__: object) -> None:
+    """In place of what the registry does."""
+    raise StorageFull
+
+
 @pytest.fixture
 def world() -> Iterator[Lab]:
     with lab() as world:
@@ -192,16 +197,32 @@ async def test_a_published_version_is_cut_off_while_the_last_deploy_has_another_
         assert not house.functions.has_private("g")
 
 
+async def test_a_deploy_says_what_it_replaced_when_that_is_in_force(
+    networks: Networks, tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, index, networks) as house:
+        await house.deploy("f", HELLO, network="private", egress=ONE, run="keys")
+        house.progress.clear()
+        with pytest.raises(BadFunctionConfig):
+            await house.deploy("f", HELLO, network="private", egress=["10.0.0.0/33"])
+        with monkeypatch.context() as patches:
+            patches.setattr(Registry, "put", full)
+            with pytest.raises(StorageFull):
+                await house.deploy("f", HELLO, network="private", egress=OTHER)
+        assert house.progress == []
+        await house.deploy("f", HELLO, network="private", egress=OTHER)
+        assert house.progress == [
+            "/run was 'keys', and is 'as http.run' from now on: a deploy has its sockd.toml's settings",
+            "egress was 10.0.0.0/8:5432, and is 192.168.7.7:443, internet:443 from now on, for all versions",
+        ]
+
+
 async def test_a_change_that_cannot_be_recorded_changes_nothing(
     networks: Networks, tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path, index, networks) as house:
         await house.deploy("f", HELLO, network="private", egress=ONE)
         policy = await (await house.functions.get("f")).allowance.egress.enforced()
-
-        def full(*_: object) -> None:
-            raise StorageFull
-
         monkeypatch.setattr(Registry, "amend", full)
         with pytest.raises(StorageFull):
             await house.functions.configure("f", {"egress": []})

@@ -49,6 +49,8 @@ class House:
         for name in ("tmp", "code", "packages"):
             (state / name).mkdir(exist_ok=True)
         self.state = state
+        self.progress: list[str] = []
+        """What all deploys said."""
         self.budget = MemoryBudget(1024 * MB)
         self.handlers = Handlers()
         self.packages = InstallCache(PackageConfig(index_url=index.url), state / "packages", state / "tmp")
@@ -65,7 +67,7 @@ class House:
             for file, text in files.items():
                 archive.writestr(file, text)
         try:
-            return await self.functions.deploy(name, path, overrides, lambda line: None)
+            return await self.functions.deploy(name, path, overrides, self.progress.append)
         finally:
             path.unlink()
 
