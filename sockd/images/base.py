@@ -36,6 +36,8 @@ ETC_COPIES = (
     "ssl/openssl.cnf",
 )
 """What software in /usr looks for under /etc: linker cache, resolver, CA certificates. No secret is among them."""
+HOSTNAME = "sandbox"
+"""Of each sandbox."""
 PASSWD = "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:/tmp:/bin/sh\n"
 GROUP = "root:x:0:\nsandbox:x:1000:\n"
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9)}
@@ -171,6 +173,8 @@ def populate_etc(etc: Path) -> None:
             copy_readable(str(source), str(target))
     (etc / "resolv.conf").touch()  # a mount of another file needs it
     (etc / "resolv.private.conf").write_text(f"nameserver {PRIVATE_NAMESERVER}\n")
+    with (etc / "hosts").open("a") as hosts:
+        hosts.write(f"\n127.0.0.1 {HOSTNAME}\n")  # programs look their own host up
     (etc / "passwd").write_text(PASSWD)
     (etc / "group").write_text(GROUP)
 

@@ -16,6 +16,7 @@ import socket
 import sys
 from typing import Any
 
+from sockd.images import base as bases
 from sockd.images import environment
 from sockd.kernel import launching, syscalls
 from sockd.kernel.syscalls import MountFlag
@@ -32,7 +33,7 @@ RELEASE = b"release"
 def main(base: str, control_fd: str, releases_fd: str, scratch_fd: str, *procs_fds: str) -> None:
     launching.die_with_parent()
     launching.enter(base, scratch_fd=int(scratch_fd), procs_fds=map(int, procs_fds))
-    socket.sethostname("sandbox")
+    socket.sethostname(bases.HOSTNAME)
     control, releases = socket.socket(fileno=int(control_fd)), socket.socket(fileno=int(releases_fd))
     init = os.fork()  # noqa: TID251  SAFETY: this process is single-threaded and was exec'd for this
     if init == 0:

@@ -36,6 +36,16 @@ def test_without_network_every_connection_fails_at_once(house: House) -> None:
     assert house.answer(connect, network="none") == [errno.ENETUNREACH] * 6
 
 
+@pytest.mark.parametrize("network", ["host", "none"])
+def test_its_own_host_name_has_an_address(network: str, house: House) -> None:
+    def look(event: Any) -> Any:
+        import socket
+
+        return socket.gethostbyname(socket.gethostname())
+
+    assert house.answer(look, network=network) == "127.0.0.1"
+
+
 def test_without_network_the_loopback_is_its_own(house: House) -> None:
     def connect(port: Any) -> Any:
         import socket
