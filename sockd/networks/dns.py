@@ -14,10 +14,10 @@ A, CNAME, AAAA, OPT, SVCB, HTTPS = 1, 5, 28, 41, 64, 65
 NO_ERROR, SERVER_FAILURE, NO_SUCH_NAME = 0, 2, 3
 MOST_MESSAGE_BYTES = 1232
 """What fits into a packet on any path (the DNS flag day of 2020)."""
-MOST_ADDRESSES = 16
-"""Of a name; with them an answer fits into 512 bytes."""
+MOST_ADDRESSES = 15
+"""Of a name, however long it is: with them an answer fits into 512 bytes, which every client takes."""
 _INTERNET = 1
-_RESPONSE, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
+_RESPONSE, _TRUNCATED, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0200, 0x0100, 0x0080
 _RCODE_MASK = 0xF
 _MOST_CHAIN = 16
 _LABEL = re.compile(rb"[A-Za-z0-9_-]{1,63}")
@@ -68,15 +68,20 @@ def query(number: int, name: str, kind: int) -> bytes:
     return head + labels + b"\0" + struct.pack("!HH", kind, _INTERNET) + extension
 
 
-def is_answer(message: bytes, number: int, name: str, kind: int) -> bool:
-    """Whether a message answers what was asked."""
+def is_answer(message: bytes, query: bytes) -> bool:
+    """Whether a message answers a query."""
     try:
         if not struct.unpack_from("!H", message, 2)[0] & _RESPONSE:
             return False
-        asked = _question(message, struct.unpack_from("!H", message)[0])
+        answered, asked = _question(message, struct.unpack_from("!H", message)[0]), question(query)
     except (BadMessage, struct.error):
         return False
-    return (asked.number, asked.name, asked.kind) == (number, name, kind)
+    return (answered.number, answered.name, answered.kind) == (asked.number, asked.name, asked.kind)
+
+
+def is_truncated(answer: bytes) -> bool:
+    """Whether an answer was too large for its datagram. Args: answer: one that `is_answer`."""
+    return bool(struct.unpack_from("!H", answer, 2)[0] & _TRUNCATED)
 
 
 def addresses(message: bytes) -> Addresses:

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import socket
 import sys
 from collections import Counter
@@ -25,11 +24,10 @@ from typing import Any
 
 from sockd.networks import dns
 from sockd.networks.lookups import Lookups
+from sockd.networks.nameservers import Nameservers
 
 MOST_QUERIES, MOST_OF_ONE_SOURCE = 256, 32
 """That are answered at a time; what is over it is lost, and asked again by its sender."""
-TRY_S, TRIES = 2.0, 2
-"""How long a nameserver may take, and how often each is asked."""
 _MESSAGE_BYTES = 1 << 16
 DAEMON_S = 5.0
 """How long the daemon may take. It drops a reply if the wire is full."""
@@ -44,7 +42,7 @@ class ResolverProcess:
     def __init__(self, wire: socket.socket, queries: socket.socket, nameservers: Sequence[str]) -> None:
         self._wire = wire
         self._queries = queries
-        self._nameservers = nameservers
+        self._nameservers = Nameservers(nameservers)
         self._loop = asyncio.get_running_loop()
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._asking = asyncio.Lock()
@@ -110,7 +108,7 @@ class ResolverProcess:
 
     async def _look_up(self, source: str, name: str) -> dns.Addresses:
         """The addresses of a name that the source may ask for; they are open when this returns."""
-        message = await self._of_nameservers(name, dns.A)
+        message = await self._nameservers.ask(name, dns.A)
         if message is None:
             return _FAILED
         try:
@@ -124,7 +122,8 @@ class ResolverProcess:
         return dns.Addresses([IPv4Address(each) for each in opened["addresses"]], opened["ttl_s"], opened["code"])
 
     async def _forward(self, asked: dns.Question) -> bytes:
-        message = await self._of_nameservers(asked.name, asked.kind)
+        """One datagram, whatever size the client announced: nobody answers TCP here, and no hop between drops fragments."""
+        message = await self._nameservers.ask(asked.name, asked.kind)
         return dns.answer(asked, _FAILED) if message is None else asked.number.to_bytes(2) + message[2:]
 
     async def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
@@ -142,26 +141,6 @@ class ResolverProcess:
                 return await reply
         finally:
             self._asked.pop(number, None)
-
-    async def _of_nameservers(self, name: str, kind: int) -> bytes | None:
-        for _ in range(TRIES):
-            for nameserver in self._nameservers:
-                with contextlib.suppress(OSError, TimeoutError):
-                    return await self._of_nameserver(nameserver, name, kind)
-        return None
-
-    async def _of_nameserver(self, nameserver: str, name: str, kind: int) -> bytes:
-        """Raises: OSError, TimeoutError."""
-        number = random.SystemRandom().randrange(1 << 16)
-        family = socket.AF_INET6 if ":" in nameserver else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
-            sock.connect((nameserver, 53))
-            async with asyncio.timeout(TRY_S):
-                await self._loop.sock_sendall(sock, dns.query(number, name, kind))
-                while True:
-                    message = await self._loop.sock_recv(sock, _MESSAGE_BYTES)
-                    if dns.is_answer(message, number, name, kind):
-                        return message
 
 
 async def main() -> None:

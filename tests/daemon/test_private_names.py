@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sockd.networks import dns
 from tests.daemon.running import RunningDaemon
 from tests.support.nameserver import Nameserver
 from tests.support.network_lab import PUBLIC, Lab, lab
@@ -32,7 +33,8 @@ def world(ledger_of_module: None) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def nameserver(world: Lab) -> Iterator[Nameserver]:
-    with Nameserver(NAMESERVER, {"api.example.com": [PUBLIC]}) as nameserver:
+    many = [f"9.9.{number // 256}.{number % 256}" for number in range(600)]
+    with Nameserver(NAMESERVER, {"api.example.com": [PUBLIC], "many.example.com": many}) as nameserver:
         yield nameserver
 
 
@@ -56,3 +58,7 @@ def test_a_temporary_failure_is_one_that_a_function_can_retry(
     assert daemon.call(function, "silent.example.com") == socket.EAI_AGAIN
     assert daemon.call(function, "unknown.example.com") == socket.EAI_NONAME
     assert daemon.call(function, "api.example.org") == socket.EAI_NONAME
+
+
+def test_a_name_with_six_hundred_addresses_has_some_for_a_function(daemon: RunningDaemon, function: str) -> None:
+    assert len(daemon.call(function, "many.example.com")) == dns.MOST_ADDRESSES

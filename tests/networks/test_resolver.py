@@ -25,12 +25,15 @@ from tests.support.nameserver import TTL_S, Nameserver
 from tests.support.network_lab import METADATA, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces
 
 NAMESERVER = "127.0.0.77"
+TXT = 16
 UID = 0x0FFFFF00
 RECORDS = {
     "api.example.com": [PUBLIC, OTHER_PUBLIC],
     "database.example.com": [PRIVATE],
     "rebinds.example.com": [METADATA, PUBLIC],
     "metadata.example.com": [METADATA],
+    "many.example.com": [f"9.9.{number // 256}.{number % 256}" for number in range(600)],
+    "too-many.example.com": [f"9.9.{number // 256}.{number % 256}" for number in range(1100)],
 }
 
 
@@ -58,16 +61,21 @@ async def endpoint(networks: Networks, entries: list[str] | None) -> Endpoint:
     return made
 
 
-async def ask(world: Lab, one: Endpoint, name: str, kind: int = dns.A) -> dns.Addresses:
-    """What a function is answered."""
+async def exchange(world: Lab, one: Endpoint, query: bytes) -> bytes:
+    """The answer to a query of a function."""
     assert one.namespace is not None
     loop = asyncio.get_running_loop()
     with world.udp(one.namespace) as sock:
         sock.setblocking(False)
         sock.connect((GATEWAY, 53))
-        await loop.sock_sendall(sock, dns.query(7, name, kind))
+        await loop.sock_sendall(sock, query)
         async with asyncio.timeout(20):
-            return dns.addresses(await loop.sock_recv(sock, 4096))
+            return await loop.sock_recv(sock, 1 << 16)
+
+
+async def ask(world: Lab, one: Endpoint, name: str, kind: int = dns.A) -> dns.Addresses:
+    """What a function is answered."""
+    return dns.addresses(await exchange(world, one, dns.query(7, name, kind)))
 
 
 def is_reached(world: Lab, one: Endpoint, host: str, port: int = PORT) -> bool:
@@ -185,6 +193,33 @@ async def test_an_answer_opens_nothing_that_the_worker_denies(
 
 @pytest.mark.root
 @pytest.mark.anyio
+async def test_a_truncated_answer_is_fetched_over_tcp(world: Lab, networks: Networks, nameserver: Nameserver) -> None:
+    world.listen(world.internet, "0.0.0.0", PORT)
+    one = await endpoint(networks, ["*.example.com"])
+    with contextlib.closing(one):
+        a, aaaa = await asyncio.gather(*(ask(world, one, "many.example.com", kind) for kind in (dns.A, dns.AAAA)))
+        assert [str(each) for each in a.addresses] == RECORDS["many.example.com"][: dns.MOST_ADDRESSES]
+        assert (aaaa.code, nameserver.asked_over_tcp) == (dns.NO_ERROR, ["many.example.com"])
+        assert (await ask(world, one, "too-many.example.com")).code == dns.SERVER_FAILURE
+        nameserver.refuse_tcp()
+        assert (await ask(world, one, "many.example.com")).code == dns.SERVER_FAILURE
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_a_forwarded_answer_is_complete_however_large(
+    world: Lab, networks: Networks, nameserver: Nameserver
+) -> None:
+    nameserver.texts["texts.example.com"] = [bytes((65 + number,)) * 200 for number in range(40)]
+    one = await endpoint(networks, None)
+    with contextlib.closing(one):
+        answer = await exchange(world, one, dns.query(7, "texts.example.com", TXT))
+        assert dns.is_answer(answer, dns.query(7, "texts.example.com", TXT)) and not dns.is_truncated(answer)
+        assert all(text in answer for text in nameserver.texts["texts.example.com"])
+
+
+@pytest.mark.root
+@pytest.mark.anyio
 async def test_with_the_internet_go_all_its_names(world: Lab, networks: Networks, nameserver: Nameserver) -> None:
     one = await endpoint(networks, None)
     with contextlib.closing(one):
@@ -205,9 +240,10 @@ def test_a_query_is_read_back() -> None:
     asked = dns.question(dns.query(77, "www.example.com", dns.A))
     assert (asked.number, asked.name, asked.kind) == (77, "www.example.com", dns.A)
     message = dns.answer(asked, dns.Addresses([IPv4Address("1.2.3.4")], 60))
-    assert dns.is_answer(message, 77, "www.example.com", dns.A)
-    assert not dns.is_answer(message, 78, "www.example.com", dns.A)
-    assert not dns.is_answer(message, 77, "www.example.org", dns.A)
+    assert dns.is_answer(message, dns.query(77, "www.example.com", dns.A))
+    assert not dns.is_answer(message, dns.query(78, "www.example.com", dns.A))
+    assert not dns.is_answer(message, dns.query(77, "www.example.org", dns.A))
+    assert not dns.is_answer(message, dns.query(77, "www.example.com", dns.AAAA))
     assert dns.addresses(message) == dns.Addresses([IPv4Address("1.2.3.4")], 60)
 
 
