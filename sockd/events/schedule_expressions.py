@@ -154,11 +154,6 @@ def _years(text: str) -> frozenset[int] | None:
     return frozenset(years)
 
 
-def in_zone(moment: float, timezone: str) -> str:
-    """A moment for people."""
-    return datetime.fromtimestamp(moment, _zone(timezone)).isoformat(sep=" ", timespec="seconds")
-
-
 def as_aws(moment: float) -> str:
     """A moment as EventBridge writes it."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

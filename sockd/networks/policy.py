@@ -55,11 +55,6 @@ class Policy:
     def egress(self) -> Egress:
         return self._now.egress
 
-    @property
-    def name_sets(self) -> list[str]:
-        """The sets that addresses of its names are in, one for each rule with a name."""
-        return list(self._now.sets())
-
     async def change(self, egress: Egress) -> None:
         """Other rules, for all endpoints at once. What names stood for has to be asked for anew. Raises: OSError; unchanged."""
         async with self._changing:

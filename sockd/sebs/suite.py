@@ -152,9 +152,6 @@ class Suite:
         found = (file.relative_to(top) for file in top.rglob("*") if file.is_file())
         return sorted(str(file) for file in found if "__pycache__" not in file.parts)
 
-    def has(self, *parts: str) -> bool:
-        return self.path.joinpath(*parts).is_file()
-
     def _fix(self) -> str:
         return f"rm -r {self._root} && sockd sebs fetch"
 

@@ -13,7 +13,7 @@ import pytest
 
 from sockd.events.event_store import EventStore
 from sockd.events.events import Events
-from sockd.events.schedule_expressions import BadSchedule, in_zone, parse
+from sockd.events.schedule_expressions import BadSchedule, parse
 from sockd.events.schedules import NoSuchSchedule, ScheduleExists, Schedules
 from sockd.plain import errors
 from tests.events.house import House, settled
@@ -24,12 +24,12 @@ HOUR = 3600.0
 
 def ticks(expression: str, start: str, count: int, timezone: str = "UTC") -> list[str]:
     """The next moments, as people there read them."""
-    when = parse(expression, timezone)
-    moment = since = datetime.fromisoformat(start).replace(tzinfo=ZoneInfo(timezone)).timestamp()
+    when, zone = parse(expression, timezone), ZoneInfo(timezone)
+    moment = since = datetime.fromisoformat(start).replace(tzinfo=zone).timestamp()
     found = []
     for _ in range(count):
         moment = when.after(moment, since=since)
-        found.append(in_zone(moment, timezone) if moment else "never")
+        found.append(datetime.fromtimestamp(moment, zone).isoformat(sep=" ", timespec="seconds") if moment else "never")
     return [each.removesuffix("+00:00") if timezone == "UTC" else each for each in found]
 
 

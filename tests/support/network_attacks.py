@@ -471,7 +471,7 @@ async def talk_by_name(stage: Stage) -> dict[str, bool]:
 def _forget(stage: Stage) -> None:
     """The time of what a name stands for is over."""
     assert stage.networks.router is not None
-    (names,) = stage.policy.name_sets
+    (names,) = stage.policy._now.sets()
     with network_namespaces.entered(stage.networks.router.namespace):
         rules = NetlinkSocket.open(NETFILTER)
     with contextlib.closing(rules):

@@ -108,11 +108,6 @@ def compile_restriction(deny: Collection[str], *, checks: Mapping[str, Switch]) 
     return _compile(verdicts)
 
 
-def instruction_count(program: bytes) -> int:
-    """How many instructions a compiled program has; the kernel wants it in struct sock_fprog."""
-    return len(program) // SOCK_FILTER.size
-
-
 def _compile(verdicts: list[Verdict]) -> bytes:
     """The program for the verdicts of each number, the last of which is that of all higher numbers, too."""
     program = _Program()
