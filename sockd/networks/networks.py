@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network
 
 from sockd.kernel.network import network_namespaces
 from sockd.networks import egress
+from sockd.networks.configured import Configured
 from sockd.networks.demand import Demand
 from sockd.networks.egress import Egress
 from sockd.networks.endpoint import Reserved
@@ -25,11 +25,9 @@ from sockd.networks.router import Router
 from sockd.networks.ruleset import LIMITED, REFUSED, Limits
 from sockd.networks.uplink import remove_leftovers
 from sockd.plain.config import NetworkConfig
-from sockd.plain.errors import BadConfig, BadFunctionConfig, NetworkUnavailable
+from sockd.plain.errors import BadFunctionConfig, NetworkUnavailable
 from sockd_initscripts.client.process import Ground
 
-LEAST_ADDRESSES = 4096
-"""Of `network.range`: addresses should not come round while anything remembers them."""
 FORWARD = "ipv4/ip_forward"
 NO_RESOLVER = "egress: names need a resolver, and this worker has none; give networks or addresses"
 _log = logging.getLogger(__name__)
@@ -54,17 +52,16 @@ class Networks:
         reserve: Callable[[int], Reserved | None],
         resolving: Resolving | None = None,
     ) -> None:
-        """Args: worker: its id; reserve: sets so many bytes aside, or has none; resolving: None: names are not resolved."""
+        """Args: worker: its id; reserve: sets so many bytes aside, or has none; resolving: None: names are not resolved.
+
+        Raises: BadConfig."""
         self._resolving = resolving
         self._resolver: Resolver | None = None
         self._policy_of: dict[str, Policy] = {}
         self._config = config
         self._worker = worker
         self._reserve = reserve
-        self._addresses, self._uplink = _network("range", config.range), _network("uplink", config.uplink)
-        self._denied = [_network("denied", each) for each in config.denied]
-        if self._addresses.num_addresses < LEAST_ADDRESSES or self._addresses.overlaps(self._uplink):
-            raise BadConfig(f"network.range has fewer than {LEAST_ADDRESSES} addresses, or some of network.uplink's")
+        self.configured = Configured.of(config)
         self._opening = asyncio.Lock()
         self.router: Router | None = None
         """Once a function needs one."""
@@ -94,7 +91,7 @@ class Networks:
         """A function's rules, as they are given. Args: entries: as in sockd.toml; None: the default.
 
         Raises: BadFunctionConfig."""
-        rules = egress.parse(entries, most=self._config.max_rules, denied=self._denied_by())
+        rules = self.configured.parse(entries)
         if rules.has_names and self._resolving is None:
             raise BadFunctionConfig(NO_RESOLVER)
         return rules
@@ -103,8 +100,8 @@ class Networks:
         """Rules that an earlier daemon accepted, as far as this one's settings let them be, and what `parse` would say of them.
 
         Callers of a function have no part in the worker's settings, so nothing is raised."""
-        rules, errors = egress.recorded(entries, denied=self._denied_by())
-        too_many = egress.excess(entries, self._config.max_rules)
+        rules, errors = egress.recorded(entries, denied=self.configured.closed)
+        too_many = egress.excess(entries, self.configured.max_rules)
         unresolved = NO_RESOLVER if rules.has_names and self._resolving is None else ""
         return rules, [*errors, *filter(None, (too_many, unresolved))]
 
@@ -190,9 +187,9 @@ class Networks:
         try:
             return await Router.open(
                 self._worker,
-                addresses=self._addresses,
-                uplink=self._uplink,
-                never=[*egress.NEVER, *self._denied],
+                addresses=self.configured.addresses,
+                uplink=self.configured.uplink,
+                never=[*egress.NEVER, *self.configured.denied],
                 most=Limits(self._config.connections, self._config.new_connections, self._config.queries),
             )
         except OSError as error:
@@ -201,15 +198,10 @@ class Networks:
     async def _open_resolver(self, router: Router) -> None:
         if self._resolving is not None:
             resolving, queries = self._resolving, await router.nameserver()
-            never = [*self._never(), self._addresses, self._uplink]
+            configured = self.configured
+            never = [*egress.NEVER, *egress.UNROUTED, *configured.denied, configured.addresses, configured.uplink]
             of = self._policy_of.get
             self._resolver = Resolver(resolving.ground, resolving.uid, queries, resolving.nameservers, of, never)
-
-    def _denied_by(self) -> egress.Denied:
-        return dict.fromkeys(self._denied, "network.denied")
-
-    def _never(self) -> list[IPv4Network]:
-        return [*egress.NEVER, *egress.UNROUTED, *self._denied]
 
     def _policy_gone(self, policy: Policy) -> None:
         self._policies.discard(policy)
@@ -225,10 +217,3 @@ class Networks:
             await policy.remove()
         except OSError as error:
             _log.error("a function's rules could not be removed: %s", error)
-
-
-def _network(key: str, text: str) -> IPv4Network:
-    try:
-        return IPv4Network(text)
-    except ValueError as error:
-        raise BadConfig(f"network.{key}: {text[:80]!r} is not a network of IPv4: {error}") from None

@@ -153,17 +153,19 @@ class NetworkConfig(Slice, frozen=True):
     ip_forward: bool = False
     """Whether the worker switches net.ipv4.ip_forward on, and leaves it on; false: it asks for that to be done."""
     range: str = "100.64.0.0/10"
-    """Addresses of endpoints. They are seen by nobody but functions: the host sends everything on under its own."""
+    """Addresses of endpoints, at least 4096 unicast ones. They are seen by nobody but functions: the host sends everything on
+    under its own."""
     uplink: str = "198.18.0.0/15"
     """Where the worker takes the two addresses from that its link to the host has; the host has no route for them otherwise."""
     pool: int = 128
     """Most endpoints that are ready for one Zygote's functions, 0.3 MB each; how many are is decided by the last minute."""
     least_pool: int = 2
-    """Of those, how many always are."""
+    """Of those, how many always are; at most `pool`."""
     nameservers: tuple[str, ...] = ()
-    """Who is asked for the names in `egress`; empty: those of the host's resolv.conf."""
+    """Who is asked for the names in `egress`: addresses of IPv4 or IPv6, without a port; empty: those of the host's
+    resolv.conf."""
     max_rules: int = 64
-    """Most `egress` rules of a function."""
+    """Most `egress` rules of a function, 1 to 4096."""
     connections: int = 4096
     """Open connections of one sandbox."""
     new_connections: int = 4096

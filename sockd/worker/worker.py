@@ -266,6 +266,7 @@ async def _networks(
         resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_UID_BELOW, asked)
     networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving)
     stack.push_async_callback(networks.aclose)
+    networks.configured.check_defaults(config.function.egress)
     return networks
 
 

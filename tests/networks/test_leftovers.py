@@ -14,7 +14,7 @@ from sockd.kernel.network import network_namespaces
 from sockd.networks.networks import Networks
 from sockd.networks.uplink import link_of, table_of
 from sockd.plain.config import NetworkConfig
-from sockd.plain.errors import BadConfig, NetworkUnavailable
+from sockd.plain.errors import NetworkUnavailable
 from sockd.sandbox.memory_budget import MemoryBudget
 from tests.networks.conftest import WORKER
 from tests.support.network_lab import Lab, OwnNamespaces, read
@@ -96,17 +96,3 @@ async def test_the_worker_switches_forwarding_on_if_it_may(world: Lab, budget: M
     (await networks.policy(networks.parse(None))).close()
     assert network_namespaces.sysctl("ipv4/ip_forward") == "1"
     await networks.aclose()
-
-
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [
-        (NetworkConfig(range="100.64.0.0/24"), "network.range"),
-        (NetworkConfig(range="fd00::/8"), "network.range"),
-        (NetworkConfig(uplink="100.64.0.0/16"), "network.uplink"),
-        (NetworkConfig(denied=("metadata",)), "network.denied"),
-    ],
-)
-async def test_what_cannot_be_is_refused_at_start(config: NetworkConfig, says: str, budget: MemoryBudget) -> None:
-    with pytest.raises(BadConfig, match=says):
-        await Networks.open(config, WORKER, budget.reserve_nowait)

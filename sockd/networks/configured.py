@@ -1,0 +1,102 @@
+"""Configured: the worker's `[network]`, checked, with its texts as networks. Owns nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, ip_address
+
+from sockd.networks import egress
+from sockd.networks.egress import NEVER, UNROUTED, Egress
+from sockd.plain.config import NetworkConfig
+from sockd.plain.errors import BadConfig, BadFunctionConfig
+
+LEAST_ADDRESSES = 4096
+"""Of `network.range`: addresses should not come round while anything remembers them."""
+LEAST_UPLINK = 4
+"""Addresses of `network.uplink`: the smallest network that has two for hosts."""
+BOUNDS: dict[str, tuple[int, int]] = {
+    "pool": (0, 1 << 16),
+    "least_pool": (0, 1 << 16),
+    "max_rules": (1, 4096),
+    "connections": (1, 1 << 20),
+    "new_connections": (1, 1 << 20),
+    "queries": (1, 1 << 20),
+}
+"""Least and most of each number; of `max_rules`, as many as a sockd.toml may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """`of` checks a configuration; `parse` checks rules by it."""
+
+    addresses: IPv4Network
+    """`network.range`."""
+    uplink: IPv4Network
+    denied: Sequence[IPv4Network]
+    max_rules: int
+
+    @classmethod
+    def of(cls, config: NetworkConfig) -> Configured:
+        """Raises: BadConfig: the key, its value and what is right."""
+        _check_numbers(config)
+        for each in config.nameservers:
+            _check_nameserver(each)
+        addresses = _addresses("range", config.range, LEAST_ADDRESSES)
+        uplink = _addresses("uplink", config.uplink, LEAST_UPLINK)
+        if addresses.overlaps(uplink):
+            raise BadConfig(f"network.uplink = {config.uplink!r}: must have no address of network.range, {addresses}")
+        return cls(addresses, uplink, [_network("denied", each) for each in config.denied], config.max_rules)
+
+    @property
+    def closed(self) -> egress.Denied:
+        """Networks that no rule opens, beside those that never are."""
+        return dict.fromkeys(self.denied, "network.denied")
+
+    def parse(self, entries: Sequence[str] | None) -> Egress:
+        """Rules as they are given. Raises: BadFunctionConfig."""
+        return egress.parse(entries, most=self.max_rules, denied=self.closed)
+
+    def check_defaults(self, entries: Sequence[str] | None) -> None:
+        """The rules of functions that say nothing, `[function] egress`. Raises: BadConfig."""
+        try:
+            self.parse(entries)
+        except BadFunctionConfig as error:
+            raise BadConfig(f"function.{error.message}") from None
+
+
+def _check_numbers(config: NetworkConfig) -> None:
+    for key, (least, most) in BOUNDS.items():
+        value = getattr(config, key)
+        if not least <= value <= most:
+            raise BadConfig(f"network.{key} = {value}: must be between {least} and {most}")
+    if config.least_pool > config.pool:
+        raise BadConfig(f"network.least_pool = {config.least_pool}: must be at most network.pool, {config.pool}")
+
+
+def _check_nameserver(text: str) -> None:
+    try:
+        if "%" in text or ip_address(text).is_unspecified:
+            raise ValueError
+    except ValueError:
+        wanted = "must be addresses, of IPv4 or IPv6, without a port (which is 53)"
+        raise BadConfig(f"network.nameservers, {text[:80]!r}: {wanted}, such as 10.0.0.2") from None
+
+
+def _addresses(key: str, text: str, least: int) -> IPv4Network:
+    """A network for our own use."""
+    network = _network(key, text)
+    if network.num_addresses < least:
+        raise BadConfig(f"network.{key} = {text!r}: must have at least {least} addresses")
+    for each in (*NEVER, *UNROUTED):
+        if network.overlaps(each):
+            wanted = "must have no loopback, link-local, multicast or reserved address, such as 100.64.0.0/10"
+            raise BadConfig(f"network.{key} = {text!r}: {wanted}; {each} is such")
+    return network
+
+
+def _network(key: str, text: str) -> IPv4Network:
+    try:
+        return IPv4Network(text)
+    except ValueError as error:
+        raise BadConfig(f"network.{key}: {text[:80]!r} is not a network of IPv4: {error}") from None
