@@ -28,7 +28,13 @@ LEAST_TTL_S, MOST_TTL_S = 5, 3600
 GRACE_S = 2
 """How much longer an address is open than its name is remembered for."""
 MOST_MESSAGE_BYTES = 1 << 16
+QUERIES_BUFFER_BYTES = 4 << 20
+"""For queries that wait, as the kernel counts them: 768 bytes or more for each. Its default has room for 277."""
+REPLIES_BUFFER_BYTES = 1 << 20
+"""For replies on the wire that wait: one for each query that may be under way (`query_shares.MOST_QUERIES`)."""
 RESTART_S = 1.0
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+"""socket(7), asm-generic/socket.h: sizes beyond net.core.wmem_max and rmem_max."""
 _log = logging.getLogger(__name__)
 
 
@@ -50,6 +56,7 @@ class Resolver:
         self._ground = ground
         self._uid = uid
         self._queries = queries
+        _enlarge(queries, socket.SO_RCVBUF, _SO_RCVBUFFORCE, QUERIES_BUFFER_BYTES)
         self._nameservers = nameservers
         self._policy_of = policy_of
         self._never = never
@@ -77,6 +84,7 @@ class Resolver:
     async def _run_once(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         with ours:
+            _enlarge(ours, socket.SO_SNDBUF, _SO_SNDBUFFORCE, REPLIES_BUFFER_BYTES)
             with theirs:
                 arguments = [str(theirs.fileno()), str(self._queries.fileno()), *self._nameservers]
                 process = await ConfinedProcess.start(
@@ -140,6 +148,15 @@ _NOTHING: dict[str, Any] = {"addresses": [], "ttl_s": 0}
 def places() -> tuple[tuple[str, str], ...]:
     """(directory of the host, its place in the tree) of what the process imports beside the standard library."""
     return ((str(Path(__file__).parents[1]), f"{HOME}/sockd"),)
+
+
+def _enlarge(sock: socket.socket, option: int, force: int, size_bytes: int) -> None:
+    """Make a buffer so large, or as large as this process is allowed, unless it is larger."""
+    if sock.getsockopt(socket.SOL_SOCKET, option) < size_bytes:
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, force, size_bytes // 2)  # the kernel doubles it
+        except PermissionError:
+            sock.setsockopt(socket.SOL_SOCKET, option, size_bytes // 2)
 
 
 async def _first_of(waiting: Any, deadline_s: float) -> None:

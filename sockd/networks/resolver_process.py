@@ -17,7 +17,6 @@ import json
 import os
 import socket
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from ipaddress import IPv4Address
 from typing import Any
@@ -25,12 +24,15 @@ from typing import Any
 from sockd.networks import dns
 from sockd.networks.lookups import Lookups
 from sockd.networks.nameservers import Nameservers
+from sockd.networks.query_shares import QueryShares
 
-MOST_QUERIES, MOST_OF_ONE_SOURCE = 256, 32
-"""That are answered at a time; what is over it is lost, and asked again by its sender."""
-_MESSAGE_BYTES = 1 << 16
+MOST_READ = 64
+"""Queries that are read before nameservers and the daemon are heard again."""
+MOST_QUERY_BYTES = 1232
+"""One question with its options is shorter (EDNS0); what is longer is cut."""
 DAEMON_S = 5.0
 """How long the daemon may take. It drops a reply if the wire is full."""
+_MESSAGE_BYTES = 1 << 16
 _NEVER_FORWARDED = (dns.SVCB, dns.HTTPS)
 """Kinds of records that lead to addresses which nobody opens."""
 _FAILED = dns.Addresses([], 0, dns.SERVER_FAILURE)
@@ -48,7 +50,7 @@ class ResolverProcess:
         self._asking = asyncio.Lock()
         self._lookups = Lookups(self._look_up)
         self._number = 0
-        self._sources: Counter[str] = Counter()
+        self._shares = QueryShares()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
 
@@ -69,22 +71,31 @@ class ResolverProcess:
             future.set_result(reply)
 
     def _received(self) -> None:
-        try:
-            message, peer = self._queries.recvfrom(_MESSAGE_BYTES)
-            asked = dns.question(message)
-        except (OSError, dns.BadMessage):
-            return
+        for _ in range(MOST_READ):
+            try:
+                message, peer = self._queries.recvfrom(MOST_QUERY_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:  # an error of a datagram that was sent, to a sandbox that is gone
+                continue
+            self._begin(message, peer)
+
+    def _begin(self, message: bytes, peer: tuple[str, int]) -> None:
         source = peer[0]
-        if len(self._tasks) >= MOST_QUERIES or self._sources[source] >= MOST_OF_ONE_SOURCE:
+        if not self._shares.take(source):  # before anything is parsed: a flood costs little
             return
-        self._sources[source] += 1
+        try:
+            asked = dns.question(message)
+        except dns.BadMessage:
+            self._shares.release(source)
+            return
         task = self._loop.create_task(self._answer(asked, peer))
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._answered(done, source))
 
     def _answered(self, task: asyncio.Task[None], source: str) -> None:
         self._tasks.discard(task)
-        self._sources -= Counter((source,))
+        self._shares.release(source)
 
     async def _answer(self, asked: dns.Question, peer: tuple[str, int]) -> None:
         reply = await self._reply(asked, peer[0])

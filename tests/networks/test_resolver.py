@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
@@ -12,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from sockd.kernel.cgroups.tree import Cgroup
 from sockd.networks import dns, resolver
 from sockd.networks.endpoint import Endpoint
 from sockd.networks.networks import Networks, Resolving
+from sockd.networks.query_shares import MOST_OF_ONE_SOURCE, MOST_QUERIES, QueryShares
 from sockd.networks.ruleset import GATEWAY
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadFunctionConfig
 from sockd.sandbox.memory_budget import MemoryBudget
+from sockd_initscripts.client.process import Ground
 from tests.networks.conftest import WORKER
 from tests.support.ground import ground_at
 from tests.support.nameserver import TTL_S, Nameserver
@@ -26,6 +30,10 @@ from tests.support.network_lab import METADATA, OTHER_PUBLIC, PORT, PRIVATE, PUB
 
 NAMESERVER = "127.0.0.77"
 TXT = 16
+FLOOD = 3000
+"""Queries; more than wait in a socket of the kernel's default size."""
+NO_LIMIT = 1 << 20
+"""Queries in a second; the resolver itself is tested here."""
 UID = 0x0FFFFF00
 RECORDS = {
     "api.example.com": [PUBLIC, OTHER_PUBLIC],
@@ -44,12 +52,18 @@ def nameserver(world: Lab) -> Iterator[Nameserver]:
 
 
 @pytest.fixture
-async def networks(world: Lab, nameserver: Nameserver, budget: MemoryBudget, tmp_path: Path) -> AsyncIterator[Networks]:
+async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     async with ground_at(tmp_path / "resolver", resolver.places()) as ground:
-        resolving = Resolving(ground, UID, [NAMESERVER])
-        networks = await Networks.open(NetworkConfig(), WORKER, budget.reserve_nowait, resolving)
-        yield networks
-        await networks.aclose()
+        yield ground
+
+
+@pytest.fixture
+async def networks(world: Lab, nameserver: Nameserver, budget: MemoryBudget, ground: Ground) -> AsyncIterator[Networks]:
+    networks = await Networks.open(
+        NetworkConfig(queries=NO_LIMIT), WORKER, budget.reserve_nowait, Resolving(ground, UID, [NAMESERVER])
+    )
+    yield networks
+    await networks.aclose()
 
 
 async def endpoint(networks: Networks, entries: list[str] | None) -> Endpoint:
@@ -216,6 +230,53 @@ async def test_a_forwarded_answer_is_complete_however_large(
         answer = await exchange(world, one, dns.query(7, "texts.example.com", TXT))
         assert dns.is_answer(answer, dns.query(7, "texts.example.com", TXT)) and not dns.is_truncated(answer)
         assert all(text in answer for text in nameserver.texts["texts.example.com"])
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_a_flood_of_one_source_leaves_room_for_the_query_of_another(
+    world: Lab, nameserver: Nameserver, budget: MemoryBudget, ground: Ground
+) -> None:
+    cgroups: list[Cgroup] = []
+
+    def take_cgroup() -> Cgroup:
+        cgroups.append(ground.take_cgroup())
+        return cgroups[-1]
+
+    resolving = Resolving(dataclasses.replace(ground, take_cgroup=take_cgroup), UID, [NAMESERVER])
+    networks = await Networks.open(NetworkConfig(queries=NO_LIMIT), WORKER, budget.reserve_nowait, resolving)
+    async with contextlib.aclosing(networks):
+        flood, victim = [await endpoint(networks, ["*.example.com"]) for _ in range(2)]
+        with contextlib.closing(flood), contextlib.closing(victim):
+            await ask(world, flood, "api.example.com")
+            cgroups[-1].freeze_nowait()  # it gets no CPU for a while
+            assert flood.namespace is not None
+            nameserver.held = {"silent.example.com"}
+            with world.udp(flood.namespace) as sock:
+                sock.connect((GATEWAY, 53))
+                for _ in range(FLOOD):
+                    sock.send(dns.query(1, "silent.example.com", dns.A))
+            answer = asyncio.ensure_future(ask(world, victim, "api.example.com"))
+            await asyncio.sleep(0)  # it is sent
+            cgroups[-1].thaw_nowait()
+            assert (await answer).code == dns.NO_ERROR
+
+
+def test_a_greedy_source_is_limited_and_many_leave_places_for_others() -> None:
+    shares = QueryShares()
+    taken = [sum(shares.take(f"greedy-{number}") for _ in range(MOST_QUERIES)) for number in range(30)]
+    assert 0 < min(taken) <= max(taken) <= MOST_OF_ONE_SOURCE and sum(taken) < MOST_QUERIES
+    assert shares.take("another")
+    for number, count in enumerate(taken):
+        for _ in range(count):
+            shares.release(f"greedy-{number}")
+    shares.release("another")
+    assert sum(shares.take("greedy-0") for _ in range(MOST_QUERIES)) == max(taken)
+
+
+def test_no_more_queries_are_under_way_than_may_be() -> None:
+    shares = QueryShares()
+    assert sum(shares.take(str(number)) for number in range(2 * MOST_QUERIES)) == MOST_QUERIES
 
 
 @pytest.mark.root
