@@ -29,7 +29,7 @@ from tests.support.nameserver import TTL_S, Nameserver
 from tests.support.network_lab import METADATA, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces
 
 NAMESERVER = "127.0.0.77"
-TXT = 16
+MX, TXT, SRV = 15, 16, 33
 FLOOD = 3000
 """Queries; more than wait in a socket of the kernel's default size."""
 NO_LIMIT = 1 << 20
@@ -217,6 +217,20 @@ async def test_a_truncated_answer_is_fetched_over_tcp(world: Lab, networks: Netw
         assert (await ask(world, one, "too-many.example.com")).code == dns.SERVER_FAILURE
         nameserver.refuse_tcp()
         assert (await ask(world, one, "many.example.com")).code == dns.SERVER_FAILURE
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_other_types_of_a_name_in_a_rule_are_empty_and_asked_of_nobody(
+    world: Lab, networks: Networks, nameserver: Nameserver
+) -> None:
+    nameserver.texts["api.example.com"] = [b"text"]
+    one = await endpoint(networks, ["*.example.com"])
+    with contextlib.closing(one):
+        for kind in (TXT, MX, SRV, dns.HTTPS, dns.SVCB):
+            query = dns.query(7, "api.example.com", kind)
+            assert await exchange(world, one, query) == dns.answer(dns.question(query), dns.Addresses([], 0))
+        assert nameserver.asked == []
 
 
 @pytest.mark.root
