@@ -180,7 +180,7 @@ class NetworkConfig(Slice, frozen=True):
         *("100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32"),
     )
     """Networks that functions with the host's network do not reach: link-local ones and the clouds' metadata services. DNS of the
-    nameservers in the host's resolv.conf stays allowed."""
+    nameservers in the host's resolv.conf and in `nameservers` stays allowed."""
 
 
 class LatencyConfig(Slice, frozen=True):
