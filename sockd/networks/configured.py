@@ -51,7 +51,8 @@ class Configured:
     @property
     def closed(self) -> egress.Denied:
         """Networks that no rule opens, beside those that never are."""
-        return dict.fromkeys(self.denied, "network.denied")
+        own = {self.addresses: "network.range", self.uplink: "network.uplink"}
+        return dict.fromkeys(self.denied, "network.denied") | own
 
     def parse(self, entries: Sequence[str] | None) -> Egress:
         """Rules as they are given. Raises: BadFunctionConfig."""

@@ -33,9 +33,13 @@ PRIVATE = tuple(
 """What is not the internet either: IANA's special-purpose addresses of IPv4 (RFC 6890)."""
 MOST_TEXT = 300
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
-_NAME = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*\.?", re.IGNORECASE)
-_RULE = re.compile(r"(?P<where>[^:\s]+?)(?::(?P<first>\d{1,5})(?:-(?P<last>\d{1,5}))?)?(?:/(?P<protocol>tcp|udp))?")
-_MOST_NAME = 253
+_NAME = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*\.?", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
+_RULE = re.compile(
+    r"(?P<where>[^:\s]+?)(?::(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?)?(?:/(?P<protocol>tcp|udp))?"
+)
+_MOST_NAME, _MOST_LABEL = 253, 63
+_FORM = "not NETWORK, ADDRESS, NAME, *.NAME or internet, with :PORT or :FIRST-LAST, with /tcp or /udp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +136,15 @@ def _rule(entry: str, denied: Denied) -> Rule:
     ports = _ports(found["first"], found["last"])
     if where == INTERNET:
         return Rule(None, "", ports, protocol)
-    if re.fullmatch(r"[\d./]+", where):
+    if re.fullmatch(r"[0-9./]+", where):
         return Rule(_network(where, denied), "", ports, protocol)
-    if not _NAME.fullmatch(where) or len(where) > _MOST_NAME:
-        raise ValueError("not NETWORK, ADDRESS, NAME, *.NAME or internet, with :PORT or :FIRST-LAST, with /tcp or /udp")
-    return Rule(None, where.lower().rstrip("."), ports, protocol)
+    return Rule(None, _name(where), ports, protocol)
 
 
 def _split(entry: str) -> re.Match[str]:
     found = _RULE.fullmatch(entry)
     if found is None:
-        raise ValueError("not NETWORK, ADDRESS, NAME, *.NAME or internet, with :PORT or :FIRST-LAST, with /tcp or /udp")
+        raise ValueError(_FORM)
     return found
 
 
@@ -153,6 +155,36 @@ def _ports(first: str | None, last: str | None) -> tuple[int, int] | None:
     if not 1 <= low <= high <= 65535:
         raise ValueError("ports are 1 to 65535, the lower one first")
     return low, high
+
+
+def _name(where: str) -> str:
+    """A name that DNS can have, as a rule has it. Raises: ValueError, for what looks like a name and is meant otherwise, too."""
+    name = where.lower().rstrip(".")
+    if re.fullmatch(r"[0-9.]+-[0-9.]+", name):
+        raise ValueError("a range of addresses is given as networks, such as 10.0.0.0/28")
+    if not where.isascii():
+        raise ValueError("a name with other letters than ASCII's is given as DNS has it, with xn--")
+    if len(where) > _MOST_NAME or any(len(label) > _MOST_LABEL for label in name.split(".")):
+        raise ValueError(f"a name has at most {_MOST_NAME} characters, and {_MOST_LABEL} between two dots")
+    if not _NAME.fullmatch(where):
+        raise ValueError(_FORM)
+    if name in _WORDS:
+        raise ValueError(_WORDS[name])
+    *_, last = name.split(".")
+    if last == "localhost":
+        raise ValueError("localhost is the sandbox's own loopback, which needs no rule")
+    if _NUMBER.fullmatch(last):
+        raise ValueError("no name ends in a number, and an address has four of 0 to 255, such as 10.1.2.3")
+    return name
+
+
+_WORDS = {
+    INTERNET: f'write "{INTERNET}", in small letters',
+    "none": "none is no rule: an empty list allows nothing, and so does --egress none as the only one",
+    "host": "host is a network and no rule",
+    "private": "private is a network and no rule",
+}
+"""What settings call other things by, and no name of DNS is meant by."""
 
 
 def _network(where: str, denied: Denied) -> IPv4Network:

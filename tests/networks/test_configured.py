@@ -10,7 +10,7 @@ import pytest
 
 from sockd.networks.configured import Configured
 from sockd.plain.config import NetworkConfig
-from sockd.plain.errors import BadConfig
+from sockd.plain.errors import BadConfig, BadFunctionConfig
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,16 @@ def test_what_works_is_taken() -> None:
     )
     configured = Configured.of(config)
     assert configured.addresses == IPv4Network("10.128.0.0/12") and configured.uplink == IPv4Network("10.144.0.0/30")
+
+
+@pytest.mark.parametrize(
+    ("entry", "setting"),
+    [("100.64.0.0/10", "range"), ("100.100.1.2:5432", "range"), ("198.18.0.1", "uplink"), ("10.9.0.1", "denied")],
+)
+def test_a_rule_within_the_workers_own_networks_is_refused(entry: str, setting: str) -> None:
+    configured = Configured.of(NetworkConfig(denied=("10.9.0.0/16",)))
+    with pytest.raises(BadFunctionConfig, match=rf"entry 2, '{entry}': .* is never reached .* \(network\.{setting}\)"):
+        configured.parse(["100.0.0.0/8", entry])
 
 
 def test_the_default_of_functions_is_checked() -> None:
