@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Collection, Iterable
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -232,7 +232,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         try:
             config = msgspec.convert(msgspec.structs.asdict(defaults) | table, cls)
         except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-            raise BadFunctionConfig(_words(error)) from None
+            raise BadFunctionConfig(_words(error, table.keys() - given)) from None
         config.check()
         if "egress" in table:
             config.check_egress()
@@ -432,7 +432,22 @@ def _unknown_key(prefix: str, key: str, known: tuple[str, ...]) -> str:
     return f"unknown key {prefix + key[:80]!r}; {hint}"
 
 
-def _words(error: Exception) -> str:
-    """msgspec's "Expected `int`, got `str` - at `$.memory_mb`" with the key in front."""
+def _words(error: Exception, in_file: Collection[str] = ()) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.memory_mb`" with the key in front, and the file that it is in, if any.
+
+    Args: in_file: keys of sockd.toml."""
     what, _, where = str(error).partition(" - at `$.")
-    return f"{where.rstrip('`')}: {what}" if where else what
+    if not where:
+        return what
+    key = where.rstrip("`")
+    if what.startswith("Invalid enum value") and key in FunctionConfig.__struct_fields__:
+        what = f"{what}, must be one of {', '.join(_choices(get_type_hints(FunctionConfig)[key]))}"
+    what = what.replace("`array", "`list")
+    return f"{'sockd.toml: ' if re.split(r'[.[]', key)[0] in in_file else ''}{key}: {what}"
+
+
+def _choices(hint: Any) -> list[str]:
+    """What a type allows: the values of its `Literal`."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [each for part in get_args(hint) for each in _choices(part)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import pytest
 from hypothesis import given
@@ -143,3 +144,24 @@ def test_a_change_leaves_the_rest_as_it_is() -> None:
     for wrong in ({"memory_mb": 1}, {"memory_mb": "x"}, {"env": {"1": ""}}):
         with pytest.raises(BadFunctionConfig):
             before.changed(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            'network = "Private"',
+            "sockd.toml: network: Invalid enum value 'Private', must be one of host, none, private",
+        ),
+        ('egress = "10.0.0.1"', "sockd.toml: egress: Expected `list | null`, got `str`"),
+        ("egress = [1]", "sockd.toml: egress[0]: Expected `str`, got `int`"),
+    ],
+)
+def test_a_value_of_another_type_is_told_with_its_file_and_key(text: str, says: str) -> None:
+    with pytest.raises(BadFunctionConfig, match=f"^{re.escape(says)}$"):
+        FunctionConfig.from_toml(text, FunctionDefaults())
+
+
+def test_a_wrong_override_is_not_the_files() -> None:
+    with pytest.raises(BadFunctionConfig, match=r"^network: Invalid enum value 'Private'"):
+        FunctionConfig.from_toml('network = "host"', FunctionDefaults(), {"network": "Private"})
