@@ -56,6 +56,12 @@ NAMING = [
 ]
 
 
+@pytest.mark.parametrize("command", ["config echo", "deploy ."])
+def test_a_wrong_rule_is_a_wrong_option(run: Run, command: str) -> None:
+    done = run(*command.split(), "--egress", "internet", "--egress", "none")
+    assert done.returncode == 2 and "egress, entry 2, 'none'" in done.stderr
+
+
 @pytest.mark.parametrize("command", NAMING)
 def test_a_wrong_name_has_one_exit_status(run: Run, command: str) -> None:
     for name in NAMES:

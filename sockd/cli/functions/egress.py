@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from sockd.console.output import USAGE, Failure
+
 NOTHING = "none"
 
 egress_option = click.option(
@@ -18,7 +20,21 @@ egress_option = click.option(
 
 
 def egress_setting(given: Sequence[str]) -> dict[str, Any]:
-    """The key of sockd.toml; empty if the option was not given."""
+    """The key of sockd.toml; empty if the option was not given. Raises: Failure."""
     if not given:
         return {}
-    return {"egress": [] if list(given) == [NOTHING] else list(given)}
+    if list(given) == [NOTHING]:
+        return {"egress": []}
+    _check(given)
+    return {"egress": list(given)}
+
+
+def _check(given: Sequence[str]) -> None:
+    """Whether these are rules of any worker; its own limits are for itself to check. Raises: Failure."""
+    from sockd.networks import egress
+    from sockd.plain.errors import BadFunctionConfig
+
+    try:
+        egress.parse(given, most=len(given))
+    except BadFunctionConfig as error:
+        raise Failure("invalid --egress", why=error.message, exit_code=USAGE) from None
