@@ -324,10 +324,6 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
                 f"reserved_memory_mb = {self.reserved_memory_mb}: more than the function can use, "
                 f"which is memory_mb x concurrency = {self.memory_mb * self.concurrency}"
             )
-        if self.runtime == "provided" and self.network == "none":
-            raise BadFunctionConfig(
-                'network = "none": a program with runtime = "provided" reaches its events over loopback, so it needs "host"'
-            )
         if self.log_format == "text" and (self.log_level or self.system_log_level):
             raise BadFunctionConfig('log_level and system_log_level go with log_format = "json"')
         if self.egress is not None and len(self.egress) > MAX_EGRESS:

@@ -220,8 +220,10 @@ def test_it_has_no_power_over_its_network_and_keeps_no_descriptor_of_it(daemon: 
     assert tried["setns"] == tried["unshare"] == tried["link"] == errno.EPERM
 
 
-def test_a_program_behind_the_runtime_api_works(daemon: RunningDaemon) -> None:
-    daemon.deploy("program", archive(PROGRAM), network="private")
+@pytest.mark.parametrize("network", ["private", "none"])
+@pytest.mark.parametrize("settings", [{}, {"runtime": "provided"}], ids=["bootstrap", "provided"])
+def test_a_program_behind_the_runtime_api_works(daemon: RunningDaemon, network: str, settings: dict[str, str]) -> None:
+    daemon.deploy("program", archive(PROGRAM), network=network, **settings)
     assert daemon.call("program", 5) == [5]
 
 

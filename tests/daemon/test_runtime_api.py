@@ -187,7 +187,6 @@ def test_without_a_bootstrap_awss_client_runs_the_handler(daemon: RunningDaemon,
     ("settings", "words"),
     [
         ({"runtime": "provided"}, "needs an executable file bootstrap"),
-        ({"runtime": "provided", "handler": "f.f", "network": "none"}, 'needs "host"'),
         ({"runtime": "ruby"}, "runtime: Invalid enum value"),
     ],
 )
