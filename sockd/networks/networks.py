@@ -142,6 +142,7 @@ class Networks:
     def view(self) -> dict[str, int | bool]:
         """Numbers for /status and the metrics."""
         return {
+            "private": self._config.private,
             "router": self.router is not None,
             "ready": sum(map(len, self._pools)),
             "in_use": 0 if self.router is None else self.router.addresses.in_use,

@@ -18,6 +18,7 @@ from sockd.cli.doctor import networks, probes, report
 from sockd.cli.doctor.effects import UIDS, effects
 from sockd.cli.doctor.networks import NAME, private_networks
 from sockd.cli.doctor.report import Check
+from sockd.console.client import Management
 from sockd.kernel.network import network_namespaces
 from tests.support.network_lab import lab
 
@@ -150,6 +151,16 @@ def test_a_host_without_nft_or_forwarding_has_the_fix_and_no_failure(monkeypatch
             assert check.ok is None and check.fix.startswith("sysctl -w net.ipv4.ip_forward=1")
             monkeypatch.setattr(networks, "have_nft", lambda: False)
             assert private_networks().fix == "apt-get install nftables"
+
+
+def test_a_worker_that_has_them_switched_off_is_no_worker_with_private_networks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert not networks.are_switched_off(tmp_path), "no worker runs there"
+    monkeypatch.setattr(Management, "get", lambda *_: {"networks": {"private": False}})
+    check = private_networks(tmp_path)
+    assert (check.ok, check.name) == (None, NAME) and check.found.startswith("switched off")
+    assert "private = true" in check.fix
 
 
 @needs_root

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from sockd.cli.doctor.checks import Check, probed
+from sockd.console.client import Management
+from sockd.console.output import Failure
 from sockd.kernel.network import network_namespaces
 from sockd.networks.namespace_thread import have_nft
 
@@ -21,8 +24,13 @@ KERNEL = "use a kernel with CONFIG_VETH, CONFIG_NF_TABLES, CONFIG_NFT_CT, CONFIG
 FORWARD = "sysctl -w net.ipv4.ip_forward=1  # or let the worker do it: [network] ip_forward = true"
 
 
-def private_networks() -> Check:
-    """veth, nf_tables and nft(8), forwarding, and foreign rules that drop what is forwarded."""
+def private_networks(state_dir: Path | None = None) -> Check:
+    """veth, nf_tables and nft(8), forwarding, and foreign rules that drop what is forwarded; of a worker that runs, first of
+    all whether it has them switched off."""
+    if state_dir is not None and are_switched_off(state_dir):
+        return Check(
+            NAME, None, "switched off in the worker's configuration", "[network] private = true, and a restart"
+        )
     if not have_nft():
         return Check(NAME, None, "not for functions: nft is not installed", "apt-get install nftables")
     works = probed(NAME, "private_network", KERNEL)
@@ -42,6 +50,14 @@ def private_networks() -> Check:
             fix += "  # where Docker runs, in DOCKER-USER, which it leaves alone"
         return Check(NAME, None, f"not beyond the host: the chain {where} drops what is forwarded", fix)
     return Check(NAME, True, "veth, nf_tables and forwarding work")
+
+
+def are_switched_off(state_dir: Path) -> bool:
+    """Whether a worker runs there that makes none (`network.private`)."""
+    try:
+        return Management(state_dir).get("status")["networks"].get("private") is False
+    except Failure:
+        return False  # no worker runs
 
 
 def dropping_chains() -> Iterator[tuple[str, str, str]]:

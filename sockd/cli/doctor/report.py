@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,8 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
     ]
     if os.geteuid() != 0:
         return [look.privileges(names(FOR_ROOT)), *map(_shielded, for_all)]
-    return [look.privileges(), *map(_shielded, [*FOR_ROOT, *for_all]), *effects()]
+    for_root = [partial(private_networks, state_dir) if each is private_networks else each for each in FOR_ROOT]
+    return [look.privileges(), *map(_shielded, [*for_root, *for_all]), *effects()]
 
 
 Look = Callable[[], Check]
