@@ -127,7 +127,9 @@ class Builder:
                 sandbox = await self._tree.start_apart(program, deadline_s=WAIT_S)
                 try:
                     reply = await self._answer(sandbox, body, variables, answer)
-                    is_killed = isinstance(reply.error, FunctionFailed) and sandbox.process.cgroup.oom_kills() > 0
+                    # A build whose compiler was killed fails; the cgroup of a dead sandbox is somebody else's already.
+                    may_tell = isinstance(reply.error, FunctionFailed) and not sandbox.dead
+                    is_killed = may_tell and sandbox.process.cgroup.oom_kills() > 0
                 finally:
                     sandbox.destroy()
             finally:

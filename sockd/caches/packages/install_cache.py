@@ -8,6 +8,7 @@ different versions of a package do not conflict. Knows nothing of functions; the
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import tempfile
 import time
@@ -43,6 +44,7 @@ class Builds(Protocol):
 Progress = Callable[[str], None]
 """Told one line when something starts or ends that may take long."""
 
+_log = logging.getLogger(__name__)
 CLEAN_DEADLINE_S = 60.0
 
 
@@ -239,7 +241,7 @@ class InstallCache:
                 distribution, directory, self._uv.public_variables(self._indexes.all_variables())
             )
         except OSError as error:
-            raise _failed(distribution, error.strerror or type(error).__name__) from error
+            raise _failed_by(distribution, error) from error
 
     async def _install_in(self, directory: Path, distribution: Distribution, wheel: Path | None) -> None:
         async with self._slots:
@@ -251,7 +253,7 @@ class InstallCache:
             except package_tree.BadTree as error:
                 raise _failed(distribution, str(error)) from None
             except OSError as error:
-                raise _failed(distribution, error.strerror or type(error).__name__) from error
+                raise _failed_by(distribution, error) from error
 
     async def _unpack_and_publish(self, distribution: Distribution, directory: Path, wheel: Path | None) -> None:
         tree = directory / "tree"
@@ -341,6 +343,12 @@ def lock_file(distribution: Distribution) -> str:
         f"name = {text(distribution.name)}\nversion = {text(distribution.version)}\n"
         f"wheels = [{{ url = {text(distribution.url)}, hashes = {{ sha256 = {text(distribution.digest)} }} }}]\n"
     )
+
+
+def _failed_by(distribution: Distribution, error: OSError) -> InstallFailed:
+    """Callers are told no paths of the host; the worker's log has them."""
+    _log.warning("%s %s was not installed", distribution.name, distribution.version, exc_info=error)
+    return _failed(distribution, error.strerror or type(error).__name__)
 
 
 def _failed(distribution: Distribution, why: str) -> InstallFailed:
