@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-HANDLER = """import os
+HANDLER = """import os, sys
 from sockd_zygote import fingerprint, hygiene, trial
 
 SHAKEN = trial.shift_memory(os.urandom(1)[0] % 16)
@@ -29,7 +29,8 @@ def f(event):
         names = look.names_of(name, module)
         modules[name] = {{key: fingerprint.digest(repr(value)) for key, value in names.items()}}
     registries = {{name: value for name, value in trial.interpreter().items() if name.partition("[")[0] in REGISTRIES}}
-    return {{"answer": answer(), "modules": modules, "registries": registries, "pids": sorted(pids)}}
+    begun = [name for name in sys.modules if name in modules]
+    return {{"answer": answer(), "modules": modules, "begun": begun, "registries": registries, "pids": sorted(pids)}}
 
 def answer():
     try:

@@ -83,10 +83,10 @@ class Worker:
         if entry.name not in self._own:
             self._own[entry.name] = [self._taken(f"{entry.name}-own") for _ in range(2)]
         own, seen = self._own[entry.name], self._taken(entry.name)
-        more = [name for name in seen["modules"] if name not in own[0]["modules"]]
+        more = [name for name in seen["begun"] if name not in own[0]["modules"]]
         if any(difference(own, seen)):
-            # Its Zygote may hold modules of its packages that it does not import itself: both are compared with these. And
-            # what depends on addresses may be equal in two starts by chance.
+            # Its Zygote may hold modules of its packages that it does not import itself: both are compared with these, imported
+            # in one order, which `warnings.filters` shows. And what depends on addresses may be equal in two starts by chance.
             own = [self._taken(f"{entry.name}-own", also=more, pids=seen["pids"]) for _ in range(SURE)]
             while len(own) < MOST and any(difference(own, seen)):
                 own.append(self._taken(f"{entry.name}-own", also=more, pids=seen["pids"]))
