@@ -19,6 +19,7 @@ import os
 import resource
 import struct
 import sys
+import tempfile
 from array import array
 from collections.abc import Callable
 from itertools import pairwise
@@ -256,8 +257,7 @@ class Driver:
     def _measured(self, kind: str, number: int, seconds: float) -> bytes:
         """The count of operations, the ns they took, and the durations of their phases."""
         private_mounts()
-        directory = f"{self._directory}/{os.getpid()}"
-        os.makedirs(directory)
+        directory = tempfile.mkdtemp(dir=self._directory)  # process ids come round
         operation = KINDS[kind][0](directory)
         operation()
         begun, count, durations = now(), 0, array("q")
