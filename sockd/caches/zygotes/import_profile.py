@@ -148,7 +148,13 @@ class ImportProfile:
         if observation is None:
             return list(modules)
         own = [entry.module for entry in observation.seen]
-        return list(dict.fromkeys([*modules, *own] if observation.inherited else [*own, *modules]))
+        if not observation.inherited:
+            return list(dict.fromkeys([*own, *modules]))
+        # When the inherited ones would begin is not known: they stay where they are, and its own take each other's places.
+        shared = set(modules) & set(own)
+        in_turn = iter([module for module in own if module in shared])
+        merged = [next(in_turn) if module in shared else module for module in modules]
+        return list(dict.fromkeys([*merged, *own]))
 
     def seconds_by_key(self) -> dict[str, float]:
         """Import time of each distribution seen: the mean, over functions that could tell, of the sum over its

@@ -73,6 +73,17 @@ def test_a_function_forked_from_a_zygote_adds_what_it_imported_besides() -> None
     assert profile.modules_for([PANDAS]) == ["pandas", "pandas.plotting"]
 
 
+def test_the_order_of_a_start_is_the_functions_own_as_far_as_it_was_seen() -> None:
+    profile, zygote = ImportProfile(), ["numpy", "pandas.b", "pandas.late", "pandas.a"]
+    assert profile.order_of("f", zygote) == zygote
+    closure, own = frozenset({NUMPY, PANDAS}), seen(PANDAS, "pandas.a", "pandas.b", "pandas.c")
+    profile.observe("from its root", closure, own)
+    assert profile.order_of("from its root", zygote) == ["pandas.a", "pandas.b", "pandas.c", "numpy", "pandas.late"]
+    profile.observe("from a Zygote with numpy", closure, own, inherited=frozenset({NUMPY}))
+    expected = ["numpy", "pandas.a", "pandas.late", "pandas.b", "pandas.c"]
+    assert profile.order_of("from a Zygote with numpy", zygote) == expected
+
+
 def test_a_function_seen_again_from_a_zygote_keeps_what_it_showed_before() -> None:
     profile = ImportProfile()
     closure = frozenset({PANDAS})
