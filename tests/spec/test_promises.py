@@ -9,8 +9,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from sockd.networks import egress
 from sockd.plain.config import MB, FunctionDefaults, HttpConfig
 from sockd_initscripts.limits import Budget
 from tests.daemon.kernel_view import open_fds, waited_for_cpu_s
@@ -102,7 +104,9 @@ def test_limits_are_those_that_are_written_down(house: PrivateWorker, happened: 
     defaults = FunctionDefaults()
     names = [name for name in defaults.__struct_fields__ if name in documented()]
     assert {"memory_mb", "timeout_s", "concurrency", "pids", "cpus", "tmp_mb", "log_bytes"} <= set(names)
-    assert {name: documented()[name] for name in names} == {name: getattr(defaults, name) for name in names}
+    written = {**documented(), "egress": egress.parse(documented()["egress"], most=1)}
+    built_in = {**msgspec.structs.asdict(defaults), "egress": egress.parse(defaults.egress, most=1)}
+    assert {name: written[name] for name in names} == {name: built_in[name] for name in names}
     script, budget = documented()["initscript"], Budget()
     assert (script["deadline_s"], script["rpcs"], script["connections"]) == (
         budget.deadline_s,
