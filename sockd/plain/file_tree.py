@@ -1,0 +1,47 @@
+"""The files of a container image after all of its layers were applied: metadata here, data in the layers.
+
+Plain data, between those who read layers (`sockd.oci`) and those who write file systems (`sockd.erofs`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+NO_DATA = -1
+
+
+@dataclass(slots=True, eq=False)
+class Inode:
+    """One file. Paths that are hard links of each other share one Inode, so it is compared by identity."""
+
+    mode: int
+    """Permissions and the type (S_IFMT), as of stat(2)."""
+    uid: int = 0
+    gid: int = 0
+    mtime_s: int = 0
+    mtime_ns: int = 0
+    """Part of a second, 0 to 999 999 999."""
+    size: int = 0
+    """Bytes of a regular file; 0 for all else."""
+    target: str = ""
+    """Of a symbolic link."""
+    rdev: int = 0
+    """Of a device node, as of os.makedev."""
+    xattrs: dict[str, bytes] = field(default_factory=dict)
+    layer: int = NO_DATA
+    """Which layer has the data of a regular file; NO_DATA: it is empty."""
+    offset: int = 0
+    """Where the data begins in the uncompressed layer."""
+
+
+FileTree = dict[str, Inode]
+"""By path: relative, without a leading or trailing slash; "" is the root. Bytes that are not UTF-8 are surrogates
+(os.fsdecode). Each parent directory is there."""
+
+
+class LayerData(Protocol):
+    """The uncompressed layers."""
+
+    def read(self, layer: int, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes. Raises: OSError, EOFError."""
