@@ -24,6 +24,7 @@
      ├─ NetworkUnavailable 503            this worker cannot make private networks
      ├─ SandboxFailed 503                 the platform could not make a sandbox
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
+     ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, Tampered; StoreFull 507
      ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed
      └─ TimedOut 504
 
@@ -343,6 +344,48 @@ class SecretsLocked(SockdError):
 
     status = 503
     error_type = "Secrets.Locked"
+
+
+class ChunkStoreFailed(SockdError):
+    """The chunk store of images could not do what it was asked."""
+
+    status = 503
+    error_type = "Images.StoreFailed"
+
+
+class StoreUnavailable(ChunkStoreFailed):
+    """The store does not answer, or refuses; the message says which store, and why. A later attempt may succeed."""
+
+    error_type = "Images.StoreUnavailable"
+    retry_after_s = 1
+
+    def __init__(self, store: str, why: str) -> None:
+        super().__init__(f"the chunk store {store} is unavailable: {why}")
+
+
+class StoreFull(ChunkStoreFailed):
+    """The store has no room; nothing that was stored is changed."""
+
+    status = 507
+    error_type = "Images.StoreFull"
+
+    def __init__(self, store: str) -> None:
+        super().__init__(f"the chunk store {store} is full; remove images (sockd images rm, sockd images gc)")
+
+
+class ChunkMissing(ChunkStoreFailed):
+    """The store does not have a chunk that a manifest names."""
+
+    error_type = "Images.ChunkMissing"
+
+    def __init__(self, store: str, root: str, name: bytes) -> None:
+        super().__init__(f"the chunk store {store} does not have the chunk {name.hex()[:16]} of the root {root}")
+
+
+class Tampered(ChunkStoreFailed):
+    """A chunk or a manifest is not what was stored; its bytes are not used."""
+
+    error_type = "Images.Tampered"
 
 
 class PackagesFailed(SockdError):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import stat
 from pathlib import Path
 
 import msgspec
@@ -20,9 +19,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sockd.plain.config import SecretsConfig
-from sockd.plain.errors import BadConfig, SecretsLocked
+from sockd.plain.errors import SecretsLocked
+from sockd.plain.key_file import make_key, read_key
 
-KEY_BYTES = 32
 NONCE_BYTES = 12
 PREFIX = "v1."
 CONFIDENTIAL = ("env", "secrets", "deployer")
@@ -45,20 +44,7 @@ class Vault:
         """The vault whose key is in this file, if it is there.
 
         Raises: BadConfig when the file is no key, or when others than its owner may read it."""
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return cls(path, None)
-        except OSError as error:
-            raise BadConfig(f"the key {path} cannot be read: {error.strerror}") from None
-        with open(fd, "rb") as file:
-            mode = os.fstat(fd).st_mode
-            if not stat.S_ISREG(mode) or mode & 0o077:
-                raise BadConfig(f"the key {path} must be a file that its owner alone may read: chmod 600 {path}")
-            key = file.read(KEY_BYTES + 1)
-        if len(key) != KEY_BYTES:
-            raise BadConfig(f"{path} is no key: it must hold {KEY_BYTES} random bytes; put the right file back")
-        return cls(path, key)
+        return cls(path, read_key(path))
 
     @property
     def has_key(self) -> bool:
@@ -66,16 +52,7 @@ class Vault:
 
     def make_key(self) -> None:
         """Write a new key, which is on the disk when this returns. Raises: BadConfig, also when there is a file."""
-        key = os.urandom(KEY_BYTES)
-        try:
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(fd, "wb") as file:
-                file.write(key)
-                file.flush()
-                os.fsync(fd)
-        except OSError as error:
-            raise BadConfig(f"the key {self.path} cannot be written: {error.strerror}") from None
-        self._cipher = AESGCM(key)
+        self._cipher = AESGCM(make_key(self.path))
 
     def seal(self, name: str, config: str) -> str:
         """A function's settings as they may lie on a disk; unchanged when there is nothing to hide.
