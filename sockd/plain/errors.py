@@ -1,7 +1,7 @@
 """The tree of all errors that sockd raises intentionally.
 
     SockdError 500
-     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadConfig, InvalidEvent
+     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadImage, BadInitscript, BadConfig, InvalidEvent
      ├─ KeyNeeded 401                     the request has no key of the worker
  ├─ Forbidden 403 ── KeyNotEnough, RunClosed, NotAManager
  ├─ NoSuchFunction 404 ── NoSuchVersion
@@ -23,6 +23,7 @@
      │   └─ StorageFull 507               nothing was changed
      ├─ NetworkUnavailable 503            this worker cannot make private networks
      ├─ SandboxFailed 503                 the platform could not make a sandbox
+     ├─ DamagedImage 503                  an image on this worker is not as it was written
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
      ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, Tampered; StoreFull 507
      ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed
@@ -69,6 +70,10 @@ class BadArchive(BadRequest):
 
 class BadFunctionConfig(BadRequest):
     """`sockd.toml` or the entry point of a function is wrong."""
+
+
+class BadImage(BadRequest):
+    """A container image that is malformed, exceeds a limit, or has what sockd cannot run."""
 
 
 class BadInitscript(BadRequest):
@@ -334,6 +339,13 @@ class NetworkUnavailable(SockdError):
 
 class SandboxFailed(SockdError):
     """A sandbox could not be created or prepared; the request did not reach the handler."""
+
+    status = 503
+    error_type = "Sandbox.Failed"
+
+
+class DamagedImage(SockdError):
+    """The file system of an image is not as its writer wrote it."""
 
     status = 503
     error_type = "Sandbox.Failed"

@@ -1,0 +1,116 @@
+"""The layout of an image: which byte of it is what, planned before any data is read; and its bytes, in order.
+
+    chunk 0 …   superblock, metadata zone; zeros to the end of the chunk
+    chunk n …   data of the files, by layer and path
+
+The same files give the same bytes on any machine: paths are ordered by their bytes, and what a tar archive does not give
+(superblock times, inode numbers) follows from the tree. Files that two images have in common should be in chunks that they
+have in common, although other files were added, removed or changed: so a large file starts a chunk, and so does about one
+in 256 of the small ones, selected by its path. The metadata of one image is in few chunks, which a worker fetches first."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sockd.erofs import format
+from sockd.erofs.metadata import Metadata, Node
+from sockd.plain.errors import BadImage
+from sockd.plain.file_tree import FileTree, LayerData
+
+CHUNK_BYTES = 512 << 10
+LARGE_BYTES = 1 << 20
+CUT = 0
+"""The first byte of the SHA-256 of a path whose file starts a chunk."""
+MAX_BYTES = 1 << (32 + format.BLOCK_BITS)
+"""Block addresses are 32 bits wide."""
+
+
+def starts_chunk(path: bytes, size: int) -> bool:
+    """POLICY: which files start a chunk. A large one, so that its chunks are the same in each image; of the small ones a few,
+    so that a change moves only those up to the next cut. A cut costs half a chunk of zeros."""
+    return size >= LARGE_BYTES or hashlib.sha256(path).digest()[0] == CUT
+
+
+class Extent(NamedTuple):
+    """The data of one file: bytes `start` to `start + size` of the image."""
+
+    start: int
+    size: int
+    layer: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """An image that could be written."""
+
+    metadata: bytes
+    """What comes before the data: whole chunks."""
+    extents: tuple[Extent, ...]
+    """In the order of the image."""
+    size_bytes: int
+    """A multiple of CHUNK_BYTES."""
+
+    @classmethod
+    def plan(cls, tree: FileTree) -> Layout:
+        """Raises: BadImage, for a tree that no file system could hold, or EROFS could not."""
+        metadata = Metadata.of(tree)
+        position = data_start = _round_up(metadata.size_bytes, CHUNK_BYTES)
+        extents = []
+        for node in _in_data_order(metadata.nodes):
+            size = node.inode.size
+            unit = CHUNK_BYTES if starts_chunk(node.path, size) else format.BLOCK_BYTES
+            position = _round_up(position, unit)
+            node.block = position >> format.BLOCK_BITS
+            extents.append(Extent(position, size, node.inode.layer, node.inode.offset))
+            position += size
+        if position >= MAX_BYTES:
+            raise BadImage("the image's files are larger than 16 TiB")
+        blocks = _round_up(position, format.BLOCK_BYTES) >> format.BLOCK_BITS
+        encoded = metadata.encode(blocks)
+        return cls(encoded + bytes(data_start - len(encoded)), tuple(extents), _round_up(position, CHUNK_BYTES))
+
+    @property
+    def metadata_chunks(self) -> int:
+        """How many chunks, from the first on, a mount and a walk through all directories read."""
+        return len(self.metadata) // CHUNK_BYTES
+
+    def chunks(self, data: LayerData) -> Iterator[bytes]:
+        """The image in pieces of CHUNK_BYTES, with one or two of them in memory.
+
+        Raises: what `data` raises; EOFError, if it returns less than it was asked for."""
+        for start in range(0, len(self.metadata), CHUNK_BYTES):
+            yield self.metadata[start : start + CHUNK_BYTES]
+        base, chunk = len(self.metadata), bytearray()
+        for start, size, layer, offset in self.extents:
+            done = 0
+            while done < size:
+                while start + done >= base + CHUNK_BYTES:
+                    yield bytes(chunk.ljust(CHUNK_BYTES, b"\0"))
+                    base, chunk = base + CHUNK_BYTES, bytearray()
+                chunk += bytes(start + done - base - len(chunk))
+                piece = min(size - done, CHUNK_BYTES - len(chunk))
+                read = data.read(layer, offset + done, piece)
+                if len(read) != piece:
+                    raise EOFError(f"layer {layer}: {len(read)} bytes instead of {piece} at {offset + done}")
+                done += piece
+                if piece == CHUNK_BYTES:
+                    yield read
+                    base += CHUNK_BYTES
+                else:
+                    chunk += read
+        if base < self.size_bytes:
+            yield bytes(chunk.ljust(CHUNK_BYTES, b"\0"))
+
+
+def _in_data_order(nodes: list[Node]) -> list[Node]:
+    files = [node for node in nodes if stat.S_ISREG(node.inode.mode) and node.inode.size]
+    return sorted(files, key=lambda node: (node.inode.layer, node.path))
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

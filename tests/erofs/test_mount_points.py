@@ -1,0 +1,50 @@
+"""Mount points that an image lacks are added to it."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+
+from sockd.erofs.mount_points import add_mount_points
+from sockd.plain.errors import BadImage
+from sockd.plain.file_tree import FileTree, Inode
+from tests.support.image_files import directory, symlink
+
+DIRECTORIES, FILES = ("var/task", "proc", "opt/sockd/sockd_zygote"), ("etc/hosts",)
+
+
+def test_an_empty_image_gets_all_with_their_parents() -> None:
+    tree: FileTree = {}
+    add_mount_points(tree, directories=DIRECTORIES, files=FILES)
+    made = ["", "var", "var/task", "proc", "opt", "opt/sockd", "opt/sockd/sockd_zygote", "etc"]
+    assert sorted(tree) == sorted([*made, "etc/hosts"])
+    assert all(tree[path].mode == stat.S_IFDIR | 0o755 for path in made)
+    assert tree["etc/hosts"].mode == stat.S_IFREG | 0o644
+
+
+def test_what_is_there_stays() -> None:
+    hosts = Inode(mode=stat.S_IFREG | 0o600, size=3, layer=0)
+    tree: FileTree = {"": directory(), "proc": directory(0o555), "etc": directory(0o700), "etc/hosts": hosts}
+    add_mount_points(tree, directories=DIRECTORIES, files=FILES)
+    assert (tree["proc"].mode, tree["etc"].mode) == (stat.S_IFDIR | 0o555, stat.S_IFDIR | 0o700)
+    assert tree["etc/hosts"] is hosts
+
+
+def test_a_link_at_a_mount_point_is_replaced() -> None:
+    tree: FileTree = {"": directory(), "proc": symlink("/x"), "etc": directory(), "etc/hosts": symlink("../run/hosts")}
+    add_mount_points(tree, directories=DIRECTORIES, files=FILES)
+    assert stat.S_ISDIR(tree["proc"].mode) and stat.S_ISREG(tree["etc/hosts"].mode)
+
+
+@pytest.mark.parametrize("path", ["var", "opt/sockd"])
+def test_a_link_above_a_mount_point_is_refused(path: str) -> None:
+    tree: FileTree = {"": directory(), "opt": directory(), path: symlink("/elsewhere")}
+    with pytest.raises(BadImage, match=f"/{path} is not a directory"):
+        add_mount_points(tree, directories=DIRECTORIES, files=FILES)
+
+
+def test_a_directory_in_place_of_a_file_is_refused() -> None:
+    tree: FileTree = {"": directory(), "etc": directory(), "etc/hosts": directory()}
+    with pytest.raises(BadImage, match="/etc/hosts is a directory"):
+        add_mount_points(tree, directories=DIRECTORIES, files=FILES)
