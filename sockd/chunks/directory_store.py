@@ -1,0 +1,328 @@
+"""A chunk store in a directory, of one worker or on a file system that several share.
+
+    roots/<root>/<2 digits>/<64 digits>    a chunk, named by its digest
+    objects/<key>                          an object
+    tmp/<random>                           a file that is being written; its writer holds a lock (flock) on it
+    lock                                   held while an object is compared and set
+
+A file is written in tmp/ and published by rename or link, so that a reader sees all of it or nothing. A SIGKILL leaves files
+in tmp/, which `recover` removes: their locks are free. Chunks are not synced one by one: before an object is published,
+syncfs(2) makes everything durable that was written before it, and an object names only chunks that were put before. A power
+cut may leave a chunk shorter than it should be; `put` replaces it.
+
+Files are readable by all, as far as the umask permits: the directory's own permissions decide who reads. It holds ciphertext,
+sealed manifests and the names of images. All paths are relative to a descriptor of the directory, so that a confined process
+uses a store that has no path in its root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from os.path import dirname
+from pathlib import Path
+from typing import Self
+
+from sockd.chunks.chunk import verify
+from sockd.chunks.store import (
+    StoredObject,
+    check_key,
+    check_name,
+    check_prefix,
+    check_root,
+    parsed_name,
+)
+from sockd.plain.errors import ChunkMissing, StoreFull, StoreUnavailable
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_LINKED = (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOENT, errno.EEXIST)
+_ATTEMPTS = 5
+_ROOTS, _OBJECTS, _TMP, _LOCK = "roots", "objects", "tmp", "lock"
+
+
+class DirectoryStore:
+    """A store. Owns a descriptor of its directory, until `close`."""
+
+    name = "of this worker"
+
+    def __init__(self, fd: int) -> None:
+        """Args: fd: of the directory (O_PATH is enough); the store closes it."""
+        self._fd = fd
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The store in this directory, which is made when it is not there. Raises: StoreUnavailable; StoreFull."""
+        with _failures():
+            path.mkdir(parents=True, exist_ok=True)
+            store = cls(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        try:
+            store.recover()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def recover(self) -> None:
+        """Make the directories, and remove what killed writers left in tmp/. Safe beside writers."""
+        with _failures():
+            for directory in (_ROOTS, _OBJECTS, _TMP):
+                self._make(directory)
+            for entry in self._listed(_TMP):
+                with suppress(FileNotFoundError, BlockingIOError):
+                    fd = self._open(f"{_TMP}/{entry}", os.O_RDONLY | os.O_NOFOLLOW)
+                    try:
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        self._unlink(f"{_TMP}/{entry}")
+                    finally:
+                        os.close(fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    # ---- chunks ----
+
+    def put(self, root: str, name: bytes, data: bytes) -> bool:
+        final = _chunk(root, name)
+        with _failures():
+            if self._size(final) == len(data):
+                return False
+            with self._written(data) as written:
+                self._placed(self._rename, written, final)
+        return True
+
+    def get(self, root: str, name: bytes) -> bytes:
+        with _failures():
+            data = self._read(_chunk(root, name))
+        if data is None:
+            raise ChunkMissing(self.name, root, name)
+        verify(name, data)
+        return data
+
+    def has(self, root: str, name: bytes) -> bool:
+        with _failures():
+            return bool(self._size(_chunk(root, name)))
+
+    def names(self, root: str) -> Iterator[bytes]:
+        top = f"{_ROOTS}/{check_root(root)}"
+        with _failures():
+            for directory in self._listed(top):
+                for entry in self._listed(f"{top}/{directory}"):
+                    if (name := parsed_name(entry)) is not None:
+                        yield name
+
+    def delete(self, root: str, name: bytes) -> None:
+        chunk = _chunk(root, name)
+        with _failures():
+            with suppress(FileNotFoundError):
+                self._unlink(chunk)
+            # The last chunk takes the directories with it; EEXIST and ENOTEMPTY: it was not the last.
+            for directory in (dirname(chunk), dirname(dirname(chunk))):
+                try:
+                    os.rmdir(directory, dir_fd=self._fd)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                        raise
+                    break
+
+    def copy(self, source: str, target: str, name: bytes) -> bool:
+        """A second link to the same file: no bytes are written, so that it works on a full disk."""
+        origin, final = _chunk(source, name), _chunk(target, name)
+        with _failures():
+            size = self._size(origin)
+            if not size:
+                raise ChunkMissing(self.name, source, name)
+            if self._size(final) == size:
+                return False
+            try:
+                self._placed(self._link, origin, final)
+                return True
+            except OSError as error:
+                if error.errno not in _NOT_LINKED:
+                    raise
+        return self.put(target, name, self.get(source, name))
+
+    # ---- objects ----
+
+    def get_object(self, key: str) -> StoredObject | None:
+        with _failures():
+            data = self._read(_object(key))
+        return None if data is None else StoredObject(data, hashlib.sha256(data).hexdigest())
+
+    def put_object(self, key: str, data: bytes) -> None:
+        self._publish(key, data, lambda: True)
+
+    def create_object(self, key: str, data: bytes) -> bool:
+        return self._publish(key, data, lambda: self._size(_object(key)) is None)
+
+    def swap_object(self, key: str, data: bytes, version: str) -> bool:
+        def has_version() -> bool:
+            found = self.get_object(key)
+            return found is not None and found.version == version
+
+        return self._publish(key, data, has_version)
+
+    def list_objects(self, prefix: str) -> Iterator[str]:
+        top = f"{_OBJECTS}/{check_prefix(prefix)}".rstrip("/")
+        found: list[str] = []
+        with _failures(), suppress(FileNotFoundError):  # of `top`
+            for directory, _, entries, _ in os.fwalk(top, dir_fd=self._fd):
+                found += [f"{directory}/{entry}".removeprefix(f"{_OBJECTS}/") for entry in entries]
+        yield from sorted(found)
+
+    def delete_object(self, key: str) -> None:
+        path = _object(key)
+        with _failures(), self._locked(), suppress(FileNotFoundError):
+            self._unlink(path)
+            self._sync_directory(dirname(path))
+
+    def _publish(self, key: str, data: bytes, may: Callable[[], bool]) -> bool:
+        """Write an object if `may` says so under the lock; what it says."""
+        final = _object(key)
+        with _failures(), self._written(data) as written:
+            self._sync_file_system()  # the file itself, and all chunks that it may name
+            with self._locked():
+                if not may():
+                    return False
+                self._placed(self._rename, written, final)
+                self._sync_directory(dirname(final))
+        return True
+
+    # ---- files ----
+
+    @contextmanager
+    def _written(self, data: bytes) -> Iterator[str]:
+        """A file in tmp/ with these bytes; the body renames it. Removed if the body leaves it."""
+        path, fd = self._new_file()
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(fd, left) :]
+            yield path
+        finally:
+            with suppress(FileNotFoundError):
+                self._unlink(path)
+            os.close(fd)
+
+    def _new_file(self) -> tuple[str, int]:
+        """An empty file in tmp/, locked."""
+        for _ in range(_ATTEMPTS):
+            path = f"{_TMP}/{secrets.token_hex(16)}"
+            fd = self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if os.fstat(fd).st_nlink:
+                    return path, fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # `recover` of another process found the file before its lock was held
+        raise BlockingIOError(errno.EAGAIN, "the files in tmp/ are removed again and again")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fd = self._open(_LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _placed(self, place: Callable[[str, str], None], source: str, final: str) -> None:
+        """Rename or link into a directory, which a `delete` elsewhere may remove while it is empty."""
+        for attempt in range(_ATTEMPTS):
+            self._make(dirname(final))
+            try:
+                return place(source, final)
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+
+    def _make(self, directory: str) -> None:
+        """The directory, and those above it."""
+        try:
+            os.mkdir(directory, 0o755, dir_fd=self._fd)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            self._make(dirname(directory))
+            with suppress(FileExistsError):
+                os.mkdir(directory, 0o755, dir_fd=self._fd)
+
+    def _open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, 0o644, dir_fd=self._fd)
+
+    def _rename(self, source: str, target: str) -> None:
+        os.rename(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def _link(self, source: str, target: str) -> None:
+        os.link(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def _unlink(self, path: str) -> None:
+        os.unlink(path, dir_fd=self._fd)
+
+    def _size(self, path: str) -> int | None:
+        try:
+            return os.stat(path, dir_fd=self._fd).st_size
+        except FileNotFoundError:
+            return None
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            fd = self._open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        with open(fd, "rb", buffering=0) as file:
+            return file.readall()
+
+    def _listed(self, directory: str) -> list[str]:
+        try:
+            fd = self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return []
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
+
+    def _sync_file_system(self) -> None:
+        fd = self._open(".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            # SAFETY: int syncfs(int); the fd is open for the whole call.
+            if ctypes.CDLL(None, use_errno=True).syncfs(ctypes.c_int(fd)):
+                number = ctypes.get_errno()
+                raise OSError(number, f"syncfs: {os.strerror(number)}")
+        finally:
+            os.close(fd)
+
+    def _sync_directory(self, directory: str) -> None:
+        fd = self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _chunk(root: str, name: bytes) -> str:
+    text = check_name(name)
+    return f"{_ROOTS}/{check_root(root)}/{text[:2]}/{text}"
+
+
+def _object(key: str) -> str:
+    return f"{_OBJECTS}/{check_key(key)}"
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """OSError of a file becomes an error of the store, which names no path of the host."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StoreFull(DirectoryStore.name) from error
+        raise StoreUnavailable(DirectoryStore.name, os.strerror(error.errno or 0)) from error

@@ -1,0 +1,193 @@
+"""The directory store: kills, power cuts, full disks, damage, and processes that have only a descriptor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from sockd.chunks.chunk import CHUNK_BYTES, Chunk, encrypt
+from sockd.chunks.directory_store import DirectoryStore
+from sockd.kernel import mounts, syscalls
+from sockd.kernel.syscalls import MountFlag
+from sockd.plain.errors import StoreFull, StoreUnavailable, Tampered
+
+# Puts chunks until it is killed, and says when it has begun.
+WRITER = """
+import os, sys
+from pathlib import Path
+from sockd.chunks.chunk import encrypt
+from sockd.chunks.directory_store import DirectoryStore
+store = DirectoryStore.open(Path(sys.argv[1]))
+number = 0
+while True:
+    chunk, data = encrypt(b"%032d" % number * 16384, bytes(32))
+    store.put("r1", chunk.name, data)
+    if number == 3:
+        print("begun", flush=True)
+    number += 1
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chunks"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[DirectoryStore]:
+    with closing(DirectoryStore.open(path)) as store:
+        yield store
+
+
+def put(store: DirectoryStore, text: bytes = b"plain" * 100) -> Chunk:
+    chunk, data = encrypt(text, bytes(32))
+    store.put("r1", chunk.name, data)
+    return chunk
+
+
+@contextmanager
+def mounted_tmpfs(path: Path, options: str) -> Iterator[None]:
+    syscalls.mount("tmpfs", str(path), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, options)
+    try:
+        yield
+    finally:
+        mounts.umount_tree(str(path))
+
+
+def file_of(path: Path, chunk: Chunk) -> Path:
+    return path / "roots/r1" / chunk.name.hex()[:2] / chunk.name.hex()
+
+
+def test_a_killed_writer_leaves_whole_chunks_and_nothing_that_stays(store: DirectoryStore, path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout and writer.stdout.readline() == "begun\n"
+        writer.send_signal(signal.SIGKILL)
+    names = list(store.names("r1"))
+    assert len(names) >= 4
+    for name in names:
+        assert len(store.get("r1", name)) == CHUNK_BYTES
+    store.recover()
+    assert os.listdir(path / "tmp") == []
+
+
+def test_recovery_leaves_files_that_are_being_written(store: DirectoryStore, path: Path) -> None:
+    (path / "tmp/left-behind").write_bytes(b"half")
+    with store._written(b"whole") as written:
+        store.recover()
+        assert os.listdir(path / "tmp") == [os.path.basename(written)]
+    assert os.listdir(path / "tmp") == []
+
+
+def test_writers_go_on_beside_recoveries(store: DirectoryStore) -> None:
+    stop = threading.Event()
+
+    def recover() -> None:
+        while not stop.is_set():
+            store.recover()
+
+    thread = threading.Thread(target=recover)
+    thread.start()
+    try:
+        chunks = [put(store, b"%032d" % number) for number in range(200)]
+    finally:
+        stop.set()
+        thread.join()
+    assert all(store.has("r1", chunk.name) for chunk in chunks)
+
+
+def test_puts_go_on_beside_deletions_of_the_same_directory(store: DirectoryStore) -> None:
+    chunks = [encrypt(b"%032d" % number, bytes(32)) for number in range(8)]
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            for chunk, _ in chunks:
+                store.delete("r1", chunk.name)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(50):
+            for chunk, data in chunks:
+                store.put("r1", chunk.name, data)
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_chunk_that_a_power_cut_left_short_is_replaced(store: DirectoryStore, path: Path, size: int) -> None:
+    chunk = put(store)
+    os.truncate(file_of(path, chunk), size)
+    with pytest.raises(Tampered):
+        store.get("r1", chunk.name)
+    put(store)
+    assert len(store.get("r1", chunk.name)) == 500
+
+
+def test_each_changed_bit_of_a_chunk_on_the_disk_is_noticed(store: DirectoryStore, path: Path) -> None:
+    chunk = put(store, b"plain")
+    file = file_of(path, chunk)
+    data = file.read_bytes()
+    for bit in range(len(data) * 8):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        with pytest.raises(Tampered):
+            store.get("r1", chunk.name)
+
+
+def test_a_copy_takes_no_room(store: DirectoryStore, path: Path) -> None:
+    chunk = put(store)
+    store.copy("r1", "r2", chunk.name)
+    assert file_of(path, chunk).stat().st_nlink == 2
+
+
+def test_a_process_that_has_only_a_descriptor_uses_the_store(store: DirectoryStore, path: Path) -> None:
+    chunk = put(store)
+    with closing(DirectoryStore(os.open(path, os.O_PATH | os.O_DIRECTORY))) as other:
+        path.rename(path.with_name("elsewhere"))
+        assert len(other.get("r1", chunk.name)) == 500
+        other.put_object("profiles/a", b"x")
+        assert list(other.list_objects("profiles/")) == ["profiles/a"]
+
+
+@pytest.mark.root
+def test_a_full_disk_is_an_error_of_its_own_and_leaves_what_was_there(tmp_path: Path) -> None:
+    with mounted_tmpfs(tmp_path, "size=2m"), closing(DirectoryStore.open(tmp_path / "chunks")) as store:
+        first = put(store)
+        with pytest.raises(StoreFull, match="is full"):
+            for number in range(8):
+                put(store, b"%032d" % number * 16384)
+        assert os.listdir(tmp_path / "chunks/tmp") == []
+        assert len(store.get("r1", first.name)) == 500
+        store.copy("r1", "r2", first.name)
+        for name in list(store.names("r1")):
+            store.delete("r1", name)
+        put(store, b"a" * CHUNK_BYTES)
+
+
+@pytest.mark.root
+def test_no_more_inodes_are_a_full_disk(tmp_path: Path) -> None:
+    with mounted_tmpfs(tmp_path, "nr_inodes=20"), closing(DirectoryStore.open(tmp_path / "chunks")) as store:
+        with pytest.raises(StoreFull):
+            for number in range(20):
+                put(store, b"%032d" % number)
+
+
+@pytest.mark.root
+def test_a_disk_that_became_read_only_is_unavailable_for_writes_alone(tmp_path: Path) -> None:
+    with mounted_tmpfs(tmp_path, "size=2m"), closing(DirectoryStore.open(tmp_path / "chunks")) as store:
+        chunk = put(store)
+        syscalls.mount("none", str(tmp_path), None, MountFlag.REMOUNT | MountFlag.RDONLY)
+        with pytest.raises(StoreUnavailable, match="of this worker is unavailable: Read-only"):
+            put(store, b"other")
+        assert store.get("r1", chunk.name)
