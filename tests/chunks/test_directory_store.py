@@ -53,6 +53,11 @@ def put(store: DirectoryStore, text: bytes = b"plain" * 100) -> Chunk:
     return chunk
 
 
+def put_many(store: DirectoryStore, count: int, times: int) -> None:
+    for number in range(count):
+        put(store, b"%032d" % number * times)
+
+
 @contextmanager
 def mounted_tmpfs(path: Path, options: str) -> Iterator[None]:
     syscalls.mount("tmpfs", str(path), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, options)
@@ -165,8 +170,7 @@ def test_a_full_disk_is_an_error_of_its_own_and_leaves_what_was_there(tmp_path: 
     with mounted_tmpfs(tmp_path, "size=2m"), closing(DirectoryStore.open(tmp_path / "chunks")) as store:
         first = put(store)
         with pytest.raises(StoreFull, match="is full"):
-            for number in range(8):
-                put(store, b"%032d" % number * 16384)
+            put_many(store, 8, 16384)
         assert os.listdir(tmp_path / "chunks/tmp") == []
         assert len(store.get("r1", first.name)) == 500
         store.copy("r1", "r2", first.name)
@@ -177,10 +181,12 @@ def test_a_full_disk_is_an_error_of_its_own_and_leaves_what_was_there(tmp_path: 
 
 @pytest.mark.root
 def test_no_more_inodes_are_a_full_disk(tmp_path: Path) -> None:
-    with mounted_tmpfs(tmp_path, "nr_inodes=20"), closing(DirectoryStore.open(tmp_path / "chunks")) as store:
-        with pytest.raises(StoreFull):
-            for number in range(20):
-                put(store, b"%032d" % number)
+    with (
+        mounted_tmpfs(tmp_path, "nr_inodes=20"),
+        closing(DirectoryStore.open(tmp_path / "chunks")) as store,
+        pytest.raises(StoreFull),
+    ):
+        put_many(store, 20, 1)
 
 
 @pytest.mark.root

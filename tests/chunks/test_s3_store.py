@@ -87,18 +87,22 @@ def test_a_slow_store_is_given_up_at_the_deadline(
 ) -> None:
     s3_client.inject(s3_bucket, method="GET", **fault)
     patience = Patience(connect_s=1.0, attempt_s=0.2, attempts=2, pause_s=0.001)
-    with closing(S3Store(s3.url, s3_bucket, "images", s3.credentials, patience=patience)) as store:
-        with pytest.raises(StoreUnavailable, match="does not answer in time"):
-            store.get("r1", stored[0].name)
+    with (
+        closing(S3Store(s3.url, s3_bucket, "images", s3.credentials, patience=patience)) as store,
+        pytest.raises(StoreUnavailable, match="does not answer in time"),
+    ):
+        store.get("r1", stored[0].name)
 
 
 def test_an_unreachable_store_is_named_with_the_reason() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        with closing(S3Store(url, "bucket", "", Credentials("key", SECRET), patience=QUICK)) as store:
-            with pytest.raises(StoreUnavailable, match="s3://bucket/ is unavailable: Connection refused"):
-                store.has("r1", bytes(32))
+        with (
+            closing(S3Store(url, "bucket", "", Credentials("key", SECRET), patience=QUICK)) as store,
+            pytest.raises(StoreUnavailable, match="s3://bucket/ is unavailable: Connection refused"),
+        ):
+            store.has("r1", bytes(32))
 
 
 def test_a_changed_chunk_is_tampered_and_a_changed_transfer_is_repeated(
@@ -115,7 +119,7 @@ def test_a_changed_chunk_is_tampered_and_a_changed_transfer_is_repeated(
 
 
 def test_the_server_refuses_bytes_that_are_not_the_name_s(s3_store: S3Store, stored: tuple[Chunk, bytes]) -> None:
-    with pytest.raises(StoreUnavailable, match="XAmzContentSHA256Mismatch|BadDigest"):
+    with pytest.raises(StoreUnavailable, match="XAmzContentSHA256Mismatch"):
         s3_store.put("r2", stored[0].name, stored[1] + b"x")
     assert not s3_store.has("r2", stored[0].name)
 
@@ -172,9 +176,8 @@ class OneAnswer(socketserver.StreamRequestHandler):
 def test_a_connection_that_the_server_has_closed_is_replaced() -> None:
     once = Patience(connect_s=5.0, attempt_s=20.0, attempts=1)
     with ClosingServer(OneAnswer) as server:
-        with closing(
-            S3Store(f"http://127.0.0.1:{server.port}", "b", "", Credentials("k", SECRET), patience=once)
-        ) as store:
+        store = S3Store(f"http://127.0.0.1:{server.port}", "b", "", Credentials("k", SECRET), patience=once)
+        with closing(store):
             for _ in range(3):
                 assert not store.has("r1", bytes(32))
 
