@@ -1,0 +1,106 @@
+"""LRU-2: which key a full cache gives up (O'Neil, O'Neil and Weikum, SIGMOD '93, with K = 2).
+
+Pure: knows keys and times, holds no data. The victim is the key whose last but one use is oldest. Keys that were used once go
+first, in the order of their uses, so that a scan over data that nobody uses again evicts only other data of the scan.
+
+Two facts from the paper that the rule needs to work:
+    Uses of one key shortly after each other are one use (correlated references): a start reads a chunk in several parts.
+    Uses are remembered beyond eviction, for a bounded number of keys (retained information): otherwise no key of a full cache
+    could ever be used twice.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+_NEVER = float("-inf")
+_SLACK = 64
+
+
+class Lru2(Generic[K]):
+    """The order of eviction of one cache. Times are the caller's and never go back; their unit is the caller's, too."""
+
+    def __init__(self, *, remembered: int, correlated: float = 0.0) -> None:
+        """Args:
+        remembered: evicted keys whose last use is kept.
+        correlated: uses of a key at most this long after each other are one."""
+        self._remembered = remembered
+        self._correlated = correlated
+        self._last: dict[K, float] = {}
+        self._before: dict[K, float] = {}
+        """The end of the use before the last, of keys with two uses."""
+        self._once: OrderedDict[K, None] = OrderedDict()
+        """Keys with one use, the least recently used first."""
+        self._queue: list[tuple[float, int, K]] = []
+        """A heap with one valid entry for each key with two uses: the use before the last when the entry was made, which is at
+        most the current one. `_victim` brings the entries up to date that reach the top."""
+        self._entry: dict[K, int] = {}
+        """The number of each key's valid entry."""
+        self._number = 0
+        self._evicted: OrderedDict[K, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._last
+
+    def use(self, key: K, now: float) -> None:
+        """The cache has served this key, or has taken it in."""
+        last = self._last.get(key)
+        if last is None:
+            last = self._evicted.pop(key, _NEVER)
+            self._once[key] = None
+        self._last[key] = now
+        if now - last <= self._correlated:
+            if key in self._once:
+                self._once.move_to_end(key)
+            return
+        if last == _NEVER:
+            return
+        self._before[key] = last
+        if key in self._once:
+            del self._once[key]
+            self._push(last, key)
+
+    def evict(self) -> K:
+        """Remove and return the victim. Raises: KeyError: the cache is empty."""
+        key = self._victim()
+        last = self._last[key]
+        self.discard(key)
+        self._evicted[key] = last
+        while len(self._evicted) > self._remembered:
+            self._evicted.popitem(last=False)
+        return key
+
+    def discard(self, key: K) -> None:
+        """Forget a key that the cache no longer holds; the key may be unknown."""
+        self._last.pop(key, None)
+        self._before.pop(key, None)
+        self._entry.pop(key, None)
+        self._once.pop(key, None)
+
+    def _victim(self) -> K:
+        if self._once:
+            return next(iter(self._once))
+        while self._queue:
+            before, number, key = self._queue[0]
+            if self._entry.get(key) != number:
+                heapq.heappop(self._queue)
+            elif self._before[key] == before:
+                return key
+            else:
+                heapq.heapreplace(self._queue, (self._before[key], number, key))
+        raise KeyError("no key to evict")
+
+    def _push(self, before: float, key: K) -> None:
+        self._number += 1
+        self._entry[key] = self._number
+        heapq.heappush(self._queue, (before, self._number, key))
+        if len(self._queue) > 2 * len(self._entry) + _SLACK:  # entries of discarded keys that never reach the top
+            self._queue = [(self._before[key], number, key) for key, number in self._entry.items()]
+            heapq.heapify(self._queue)
