@@ -1,0 +1,75 @@
+"""Stripes: any four of five make the chunk, and other bytes are refused."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sockd.chunk_caches import stripes
+from sockd.chunk_caches.stripes import (
+    DATA_STRIPES,
+    HEAD_BYTES,
+    STRIPES,
+    BadStripe,
+    Stripe,
+    is_intact,
+    join,
+    parse,
+    split,
+)
+
+LIMIT = 1 << 19
+
+
+def parsed(chunk: bytes) -> list[Stripe]:
+    return [parse(framed, max_chunk_bytes=LIMIT) for framed in split(chunk)]
+
+
+@given(chunk=st.binary(min_size=1, max_size=200))
+def test_any_four_stripes_make_the_chunk(chunk: bytes) -> None:
+    made = parsed(chunk)
+    for kept in itertools.combinations(range(STRIPES), DATA_STRIPES):
+        assert join({number: made[number] for number in kept}) == chunk
+    assert join(dict(enumerate(made))) == chunk
+
+
+def test_both_ways_to_compute_the_parity_agree() -> None:
+    parts = [random.Random(number).randbytes(1000) for number in range(DATA_STRIPES)]
+    assert stripes.xor()(parts) == stripes._xor_of_integers(parts)
+
+
+def test_three_stripes_or_stripes_of_other_chunks_make_none() -> None:
+    some, other = parsed(bytes(1000)), parsed(bytes(900))
+    with pytest.raises(BadStripe):
+        join(dict(enumerate(some[:3])))
+    with pytest.raises(BadStripe):
+        join({**dict(enumerate(some[:3])), 3: other[3]})
+
+
+@given(data=st.data())
+def test_a_changed_bit_is_damage(data: st.DataObject) -> None:
+    framed = bytearray(split(bytes(range(200)))[data.draw(st.integers(0, STRIPES - 1))])
+    assert is_intact(framed)
+    bit = data.draw(st.integers(0, 8 * len(framed) - 1))
+    framed[bit // 8] ^= 1 << bit % 8
+    try:
+        parse(framed, max_chunk_bytes=LIMIT)
+    except BadStripe:
+        return
+    assert not is_intact(framed)
+
+
+@given(junk=st.binary(max_size=300))
+def test_junk_is_no_stripe(junk: bytes) -> None:
+    with pytest.raises(BadStripe):
+        parse(junk, max_chunk_bytes=LIMIT)
+
+
+def test_a_stripe_of_a_longer_chunk_than_permitted_is_refused() -> None:
+    with pytest.raises(BadStripe):
+        parse(split(bytes(2000))[0], max_chunk_bytes=1999)
+    assert len(split(bytes(2000))[0]) == HEAD_BYTES + 500
