@@ -1,9 +1,10 @@
 """The tree of all errors that sockd raises intentionally.
 
     SockdError 500
-     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadImage, BadInitscript, BadConfig, InvalidEvent
+     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadConfig, InvalidEvent
+     │   └─ BadImage                      a container image that is refused ── NoSuchImage, ImageTooLarge
      ├─ KeyNeeded 401                     the request has no key of the worker
- ├─ Forbidden 403 ── KeyNotEnough, RunClosed, NotAManager
+ ├─ Forbidden 403 ── KeyNotEnough, RunClosed, NotAManager, ImageAccessDenied
  ├─ NoSuchFunction 404 ── NoSuchVersion
  ├─ NoSuchKey 404
      ├─ MethodNotAllowed 405
@@ -22,6 +23,7 @@
      │   ├─ Draining
      │   └─ StorageFull 507               nothing was changed
      ├─ NetworkUnavailable 503            this worker cannot make private networks
+     ├─ RegistryUnavailable 503           a container registry does not answer
      ├─ SandboxFailed 503                 the platform could not make a sandbox
      ├─ DamagedImage 503                  an image on this worker is not as it was written
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
@@ -73,7 +75,15 @@ class BadFunctionConfig(BadRequest):
 
 
 class BadImage(BadRequest):
-    """A container image that is malformed, exceeds a limit, or has what sockd cannot run."""
+    """A container image, or a reference to one, that is refused: malformed, altered, unsupported, hostile."""
+
+
+class NoSuchImage(BadImage):
+    """The registry, layout or archive has no such image."""
+
+
+class ImageTooLarge(BadImage):
+    """The image exceeds one of the worker's limits; the message names it."""
 
 
 class BadInitscript(BadRequest):
@@ -130,6 +140,10 @@ class NotAManager(Forbidden):
     def __init__(self, group: str) -> None:
         members = f" and the members of the group {group!r}" if group else ""
         super().__init__(f"only root{members} may manage this worker")
+
+
+class ImageAccessDenied(Forbidden):
+    """The registry refuses the image to these credentials, or to a client without any."""
 
 
 class NoSuchKey(SockdError):
@@ -335,6 +349,13 @@ class NetworkUnavailable(SockdError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"this worker has no private networks: {why}")
+
+
+class RegistryUnavailable(SockdError):
+    """A container registry cannot be reached or fails; a later attempt may succeed."""
+
+    status = 503
+    error_type = "ServiceException"
 
 
 class SandboxFailed(SockdError):

@@ -1,0 +1,70 @@
+"""An image as its manifest and its configuration describe it. Plain data, and the protocol of those that fetch images."""
+
+from __future__ import annotations
+
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+
+class ImageConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How an image wants to be run."""
+
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    """Each NAME=VALUE, in the image's order."""
+    working_dir: str = ""
+    user: str = ""
+    exposed_ports: tuple[str, ...] = ()
+    """As "8080/tcp"."""
+    labels: dict[str, str] = {}
+    architecture: str = ""
+    os: str = ""
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """One layer."""
+
+    digest: str
+    """Of the bytes that are fetched."""
+    diff_id: str
+    """Of the uncompressed tar file."""
+    media_type: str
+    size_bytes: int
+    """Of the bytes that are fetched; -1: the source does not state it."""
+
+
+class OciImage(msgspec.Struct, frozen=True):
+    """One image of one platform."""
+
+    digest: str
+    """Of its manifest; of a docker archive without one: of its configuration, which is docker's image ID."""
+    config: ImageConfig
+    layers: tuple[Layer, ...]
+    """The lowest first."""
+
+
+class Platform(msgspec.Struct, frozen=True):
+    """What an image was built for."""
+
+    os: str = "linux"
+    architecture: str = "amd64"
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, [self.os, self.architecture, self.variant]))
+
+
+class Source(Protocol):
+    """Where one image is. Calls block; layers may be opened from several threads."""
+
+    def resolve(self) -> OciImage:
+        """The image's manifest and configuration, their digests checked. Raises: BadImage and its kinds."""
+
+    def open_layer(self, layer: Layer) -> BinaryIO:
+        """The layer's bytes as they are stored. The read that reaches the end raises BadImage if their digest is not the
+        layer's; a connection that breaks is resumed inside."""
+
+    def close(self) -> None:
+        """Let go of connections and files."""

@@ -1,0 +1,64 @@
+"""Where a reference leads: to a layout or an archive."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import ExitStack
+
+from sockd.oci import docker_archive, layout
+from sockd.oci.archive import Archive
+from sockd.oci.docker_archive import DockerArchiveSource
+from sockd.oci.image import Platform, Source
+from sockd.oci.layout import LayoutDirectory, LayoutSource
+from sockd.oci.limits import Limits
+from sockd.oci.reference import Reference
+from sockd.plain.errors import BadImage, NoSuchImage
+
+
+def open_source(
+    reference: Reference,
+    directory: str,
+    *,
+    path: str = "",
+    platform: Platform = Platform(),  # noqa: B008  frozen
+    limits: Limits = Limits(),  # noqa: B008  frozen
+) -> Source:
+    """The source of an image. The caller closes it.
+
+    Args:
+        directory: for temporary files.
+        path: where the file or directory of the reference is for this process, if not at the reference's own path.
+    Raises: BadImage; OSError."""
+    where = path or reference.path
+    if reference.kind == "registry":
+        raise BadImage("images of registries are not supported yet")
+    if not where:
+        raise BadImage("the standard input is read by the command line, which sends it as an archive")
+    try:
+        is_directory = stat.S_ISDIR(os.stat(where).st_mode)
+        if is_directory:
+            if reference.kind not in ("oci", "path"):
+                raise BadImage(f"{reference.path!r} is a directory, not an archive")
+            return LayoutSource(LayoutDirectory.open(where), reference.tag, platform, limits)
+        if reference.kind == "oci":
+            raise BadImage(f"{reference.path!r} is not a directory; archives are oci-archive:FILE")
+        return _of_archive(reference, where, directory, platform, limits)
+    except FileNotFoundError:
+        raise NoSuchImage(f"there is no file {reference.path!r}") from None
+
+
+def _of_archive(reference: Reference, where: str, directory: str, platform: Platform, limits: Limits) -> Source:
+    with ExitStack() as stack:
+        archive = Archive.open(where, directory, limits)
+        stack.callback(archive.close)
+        is_layout = layout.MARK in archive and reference.kind != "docker-archive"
+        if not is_layout and (docker_archive.MANIFEST not in archive or reference.kind == "oci-archive"):
+            raise BadImage(f"{reference.path!r} is neither an OCI archive nor what `docker save` writes")
+        source: Source
+        if is_layout:
+            source = LayoutSource(archive, reference.tag, platform, limits)
+        else:
+            source = DockerArchiveSource(archive, reference.tag, platform, limits)
+        stack.pop_all()
+        return source
