@@ -54,6 +54,11 @@ def decrypt(ciphertext: bytes | memoryview, key: bytes, offset: int = 0, size: i
     return _crypt(memoryview(ciphertext)[offset:end], key, offset)
 
 
+def decrypt_part(part: bytes | memoryview, key: bytes, offset: int) -> bytes:
+    """The plaintext of a part of a ciphertext that has been verified. Args: offset: of the part in the chunk."""
+    return _crypt(part, key, offset)
+
+
 def verify(name: bytes, ciphertext: bytes | memoryview) -> None:
     """Raises: Tampered when this is not the ciphertext of that name."""
     if not hmac.compare_digest(hashlib.sha256(ciphertext).digest(), name):

@@ -27,7 +27,7 @@
      ├─ SandboxFailed 503                 the platform could not make a sandbox
      ├─ DamagedImage 503                  an image on this worker is not as it was written
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
-     ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, Tampered; StoreFull 507
+     ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, Tampered, ImageUnavailable; StoreFull 507
      ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed
      └─ TimedOut 504
 
@@ -419,6 +419,13 @@ class Tampered(ChunkStoreFailed):
     """A chunk or a manifest is not what was stored; its bytes are not used."""
 
     error_type = "Images.Tampered"
+
+
+class ImageUnavailable(ChunkStoreFailed):
+    """The worker's agent, which serves the files of images, does not run; a later attempt may succeed."""
+
+    error_type = "Images.Unavailable"
+    retry_after_s = 1
 
 
 class PackagesFailed(SockdError):

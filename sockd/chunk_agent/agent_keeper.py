@@ -1,0 +1,173 @@
+"""The agent's process, kept running, and the connection of FUSE, which outlives it.
+
+Owns both. When a process ends, the next one gets the same descriptors and the same images, and the kernel sends it what was
+read and not answered (FUSE_NOTIFY_RESEND, Linux 6.9): readers wait and go on. When it ends too often, or the kernel cannot send
+again, the connection is closed, and whoever reads gets EIO.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sockd.chunk_agent import agent_wire as wire
+from sockd.chunk_agent.agent_link import AgentEnded, AgentLink, AgentSettings
+from sockd.chunk_agent.fuse_mount import FuseMount
+from sockd.plain.blocking import in_thread
+from sockd.plain.errors import ImageUnavailable
+from sockd_initscripts.client.process import Ground
+
+MOST_ENDS, ENDS_WITHIN_S = 6, 60.0
+"""So many ends of the process within so long, and the connection is given up."""
+FIRST_PAUSE_S = 0.1
+"""Before the second restart; the first is at once, each later pause is twice as long."""
+START_S = 20.0
+"""From exec until the process has all images."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class OpenedImage:
+    """An image that is served, whichever process does it."""
+
+    image: str
+    nodeid: int
+    root: str
+    table: int
+    """A memfd with the chunk table."""
+    first: tuple[int, ...]
+    """Chunks that are prefetched."""
+
+
+@dataclass(slots=True)
+class Ends:
+    """POLICY: when an ended process is followed by another, and when no more."""
+
+    times_s: deque[float] = field(default_factory=deque)
+
+    def pause_s(self, now_s: float) -> float | None:
+        """How long to wait after an end at `now_s`; None: give up."""
+        self.times_s.append(now_s)
+        while self.times_s[0] < now_s - ENDS_WITHIN_S:
+            self.times_s.popleft()
+        recent = len(self.times_s)
+        if recent >= MOST_ENDS:
+            return None
+        return 0.0 if recent == 1 else FIRST_PAUSE_S * 2.0 ** (recent - 2)
+
+
+class AgentKeeper:
+    """`start`, `ask`, `aclose`. Calls `on_given_up` when it ends by itself; then it is of no use."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        settings: AgentSettings,
+        slab: int,
+        mount: FuseMount | None,
+        images: Mapping[str, OpenedImage],
+        on_trouble: Callable[[wire.Trouble], None],
+        on_given_up: Callable[[str], None],
+    ) -> None:
+        """Args: mount: owned from now on; None: images are only written whole. images: those that each process serves."""
+        self._ground = ground
+        self._settings = settings
+        self._slab = slab
+        self.mount = mount
+        self._images = images
+        self._on_trouble = on_trouble
+        self._on_given_up = on_given_up
+        self._loop = asyncio.get_running_loop()
+        self._serving: asyncio.Future[AgentLink] = self._loop.create_future()
+        self.why_down = "starting"
+        """Why no process serves now, for people; empty: one does."""
+        self.starts = 0
+        self._keeping = self._loop.create_task(self._keep(), name="agent of images")
+
+    @property
+    def pid(self) -> int:
+        """Of the launcher; 0: none serves."""
+        return 0 if self.why_down else self._serving.result().pid
+
+    async def link(self) -> AgentLink:
+        """The process that serves, or the next one. Raises: ImageUnavailable: there will be none."""
+        return await asyncio.shield(self._serving)
+
+    async def ask(
+        self, question: Callable[[int], wire.ToAgent], descriptors: tuple[int, ...] = ()
+    ) -> wire.ProfileIs | wire.CountersAre | wire.Done:
+        """The answer of whichever process lives long enough. Raises: ImageUnavailable; SockdError, the agent's."""
+        while True:
+            link = await self.link()
+            try:
+                return await link.ask(question, descriptors)
+            except AgentEnded:
+                await link.left.wait()
+
+    async def open(self, opened: OpenedImage) -> None:
+        """Have it served; it is among `images`. Raises: ImageUnavailable."""
+        await self.ask(lambda number: _open(number, opened), (opened.table,))
+
+    async def aclose(self) -> None:
+        """End the process, then the connection."""
+        self._keeping.cancel()
+        await asyncio.wait([self._keeping])
+        await self._close_mount()
+
+    async def _keep(self) -> None:
+        ends = Ends()
+        try:
+            while True:
+                try:
+                    self.why_down = await self._live()
+                except (OSError, TimeoutError, AgentEnded) as error:
+                    self.why_down = str(error) or "it ended while it started"
+                pause_s = ends.pause_s(time.monotonic())
+                if pause_s is None or (self.mount is not None and not self.mount.can_resend):
+                    break
+                _log.warning("the agent of images ended (%s); it is started again in %.1f s", self.why_down, pause_s)
+                if pause_s:
+                    await asyncio.wait([self._loop.create_future()], timeout=pause_s)
+        finally:
+            self._fail(f"the agent of images ended ({self.why_down})")
+        _log.error("the agent of images ended (%s); images that are in use cannot be read any more", self.why_down)
+        await self._close_mount()
+        self._on_given_up(self.why_down)
+
+    async def _live(self) -> str:
+        """One process from its start to its end; how it ended. Raises: OSError, TimeoutError, AgentEnded."""
+        devices = self.mount.devices if self.mount else ()
+        self.starts += 1
+        link = await AgentLink.start(self._ground, self._settings, self._slab, devices, self._on_trouble)
+        try:
+            async with asyncio.timeout(START_S):
+                for opened in list(self._images.values()):
+                    await link.ask(lambda number, opened=opened: _open(number, opened), (opened.table,))  # type: ignore[misc]
+                await link.ask(wire.Serve)
+            if self.mount is not None and self.starts > 1:
+                self.mount.resend()
+            self.why_down = ""
+            self._serving.set_result(link)
+            return await link.ended()
+        finally:
+            if self._serving.done():
+                self._serving = self._loop.create_future()
+            link.left.set()
+            await link.aclose()
+
+    def _fail(self, why: str) -> None:
+        self._serving.set_exception(ImageUnavailable(why))
+        self._serving.exception()  # nobody may be waiting
+
+    async def _close_mount(self) -> None:
+        mount, self.mount = self.mount, None
+        if mount is not None:
+            await in_thread(mount.close)
+
+
+def _open(number: int, opened: OpenedImage) -> wire.Open:
+    return wire.Open(number, opened.image, opened.nodeid, opened.root, opened.first)

@@ -1,0 +1,202 @@
+"""One agent process from its start to its end, as the daemon sees it: questions and answers over the control socket.
+
+Owns the process and the daemon's end of the socket. Whoever waits for an answer when the process ends gets `AgentEnded`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from sockd.chunk_agent import agent_wire as wire
+from sockd.plain.errors import SockdError
+from sockd_initscripts.client.process import HOME, ConfinedProcess, Ground
+
+MODULE = "sockd.chunk_agent"
+TMP_BYTES, PIDS, OPEN_FILES = 1 << 20, 128, 1024
+LIBRARIES = ("cryptography", "msgspec")
+"""Whose directories the process imports from; their own dependencies are installed beside them."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """What an agent is held to."""
+
+    uid: int
+    source: wire.SourceSettings
+    store_directory: Path | None = None
+    """Of a store that is a directory."""
+    on_demand: bool = True
+    """False: images are written whole, as where there is no FUSE."""
+    memory_bytes: int = 512 << 20
+    """Of its cgroup; the page cache of the L1 file counts."""
+    threads: int = 2
+    """That answer reads."""
+    prefetches: int = 16
+    """At a time."""
+    stall_s: float = 2.5
+    """A read fails when it has waited for so long and no chunk has arrived meanwhile."""
+    fill_bytes_s: int = 0
+    """Of the background fill; 0: none."""
+
+
+class AgentEnded(Exception):
+    """The process has ended; the next one may be asked again."""
+
+
+class AgentLink:
+    """`start`, `ask`, `aclose`."""
+
+    def __init__(
+        self, ours: socket.socket, process: ConfinedProcess, on_trouble: Callable[[wire.Trouble], None]
+    ) -> None:
+        self._ours = ours
+        self._process = process
+        self._on_trouble = on_trouble
+        self._loop = asyncio.get_running_loop()
+        self._answers: dict[int, asyncio.Future[wire.ToDaemon]] = {}
+        self._number = 0
+        self._is_ended = False
+        self.left = asyncio.Event()
+        """Set by the owner when this process is no longer the one that is asked."""
+        self._loop.add_reader(ours, self._received)
+
+    @classmethod
+    async def start(
+        cls,
+        ground: Ground,
+        settings: AgentSettings,
+        slab: int,
+        devices: Sequence[int],
+        on_trouble: Callable[[wire.Trouble], None],
+    ) -> AgentLink:
+        """Start a process, which may not be confined yet. Raises: OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs, ExitStack() as stack:
+                directory: list[int] = []
+                if settings.store_directory is not None:
+                    directory.append(os.open(settings.store_directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+                    stack.callback(os.close, directory[0])
+                setup = wire.Setup(
+                    source=settings.source,
+                    has_directory=bool(directory),
+                    prefetches=settings.prefetches,
+                    stall_s=settings.stall_s,
+                    fill_bytes_s=settings.fill_bytes_s,
+                )
+                ours.setblocking(False)
+                wire.send(ours, setup, (slab, *directory, *devices))
+                process = await ConfinedProcess.start(
+                    ground,
+                    *("-m", MODULE, str(theirs.fileno())),
+                    uid=settings.uid,
+                    memory_bytes=settings.memory_bytes,
+                    tmp_bytes=TMP_BYTES,
+                    pids=PIDS,
+                    network="host",
+                    keep=(theirs.fileno(),),
+                    limits={"RLIMIT_NOFILE": OPEN_FILES},
+                )
+        except BaseException:
+            ours.close()
+            raise
+        return cls(ours, process, on_trouble)
+
+    @property
+    def pid(self) -> int:
+        """Of the launcher, which ends with the agent."""
+        return self._process.launcher.pid
+
+    def memory_bytes(self) -> int:
+        """What its cgroup is charged for."""
+        return self._process.cgroup.memory_bytes()
+
+    async def ended(self) -> str:
+        """Wait until the process has ended; how it did, in words."""
+        return await self._process.wait()
+
+    async def ask(
+        self, question: Callable[[int], wire.ToAgent], descriptors: Sequence[int] = ()
+    ) -> wire.ProfileIs | wire.CountersAre | wire.Done:
+        """The answer. Args: question: makes the message of this number.
+
+        Raises: AgentEnded; SockdError, the agent's."""
+        if self._is_ended:
+            raise AgentEnded
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[wire.ToDaemon] = self._loop.create_future()
+        self._answers[number] = answer
+        try:
+            wire.send(self._ours, question(number), descriptors)
+            found = await answer
+        except OSError as error:  # it has ended, or has not read for so long that the socket is full
+            raise AgentEnded from error
+        finally:
+            self._answers.pop(number, None)
+        assert not isinstance(found, wire.Trouble)
+        if isinstance(found, wire.Done) and found.error_type:
+            raise wire.error_of(found.error_type, found.message)
+        return found
+
+    async def aclose(self) -> None:
+        """End the process. Once."""
+        self._end()
+        await self._process.close()
+
+    def _received(self) -> None:
+        try:
+            with ExitStack() as stack:
+                data, _ = wire.receive_with_descriptors(self._ours, stack)
+            if not data:
+                self._end()
+                return
+            message = wire.decode_to_daemon(data)
+        except BlockingIOError:
+            return
+        except (OSError, wire.BadAgentMessage) as error:
+            _log.error("the agent of images is ended, because it sent what is no message: %s", error)
+            self._end()
+            if self._process.launcher.returncode is None:
+                self._process.launcher.kill()
+            return
+        if isinstance(message, wire.Trouble):
+            self._on_trouble(message)
+        elif (answer := self._answers.get(message.number)) is not None and not answer.done():
+            answer.set_result(message)
+
+    def _end(self) -> None:
+        if self._is_ended:
+            return
+        self._is_ended = True
+        self._loop.remove_reader(self._ours)
+        self._ours.close()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(AgentEnded())
+
+
+def places() -> tuple[tuple[str, str], ...]:
+    """(directory of the host, its place in the tree) of what the process imports beside the standard library."""
+    ours = Path(__file__).parents[2]
+    libraries: dict[str, None] = {}
+    for name in LIBRARIES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            libraries[os.path.realpath(os.path.dirname(next(iter(spec.submodule_search_locations))))] = None
+    found = [(str(ours / "sockd"), f"{HOME}/sockd")]
+    return (*found, *((directory, f"{HOME}/lib-{number}") for number, directory in enumerate(libraries)))
+
+
+def trouble_error(trouble: wire.Trouble) -> SockdError:
+    """What reads of an image failed with."""
+    return wire.error_of(trouble.error_type, trouble.message)

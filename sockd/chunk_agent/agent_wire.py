@@ -1,0 +1,221 @@
+"""The control socket between the daemon and its agent: SOCK_SEQPACKET, one message of JSON each, descriptors attached.
+
+    daemon                                     agent
+      Setup + slab, store, devices      →      (once, first)
+      Open  + chunk table               →      Done
+      Serve                             →      Done; requests of FUSE are read from now on
+      Write + chunk table, file         →      Done; the file is the image, synced
+      Close, AskProfile, AskCounters    →      Done, ProfileIs, CountersAre
+                                        ←      Trouble, unasked
+
+Each message of the daemon's but Setup has a number, which its answer repeats. The agent ends with the socket.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TypeVar
+
+import msgspec
+
+from sockd.chunks.chunk import KEY_BYTES, NAME_BYTES, Chunk
+from sockd.chunks.manifest import Manifest, chunk_count
+from sockd.plain import errors
+from sockd.plain.errors import SockdError
+
+MOST_MESSAGE_BYTES = 128 << 10
+MOST_DESCRIPTORS = 64
+_T = TypeVar("_T")
+_TABLE = struct.Struct("=Q")
+_ENTRY_BYTES = NAME_BYTES + KEY_BYTES
+_ZERO_CHUNK = bytes(_ENTRY_BYTES)
+
+
+class BadAgentMessage(ValueError):
+    """The peer sent what this module does not describe."""
+
+
+class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an agent has chunks from."""
+
+    l1_bytes: int = 0
+
+
+class Setup(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """How the agent works. Descriptors: the L1 slab, the store's directory if it has one, then those of /dev/fuse."""
+
+    source: SourceSettings
+    has_directory: bool
+    prefetches: int
+    stall_s: float
+    fill_bytes_s: int
+
+
+class Open(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """Serve an image. Opening it again under the same number changes nothing. Descriptor: its chunk table."""
+
+    number: int
+    image: str
+    nodeid: int
+    root: str
+    first: tuple[int, ...]
+    """Chunks that are prefetched now, in this order."""
+
+
+class Close(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """Serve an image no more."""
+
+    number: int
+    image: str
+
+
+class Serve(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """Answer requests of FUSE from now on."""
+
+    number: int
+
+
+class Write(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """Write a whole image. Descriptors: its chunk table, the file."""
+
+    number: int
+    image: str
+    root: str
+
+
+class AskProfile(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """Ask in which order the chunks of an image were used first."""
+
+    number: int
+    image: str
+
+
+class AskCounters(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """Ask for all counters."""
+
+    number: int
+
+
+class Done(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """It is done, or why not."""
+
+    number: int
+    error_type: str = ""
+    """Class of sockd.plain.errors; empty: no error."""
+    message: str = ""
+
+
+class ProfileIs(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """The answer to AskProfile."""
+
+    number: int
+    order: tuple[int, ...]
+
+
+class CountersAre(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """The answer to AskCounters."""
+
+    number: int
+    counters: dict[str, int]
+
+
+class Trouble(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """Reads of an image have failed."""
+
+    image: str
+    error_type: str
+    message: str
+
+
+ToAgent = Setup | Open | Close | Serve | Write | AskProfile | AskCounters
+ToDaemon = Done | ProfileIs | CountersAre | Trouble
+_to_agent: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)
+_to_daemon: msgspec.json.Decoder[ToDaemon] = msgspec.json.Decoder(ToDaemon)
+
+
+def encode(message: ToAgent | ToDaemon) -> bytes:
+    """Raises: BadAgentMessage for one that is too long."""
+    data = msgspec.json.encode(message)
+    if len(data) > MOST_MESSAGE_BYTES:
+        raise BadAgentMessage(f"{type(message).__name__} has {len(data)} bytes")
+    return data
+
+
+def decode_to_agent(data: bytes) -> ToAgent:
+    """Raises: BadAgentMessage."""
+    return _decoded(_to_agent, data)
+
+
+def decode_to_daemon(data: bytes) -> ToDaemon:
+    """Raises: BadAgentMessage."""
+    return _decoded(_to_daemon, data)
+
+
+def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
+    try:
+        return decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise BadAgentMessage(str(error)) from None
+
+
+def send(wire: socket.socket, message: ToAgent | ToDaemon, descriptors: Sequence[int] = (), flags: int = 0) -> None:
+    """One message. Raises: OSError."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    wire.sendmsg([encode(message)], rights, flags)
+
+
+def receive(wire: socket.socket, stack: ExitStack) -> bytes:
+    """One message, empty at the end; `descriptors` of it are closed by the stack.
+
+    Raises: OSError; BadAgentMessage for one that was cut."""
+    return receive_with_descriptors(wire, stack)[0]
+
+
+def receive_with_descriptors(wire: socket.socket, stack: ExitStack) -> tuple[bytes, list[int]]:
+    """One message with its descriptors, which the stack closes. Raises: OSError; BadAgentMessage for one that was cut."""
+    rights = array.array("i")
+    size = socket.CMSG_SPACE(MOST_DESCRIPTORS * rights.itemsize)
+    data, ancillary, flags, _ = wire.recvmsg(MOST_MESSAGE_BYTES + 1, size, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            rights.frombytes(content[: len(content) - len(content) % rights.itemsize])
+    for each in rights:
+        stack.callback(os.close, each)
+    if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+        raise BadAgentMessage("a message was cut")
+    return data, rights.tolist()
+
+
+def error_of(error_type: str, message: str) -> SockdError:
+    """The error that the agent has named, with its message."""
+    kind = getattr(errors, error_type, SockdError)
+    if not (isinstance(kind, type) and issubclass(kind, SockdError)):
+        kind = SockdError
+    error = kind.__new__(kind)
+    SockdError.__init__(error, message)
+    return error
+
+
+def chunk_table(manifest: Manifest) -> bytes:
+    """Size, names and keys of an image: too long for a message. In the byte order of the machine."""
+    entries = [chunk.name + chunk.key if chunk else _ZERO_CHUNK for chunk in manifest.chunks]
+    return _TABLE.pack(manifest.size_bytes) + b"".join(entries)
+
+
+def parse_chunk_table(data: bytes) -> tuple[int, list[Chunk | None]]:
+    """(size of the image, its chunks). Raises: BadAgentMessage."""
+    if len(data) < _TABLE.size:
+        raise BadAgentMessage("a chunk table without a size")
+    size_bytes = int(_TABLE.unpack_from(data)[0])
+    if len(data) != _TABLE.size + chunk_count(size_bytes) * _ENTRY_BYTES:
+        raise BadAgentMessage(f"a chunk table of {len(data)} bytes for an image of {size_bytes}")
+    chunks: list[Chunk | None] = []
+    for at in range(_TABLE.size, len(data), _ENTRY_BYTES):
+        name, key = data[at : at + NAME_BYTES], data[at + NAME_BYTES : at + _ENTRY_BYTES]
+        chunks.append(Chunk(name, key) if name != _ZERO_CHUNK[:NAME_BYTES] else None)
+    return size_bytes, chunks

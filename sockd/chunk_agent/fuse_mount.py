@@ -1,0 +1,113 @@
+"""A FUSE connection and its mount, held by descriptors: /dev/fuse, one more descriptor for each thread of the server, the mount.
+
+Owns them. The mount is in no mount table: files are opened below /proc/self/fd/N. INIT is answered here, once, so that a
+server that is started anew finds a connection that works. The connection lives as long as one of the descriptors of /dev/fuse:
+requests wait while there is no server, and fail once all are closed.
+
+Knows nothing of what the files are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import stat
+import struct
+from contextlib import ExitStack
+
+from sockd.chunk_agent import fuse_messages as fuse
+from sockd.chunk_agent.fuse_messages import InitFlag
+from sockd.kernel import syscalls
+from sockd.kernel.syscalls import MountAttr
+
+DEVICE = "/dev/fuse"
+FUSE_DEV_IOC_CLONE = 0x8004E500
+"""_IOR(229, 0, uint32_t)."""
+WANTED = (
+    InitFlag.ASYNC_READ
+    | InitFlag.ASYNC_DIO
+    | InitFlag.PARALLEL_DIROPS
+    | InitFlag.ABORT_ERROR
+    | InitFlag.MAX_PAGES
+    | InitFlag.HAS_RESEND
+)
+MAX_READAHEAD_BYTES = 1 << 20
+MAX_PAGES = 256
+"""Of one READ: 1 MB."""
+MAX_BACKGROUND = 256
+"""Reads of EROFS are asynchronous; beyond this number they wait in the kernel."""
+INIT_S = 5.0
+_SEALED = MountAttr.RDONLY | MountAttr.NOSUID | MountAttr.NODEV | MountAttr.NOEXEC
+
+
+class FuseMount:
+    """One connection. `close` ends it: whoever waits for a reply gets an error."""
+
+    def __init__(self, devices: list[int], mount: int, offer: fuse.InitIn, stack: ExitStack) -> None:
+        self.devices = devices
+        """Descriptors of /dev/fuse, one for each thread of a server. A reply goes to the one that its request came from."""
+        self.mount = mount
+        self._offer = offer
+        self._stack = stack
+
+    @classmethod
+    def open(cls, threads: int) -> FuseMount:
+        """Mount, and answer INIT. Raises: OSError; BadMessage for a kernel of another time."""
+        with ExitStack() as stack:
+            devices = [_opened(stack)]
+            # The kernel reads `rootmode` in octal. Nobody but us may look at the mount (no `allow_other`).
+            options: dict[str, str | int] = {
+                "fd": str(devices[0]),
+                "rootmode": f"{stat.S_IFDIR:o}",
+                "user_id": str(os.geteuid()),
+                "group_id": str(os.getegid()),
+                "max_read": str(MAX_PAGES * 4096),
+            }
+            mount = syscalls.new_filesystem("fuse", options, _SEALED)
+            stack.callback(os.close, mount)
+            offer = _answer_init(devices[0])
+            for _ in range(threads - 1):
+                devices.append(_opened(stack))
+                fcntl.ioctl(devices[-1], FUSE_DEV_IOC_CLONE, struct.pack("=I", devices[0]))
+            return cls(devices, mount, offer, stack.pop_all())
+
+    @property
+    def can_resend(self) -> bool:
+        """Whether a new server gets the requests that the one before has read (Linux 6.9)."""
+        return bool(self._offer.flags & InitFlag.HAS_RESEND)
+
+    def resend(self) -> None:
+        """Have the kernel send again what was read and not answered. No server may be running. Raises: OSError."""
+        os.write(self.devices[0], fuse.resend())
+
+    def path(self, name: str) -> str:
+        """Of a file, for this process."""
+        return f"/proc/self/fd/{self.mount}/{name}"
+
+    def close(self) -> None:
+        """End the connection. Once."""
+        self._stack.close()
+
+
+def _opened(stack: ExitStack) -> int:
+    device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    stack.callback(os.close, device)
+    return device
+
+
+def _answer_init(device: int) -> fuse.InitIn:
+    """The mount has queued INIT already. Raises: OSError, BadMessage."""
+    poll = select.poll()
+    poll.register(device, select.POLLIN)
+    if not poll.poll(INIT_S * 1000):
+        raise TimeoutError("the kernel sends no INIT")
+    request = fuse.decode(memoryview(os.read(device, fuse.MIN_READ_BUFFER)))
+    if request.opcode != fuse.Opcode.INIT:
+        raise fuse.BadMessage(f"the first request is no INIT but {request.opcode}")
+    offer = fuse.decode_init(request.body)
+    result = fuse.init_out(
+        offer, WANTED, max_readahead=MAX_READAHEAD_BYTES, max_background=MAX_BACKGROUND, max_pages=MAX_PAGES
+    )
+    os.write(device, fuse.reply(request.unique, result))
+    return offer

@@ -1,0 +1,235 @@
+"""The images of a worker as files that EROFS can mount: read on demand through the agent, or written whole.
+
+Owns the L1 cache's file, the images that are open, the whole images' files, and the keeper of the agent's process.
+
+The event loop never touches a file of the FUSE mount: the kernel would wait for the agent, and the agent for the loop. Whoever
+mounts or reads what `open` returns does so in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sockd.chunk_agent import agent_wire as wire
+from sockd.chunk_agent.agent_directory import AgentDirectory
+from sockd.chunk_agent.agent_keeper import AgentKeeper, OpenedImage
+from sockd.chunk_agent.agent_link import AgentSettings, trouble_error
+from sockd.chunk_agent.fuse_messages import BadMessage
+from sockd.chunk_agent.fuse_mount import FuseMount
+from sockd.chunk_agent.profile import first_chunks
+from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.chunks.manifest import Manifest
+from sockd.plain.blocking import in_thread
+from sockd.plain.errors import ImageUnavailable, SockdError
+from sockd_initscripts.client.process import Ground
+
+GIVEN_UP_S = 30.0
+"""How long `open` fails after the agent ended too often."""
+OPEN_S = 30.0
+"""For an image that is read on demand; a whole one takes as long as it is large."""
+_FIRST_NODE = 2
+_log = logging.getLogger(__name__)
+
+
+class ImageAgent:
+    """`start`, then `open` and `close` images, `aclose`."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        settings: AgentSettings,
+        directory: AgentDirectory,
+        on_trouble: Callable[[str, SockdError], None],
+    ) -> None:
+        self._ground = ground
+        self._settings = settings
+        self._directory = directory
+        self._on_trouble = on_trouble
+        self._images: dict[str, OpenedImage] = {}
+        self._users: dict[str, int] = {}
+        self._next_node = _FIRST_NODE
+        self._beginning = asyncio.Lock()
+        self._keeper: AgentKeeper | None = None
+        self._writing: dict[str, asyncio.Lock] = {}
+        self._given_up_s = float("-inf")
+        self.why_whole = "" if settings.on_demand else "images.on_demand is off"
+        """Why images are written whole; empty: they are read on demand."""
+
+    @classmethod
+    async def start(
+        cls,
+        ground: Ground,
+        settings: AgentSettings,
+        directory: Path,
+        on_trouble: Callable[[str, SockdError], None] = lambda image, error: None,
+    ) -> ImageAgent:
+        """Start the agent; this does not wait until it is ready.
+
+        Args:
+            directory: the worker's own, for the L1 cache and whole images.
+            on_trouble: called on the loop when reads of an image have failed. After ImageUnavailable the image must be opened
+                and mounted anew.
+
+        Raises: OSError: the directory cannot be used."""
+        opened = AgentDirectory.open(directory)
+        agent = cls(ground, settings, opened, on_trouble)
+        try:
+            await agent._kept()
+        except BaseException:
+            opened.close()
+            raise
+        return agent
+
+    @property
+    def pid(self) -> int:
+        """Of the agent's launcher; 0: no process serves."""
+        return self._keeper.pid if self._keeper else 0
+
+    @property
+    def starts(self) -> int:
+        """Processes that were started for the connection there is."""
+        return self._keeper.starts if self._keeper else 0
+
+    async def open(
+        self, manifest: Manifest, profile: tuple[int, ...] | None = None, *, metadata_chunks: int = 1
+    ) -> str:
+        """Serve an image until `close` has been called as often. Returns the path of a file that EROFS can mount, for this
+        process; open it in a thread only.
+
+        Args:
+            profile: what `profile` returned after an earlier start.
+            metadata_chunks: the first so many are the metadata of EROFS.
+
+        Raises: ImageUnavailable: there is no agent; ChunkStoreFailed."""
+        keeper = await self._kept()
+        image = manifest.image
+        if image not in self._images:
+            most = max(self._settings.source.l1_bytes // 2 // CHUNK_BYTES, 1)
+            first = first_chunks(profile, metadata_chunks, len(manifest.chunks), most)
+            table = _memory_file(wire.chunk_table(manifest))
+            self._images[image] = OpenedImage(image, self._next_node, manifest.root, table, first)
+            self._next_node += 1
+        self._users[image] = self._users.get(image, 0) + 1
+        opened = self._images[image]
+        try:
+            if keeper.mount is None:
+                return str(await self._whole(keeper, opened, manifest.size_bytes))
+            async with asyncio.timeout(OPEN_S):
+                await keeper.open(opened)
+            return keeper.mount.path(image)
+        except TimeoutError:
+            await self.close(image)
+            raise ImageUnavailable(f"the agent of images does not answer ({keeper.why_down})") from None
+        except BaseException:
+            await self.close(image)
+            raise
+
+    async def close(self, image: str) -> None:
+        """Serve the image no more, when as many have closed as opened it. The file system on it should be unmounted."""
+        left = self._users.get(image, 0) - 1
+        if left > 0:
+            self._users[image] = left
+            return
+        self._users.pop(image, None)
+        opened = self._images.pop(image, None)
+        if opened is None:
+            return
+        os.close(opened.table)
+        keeper = self._keeper
+        if self.why_whole:
+            self._directory.discard(image)
+        elif keeper is not None:
+            with contextlib.suppress(ImageUnavailable):
+                await keeper.ask(lambda number: wire.Close(number, image))
+
+    async def profile(self, image: str) -> tuple[int, ...]:
+        """In which order the chunks of an open image were used first, since the agent's process serves it.
+
+        Raises: ImageUnavailable."""
+        if self.why_whole:
+            return ()
+        answer = await (await self._kept()).ask(lambda number: wire.AskProfile(number, image))
+        assert isinstance(answer, wire.ProfileIs)
+        return answer.order
+
+    async def counters(self) -> dict[str, int]:
+        """All counters of the process that serves, and how many there were. Raises: ImageUnavailable."""
+        keeper = await self._kept()
+        answer = await keeper.ask(wire.AskCounters)
+        assert isinstance(answer, wire.CountersAre)
+        return {**answer.counters, "agent_starts": keeper.starts, "images": len(self._images)}
+
+    async def aclose(self) -> None:
+        """End the agent. Reads of images that are still mounted fail."""
+        async with self._beginning:
+            keeper, self._keeper = self._keeper, None
+            if keeper is not None:
+                await keeper.aclose()
+        self._forget()
+        self._directory.close()
+
+    async def _kept(self) -> AgentKeeper:
+        """The keeper, made anew when the one before has given up. Raises: ImageUnavailable."""
+        async with self._beginning:
+            if self._keeper is None:
+                if time.monotonic() < self._given_up_s + GIVEN_UP_S:
+                    raise ImageUnavailable("the agent of images ended too often; it is started again soon")
+                self._keeper = AgentKeeper(
+                    self._ground,
+                    self._settings,
+                    self._directory.l1,
+                    None if self.why_whole else await self._mounted(),
+                    self._images,
+                    lambda trouble: self._on_trouble(trouble.image, trouble_error(trouble)),
+                    self._gave_up,
+                )
+            return self._keeper
+
+    async def _mounted(self) -> FuseMount | None:
+        try:
+            return await in_thread(FuseMount.open, self._settings.threads)
+        except (OSError, BadMessage) as error:
+            self.why_whole = str(error)
+            _log.warning("images are written to the disk as a whole (see `sockd doctor`): %s", error)
+            return None
+
+    def _gave_up(self, why: str) -> None:
+        self._keeper = None
+        self._given_up_s = time.monotonic()
+        lost = list(self._images)
+        self._forget()
+        for image in lost:
+            self._on_trouble(image, ImageUnavailable(f"the agent of images ended too often ({why})"))
+
+    def _forget(self) -> None:
+        for opened in self._images.values():
+            os.close(opened.table)
+        self._images.clear()
+        self._users.clear()
+
+    async def _whole(self, keeper: AgentKeeper, opened: OpenedImage, size_bytes: int) -> Path:
+        """A file with the whole image, written by the agent unless it is there."""
+        async with self._writing.setdefault(opened.image, asyncio.Lock()):
+            found = self._directory.whole(opened.image, size_bytes)
+            if found is None:
+                with self._directory.written(opened.image) as file:
+                    await keeper.ask(lambda number: wire.Write(number, opened.image, opened.root), (opened.table, file))
+                found = self._directory.whole(opened.image, size_bytes)
+            assert found is not None
+            return found
+
+
+def _memory_file(data: bytes) -> int:
+    fd = os.memfd_create("chunk table", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, data)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

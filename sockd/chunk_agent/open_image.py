@@ -1,0 +1,73 @@
+"""One image that is being served: its chunks, the order of their first use, and what a sequential reader will want next.
+
+Does no IO. All methods may be called from several threads; a race costs a prefetch, or a place in the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sockd.chunks.chunk import CHUNK_BYTES, Chunk
+
+MOST_AHEAD = 8
+"""Chunks that are prefetched for a sequential reader, at most."""
+MOST_RUNS = 64
+"""Sequential readers that are followed at a time."""
+MOST_RECORDED = 4096
+"""First uses that are kept: 2 GB of chunks."""
+
+
+class Span(NamedTuple):
+    """The part of a read that one chunk has."""
+
+    number: int
+    """Of the chunk."""
+    offset: int
+    """In the chunk."""
+    size: int
+
+
+class OpenImage:
+    """An image with its chunks."""
+
+    def __init__(self, image: str, nodeid: int, root: str, size_bytes: int, chunks: list[Chunk | None]) -> None:
+        self.image = image
+        self.nodeid = nodeid
+        self.root = root
+        self.size_bytes = size_bytes
+        self.chunks = chunks
+        self.order: list[int] = []
+        """The chunks in the order of their first use, at most MOST_RECORDED."""
+        self._used = bytearray(len(chunks))
+        self._runs: dict[int, int] = {}
+
+    def spans(self, offset: int, size: int) -> Iterator[Span]:
+        """What a read consists of; shorter, or nothing, at the end of the image."""
+        end = min(offset + size, self.size_bytes)
+        while offset < end:
+            index, within = divmod(offset, CHUNK_BYTES)
+            length = min(CHUNK_BYTES - within, end - offset)
+            yield Span(index, within, length)
+            offset += length
+
+    def is_used(self, index: int) -> bool:
+        """Whether a read has needed this chunk."""
+        return bool(self._used[index])
+
+    def use(self, index: int) -> range:
+        """Record the first use of a chunk. Returns those after it that should be prefetched."""
+        self._used[index] = 1
+        if len(self.order) < MOST_RECORDED:
+            self.order.append(index)
+        run = self._runs.pop(index, 0) + 1
+        self._runs[index + 1] = run
+        if len(self._runs) > MOST_RUNS:
+            self._runs.pop(next(iter(self._runs)), None)
+        return range(index + 1, min(index + 1 + ahead(run), len(self.chunks)))
+
+
+def ahead(run: int) -> int:
+    """POLICY: how many chunks are prefetched for a reader that has used `run` chunks in order: none for the first, then
+    1, 2, 4, at most MOST_AHEAD."""
+    return 0 if run < 2 else int(min(1 << (run - 2), MOST_AHEAD))
