@@ -98,19 +98,21 @@ class AgentKeeper:
         return await asyncio.shield(self._serving)
 
     async def ask(
-        self, question: Callable[[int], wire.ToAgent], descriptors: tuple[int, ...] = ()
+        self, question: Callable[[int], wire.ToAgent], descriptors: Callable[[], tuple[int, ...]] = tuple
     ) -> wire.ProfileIs | wire.CountersAre | wire.Done:
-        """The answer of whichever process lives long enough. Raises: ImageUnavailable; SockdError, the agent's."""
+        """The answer of whichever process lives long enough. Args: descriptors: called for each process.
+
+        Raises: ImageUnavailable; SockdError, the agent's."""
         while True:
             link = await self.link()
             try:
-                return await link.ask(question, descriptors)
+                return await link.ask(question, descriptors())
             except AgentEnded:
                 await link.left.wait()
 
     async def open(self, opened: OpenedImage) -> None:
-        """Have it served; it is among `images`. Raises: ImageUnavailable."""
-        await self.ask(lambda number: _open(number, opened), (opened.table,))
+        """Have it served, or served from other chunks; it is among `images`. Raises: ImageUnavailable."""
+        await self.ask(lambda number: _open(number, opened), lambda: (opened.table,))
 
     async def aclose(self) -> None:
         """End the process, then the connection."""

@@ -32,8 +32,6 @@ class AgentSettings:
 
     uid: int
     source: wire.SourceSettings
-    store_directory: Path | None = None
-    """Of a store that is a directory."""
     on_demand: bool = True
     """False: images are written whole, as where there is no FUSE."""
     memory_bytes: int = 512 << 20
@@ -83,8 +81,9 @@ class AgentLink:
         try:
             with theirs, ExitStack() as stack:
                 directory: list[int] = []
-                if settings.store_directory is not None:
-                    directory.append(os.open(settings.store_directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+                if settings.source.store.is_directory:
+                    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+                    directory.append(os.open(settings.source.store.url, flags))
                     stack.callback(os.close, directory[0])
                 setup = wire.Setup(
                     source=settings.source,

@@ -20,7 +20,7 @@ from sockd.chunk_agent import agent_wire as wire
 from sockd.chunk_agent.background_fill import BackgroundFill
 from sockd.chunk_agent.chunk_fetches import ChunkFetches, ChunkSource, Urgency
 from sockd.chunk_agent.image_server import ImageServer
-from sockd.chunk_agent.open_image import OpenImage
+from sockd.chunk_agent.open_image import Contents, OpenImage
 from sockd.chunk_agent.sources import open_source
 from sockd.chunk_agent.waiting_reads import WaitingReads
 from sockd.chunk_agent.whole_image import write_image
@@ -84,12 +84,16 @@ class AgentProcess:
 
     def _open(self, message: wire.Open, table: int) -> None:
         image = self._server.image(message.image)
+        size_bytes, chunks = wire.parse_chunk_table(read_all(table))
+        contents = Contents(message.root, chunks)
         if image is None:
-            size_bytes, chunks = wire.parse_chunk_table(read_all(table))
-            image = OpenImage(message.image, message.nodeid, message.root, size_bytes, chunks)
+            image = OpenImage(message.image, message.nodeid, size_bytes, contents)
             self._server.add(image)
+        elif image.size_bytes != size_bytes:
+            raise wire.BadAgentMessage("an image has another size than it had")
+        image.contents = contents
         for number in message.first:
-            if number < len(image.chunks):
+            if number < len(chunks):
                 self._server.prefetch(image, number, Urgency.PROFILE)
         if self._fill:
             self._fill.look()
@@ -101,10 +105,9 @@ class AgentProcess:
             table, file = descriptors
             with stack:
                 size_bytes, chunks = wire.parse_chunk_table(read_all(table))
-                image = OpenImage(message.image, 0, message.root, size_bytes, chunks)
                 answer = wire.Done(message.number)
                 try:
-                    write_image(image, file, self._fetches)
+                    write_image(size_bytes, Contents(message.root, chunks), file, self._fetches)
                 except SockdError as error:
                     answer = wire.Done(message.number, type(error).__name__, error.message)
             wire.send(self._control, answer)
@@ -123,7 +126,7 @@ class AgentProcess:
         except OSError:
             return
 
-    def _counters(self) -> dict[str, int]:
+    def _counters(self) -> dict[str, float]:
         found = self._server.counts + self._fetches.counts + self._reads.counts
         return {**self._source.counters(), **found, "waiting_reads": len(self._reads)}
 

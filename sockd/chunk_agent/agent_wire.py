@@ -25,6 +25,7 @@ import msgspec
 
 from sockd.chunks.chunk import KEY_BYTES, NAME_BYTES, Chunk
 from sockd.chunks.manifest import Manifest, chunk_count
+from sockd.chunks.store_settings import StoreSettings
 from sockd.plain import errors
 from sockd.plain.errors import SockdError
 
@@ -40,10 +41,19 @@ class BadAgentMessage(ValueError):
     """The peer sent what this module does not describe."""
 
 
-class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where an agent has chunks from."""
 
-    l1_bytes: int = 0
+    store: StoreSettings
+    l1_bytes: int
+    """Of the L1 cache's file."""
+    nodes: tuple[str, ...] = ()
+    """Cache nodes: host:port."""
+    token: str = ""
+    """Of the nodes."""
+
+    def __repr__(self) -> str:
+        return f"SourceSettings({self.store!r}, l1_bytes={self.l1_bytes}, nodes={self.nodes})"
 
 
 class Setup(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +67,7 @@ class Setup(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
 
 
 class Open(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
-    """Serve an image. Opening it again under the same number changes nothing. Descriptor: its chunk table."""
+    """Serve an image; one that is open gets these chunks, whose plaintext is the same. Descriptor: its chunk table."""
 
     number: int
     image: str
@@ -121,7 +131,7 @@ class CountersAre(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=T
     """The answer to AskCounters."""
 
     number: int
-    counters: dict[str, int]
+    counters: dict[str, float]
 
 
 class Trouble(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
@@ -207,7 +217,7 @@ def chunk_table(manifest: Manifest) -> bytes:
     return _TABLE.pack(manifest.size_bytes) + b"".join(entries)
 
 
-def parse_chunk_table(data: bytes) -> tuple[int, list[Chunk | None]]:
+def parse_chunk_table(data: bytes) -> tuple[int, tuple[Chunk | None, ...]]:
     """(size of the image, its chunks). Raises: BadAgentMessage."""
     if len(data) < _TABLE.size:
         raise BadAgentMessage("a chunk table without a size")
@@ -218,4 +228,4 @@ def parse_chunk_table(data: bytes) -> tuple[int, list[Chunk | None]]:
     for at in range(_TABLE.size, len(data), _ENTRY_BYTES):
         name, key = data[at : at + NAME_BYTES], data[at + NAME_BYTES : at + _ENTRY_BYTES]
         chunks.append(Chunk(name, key) if name != _ZERO_CHUNK[:NAME_BYTES] else None)
-    return size_bytes, chunks
+    return size_bytes, tuple(chunks)

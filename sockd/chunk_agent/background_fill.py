@@ -50,17 +50,15 @@ class BackgroundFill:
                 self._fill_one(image)
 
     def _fill_one(self, image: OpenImage) -> None:
-        for chunk in image.chunks:
+        contents = image.contents
+        for chunk in contents.chunks:
             if chunk is None or self._source.has(chunk.name):
                 continue
             while (idle_s := time.monotonic() - self._fetches.last_read_s) < IDLE_S or self._fetches.waiting:
                 if self._closing.wait(max(IDLE_S - idle_s, self._period_s)):
                     return
-            if not self._source.has_room() or self._images_without(image):
+            if not self._source.has_room() or image not in self._images():
                 return
-            self._fetches.want(image.root, chunk.name, Urgency.FILL)
+            self._fetches.want(contents.root, chunk.name, Urgency.FILL)
             if self._closing.wait(self._period_s):
                 return
-
-    def _images_without(self, image: OpenImage) -> bool:
-        return image not in self._images()

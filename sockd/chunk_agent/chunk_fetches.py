@@ -42,7 +42,7 @@ class ChunkSource(Protocol):
 
         Raises: StoreUnavailable, ChunkMissing, Tampered."""
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, float]:
         """What it counts, by name."""
 
 

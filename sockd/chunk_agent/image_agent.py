@@ -130,6 +130,18 @@ class ImageAgent:
             await self.close(image)
             raise
 
+    async def switch(self, manifest: Manifest) -> None:
+        """Serve an open image from other chunks with the same plaintext, such as those of another root. Nothing, if it is not
+        open. Raises: ImageUnavailable."""
+        opened = self._images.get(manifest.image)
+        if opened is None:
+            return
+        old, opened.table = opened.table, _memory_file(wire.chunk_table(manifest))
+        os.close(old)
+        opened.root, opened.first = manifest.root, ()
+        if not self.why_whole:
+            await (await self._kept()).open(opened)
+
     async def close(self, image: str) -> None:
         """Serve the image no more, when as many have closed as opened it. The file system on it should be unmounted."""
         left = self._users.get(image, 0) - 1
@@ -158,7 +170,7 @@ class ImageAgent:
         assert isinstance(answer, wire.ProfileIs)
         return answer.order
 
-    async def counters(self) -> dict[str, int]:
+    async def counters(self) -> dict[str, float]:
         """All counters of the process that serves, and how many there were. Raises: ImageUnavailable."""
         keeper = await self._kept()
         answer = await keeper.ask(wire.AskCounters)
@@ -219,7 +231,9 @@ class ImageAgent:
             found = self._directory.whole(opened.image, size_bytes)
             if found is None:
                 with self._directory.written(opened.image) as file:
-                    await keeper.ask(lambda number: wire.Write(number, opened.image, opened.root), (opened.table, file))
+                    await keeper.ask(
+                        lambda number: wire.Write(number, opened.image, opened.root), lambda: (opened.table, file)
+                    )
                 found = self._directory.whole(opened.image, size_bytes)
             assert found is not None
             return found

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from sockd.chunk_agent import fuse_messages as fuse
 from sockd.chunk_agent.chunk_fetches import ChunkFetches, ChunkSource, Urgency
 from sockd.chunk_agent.fuse_messages import Attributes, Opcode, OpenFlag, Request
-from sockd.chunk_agent.open_image import OpenImage, Span
+from sockd.chunk_agent.open_image import Contents, OpenImage, Span
 from sockd.chunk_agent.waiting_reads import WaitingRead, WaitingReads
 from sockd.chunks.chunk import decrypt, decrypt_part
 from sockd.plain.errors import SockdError
@@ -151,23 +151,24 @@ class ImageServer:
         if image is None:
             _write(device, fuse.error(request.unique, errno.ESTALE))
             return
+        contents = image.contents
         pieces: list[bytes | None] = []
         missing: list[tuple[int, Span]] = []
         self.counts["reads"] += 1
         for span in image.spans(offset, size):
-            piece = self._local(image, span)
+            piece = self._local(image, contents, span)
             if piece is None:
                 missing.append((len(pieces), span))
             pieces.append(piece)
         if missing:
             self.counts["reads_waited"] += 1
-            self._wait(WaitingRead(device, request.unique, image.image, pieces, len(missing)), image, missing)
+            self._wait(WaitingRead(device, request.unique, image.image, pieces, len(missing)), contents, missing)
         else:
             _write(device, *_read_reply(request.unique, pieces))  # type: ignore[arg-type]
 
-    def _local(self, image: OpenImage, span: Span) -> bytes | None:
+    def _local(self, image: OpenImage, contents: Contents, span: Span) -> bytes | None:
         """The plaintext of a span, if this worker has the chunk."""
-        chunk = image.chunks[span.number]
+        chunk = contents.chunks[span.number]
         if not image.is_used(span.number):
             self._use(image, span.number)
         if chunk is None:
@@ -181,14 +182,15 @@ class ImageServer:
 
     def prefetch(self, image: OpenImage, index: int, urgency: Urgency) -> None:
         """Fetch a chunk that nobody waits for, unless this worker has it."""
-        chunk = image.chunks[index]
+        contents = image.contents
+        chunk = contents.chunks[index]
         if chunk is not None and not self._source.has(chunk.name):
-            self._fetches.want(image.root, chunk.name, urgency)
+            self._fetches.want(contents.root, chunk.name, urgency)
 
-    def _wait(self, read: WaitingRead, image: OpenImage, missing: list[tuple[int, Span]]) -> None:
+    def _wait(self, read: WaitingRead, contents: Contents, missing: list[tuple[int, Span]]) -> None:
         self._reads.add(read)
         for place, span in missing:
-            chunk = image.chunks[span.number]
+            chunk = contents.chunks[span.number]
             assert chunk is not None
 
             def arrived(
@@ -203,7 +205,7 @@ class ImageServer:
                 elif read.fill(place, decrypt(data, key, span.offset, span.size)) and self._reads.take(read):
                     _write(read.device, *_read_reply(read.unique, read.pieces))  # type: ignore[arg-type]
 
-            self._fetches.want(image.root, chunk.name, Urgency.READ, arrived)
+            self._fetches.want(contents.root, chunk.name, Urgency.READ, arrived)
 
 
 def _attributes(image: OpenImage) -> Attributes:

@@ -28,18 +28,25 @@ class Span(NamedTuple):
     size: int
 
 
+class Contents(NamedTuple):
+    """The chunks of an image, and the root of the store that has them."""
+
+    root: str
+    chunks: tuple[Chunk | None, ...]
+
+
 class OpenImage:
     """An image with its chunks."""
 
-    def __init__(self, image: str, nodeid: int, root: str, size_bytes: int, chunks: list[Chunk | None]) -> None:
+    def __init__(self, image: str, nodeid: int, size_bytes: int, contents: Contents) -> None:
         self.image = image
         self.nodeid = nodeid
-        self.root = root
         self.size_bytes = size_bytes
-        self.chunks = chunks
+        self.contents = contents
+        """May be replaced by another root's, with the same plaintext: a read takes it once."""
         self.order: list[int] = []
         """The chunks in the order of their first use, at most MOST_RECORDED."""
-        self._used = bytearray(len(chunks))
+        self._used = bytearray(len(contents.chunks))
         self._runs: dict[int, int] = {}
 
     def spans(self, offset: int, size: int) -> Iterator[Span]:
@@ -64,7 +71,7 @@ class OpenImage:
         self._runs[index + 1] = run
         if len(self._runs) > MOST_RUNS:
             self._runs.pop(next(iter(self._runs)), None)
-        return range(index + 1, min(index + 1 + ahead(run), len(self.chunks)))
+        return range(index + 1, min(index + 1 + ahead(run), len(self._used)))
 
 
 def ahead(run: int) -> int:

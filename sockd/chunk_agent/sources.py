@@ -1,57 +1,102 @@
-"""Where the agent has chunks from. For now: a directory, and a cache in memory."""
+"""Where the agent has chunks from: the L1 cache, the cache nodes, the store.
+
+Without room for the L1 cache's file the agent keeps the last few chunks in memory, so that images are slow and not broken.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections import Counter, OrderedDict
-from pathlib import Path
+from collections import OrderedDict
 
 from sockd.chunk_agent.agent_wire import Setup
-from sockd.chunk_agent.chunk_fetches import ChunkSource
-from sockd.chunks.chunk import CHUNK_BYTES, verify
-from sockd.plain.errors import ChunkMissing, StoreUnavailable
+from sockd.chunk_agent.chunk_fetches import RESERVED_THREADS, ChunkSource
+from sockd.chunk_caches.fetcher import Fetcher, TierCounters, open_l1
+from sockd.chunk_caches.l2_client import L2Client
+from sockd.chunk_caches.slab import Slab
+from sockd.chunks.store_settings import open_store
+from sockd.plain.errors import SockdError
+
+MOST_RECENT = 64
+"""Chunks in memory without an L1 cache: 32 MB."""
+_log = logging.getLogger(__name__)
 
 
-class MemorySource:
-    """Chunks of a directory store, the last of them in memory."""
+class RecentChunks:
+    """The chunks that were fetched last, in memory."""
 
-    def __init__(self, directory: Path, cache_bytes: int) -> None:
-        self._directory = directory
-        self._most = max(cache_bytes // CHUNK_BYTES, 16)
+    def __init__(self, most: int = MOST_RECENT) -> None:
+        self._most = most
         self._held: OrderedDict[bytes, bytes] = OrderedDict()
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._held
 
     def read(self, name: bytes, offset: int, size: int) -> bytes | None:
+        """A part of the ciphertext, if it is here."""
         data = self._held.get(name)
         return None if data is None else data[offset : offset + size]
 
-    def has(self, name: bytes) -> bool:
-        return name in self._held
-
-    def has_room(self) -> bool:
-        return len(self._held) < self._most
-
-    def fetch(self, root: str, name: bytes) -> bytes:
-        text = name.hex()
-        try:
-            data = (self._directory / "roots" / root / text[:2] / text).read_bytes()
-        except FileNotFoundError:
-            raise ChunkMissing("of this worker", root, name) from None
-        except OSError as error:
-            raise StoreUnavailable("of this worker", str(error.strerror)) from None
-        verify(name, data)
+    def put(self, name: bytes, data: bytes) -> None:
+        """Keep a verified chunk."""
         with self._lock:
-            self._counts["from_origin"] += 1
             self._held[name] = data
             if len(self._held) > self._most:
                 self._held.popitem(last=False)
+
+
+class CachedSource:
+    """A `ChunkSource` with a fetcher and what it has fetched."""
+
+    def __init__(self, fetcher: Fetcher, slab: Slab | None) -> None:
+        self._fetcher = fetcher
+        self._slab = slab
+        self._recent = RecentChunks()
+        self._local: Slab | RecentChunks = slab if slab is not None else self._recent
+
+    def read(self, name: bytes, offset: int, size: int) -> bytes | None:
+        return self._local.read(name, offset, size)
+
+    def has(self, name: bytes) -> bool:
+        return name in self._local
+
+    def has_room(self) -> bool:
+        return self._slab is not None and len(self._slab) < self._slab.slots
+
+    def fetch(self, root: str, name: bytes) -> bytes:
+        data = self._fetcher.fetch(root, name)
+        if self._slab is None:
+            self._recent.put(name, data)
         return data
 
-    def counters(self) -> dict[str, int]:
-        return dict(self._counts)
+    def counters(self) -> dict[str, float]:
+        found = self._fetcher.counters()
+        tiers: dict[str, TierCounters] = {"l1": found.l1, "l2": found.l2, "origin": found.origin}
+        counted: dict[str, float] = {}
+        for name, tier in tiers.items():
+            counted[f"{name}_fetches"] = tier.fetches
+            counted[f"{name}_bytes"] = tier.bytes
+            counted[f"{name}_p50_ms"] = tier.p50_ms
+            counted[f"{name}_p99_ms"] = tier.p99_ms
+        counted["origin_requests"] = found.origin_requests
+        counted["origin_chunks"] = found.origin_chunks
+        counted["wrong_chunks"] = found.wrong_chunks
+        if self._slab is not None:
+            counted["l1_chunks"], counted["l1_slots"] = len(self._slab), self._slab.slots
+            counted["l1_rejected"] = self._slab.rejected
+        return counted
 
 
 def open_source(setup: Setup, descriptors: list[int]) -> ChunkSource:
-    """Args: descriptors: of the L1 file, and of the store's directory."""
-    return MemorySource(Path(f"/proc/self/fd/{descriptors[1]}"), setup.source.l1_bytes)
+    """Args: descriptors: of the L1 file and, if it is one, of the store's directory. Raises: BadConfig."""
+    settings = setup.source
+    store = open_store(settings.store, directory_fd=descriptors[1] if setup.has_directory else None)
+    slab = None
+    try:
+        slab = open_l1(descriptors[0], settings.l1_bytes)
+    except (SockdError, OSError) as error:
+        _log.warning("images are read without an L1 cache: %s", error)
+    l2 = L2Client(settings.nodes, token=settings.token) if settings.nodes else None
+    fetcher = Fetcher(store, l1=slab, l2=l2, most_origin_requests=setup.prefetches + RESERVED_THREADS)
+    return CachedSource(fetcher, slab)

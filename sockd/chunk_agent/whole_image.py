@@ -10,7 +10,7 @@ import threading
 from errno import EDQUOT, ENOSPC
 
 from sockd.chunk_agent.chunk_fetches import ChunkFetches, Urgency
-from sockd.chunk_agent.open_image import OpenImage
+from sockd.chunk_agent.open_image import Contents
 from sockd.chunks.chunk import CHUNK_BYTES, decrypt
 from sockd.plain.errors import SockdError, StoreFull
 
@@ -18,12 +18,12 @@ MOST_AT_ONCE = 16
 """Chunks that are asked for and not written: 8 MB of memory."""
 
 
-def write_image(image: OpenImage, file: int, fetches: ChunkFetches) -> None:
+def write_image(size_bytes: int, contents: Contents, file: int, fetches: ChunkFetches) -> None:
     """Write all of an image to `file`, which is empty. Raises: ChunkStoreFailed; StoreFull: the disk of the file is full."""
-    os.ftruncate(file, image.size_bytes)
+    os.ftruncate(file, size_bytes)
     room = threading.Semaphore(MOST_AT_ONCE)
     failures: list[SockdError] = []
-    for number, chunk in enumerate(image.chunks):
+    for number, chunk in enumerate(contents.chunks):
         if chunk is None:
             continue
         room.acquire()
@@ -44,7 +44,7 @@ def write_image(image: OpenImage, file: int, fetches: ChunkFetches) -> None:
             finally:
                 room.release()
 
-        fetches.want(image.root, chunk.name, Urgency.READ, arrived)
+        fetches.want(contents.root, chunk.name, Urgency.READ, arrived)
     for _ in range(MOST_AT_ONCE):
         room.acquire()
     if failures:

@@ -13,6 +13,7 @@ from sockd.chunk_agent import agent_link
 from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunks.store_settings import StoreSettings
 from sockd.plain.errors import SockdError
 from sockd_initscripts.client.process import Ground
 from tests.support.ground import ground_at
@@ -48,8 +49,10 @@ async def start(
     async with AsyncExitStack() as stack:
 
         async def started(**settings: Any) -> ImageAgent:
-            source = SourceSettings(l1_bytes=settings.pop("l1_bytes", 64 << 20))
-            made = AgentSettings(uid=UID, source=source, store_directory=store, **settings)
+            source = SourceSettings(
+                store=settings.pop("store", StoreSettings(url=str(store))), l1_bytes=settings.pop("l1_bytes", 64 << 20)
+            )
+            made = AgentSettings(uid=UID, source=source, **settings)
             agent = await ImageAgent.start(
                 ground, made, tmp_path / "agent", lambda image, error: troubles.append((image, error))
             )
