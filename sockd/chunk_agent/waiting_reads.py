@@ -87,8 +87,8 @@ class WaitingReads:
         """EIO, unless it has been answered."""
         if self.take(read):
             self.counts[f"failed_{type(error).__name__}"] += 1
+            self._report(read.image, error)  # first: the daemon should know why before the function fails
             self._answer(read, errno.EIO)
-            self._report(read.image, error)
 
     def interrupt(self, unique: int) -> None:
         """A signal ends whoever waits for this request: do not keep it waiting."""

@@ -1,8 +1,9 @@
-"""An agent with a process of its own, on a store that is a directory."""
+"""An agent with a process of its own, on a store in a directory or in S3."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,53 @@ from sockd.chunk_agent import agent_link
 from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.image_agent import ImageAgent
-from sockd.chunks.store_settings import StoreSettings
+from sockd.chunks.directory_store import DirectoryStore
+from sockd.chunks.store import ChunkStore
+from sockd.chunks.store_settings import StoreSettings, open_store
 from sockd.plain.errors import SockdError
+from sockd.s3.client import Client
+from sockd.s3.process import S3Process
 from sockd_initscripts.client.process import Ground
 from tests.support.ground import ground_at
 
 UID = 0x0FFFFE00
 Start = Callable[..., Awaitable[ImageAgent]]
+Troubles = list[tuple[str, SockdError]]
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Process]:
+    with S3Process() as process:
+        yield process
+
+
+@pytest.fixture
+def s3_client(s3: S3Process) -> Iterator[Client]:
+    """Without faults, and with an empty log."""
+    with s3.client() as client:
+        client.remove_faults()
+        client.forget_requests()
+        yield client
+
+
+@pytest.fixture
+def s3_settings(s3: S3Process, s3_client: Client) -> StoreSettings:
+    """Of an empty bucket."""
+    bucket = f"agent-{uuid.uuid4().hex[:12]}"
+    s3_client.make_bucket(bucket)
+    return StoreSettings(
+        url=f"s3://{bucket}/images",
+        endpoint=s3.url,
+        access_key=s3.credentials.access_key,
+        secret_key=s3.credentials.secret_key,
+    )
+
+
+@pytest.fixture
+def s3_store(s3_settings: StoreSettings) -> Iterator[ChunkStore]:
+    store = open_store(s3_settings)
+    yield store
+    store.close()
 
 
 @pytest.fixture
@@ -29,32 +70,39 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "store"
-    path.mkdir()
-    return path
+def store_path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
 
 
 @pytest.fixture
-def troubles() -> list[tuple[str, SockdError]]:
+def store(store_path: Path) -> Iterator[DirectoryStore]:
+    store = DirectoryStore.open(store_path)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def troubles() -> Troubles:
     """What agents have reported."""
     return []
 
 
 @pytest.fixture
 async def start(
-    ground: Ground, store: Path, tmp_path: Path, troubles: list[tuple[str, SockdError]]
+    ground: Ground, store_path: Path, store: DirectoryStore, tmp_path: Path, troubles: Troubles
 ) -> AsyncIterator[Start]:
-    """Starts an agent, which ends with the test. Keywords: of AgentSettings."""
+    """Starts an agent, which ends with the test. Keywords: of AgentSettings and SourceSettings."""
     async with AsyncExitStack() as stack:
 
-        async def started(**settings: Any) -> ImageAgent:
-            source = SourceSettings(
-                store=settings.pop("store", StoreSettings(url=str(store))), l1_bytes=settings.pop("l1_bytes", 64 << 20)
-            )
-            made = AgentSettings(uid=UID, source=source, **settings)
+        async def started(
+            store: StoreSettings | None = None, *, l1_bytes: int = 64 << 20, **settings: Any
+        ) -> ImageAgent:
+            source = SourceSettings(store=store or StoreSettings(url=str(store_path)), l1_bytes=l1_bytes)
             agent = await ImageAgent.start(
-                ground, made, tmp_path / "agent", lambda image, error: troubles.append((image, error))
+                ground,
+                AgentSettings(uid=UID, source=source, **settings),
+                tmp_path / "agent",
+                lambda image, error: troubles.append((image, error)),
             )
             stack.push_async_callback(agent.aclose)
             return agent

@@ -1,4 +1,4 @@
-"""Images as chunks in a directory, and what reads them: for tests of the agent, without a deploy."""
+"""Images as chunks in a store, and what reads them: for tests of the agent, without a deploy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import random
 from pathlib import Path
 
-from sockd.chunks.chunk import CHUNK_BYTES, Chunk, encrypt, is_zero
+from sockd.chunks.chunk import CHUNK_BYTES, Chunk
 from sockd.chunks.manifest import Manifest
+from sockd.chunks.store import ChunkStore
+from sockd.chunks.upload import upload
 
 ROOT = "r1"
 SALT = b"salt"
@@ -21,26 +23,25 @@ def random_image(chunks: int, seed: int = 1) -> bytes:
     return b"".join(pieces)[:-1000]
 
 
-def stored(data: bytes, directory: Path, image: str = "image") -> Manifest:
-    """Its chunks in a directory, as a directory store has them."""
-    chunks: list[Chunk | None] = []
-    for at in range(0, len(data), CHUNK_BYTES):
-        plain = data[at : at + CHUNK_BYTES]
-        if is_zero(plain):
-            chunks.append(None)
-            continue
-        chunk, ciphertext = encrypt(plain, SALT)
-        path = chunk_path(directory, chunk)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(ciphertext)
-        chunks.append(chunk)
-    return Manifest(image, len(data), ROOT, tuple(chunks))
+def stored(data: bytes, store: ChunkStore, image: str = "image", *, root: str = ROOT, salt: bytes = SALT) -> Manifest:
+    """The manifest of an image whose chunks are in the store now."""
+    pieces = (data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))
+    uploaded = upload(pieces, store, root=root, salt=salt)
+    return Manifest(image, uploaded.size_bytes, root, uploaded.chunks)
 
 
-def chunk_path(directory: Path, chunk: Chunk) -> Path:
-    """Where a chunk is."""
+def chunk_path(directory: Path, chunk: Chunk | None, root: str = ROOT) -> Path:
+    """Where a directory store has it."""
+    assert chunk is not None
     text = chunk.name.hex()
-    return directory / "roots" / ROOT / text[:2] / text
+    return directory / "roots" / root / text[:2] / text
+
+
+def flip_bit(path: Path, bit: int) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
 
 
 def digest_of(path: str) -> str:

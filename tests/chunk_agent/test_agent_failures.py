@@ -1,0 +1,265 @@
+"""What fails around the agent: its process, the store, chunks, the cache. Readers get the right bytes, later, or EIO."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from sockd.chunk_agent.agent_keeper import MOST_ENDS, Ends
+from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.chunks.directory_store import DirectoryStore
+from sockd.chunks.store import ChunkStore
+from sockd.chunks.store_settings import StoreSettings
+from sockd.plain.errors import ChunkMissing, ImageUnavailable, StoreUnavailable, Tampered
+from sockd.s3.client import Client
+from tests.chunk_agent.conftest import Start, Troubles
+from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, read_at, stored
+
+CHUNKS = 40
+IMAGE = random_image(CHUNKS)
+DIGEST = hashlib.sha256(IMAGE).hexdigest()
+SMALL_CACHE = 20 * CHUNK_BYTES
+STALL_S = 1.0
+
+pytestmark = [pytest.mark.root, pytest.mark.anyio]
+
+
+async def part(path: str, number: int) -> bytes:
+    """4 KiB from the middle of a chunk."""
+    return await asyncio.to_thread(read_at, path, number * CHUNK_BYTES + 100_000, 4096)
+
+
+def right_part(number: int) -> bytes:
+    return IMAGE[number * CHUNK_BYTES + 100_000 :][:4096]
+
+
+async def fails_with_eio(path: str, number: int) -> float:
+    """How long the read took."""
+    begun_s = time.monotonic()
+    with pytest.raises(OSError) as raised:
+        await part(path, number)
+    assert raised.value.errno == errno.EIO
+    return time.monotonic() - begun_s
+
+
+async def kill(agent: ImageAgent) -> None:
+    """SIGKILL the agent, not its launcher; returns when the next one serves."""
+    starts = agent.starts
+    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    while agent.starts == starts:
+        await asyncio.sleep(0)
+    await agent.counters()
+
+
+async def test_readers_finish_with_the_right_bytes_however_often_the_agent_is_killed(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    await asyncio.to_thread(s3_client.inject, delay_s=0.03, method="GET")  # so that reads are always under way
+    agent = await start(s3_settings, l1_bytes=SMALL_CACHE)
+    path = await agent.open(manifest)
+    readers = [asyncio.ensure_future(asyncio.to_thread(digest_of, path)) for _ in range(6)]
+    for _ in range(MOST_ENDS - 1):
+        await kill(agent)
+    assert await asyncio.gather(*readers) == [DIGEST] * 6
+    assert agent.starts == MOST_ENDS
+
+
+async def test_a_request_that_the_killed_agent_had_read_is_answered_by_the_next(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    agent = await start(s3_settings, stall_s=30.0)
+    path = await agent.open(manifest)
+    await part(path, 0)
+    await asyncio.to_thread(s3_client.forget_requests)
+    await asyncio.to_thread(s3_client.inject, delay_s=600, method="GET", times=1)
+    reader = asyncio.ensure_future(part(path, 5))
+    await asyncio.to_thread(s3_client.requests, at_least=1)  # the agent has read it, and waits for the store
+    begun_s = time.monotonic()
+    await kill(agent)
+    assert await reader == right_part(5)
+    assert time.monotonic() - begun_s < 10, "on a busy machine; less than 1 s otherwise"
+
+
+async def test_an_agent_that_ends_too_often_fails_reads_and_the_image_can_be_opened_anew(
+    start: Start, store: DirectoryStore, troubles: Troubles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await start()
+    manifest = stored(IMAGE, store)
+    path = await agent.open(manifest)
+    for _ in range(MOST_ENDS - 1):
+        await kill(agent)
+    os.kill(agent.pid, signal.SIGKILL)
+    while not troubles:
+        await asyncio.sleep(0)
+    assert [(image, type(error)) for image, error in troubles] == [("image", ImageUnavailable)]
+    with pytest.raises(OSError):
+        await part(path, 1)
+    with pytest.raises(ImageUnavailable):
+        await agent.open(manifest)
+    monkeypatch.setattr("sockd.chunk_agent.image_agent.GIVEN_UP_S", 0.0)
+    assert await part(await agent.open(manifest), 1) == right_part(1)
+
+
+def test_pauses_between_starts_grow_and_old_ends_are_forgotten() -> None:
+    ends = Ends()
+    assert [ends.pause_s(now_s) for now_s in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)] == [0.0, 0.1, 0.2, 0.4, 0.8, None]
+    assert ends.pause_s(100.0) == 0.0
+
+
+async def test_a_store_that_refuses_fails_reads_after_a_bounded_time_and_cached_chunks_are_read_on(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, troubles: Troubles
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    agent = await start(s3_settings, stall_s=STALL_S)
+    path = await agent.open(manifest)
+    assert await part(path, 1) == right_part(1)
+    await asyncio.to_thread(s3_client.inject, status=503)
+    assert await fails_with_eio(path, 20) < 20
+    assert await part(path, 1) == right_part(1)
+    assert [(image, type(error)) for image, error in troubles] == [("image", StoreUnavailable)]
+    await asyncio.to_thread(s3_client.remove_faults)
+    assert await part(path, 20) == right_part(20)
+
+
+async def test_a_store_that_does_not_answer_fails_reads_after_the_stall_time(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, troubles: Troubles
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    agent = await start(s3_settings, stall_s=STALL_S)
+    path = await agent.open(manifest)
+    assert await part(path, 1) == right_part(1)
+    await asyncio.to_thread(s3_client.inject, delay_s=600)
+    assert STALL_S <= await fails_with_eio(path, 20) < STALL_S + 10
+    assert [type(error) for _, error in troubles] == [StoreUnavailable]
+    assert await part(path, 1) == right_part(1)
+
+
+async def test_a_slow_store_is_waited_for(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, troubles: Troubles
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    agent = await start(s3_settings, stall_s=4.0, prefetches=1)
+    path = await agent.open(manifest)
+    await asyncio.to_thread(s3_client.inject, delay_s=1.0, method="GET")
+    begun_s = time.monotonic()
+    assert await asyncio.gather(*(part(path, number) for number in range(20, 34))) == [
+        right_part(number) for number in range(20, 34)
+    ]
+    assert time.monotonic() - begun_s > 1.0
+    assert troubles == []
+
+
+async def test_a_killed_reader_does_not_wait_for_the_store(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    agent = await start(s3_settings, stall_s=600.0)
+    path = await agent.open(manifest)
+    await part(path, 0)
+    await asyncio.to_thread(s3_client.forget_requests)
+    await asyncio.to_thread(s3_client.inject, delay_s=600)
+    file = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        reader = await asyncio.create_subprocess_exec("cat", stdin=file, stdout=asyncio.subprocess.DEVNULL)
+        await asyncio.to_thread(s3_client.requests, at_least=1)
+        reader.kill()
+        assert await reader.wait() == -signal.SIGKILL
+        assert (await agent.counters())["interrupted"] == 1
+    finally:
+        await asyncio.to_thread(os.close, file)
+
+
+async def test_changed_chunks_of_the_store_are_errors_and_never_data(
+    start: Start, store: DirectoryStore, store_path: Path, troubles: Troubles
+) -> None:
+    manifest = stored(IMAGE, store)
+    random_bit = random.Random(7)
+    changed = [number for number in range(CHUNKS) if manifest.chunks[number] and number % 3 == 1]
+    for number in changed:
+        path = chunk_path(store_path, manifest.chunks[number])
+        flip_bit(path, random_bit.randrange(8 * path.stat().st_size))
+    agent = await start()
+    image = await agent.open(manifest)
+    for number in range(CHUNKS):
+        if number in changed:
+            await fails_with_eio(image, number)
+        else:
+            assert await part(image, number) == right_part(number)
+    assert {type(error) for _, error in troubles} == {Tampered}
+    assert (await agent.counters())["failed_Tampered"] >= len(changed)
+
+
+async def test_a_chunk_that_the_store_lost_is_an_error(
+    start: Start, store: DirectoryStore, store_path: Path, troubles: Troubles
+) -> None:
+    manifest = stored(IMAGE, store)
+    chunk_path(store_path, manifest.chunks[9]).unlink()
+    path = await (await start()).open(manifest)
+    await fails_with_eio(path, 9)
+    assert await part(path, 10) == right_part(10)
+    assert [type(error) for _, error in troubles] == [ChunkMissing]
+
+
+async def test_bits_that_change_in_the_cache_while_no_agent_runs_are_not_served(
+    start: Start, store: DirectoryStore, tmp_path: Path
+) -> None:
+    agent = await start()
+    path = await agent.open(stored(IMAGE, store))
+    assert await asyncio.to_thread(digest_of, path) == DIGEST
+    cache = tmp_path / "agent" / "l1"
+    size, random_bit = cache.stat().st_size, random.Random(3)
+    with cache.open("r+b") as file:
+        for _ in range(200):
+            at = random_bit.randrange(CHUNK_BYTES, size)
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << random_bit.randrange(8)]))
+    await kill(agent)
+    assert await asyncio.to_thread(digest_of, path) == DIGEST
+    assert (await agent.counters())["l1_rejected"] > 0
+
+
+async def test_images_are_read_on_after_the_cache_s_file_is_deleted(
+    start: Start, store: DirectoryStore, tmp_path: Path
+) -> None:
+    agent = await start(l1_bytes=SMALL_CACHE)
+    path = await agent.open(stored(IMAGE, store))
+    assert await part(path, 1) == right_part(1)
+    (tmp_path / "agent" / "l1").unlink()
+    assert await asyncio.to_thread(digest_of, path) == DIGEST
+    await kill(agent)
+    assert await asyncio.to_thread(digest_of, path) == DIGEST
+
+
+async def test_nothing_is_kept_of_closed_images(start: Start, store: DirectoryStore) -> None:
+    agent = await start()
+    manifests = [stored(random_image(3, seed), store, f"image-{seed}") for seed in range(8)]
+    await agent.open(manifests[0])
+    [pid] = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+
+    def held() -> tuple[int, int, int]:
+        return (
+            len(os.listdir("/proc/self/fd")),
+            len(os.listdir(f"/proc/{pid}/fd")),
+            len(os.listdir(f"/proc/{pid}/task")),
+        )
+
+    before = held()
+    for _ in range(3):
+        for manifest in manifests:
+            assert len(await part(await agent.open(manifest), 0)) == 4096
+            await agent.close(manifest.image)
+    assert held() == before

@@ -1,0 +1,53 @@
+"""Reads as parts of chunks, the order of first uses, and what is prefetched for sequential readers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sockd.chunk_agent.open_image import MOST_AHEAD, MOST_RUNS, Contents, OpenImage, ahead
+from sockd.chunks.chunk import CHUNK_BYTES, Chunk
+
+CHUNK = Chunk(b"n" * 32, b"k" * 32)
+
+
+def an_image(size_bytes: int) -> OpenImage:
+    return OpenImage("image", 2, size_bytes, Contents("r1", (CHUNK,) * -(-size_bytes // CHUNK_BYTES)))
+
+
+@given(st.integers(0, 3 * CHUNK_BYTES), st.integers(0, 4 * CHUNK_BYTES), st.integers(0, 2 * CHUNK_BYTES))
+def test_spans_are_the_bytes_of_a_read_in_order_as_far_as_the_image_has_them(
+    size_bytes: int, offset: int, size: int
+) -> None:
+    found = [(span.number * CHUNK_BYTES + span.offset, span.size) for span in an_image(size_bytes).spans(offset, size)]
+    at = offset
+    for start, length in found:
+        assert start == at and 0 < length <= CHUNK_BYTES - start % CHUNK_BYTES
+        at += length
+    assert at == max(offset, min(offset + size, size_bytes))
+
+
+def test_the_order_of_first_uses_is_kept() -> None:
+    image = an_image(10 * CHUNK_BYTES)
+    for number in (4, 0, 9):
+        image.use(number)
+    assert image.order == [4, 0, 9]
+    assert [number for number in range(10) if image.is_used(number)] == [0, 4, 9]
+
+
+def test_a_sequential_reader_gets_more_chunks_ahead_and_others_none() -> None:
+    image = an_image(100 * CHUNK_BYTES)
+    assert [len(image.use(number)) for number in (10, 11, 50, 12, 13, 14, 15)] == [0, 1, 0, 2, 4, MOST_AHEAD, 8]
+    assert ahead(1000) == MOST_AHEAD
+
+
+def test_nothing_is_prefetched_beyond_the_end() -> None:
+    image = an_image(4 * CHUNK_BYTES)
+    assert [list(image.use(number)) for number in range(4)] == [[], [2], [3], []]
+
+
+def test_a_bounded_number_of_readers_is_followed() -> None:
+    image = an_image(1000 * CHUNK_BYTES)
+    for number in range(0, 1000, 5):
+        image.use(number)
+    assert len(image._runs) <= MOST_RUNS
