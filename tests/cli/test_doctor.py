@@ -48,8 +48,9 @@ table ip filter {
 
 def run(code: str, *, prefix: tuple[str, ...] = ()) -> Check:
     """The check that `code` makes, in a process of its own started by `prefix`."""
-    imported = "checks, networks, report"
-    script = f"import json; from sockd.cli.doctor import {imported}; print(json.dumps(report.as_dicts([{code}])))"
+    imported = "checks, images, networks, report"
+    imports = f"import json; from pathlib import Path; from sockd.cli.doctor import {imported}"
+    script = f"{imports}; print(json.dumps(report.as_dicts([{code}])))"
     command = [*prefix, sys.executable, "-c", script]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return Check(**json.loads(child.stdout)[0])
@@ -106,6 +107,22 @@ def test_a_filter_that_keeps_us_among_the_hosts_files_is_told() -> None:
     assert check.ok is False
     assert "pivot_root: Operation not permitted" in check.found
     assert "seccomp=unconfined" in check.fix
+
+
+@needs_root
+def test_a_host_without_fuse_is_told_that_images_are_written_whole() -> None:
+    without = ("unshare", "--mount", "sh", "-c", 'mount --bind /dev/null /dev/fuse && exec "$@"', "sh")
+    check = run("images.images_on_demand()", prefix=without)
+    assert check.ok is None
+    assert check.found.startswith("images are written to the disk as a whole: ")
+    assert "/dev/fuse" in check.fix
+
+
+@needs_root
+def test_a_state_directory_on_a_tmpfs_cannot_hold_images() -> None:
+    check = run('images.container_images(Path("/dev/shm/none"))')
+    assert check.ok is None
+    assert "tmpfs" in check.found and "on a disk" in check.fix
 
 
 @needs_root

@@ -15,10 +15,14 @@ from sockd_initscripts.client.process import Ground
 
 
 @contextlib.asynccontextmanager
-async def ground_at(path: Path, places: tuple[tuple[str, str], ...] | None = None) -> AsyncIterator[Ground]:
-    """A ground with its tree at `path`, taken away at the end. Args: places: as of `process.software`, which is the default."""
+async def ground_at(
+    path: Path, places: tuple[tuple[str, str], ...] | None = None, cgroup: str = ""
+) -> AsyncIterator[Ground]:
+    """A ground with its tree at `path`, taken away at the end.
+
+    Args: places: as of `process.software`, which is the default; cgroup: the name of its cgroup tree."""
     async with contextlib.AsyncExitStack() as stack:
-        tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
+        tree = CgroupTree.create(Hierarchies.detect(), cgroup or f"sockd-test-{uuid.uuid4().hex[:8]}")
         stack.callback(tree.destroy_all, 5)
         pool = CgroupPool(tree, 0)
         await pool.start()

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sockd.chunk_agent.fuse_mount import FuseMount
 from sockd.cli.doctor import network_reader
 from sockd.images import assembly
 from sockd.images import base as bases
@@ -120,9 +121,20 @@ def _read_in(namespace: int | None) -> dict[str, list[list[Any]]]:
         return network_reader.read()
 
 
+def fuse_mount() -> None:
+    """A connection of FUSE that another process could take over (Linux 6.9)."""
+    mount = FuseMount.open(threads=2)
+    try:
+        if not mount.can_resend:
+            raise OSError("the kernel does not send requests again (FUSE_HAS_RESEND, Linux 6.9)")
+    finally:
+        mount.close()
+
+
 PROBES: dict[str, Callable[[], None]] = {
     "late_root": late_root,
     "early_root": early_root,
+    "fuse_mount": fuse_mount,
     "host_files": host_files,
     "sandbox_namespaces": sandbox_namespaces,
     "private_network": private_network,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sockd.cli.doctor import checks as look
 from sockd.cli.doctor.checks import Check
 from sockd.cli.doctor.effects import effects
+from sockd.cli.doctor.images import container_images, images_on_demand
 from sockd.cli.doctor.networks import private_networks
 from sockd.plain.printable import printable
 
@@ -44,7 +45,8 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
     ]
     if os.geteuid() != 0:
         return [look.privileges(names(FOR_ROOT)), *map(_shielded, for_all)]
-    for_root = [partial(private_networks, state_dir) if each is private_networks else each for each in FOR_ROOT]
+    of_this_state = (private_networks, container_images)
+    for_root = [partial(each, state_dir) if each in of_this_state else each for each in FOR_ROOT]
     return [look.privileges(), *map(_shielded, [*for_root, *for_all]), *effects()]
 
 
@@ -57,6 +59,8 @@ FOR_ROOT: list[Look] = [
     look.cgroup_moves,
     look.socket_guards,
     private_networks,
+    container_images,
+    images_on_demand,
     look.open_files,
 ]
 """What another user would find wrong although it is not: mounts, cgroups, devices and limits that the worker has as root."""

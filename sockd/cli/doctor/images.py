@@ -1,0 +1,33 @@
+"""Whether this host has what functions from container images need: EROFS on files, and FUSE to read images on demand. A worker
+runs without them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sockd.cli.doctor.checks import Check, probed
+from sockd.erofs.mounting import why_no_images
+
+IMAGES, ON_DEMAND = "container images", "images on demand"
+EROFS_FIX = (
+    "use Linux 6.18 with CONFIG_EROFS_FS=y and CONFIG_EROFS_FS_BACKED_BY_FILE=y, and a state directory on a disk"
+)
+FUSE_FIX = "modprobe fuse; in a container: docker run --device /dev/fuse ..."
+WHOLE = "images are written to the disk as a whole"
+
+
+def container_images(state_dir: Path = Path("/var/lib/sockd")) -> Check:
+    """Whether an image's file system can be mounted from a file in the state directory."""
+    path = state_dir.absolute()
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    why = why_no_images(existing)
+    return Check(
+        IMAGES, None if why else True, f"not for functions: {why}" if why else "works", EROFS_FIX if why else ""
+    )
+
+
+def images_on_demand() -> Check:
+    """Whether the agent of images has a connection of FUSE, which a new process can take over."""
+    works = probed(ON_DEMAND, "fuse_mount", FUSE_FIX)
+    return works if works.ok else Check(ON_DEMAND, None, f"{WHOLE}: {works.found}", works.fix)

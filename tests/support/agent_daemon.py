@@ -1,0 +1,59 @@
+"""A daemon that has nothing but an agent of images, for tests that kill it.
+
+    python -m tests.support.agent_daemon DIRECTORY CGROUP UID
+
+Prints {"launcher", "agent", "reader"} and waits. The reader is a process that reads an uncached image from a descriptor, as a
+function does, and whose output is ours: the errno of its failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sockd.chunk_agent import agent_link
+from sockd.chunk_agent.agent_link import AgentSettings
+from sockd.chunk_agent.agent_wire import SourceSettings
+from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunks.directory_store import DirectoryStore
+from sockd.chunks.store_settings import StoreSettings
+from sockd.kernel import mounts
+from tests.support.chunked_images import random_image, stored
+from tests.support.ground import ground_at
+
+READER = """
+import os, sys
+fd, size = int(sys.argv[1]), int(sys.argv[2])
+try:
+    while True:
+        for at in range(0, size, 4096):
+            os.pread(fd, 4096, at)
+except OSError as error:
+    print(error.errno, flush=True)
+"""
+CHUNKS = 8
+
+
+async def main(directory: Path, cgroup: str, uid: int) -> None:
+    """Start it all, and wait to be killed."""
+    mounts.enter_private_namespace()
+    store = DirectoryStore.open(directory / "store")
+    image = random_image(CHUNKS)
+    manifest = stored(image, store)
+    async with ground_at(directory / "ground", agent_link.places(), cgroup) as ground:
+        source = SourceSettings(store=StoreSettings(url=str(directory / "store")), l1_bytes=32 << 20)
+        agent = await ImageAgent.start(ground, AgentSettings(uid=uid, source=source), directory / "agent")
+        path = await agent.open(manifest)
+        file = await asyncio.to_thread(os.open, path, os.O_RDONLY)
+        reader = subprocess.Popen([sys.executable, "-c", READER, str(file), str(len(image))], pass_fds=[file])
+        [child] = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        print(json.dumps({"launcher": agent.pid, "agent": int(child), "reader": reader.pid}), flush=True)
+        await asyncio.get_running_loop().create_future()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
