@@ -1,6 +1,6 @@
 """AWS's Runtime API (2018-06-01): a program of the function's own asks for events over HTTP, and posts what it made of them.
 
-    program (bootstrap, or awslambdaric)                 this, the sandbox's first process
+    program (bootstrap, awslambdaric, an image's)        this, the sandbox's first process
       │ GET  /2018-06-01/runtime/invocation/next           → READY; then the event of the next INVOKE
       │ POST /2018-06-01/runtime/invocation/<id>/response  → RESULT
       │ POST /2018-06-01/runtime/invocation/<id>/error     → FAILED
@@ -8,7 +8,8 @@
 
 Owns the program, the port on loopback and the threads that serve it. The network is the host's, so anybody can reach the
 port: whose connection it is, the kernel's table of sockets tells, and only those of this sandbox's uid, which no other
-sandbox has, are answered. Imported for functions with `runtime = "provided"` alone.
+sandbox has, are answered. Imported for functions with `runtime = "provided"` alone, and by the Zygotes of images' programs: in an
+image's root nothing of ours can be imported, nor of our interpreter's library (`program_imports`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ class Program(Handler):
 
         Raises: OSError; errors.ReportedError, with what it reports instead; SystemExit when it has ended."""
         import socket
-        import subprocess
         import threading
         from queue import SimpleQueue
 
@@ -66,8 +66,8 @@ class Program(Handler):
         listener = socket.create_server((LOOPBACK, 0), backlog=16)
         self.port: int = listener.getsockname()[1]
         link, fds = initscript_link.inherited()
-        environment = {**self._environment(function), **link}
-        program = subprocess.Popen(command(function, environment), env=environment, pass_fds=fds)
+        runtime = {"AWS_LAMBDA_RUNTIME_API": f"{LOOPBACK}:{self.port}", **link}
+        program = started(function, runtime, fds)
         threading.Thread(target=self._wait_for, args=(program,), daemon=True).start()
         # Imported while the program starts: it takes longer than all of this.
         threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
@@ -101,17 +101,6 @@ class Program(Handler):
         if kind == ERROR:
             raise errors.ReportedError(*value)
         return value  # type: ignore[no-any-return]
-
-    def _environment(self, function: dict) -> dict[str, str]:
-        paths = [function["code"], *function["paths"]]
-        environment = dict(os.environ)
-        if function["provided"] == "bootstrap":
-            environment.pop("AWS_EXECUTION_ENV", None)  # as on AWS, where it names a runtime of AWS's
-        return {
-            **environment,
-            "AWS_LAMBDA_RUNTIME_API": f"{LOOPBACK}:{self.port}",
-            "PYTHONPATH": ":".join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
-        }
 
     def _wait_for(self, program: subprocess.Popen[bytes]) -> None:
         status = program.wait()
@@ -147,6 +136,28 @@ class Program(Handler):
         self._current = ""
         self._outcomes.put((ANSWER, body) if what == "response" else (ERROR, told(body)))
         return 202
+
+
+def started(function: dict, runtime: dict[str, str], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    """The program. Args: runtime: variables that only it is given. Raises: OSError; errors.ReportedError of an image's."""
+    import subprocess
+
+    image = function.get("image")
+    if image is not None:
+        from sockd_zygote import image_program
+
+        return image_program.start(image, {**image_program.environment(function), **runtime}, fds)
+    environment = {**own_environment(function), **runtime}
+    return subprocess.Popen(command(function, environment), env=environment, pass_fds=fds)
+
+
+def own_environment(function: dict) -> dict[str, str]:
+    """Variables of a program that is in the function's code or packages."""
+    paths = [function["code"], *function["paths"]]
+    environment = dict(os.environ)
+    if function["provided"] == "bootstrap":
+        environment.pop("AWS_EXECUTION_ENV", None)  # as on AWS, where it names a runtime of AWS's
+    return {**environment, "PYTHONPATH": ":".join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 def command(function: dict, environment: dict[str, str]) -> list[str]:

@@ -1,8 +1,9 @@
 """The sources of sandboxes for requests, in the order in which they are asked: each request asks once.
 
     idle     an idle sandbox of the same program: warm, or paused
+    image    a new child of the Zygote for images' programs, if it is one; it is waited for
     spare    a child that the best Zygote has forked ahead
-    fork     a new child of the best Zygote; the only one that is waited for
+    fork     a new child of the best Zygote; it is waited for
 
 Owns nothing. A further source is a class with `take`, and a place in the list of `Starts`.
 """
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sockd.caches.handler_cache import HandlerCache
+from sockd.caches.zygotes.program_zygotes import ProgramZygotes
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
@@ -34,6 +36,10 @@ class Conditions(Protocol):
 
     async def reserve(self, program: Program) -> Reservation:
         """As `reserve_nowait`, after waiting. Raises: SockdError."""
+
+
+TRIES = 3
+"""How often a start of an image's program asks for a Zygote, when one after the other ends."""
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
@@ -102,6 +108,30 @@ class Spares:
         return Started(spare, "spare", node, started_ns, reserved_ns)
 
 
+class ImagePrograms:
+    """New children for programs of images, whose roots have nothing that a handler server could import."""
+
+    def __init__(self, zygotes: ProgramZygotes) -> None:
+        self._zygotes = zygotes
+
+    def take(self, wanted: Wanted) -> Starting | None:
+        return None if wanted.program.image is None else lambda: self._fork(wanted)
+
+    async def _fork(self, wanted: Wanted) -> Started:
+        started_ns, program = time.monotonic_ns(), wanted.program
+        await program.mount_image()
+        for _ in range(TRIES):
+            reservation = await wanted.conditions.reserve(program)
+            reserved_ns = time.monotonic_ns()
+            try:
+                sandbox = await self._zygotes.fork(program, reservation)
+            except ZygoteGone as error:
+                failure = error
+                continue
+            return Started(sandbox, "zygote", None, started_ns, reserved_ns)
+        raise failure
+
+
 class Forks:
     """New children. A Zygote that dies under the request is replaced by the next best, once for each of the tree's levels."""
 
@@ -137,8 +167,10 @@ class Forks:
 class Starts:
     """The ordered list, and the one place that asks it."""
 
-    def __init__(self, handlers: HandlerCache, tree: ZygoteTree) -> None:
-        self._sources: tuple[Source, ...] = (IdleSandboxes(handlers), Spares(tree))
+    def __init__(self, handlers: HandlerCache, tree: ZygoteTree, programs: ProgramZygotes | None = None) -> None:
+        """Args: programs: None: no image's program is started."""
+        images = (ImagePrograms(programs),) if programs is not None else ()
+        self._sources: tuple[Source, ...] = (IdleSandboxes(handlers), *images, Spares(tree))
         self._last = Forks(tree)
 
     def find(self, wanted: Wanted) -> Started | Starting:

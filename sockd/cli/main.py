@@ -47,6 +47,7 @@ COMMANDS = {
     "trace": ("sockd.cli.observe.trace", "Show the waterfall of an invocation."),
     "initscript": ("sockd.cli.functions.initscript", "Build, check, run and record initscripts."),
     "packages": ("sockd.cli.worker.packages", "List, add and remove installed packages; retry refused ones."),
+    "images": ("sockd.cli.worker.images", "List, add, inspect and remove container images."),
     "sebs": ("sockd.cli.source.sebs", "Run SeBS, the serverless benchmark suite."),
     "bench": ("sockd.cli.source.bench", "Run a benchmark."),
     "files": ("sockd.cli.source.files", "Print the paths of documentation, systemd unit, benchmarks and tests."),

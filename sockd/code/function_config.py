@@ -55,6 +55,18 @@ MAX_INDEXES = 10
 MAX_EGRESS = 4096
 """Of `egress`, before it is parsed; `network.max_rules` is lower."""
 
+IMAGE_CHARS = 2048
+COMMAND_WORDS = 1500
+"""AWS: of EntryPoint and of Command; 1500 and 1000 characters."""
+COMMAND_CHARS = 32 * 1024
+ONLY_WITH_IMAGE = (
+    "entrypoint",
+    "command",
+    "working_directory",
+    "app_port",
+    "readiness_path",
+    "writable_root",
+)
 MASK = "********"
 """Stands for a value that is not shown."""
 NOT_IN_FILES = ("secrets", "sealed", "aws", "deployer")
@@ -171,6 +183,21 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """Whether a sandbox serves more than one request."""
     runtime: Literal["python", "provided"] | None = None
     """provided: a program of its own, which speaks to the Runtime API; None: that if there is an executable bootstrap."""
+    image: str | None = None
+    """The container image that it runs in: a reference for the registry, or the digest of an image that the worker has. None: the
+    host's software."""
+    entrypoint: list[str] | None = None
+    """Instead of the image's ENTRYPOINT; then its CMD does not hold either."""
+    command: list[str] | None = None
+    """Instead of the image's CMD."""
+    working_directory: str | None = None
+    """Instead of the image's WORKDIR."""
+    app_port: int | None = None
+    """Port of a web server in the image, to which requests are forwarded; None: its program asks the Runtime API for events."""
+    readiness_path: str = "/"
+    """What is requested of that server until it answers."""
+    writable_root: bool = False
+    """Whether an image's files can be changed, in each sandbox for itself; what is written counts as /tmp (`tmp_mb`)."""
     reserved_memory_mb: int = 0
     """Memory that only this function's sandboxes may use, taken from the worker's budget while it is deployed."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
@@ -328,12 +355,40 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig('log_level and system_log_level go with log_format = "json"')
         if self.egress is not None and len(self.egress) > MAX_EGRESS:
             raise BadFunctionConfig(f"egress: at most {MAX_EGRESS} rules")
+        self.check_image()
         check_methods(self.methods)
         check_env(self.environment)
         check_deployer(self.deployer)
         self.packages.check()
         if self.initscript is not None:
             self.initscript.check()
+
+    def check_image(self) -> None:
+        """Raises: BadFunctionConfig for settings of an image that are wrong, or that only a function with an image has."""
+        if self.image is None:
+            for key in ONLY_WITH_IMAGE:
+                if getattr(self, key) != getattr(FunctionConfig(), key):
+                    raise BadFunctionConfig(f"{key}: goes with image, and this function has none")
+            return
+        if not 1 <= len(self.image) <= IMAGE_CHARS or not self.image.isprintable():
+            raise BadFunctionConfig(f"image: must be 1 to {IMAGE_CHARS} printable characters")
+        for key, words in (("entrypoint", self.entrypoint), ("command", self.command)):
+            if words is not None and (len(words) > COMMAND_WORDS or sum(map(len, words)) > COMMAND_CHARS):
+                raise BadFunctionConfig(f"{key}: at most {COMMAND_WORDS} words and {COMMAND_CHARS} characters")
+            if any("\0" in word or not _is_unicode(word) for word in words or ()):
+                raise BadFunctionConfig(f"{key}: a word holds a zero byte or half of a surrogate pair")
+        if self.working_directory is not None and not self.working_directory.startswith("/"):
+            raise BadFunctionConfig("working_directory: must be an absolute path in the image")
+        if self.app_port is not None and not 1 <= self.app_port <= 65535:
+            raise BadFunctionConfig(f"app_port = {_number(self.app_port)}: must be between 1 and 65535")
+        if (
+            not self.readiness_path.startswith("/")
+            or not self.readiness_path.isascii()
+            or len(self.readiness_path) > 1024
+        ):
+            raise BadFunctionConfig("readiness_path: must begin with a slash, and be ASCII of at most 1024 characters")
+        if self.initscript is not None:
+            raise BadFunctionConfig("initscript: a function with an image has none")
 
     def check_egress(self) -> None:
         """Of rules that were given, not inherited. Raises: BadFunctionConfig if they would mean nothing."""

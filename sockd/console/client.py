@@ -9,7 +9,7 @@ import grp
 import http.client
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -35,6 +35,7 @@ _LISTS = {
     "schedules": "sockd schedule ls",
     "traces": "sockd trace",
     "packages": "sockd packages ls",
+    "images": "sockd images ls",
     "keys": "sockd keys ls",
 }
 """The command that lists the objects of a path."""
@@ -169,7 +170,7 @@ class Management:
         self,
         method: str,
         *path: str,
-        body: bytes | None = None,
+        body: bytes | Iterable[bytes] | None = None,
         query: Query = NO_QUERY,
         headers: Query = NO_QUERY,
     ) -> Iterator[dict[str, Any]]:

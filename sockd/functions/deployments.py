@@ -18,9 +18,11 @@ from sockd.code.dependencies import Dependencies
 from sockd.code.entrypoint import BOOTSTRAP, OPENLAMBDA, detected, entry_point, provided
 from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.code.handler_check import check_handler
+from sockd.functions import image_programs
+from sockd.image_store.image_store import ImageStore
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import FunctionDefaults
-from sockd.plain.errors import BadArchive, NameTaken, NoSuchFunction, ResolveFailed, SecretsLocked
+from sockd.plain.errors import BadArchive, ImagesUnavailable, NameTaken, NoSuchFunction, ResolveFailed, SecretsLocked
 from sockd.registry.registry import Registry
 
 CHECK_HANDLER = "check_handler"
@@ -45,6 +47,8 @@ class Deployable(NamedTuple):
     """"module:attr"."""
     closure: Closure
     """Its packages, which are installed."""
+    image: str = ""
+    """The digest of its image, which the worker has."""
 
 
 class Deployments:
@@ -57,8 +61,12 @@ class Deployments:
         code: CodeStore,
         packages: InstallCache,
         default_packages: Sequence[str],
+        images: ImageStore | None = None,
     ) -> None:
-        """Args: default_packages: which are installed for functions that do not name them."""
+        """Args:
+        default_packages: which are installed for functions that do not name them.
+        images: None: no function has one."""
+        self._images = images
         self._defaults = defaults
         self._default_packages = DefaultPackages(tuple(default_packages), packages)
         self._registry = registry
@@ -78,6 +86,8 @@ class Deployments:
         config = config.with_secrets(self._secrets(name))
         if not overrides.get(FORCE):
             self.check_source(name, config)
+        if config.image is not None:
+            return await self._with_image(code, config, config.image, progress)
         handler = entry_point(code.path, config.handler, config.runtime)
         if EXEC_WRAPPER in config.environment and not provided(code.path, config.runtime):
             progress(f'{EXEC_WRAPPER} is not run: a handler is forked; runtime = "provided" with awslambdaric runs it')
@@ -93,6 +103,20 @@ class Deployments:
             await self._ensure(name, merged, progress)
             closure = merged
         return Deployable(config, handler, closure)
+
+    async def _with_image(self, code: CodeVersion, config: FunctionConfig, text: str, progress: Progress) -> Deployable:
+        """What runs in an image: its program.
+
+        Raises: BadImage and its kinds, UnknownImage, ImagesUnavailable, BadFunctionConfig."""
+        if self._images is None:
+            raise ImagesUnavailable("this worker runs no container images")
+        if code.files > (code.settings() is not None):
+            progress("the files beside sockd.toml are not used: the function's code is the image's")
+        record = await self._images.resolve(text, progress)
+        for note in image_programs.notes(record):
+            progress(note)
+        image_programs.command(config, record.config)
+        return Deployable(config, image_programs.handler(config, record.config), Closure(), record.digest)
 
     def check_source(self, name: str, config: FunctionConfig) -> None:
         """Refuse to replace the function of another source, which may have callers. Raises: NameTaken."""

@@ -20,6 +20,7 @@ import msgspec
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.starts import Started, Starting, Starts, Wanted
 from sockd.caches.zygotes.import_learner import ImportLearner
+from sockd.caches.zygotes.program_zygotes import ProgramZygotes
 from sockd.caches.zygotes.verifier import Verifier
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
@@ -30,6 +31,7 @@ from sockd.functions.leased import Leased
 from sockd.functions.provisioned import Pool, provisioned_init
 from sockd.functions.start_conditions import ReservedBefore, StartConditions
 from sockd.functions.version import Version
+from sockd.image_store.image_store import ImageStore
 from sockd.images.program import Program
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import UNCOUNTED, Account
@@ -64,6 +66,9 @@ class Caches:
     failed_inits: FailedInits = field(default_factory=FailedInits)
     networks: Networks | None = None
     """Private ones; None: functions cannot have any."""
+    images: ImageStore | None = None
+    """None: functions run in no images."""
+    programs: ProgramZygotes | None = None
 
 
 class Function:

@@ -24,6 +24,7 @@ from sockd.code.code_in_use import CodeInUse
 from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.entrypoint import entry_point
 from sockd.code.function_config import FunctionConfig, InitscriptConfig, check_name, recorded_network
+from sockd.functions import image_programs
 from sockd.functions.allowance import Allowance
 from sockd.functions.allowances import Allowances
 from sockd.functions.debugging import Debugging, ReportProgress
@@ -34,11 +35,18 @@ from sockd.functions.initscripts import Initscripts
 from sockd.functions.leased import Outcome
 from sockd.functions.published import Published
 from sockd.functions.serving import serve_request
-from sockd.functions.version import Version
+from sockd.functions.version import UsedImage, Version
 from sockd.plain import spelling
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import Config, RunRule
-from sockd.plain.errors import BadInitscript, NetworkUnavailable, NoCapacity, NoSuchFunction, SecretsLocked
+from sockd.plain.errors import (
+    BadInitscript,
+    NetworkUnavailable,
+    NoCapacity,
+    NoSuchFunction,
+    SecretsLocked,
+    UnknownImage,
+)
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.registry.aliases import LATEST
 from sockd.registry.function_record import FunctionRecord
@@ -66,22 +74,25 @@ class Functions:
         self, config: Config, registry: Registry, code: CodeStore, packages: InstallCache, caches: Caches
     ) -> None:
         self._config = config
-        self._registry = registry
+        self._registry = self.registry = registry
         self._code = code
         self._in_use = CodeInUse(code, registry.digests)
         self._packages = packages
         self._caches = caches
         self.failed_inits = caches.failed_inits
         self._initscripts: Initscripts | None = getattr(caches, "initscripts", None)
+        self._images = caches.images
         self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
-        self._deployments = Deployments(config.function, registry, code, packages, config.packages.default)
+        self._deployments = Deployments(
+            config.function, registry, code, packages, config.packages.default, self._images
+        )
         self.debugging = Debugging(config.debug, packages, caches.ports, base_uid=config.sandbox.base_uid)
         self.live: dict[str, Function] = {}
         """The last deploy of each function whose packages are there."""
         self.allowances = Allowances(caches)
         self.published = Published(
             registry,
-            packages,
+            self.restore_files,
             caches,
             version_of=self._version,
             allowance_of=self._allowance,
@@ -101,7 +112,7 @@ class Functions:
         for record in self._registry.list():
             try:
                 self._open(self._version(record))
-            except (KeyError, NoCapacity, SecretsLocked) as error:
+            except (KeyError, NoCapacity, UnknownImage, SecretsLocked) as error:
                 self._unready[record.name] = record
                 if isinstance(error, SecretsLocked):
                     locked.append(record.name)
@@ -130,11 +141,19 @@ class Functions:
         record = self._unready.get(name)
         if record is None:
             raise NoSuchFunction(f"no function {name!r}; `sockd ls` lists them")
-        await self._packages.ensure(Closure.from_json(record.closure))
+        await self.restore_files(record)
         if name in self._unready:
             self._open(self._version(record))
             del self._unready[name]
         return await self.get(name)
+
+    async def restore_files(self, record: FunctionRecord) -> None:
+        """Install a deploy's packages and import its image again, if they are lost.
+
+        Raises: InstallFailed, BadImage and its kinds, UnknownImage, ImagesUnavailable."""
+        await self._packages.ensure(Closure.from_json(record.closure))
+        if record.image and self._images is not None:
+            await self._images.ensure(record.image, FunctionConfig.from_json(record.config).image or "")
 
     def incarnation(self, name: str, qualifier: str = "") -> str:
         """An id that distinguishes a function from a removed one of the same name; empty: no such function, version or
@@ -221,7 +240,7 @@ class Functions:
             async with self._enforced(name, config, are_given="egress" in changes):
                 if changes.keys() == {"egress"}:
                     return self._amend(current, config)
-                handler = entry_point(self._code.path(current.record.digest), config.handler, config.runtime)
+                handler = self._handler(current.record, config)
                 return self._put(dataclasses.replace(current.record, handler=handler, config=config.to_json()))
         finally:
             await self.collect_code()
@@ -232,7 +251,7 @@ class Functions:
         Raises: NoSuchFunction, InstallFailed, NoCapacity."""
         current = (await self.get(old.name)).version
         with self._in_use.holding(old.digest):
-            await self._packages.ensure(Closure.from_json(old.closure))
+            await self.restore_files(old)
             config = FunctionConfig.from_json(old.config).with_shared(current.config)
             config = config.with_secrets(current.config.secrets)
             self._check_reserve(old.name, config)
@@ -324,6 +343,8 @@ class Functions:
     async def collect_code(self) -> None:
         """Delete code that no recorded version and no current deploy needs."""
         await self._in_use.collect()
+        if self._images is not None:
+            await self._images.collect(self._registry.images())
         self._scripts.collect(self._registry.initscripts())
 
     # -- the steps of a deploy
@@ -331,7 +352,7 @@ class Functions:
     async def _deploy(
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
     ) -> Version:
-        config, handler, closure = await self._deployments.prepare(name, code, overrides, progress)
+        config, handler, closure, image = await self._deployments.prepare(name, code, overrides, progress)
         self._check_reserve(name, config)
         current = self.live[name].version.record.initscript if name in self.live else ""
         async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
@@ -348,6 +369,7 @@ class Functions:
                     config=config.to_json(),
                     closure=closure.to_json().decode(),
                     initscript=initscript,
+                    image=image,
                 )
                 version = self._switch(self._version(record))
         for line in replaced:
@@ -413,6 +435,7 @@ class Functions:
             config=record.config,
             closure=record.closure,
             initscript=record.initscript,
+            image=record.image,
         )
         live = self.live.get(record.name)
         if live is not None and live.version.record.version == put.version:
@@ -422,7 +445,18 @@ class Functions:
     def _version(self, record: FunctionRecord, number: str = LATEST) -> Version:
         path = self._code.path(record.digest)
         most = self._config.http.max_payload_bytes
-        return Version.load(record, path, self._packages, number=number, max_answer_bytes=most)
+        image = None
+        if record.image:
+            if self._images is None:
+                raise UnknownImage(record.image)
+            image = UsedImage(self._images.get(record.image), self._images.use(record.image))
+        return Version.load(record, path, self._packages, number=number, max_answer_bytes=most, image=image)
+
+    def _handler(self, record: FunctionRecord, config: FunctionConfig) -> str:
+        """The entry point of recorded code with other settings. Raises: BadFunctionConfig, UnknownImage."""
+        if record.image and self._images is not None:
+            return image_programs.handler(config, self._images.get(record.image).config)
+        return entry_point(self._code.path(record.digest), config.handler, config.runtime)
 
     def _switch(self, version: Version) -> Version:
         name = version.record.name

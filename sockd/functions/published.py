@@ -7,10 +7,8 @@ Owns the live ones: a bounded number of the most recently used, and all that run
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from sockd.caches.packages.distribution import Closure
-from sockd.caches.packages.install_cache import InstallCache
 from sockd.functions.allowance import Allowance
 from sockd.functions.function import Caches, Function
 from sockd.functions.version import Version
@@ -26,16 +24,18 @@ class Published:
     def __init__(
         self,
         registry: Registry,
-        packages: InstallCache,
+        restore_files: Callable[[FunctionRecord], Awaitable[None]],
         caches: Caches,
         *,
         version_of: Callable[[FunctionRecord, str], Version],
         allowance_of: Callable[[str], Allowance],
         most: int,
     ) -> None:
-        """Args: most: how many stay live that nobody uses."""
+        """Args:
+        restore_files: see that a deploy's packages and its image are there.
+        most: how many stay live that nobody uses."""
         self._registry = registry
-        self._packages = packages
+        self._restore_files = restore_files
         self._caches = caches
         self._version_of = version_of
         self._allowance_of = allowance_of
@@ -67,7 +67,7 @@ class Published:
         function = self._live.get(key)
         if function is None:
             _, record = self._registry.of(name).published(number)
-            await self._packages.ensure(Closure.from_json(record.closure))
+            await self._restore_files(record)
             self._registry.of(name).published(number)  # it may have been deleted in the meantime
             function = self._live.get(key) or self._open(key, record)
         self._live.move_to_end(key)

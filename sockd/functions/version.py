@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,9 +21,11 @@ from sockd.caches.zygotes.soundness import NO_PACKAGES, ImportView
 from sockd.code.code_store import SANDBOX_PATH
 from sockd.code.entrypoint import DETECTED_APPS, provided
 from sockd.code.function_config import FunctionConfig
+from sockd.functions import image_programs
 from sockd.functions.initscripts import Initscript
+from sockd.image_store.image_record import ImageRecord
 from sockd.images import environment as environments
-from sockd.images.program import Limits, Program
+from sockd.images.program import ImageInUse, Limits, Program
 from sockd.plain.call_signature import key_id, source_tag
 from sockd.plain.errors import MethodNotAllowed, OtherCode
 from sockd.plain.invoke_request import InvokeRequest
@@ -35,6 +38,13 @@ from sockd_zygote import protocol, storage_finder
 EVENT_METHODS = ("GET", "POST")
 """Default HTTP methods of a function of events; a web app accepts all."""
 ANY_METHOD = "*"
+
+
+class UsedImage(NamedTuple):
+    """An image, and a version's use of it."""
+
+    record: ImageRecord
+    use: ImageInUse
 
 
 class Version:
@@ -58,7 +68,7 @@ class Version:
         self.number = number
         self.program = program
         self.initscript = Initscript.of(record.name, record.initscript, config) if record.initscript else None
-        self.id = f"{record.name}@{record.digest[:12]}"
+        self.id = f"{record.name}@{(record.image.removeprefix('sha256:') or record.digest)[:12]}"
 
     @classmethod
     def load(
@@ -69,9 +79,14 @@ class Version:
         *,
         number: str = LATEST,
         max_answer_bytes: int,
+        image: UsedImage | None = None,
     ) -> Version:
-        """The version that a record describes; its code is published and its packages are installed."""
+        """The version that a record describes; its code is published and its packages are installed.
+
+        Args: image: that it runs in, if it has one."""
         config = FunctionConfig.from_json(record.config)
+        if image is not None:
+            return cls._of_image(record, config, image, number=number, max_answer_bytes=max_answer_bytes)
         closure = Closure.from_json(record.closure)
         init = init_message(record, config, closure, packages, code, number=number, max_answer_bytes=max_answer_bytes)
         program = Program(
@@ -88,6 +103,41 @@ class Version:
         return cls(
             record, config, closure, program, number, import_view(record, config, closure, packages, code, number)
         )
+
+    @classmethod
+    def _of_image(
+        cls, record: FunctionRecord, config: FunctionConfig, image: UsedImage, *, number: str, max_answer_bytes: int
+    ) -> Version:
+        """One whose program is an image's."""
+        oci = image.record.config
+        message = {
+            "name": record.name,
+            "version": number,
+            "handler": record.handler,
+            "code": "/",
+            "entry_file": "",
+            "provided": image_programs.IMAGE,
+            "image": image_programs.init_part(config, oci),
+            "paths": [],
+            "pth": [],
+            "env": image_programs.variables(oci, function_variables(record, config, number)),
+            "memory_mb": config.memory_mb,
+            "open_files": config.open_files,
+            "max_answer_bytes": max_answer_bytes,
+        }
+        program = Program(
+            None,
+            protocol.encode_init(message),
+            limits_of(config),
+            init_timeout_s=config.init_timeout_s,
+            timeout_s=config.timeout_s,
+            log_bytes=config.log_bytes,
+            name=record.name,
+            json_log_level=config.json_log_level,
+            image=image.use,
+        )
+        view = ImportView(frozenset(), network=config.network)
+        return cls(record, config, Closure(), program, number, view)
 
     def call(self, request: InvokeRequest, is_app: bool) -> Call:
         """The request to a sandbox of this version. Raises: MethodNotAllowed."""
@@ -120,7 +170,7 @@ class Version:
         record, config = self.record, self.config
         return FunctionInfo(
             name=record.name,
-            version=record.digest,
+            version=record.image.removeprefix("sha256:") or record.digest,
             version_number=record.version,
             handler=record.handler,
             memory_mb=config.memory_mb,
@@ -132,6 +182,7 @@ class Version:
             storage=config.storage,
             zygote=config.zygote,
             initscript=record.initscript,
+            image=config.image or "",
             source=config.source,
             run=config.run,
             call_key_id=key_id(config.call_key) if config.call_key else "",
@@ -242,6 +293,15 @@ def environment(
     own = config.environment
     return {
         **environments.path_variable(packages.bin_paths(closure)),
+        **function_variables(record, config, number),
+        **environments.python_path(own.get("PYTHONPATH", ""), SANDBOX_PATH, packages.paths(closure)),
+    }
+
+
+def function_variables(record: FunctionRecord, config: FunctionConfig, number: str) -> dict[str, str]:
+    """What AWS sets for a function, and its own variables, which win."""
+    own = config.environment
+    return {
         **environments.region_variables(own),
         "_HANDLER": record.handler.replace(":", "."),
         "AWS_LAMBDA_FUNCTION_NAME": record.name,
@@ -252,7 +312,6 @@ def environment(
         "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
         **log_variables(config),
         **own,
-        **environments.python_path(own.get("PYTHONPATH", ""), SANDBOX_PATH, packages.paths(closure)),
     }
 
 

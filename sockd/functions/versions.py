@@ -192,7 +192,7 @@ class Versions:
 def same(one: FunctionRecord, other: FunctionRecord) -> bool:
     """Whether two deploys are the same version, ignoring limits that all versions share."""
     config = FunctionConfig.from_json(one.config)
-    content = (one.digest, one.handler, one.closure, one.initscript)
-    if content != (other.digest, other.handler, other.closure, other.initscript):
+    content = (one.digest, one.handler, one.closure, one.initscript, one.image)
+    if content != (other.digest, other.handler, other.closure, other.initscript, other.image):
         return False
     return config.with_shared(config) == FunctionConfig.from_json(other.config).with_shared(config)

@@ -70,6 +70,8 @@ class Late:
         self._premade = Premade(self._make_usual, LateRoot.close)
 
     def create(self, limits: Limits, program: Program | None) -> Root:
+        if program is not None and program.base is not None:
+            return LateRoot.create(program.base, limits)
         if self._usual is not None and limits.same_tmp(self._usual):
             return self._premade.take()
         return LateRoot.create(self._base, limits)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sockd.kernel import mounts
+from sockd.kernel import mounts, syscalls
 from sockd.kernel.network.resolv_conf import PRIVATE_NAMESERVER
 from sockd.kernel.syscalls import MountFlag
 
@@ -99,6 +99,7 @@ class Base:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.at = syscalls.AT_FDCWD, str(path)
         self._resolv_conf_fd = -1
 
     @property

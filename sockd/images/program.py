@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
+from sockd.images.image_base import ImageBase
 from sockd.kernel import mounts
 from sockd.kernel.bpf.socket_counts import NO_FUNCTION
 
@@ -34,6 +35,16 @@ class Limits:
         return (self.tmp_bytes, self.tmp_inodes) == (other.tmp_bytes, other.tmp_inodes)
 
 
+class ImageInUse(Protocol):
+    """The image that a program runs in. Made for one program, which closes it."""
+
+    async def mounted(self) -> ImageBase:
+        """The image, mounted until `close`. Raises: SockdError, OSError."""
+
+    def close(self) -> None:
+        """Let go of it; sandboxes that run hold it themselves. Safe to call twice."""
+
+
 class Program:
     """Code, the INIT message that tells a sandbox what it is, and its limits in bytes and seconds."""
 
@@ -49,9 +60,11 @@ class Program:
         is_app: bool | None = False,
         name: str = "",
         json_log_level: str = "",
+        image: ImageInUse | None = None,
     ) -> None:
         """Args:
         code: None: it has none.
+        image: the root of its sandboxes; None: the host's software.
         is_app: whether the handler is a web app; None: its first sandbox will tell."""
         self.code = code
         self._code_fd = -1
@@ -65,12 +78,20 @@ class Program:
         """Of its function; empty where nobody follows what it prints."""
         self.json_log_level = json_log_level
         """Of the daemon's own records in a log that is JSON; empty: the log is text."""
+        self.image = image
+        self.base: ImageBase | None = None
+        """The image, mounted; whoever starts a sandbox sees to it (`mount_image`)."""
         self.policy: object | None = None
         """The rules of its private network (`sockd.networks.policy.Policy`); its function sets them before the first start."""
         self.link_fd: int | None = None
         """A descriptor that goes beside INIT, of whoever made the program."""
         self.socket_account = NO_FUNCTION
         """In which the sockets of all sandboxes of its function are counted; its function sets it."""
+
+    async def mount_image(self) -> None:
+        """Have the image mounted, if it has one. Raises: SockdError, OSError."""
+        if self.image is not None:
+            self.base = await self.image.mounted()
 
     @property
     def code_fd(self) -> int:
@@ -80,7 +101,10 @@ class Program:
         return self._code_fd
 
     def close(self) -> None:
-        """Let go of the mount; sandboxes that have a copy keep it. Safe to call twice."""
+        """Let go of the mounts; sandboxes that have copies keep them. Safe to call twice."""
+        self.base = None
+        if self.image is not None:
+            self.image.close()
         fd, self._code_fd = self._code_fd, -1
         if fd >= 0:
             os.close(fd)

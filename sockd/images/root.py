@@ -9,10 +9,22 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 from sockd.images import base
 from sockd.images.program import Limits, Program
 from sockd.kernel import mounts, pidfds, syscalls
+
+
+class Template(Protocol):
+    """The tree that late roots are copies of: the host's software, or an image."""
+
+    at: tuple[int, str]
+    """Where its mount is: a directory's descriptor and a path from it, or a detached mount's and nothing."""
+
+    @property
+    def resolv_conf_fd(self) -> int:
+        """The mount that sandboxes with a private network have at RESOLV_CONF. Raises: OSError."""
 
 
 class Root(ABC):
@@ -37,7 +49,7 @@ class Root(ABC):
 
     @abstractmethod
     def mount_code(self, program: Program) -> None:
-        """See that the function's code is at /var/task."""
+        """See that the function's code is at /var/task, if it has any of its own."""
 
     def give_up(self) -> int:
         """The tree's fd, the caller's from now on."""
@@ -54,14 +66,14 @@ class Root(ABC):
 class LateRoot(Root):
     """One that is mounted into while it is detached and in use (Linux 6.15; its procfs: 6.18)."""
 
-    def __init__(self, fd: int, template: base.Base) -> None:
+    def __init__(self, fd: int, template: Template) -> None:
         super().__init__(fd)
         self._template = template
 
     @classmethod
-    def create(cls, template: base.Base, limits: Limits) -> LateRoot:
-        """Clone the base and give it a private /tmp. Raises: OSError naming the call."""
-        root = cls(syscalls.open_tree(syscalls.AT_FDCWD, str(template.path), recursive=True), template)
+    def create(cls, template: Template, limits: Limits) -> LateRoot:
+        """Clone a template and give it a private /tmp. Raises: OSError naming the call."""
+        root = cls(syscalls.open_tree(*template.at, recursive=True), template)
         try:
             root.replace_tmp(limits)
         except BaseException:
@@ -82,7 +94,8 @@ class LateRoot(Root):
         mounts.attach_tmpfs(self.fd, base.TMP, size_bytes=limits.tmp_bytes, inodes=limits.tmp_inodes)
 
     def mount_code(self, program: Program) -> None:
-        mounts.attach_copy(program.code_fd, self.fd, base.CODE)
+        if program.code is not None:  # an image has its own
+            mounts.attach_copy(program.code_fd, self.fd, base.CODE)
 
 
 class EarlyRoot(Root):

@@ -337,6 +337,24 @@ class InitscriptsConfig(Slice, frozen=True):
     services of clouds. Link-local addresses are always denied, and so is what carries a denied address of IPv4 in one of IPv6."""
 
 
+class ImagesConfig(Slice, frozen=True):
+    """Container images: where they come from, and what one may cost."""
+
+    max_image_mb: int = 10240
+    """Of an image's files (AWS: 10 GB), and of an archive that is uploaded."""
+    max_files: int = 500_000
+    """Of an image."""
+    max_layers: int = 127
+    """Of an image."""
+    docker_config: str | None = None
+    """A file with credentials for registries, as `docker login` writes it; None: config.json in the state directory's
+    registries directory, if there is one."""
+    insecure_registries: tuple[str, ...] = ()
+    """Registries that are reached without TLS: HOST:PORT. Those on loopback may be in any case."""
+    cold_starts: int = 8
+    """Starts in images that no sandbox uses at the time, at once; one more is answered 429, to be tried again."""
+
+
 class TraceConfig(Slice, frozen=True):
     """What is remembered of single invocations, for `sockd trace`."""
 
@@ -493,6 +511,7 @@ class Config(Slice, frozen=True):
     builds: BuildConfig = BuildConfig()
     code: CodeConfig = CodeConfig()
     initscripts: InitscriptsConfig = InitscriptsConfig()
+    images: ImagesConfig = ImagesConfig()
     traces: TraceConfig = TraceConfig()
     logs: LogConfig = LogConfig()
     otlp: OtlpConfig = OtlpConfig()

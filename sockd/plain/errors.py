@@ -6,9 +6,10 @@
      ├─ KeyNeeded 401                     the request has no key of the worker
  ├─ Forbidden 403 ── KeyNotEnough, RunClosed, NotAManager, ImageAccessDenied
  ├─ NoSuchFunction 404 ── NoSuchVersion
- ├─ NoSuchKey 404
+ ├─ NoSuchKey 404, UnknownImage 404
      ├─ MethodNotAllowed 405
      ├─ NameTaken 409                     a deploy from another source than the function's
+     ├─ ImageInUse 409
      ├─ OtherCode 412                     the caller named the code that may run; nothing was run
      ├─ RequestTooLarge 413
      ├─ TooManyRequests 429 ── TooManyEvents
@@ -26,6 +27,7 @@
      ├─ RegistryUnavailable 503           a container registry does not answer
      ├─ SandboxFailed 503                 the platform could not make a sandbox
      ├─ DamagedImage 503                  an image on this worker is not as it was written
+     ├─ ImagesUnavailable 503             this worker cannot run functions in images
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
      ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, Tampered, ImageUnavailable; StoreFull 507
      ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed
@@ -154,6 +156,26 @@ class NoSuchKey(SockdError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no key {name[:80]!r}; `sockd keys ls` lists them")
+
+
+class UnknownImage(SockdError):
+    """The worker has no such image."""
+
+    status = 404
+    error_type = "ResourceNotFoundException"
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"this worker has no image {text[:80]!r}; `sockd images ls` lists them")
+
+
+class ImageInUse(SockdError):
+    """An image cannot be removed: a function needs it."""
+
+    status = 409
+    error_type = "ResourceConflictException"
+
+    def __init__(self, digest: str, users: Sequence[str]) -> None:
+        super().__init__(f"{digest[:19]} is in use by {', '.join(users)}")
 
 
 class NoSuchFunction(SockdError):
@@ -370,6 +392,13 @@ class DamagedImage(SockdError):
 
     status = 503
     error_type = "Sandbox.Failed"
+
+
+class ImagesUnavailable(SockdError):
+    """This worker cannot run functions in container images; the message says what it takes."""
+
+    status = 503
+    error_type = "Images.Unavailable"
 
 
 class SecretsLocked(SockdError):

@@ -117,7 +117,7 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     version: str
-    """The digest of its code and configuration."""
+    """The digest of its code, or of its image."""
     version_number: int
     handler: str
     memory_mb: int
@@ -136,6 +136,8 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What may be imported ahead for it: packages, stdlib or none."""
     initscript: str = ""
     """Digest of its initscript's module; empty: it has none."""
+    image: str = ""
+    """The container image that it runs in, as its settings name it; empty: it has none."""
     source: str = ""
     """FILE:FUNCTION of a decorated function; empty: it was deployed from a directory or zip."""
     run: str | None = None

@@ -26,3 +26,5 @@ class FunctionRecord:
     """Unix time of this deploy."""
     created_at: float
     """Unix time of the function's first deploy."""
+    image: str = ""
+    """Digest of the container image that it runs in, "sha256:..."; empty: it has none. Its tag may mean another one later."""

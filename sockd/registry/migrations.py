@@ -1,7 +1,8 @@
 """What earlier versions of sockd kept in the registry's file, and how it becomes that of today.
 
-schema 1  functions and their deploys       schema 3  sealed settings
-schema 2  initscripts of deploys            schema 4  tables for published versions, aliases, provisions; function URLs
+schema 1  functions and their deploys      schema 4  tables for published versions, aliases, provisions; function URLs
+schema 2  initscripts of deploys           schema 5  one value for each function, but for its deploys
+schema 3  sealed settings                  schema 6  images of deploys
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from sockd.registry.secrets import Vault
 
 INITSCRIPTS = "ALTER TABLE versions ADD COLUMN initscript TEXT NOT NULL DEFAULT '';"
 """What makes schema 2 of schema 1."""
+IMAGES = "ALTER TABLE versions ADD COLUMN image TEXT NOT NULL DEFAULT '';"
+"""What makes schema 6 of schema 5."""
 PUBLICATIONS = "SELECT name, number, version, description, published_at FROM publications ORDER BY number"
 ALIASES = "SELECT name, alias, version, other, weight, description, revision FROM aliases ORDER BY alias"
 PROVISIONS = "SELECT name, qualifier, wanted, updated_at FROM provisions ORDER BY qualifier"
@@ -30,7 +33,7 @@ NUMBERS = "SELECT name, last FROM numbers"
 REPLACED = ("function_urls", "provisions", "aliases", "publications", "numbers", "old_versions", "old_functions")
 """Tables whose content moves to today's; before schema 4 only the last two are there."""
 COPY = """
-SELECT name, versions.version, digest, code_bytes, handler, config, closure, published_at, initscript, created_at
+SELECT name, versions.version, digest, code_bytes, handler, config, closure, published_at, initscript, created_at, ''
 FROM old_versions AS versions JOIN old_functions USING (name)
 """
 

@@ -82,6 +82,14 @@ class Registry:
         """The WebAssembly modules that any remembered deploy needs."""
         return {record.initscript for record in self._deploys() if record.initscript}
 
+    def images(self) -> set[str]:
+        """The images that any remembered deploy needs, by digest."""
+        return {record.image for record in self._deploys() if record.image}
+
+    def image_users(self) -> set[tuple[str, str]]:
+        """The functions with a remembered deploy in an image, each with the image's digest."""
+        return {(record.name, record.image) for record in self._deploys() if record.image}
+
     def publications(self) -> Iterator[Publication]:
         """All published versions, those of each function oldest first."""
         return (each for function in self._functions.values() for each in function.publications.values())
@@ -102,13 +110,22 @@ class Registry:
     # -- changes
 
     def put(
-        self, name: str, *, digest: str, code_bytes: int, handler: str, config: str, closure: str, initscript: str = ""
+        self,
+        name: str,
+        *,
+        digest: str,
+        code_bytes: int,
+        handler: str,
+        config: str,
+        closure: str,
+        initscript: str = "",
+        image: str = "",
     ) -> FunctionRecord:
         """Make this the current deploy of a function; forget the oldest ones. Deploying what is current changes nothing.
 
         Raises: Conflict; StorageFull; SecretsLocked when there is an environment and no key."""
         now = time.time()
-        new = FunctionRecord(name, 1, digest, code_bytes, handler, config, closure, initscript, now, now)
+        new = FunctionRecord(name, 1, digest, code_bytes, handler, config, closure, initscript, now, now, image)
         old = self._functions.get(name) or self._store.get(name)  # a removed one has its last number there
         return self._change(old, lambda function: function.with_deploy(new, self._keep_versions)).current
 

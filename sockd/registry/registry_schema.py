@@ -1,7 +1,7 @@
 """The registry's tables in SQLite, and how they are used. `migrations` brings them up to date.
 
     functions     name → revision, and everything of a function but its deploys: `FunctionAggregate` as JSON
-    versions      (name, number) → one deploy: code digest, entry point, settings, packages, initscript
+    versions      (name, number) → one deploy: code digest, entry point, settings, packages, initscript, image
     revisions     the last revision, so that none is used twice
 
 Owns nothing: the connection is the store's.
@@ -20,7 +20,7 @@ from sockd.registry.aggregate import FunctionAggregate
 from sockd.registry.secrets import Vault, is_sealed
 from sockd.sqlite.database import add_tables, schema_of
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 SCHEMA = """
 CREATE TABLE functions (
     name TEXT PRIMARY KEY,
@@ -38,6 +38,7 @@ CREATE TABLE versions (
     published_at REAL NOT NULL,
     initscript TEXT NOT NULL,
     created_at REAL NOT NULL,
+    image TEXT NOT NULL,
     PRIMARY KEY (name, version)
 ) WITHOUT ROWID;
 CREATE TABLE revisions (last INTEGER NOT NULL);
@@ -67,7 +68,9 @@ def prepare(database: sqlite3.Connection, file_name: str, vault: Vault) -> None:
         migrations.seal(database, vault)
         # Only now is it schema 3: a kill before this line has all of it done again.
         database.execute("PRAGMA user_version = 3")
-    if 0 < found < SCHEMA_VERSION:
+    if found == 5:
+        add_tables(database, migrations.IMAGES, SCHEMA_VERSION)
+    elif 0 < found < 5:
         rows = [(each.name, encoded(each)) for each in migrations.gathered(database)]
         migrations.replace_tables(database, SCHEMA, SCHEMA_VERSION, rows)
 

@@ -26,7 +26,7 @@ from sockd.registry.registry_schema import BadRegistry, damaged, decoded, encode
 from sockd.registry.secrets import Vault
 
 DEPLOYS = """
-SELECT name, version, digest, code_bytes, handler, config, closure, initscript, published_at, created_at
+SELECT name, version, digest, code_bytes, handler, config, closure, initscript, published_at, created_at, image
 FROM versions WHERE ? IN (name, '') ORDER BY name, version
 """
 
@@ -85,7 +85,9 @@ class SqliteStore:
             self._run("UPDATE revisions SET last = last + 1")
             (revision,) = self._run("SELECT last FROM revisions").fetchone()
             self._run("INSERT OR REPLACE INTO functions VALUES (?, ?, ?)", (new.name, revision, encoded(new)))
-            self._database.executemany("INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", changed)
+            self._database.executemany(
+                "INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", changed
+            )
             keys = [(new.name, version) for version in forgotten]
             self._database.executemany("DELETE FROM versions WHERE name = ? AND version = ?", keys)
         return replace(new, revision=revision)
@@ -124,6 +126,7 @@ class SqliteStore:
             record.published_at,
             record.initscript,
             record.created_at,
+            record.image,
         )
 
     @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from sockd.images.image_base import ImageBase
 from sockd.images.program import Limits, Program
 from sockd.images.root import Root
 from sockd.kernel import pidfds
@@ -49,6 +50,8 @@ class SandboxProcess:
     pidfd: int = -1
     network_ns: tuple[int, int] = (0, 0)
     """When its network was asked for, and when it had it (CLOCK_MONOTONIC)."""
+    _image: ImageBase | None = None
+    """In which it has its root: held until its last process has ended."""
 
     @classmethod
     async def fork(
@@ -71,6 +74,10 @@ class SandboxProcess:
             cgroup.limit_sockets(limits.sockets, program.socket_account if program is not None else NO_FUNCTION)
             root = parts.assembly.create(limits, program)
             undo.callback(root.close)
+            image = program.base if program is not None else None
+            if image is not None:
+                image.hold()
+                undo.callback(image.let_go)
             uid = zygote.take_uid()
             undo.callback(zygote.give_back_uid, uid)
             ends = parts.take_ends()
@@ -79,6 +86,7 @@ class SandboxProcess:
                 theirs.callback(ends.close_theirs)
                 process = cls(parts, zygote, uid, limits, cgroup, ends.output, ends.sock, reservation, root, endpoint)
                 process.network_ns = network_ns
+                process._image = image
                 fds = (root.fd, ends.channel_fd, ends.output_fd)
                 process.pidfd = await zygote.fork(
                     uid, endpoint, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
@@ -187,6 +195,8 @@ class SandboxProcess:
             if self._endpoint is not None:
                 self._endpoint.take_back(self._endpoint)
             self._reservation.close()
+            if self._image is not None:
+                self._image.let_go()
             if gone is not None:
                 gone()
 

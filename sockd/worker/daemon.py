@@ -36,6 +36,7 @@ from sockd.http.front import Front
 from sockd.http.management import debug as management_debug
 from sockd.http.management import env as management_env
 from sockd.http.management import events as management_events
+from sockd.http.management import images as management_images
 from sockd.http.management import keys as management_keys
 from sockd.http.management import schedules as management_schedules
 from sockd.http.management import settings as management_settings
@@ -88,6 +89,7 @@ class Daemon:
         self._worker = worker
         self._noted = noted
         self.urls = worker.urls
+        self.images = worker.images
         self._started_s = time.time()
         self.environments = Environments(worker.functions)
         self.versions = worker.versions
@@ -453,6 +455,7 @@ async def _open_doors(
         *management_settings.routes(daemon),
         *management_versions.routes(daemon),
         *management_urls.routes(daemon, config),
+        *management_images.routes(daemon.images, config.images.max_image_mb << 20, state.path / "tmp"),
         *management_events.routes(daemon.events),
         *management_schedules.routes(daemon.later.schedules, 2 * config.events.max_payload_bytes),
     ]

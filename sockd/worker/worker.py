@@ -28,6 +28,7 @@ from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.packages.install_cache import InstallCache
 from sockd.caches.starts import Starts
 from sockd.caches.zygotes.import_learner import ImportLearner
+from sockd.caches.zygotes.program_zygotes import ProgramZygotes
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.verifier import Verifier
 from sockd.caches.zygotes.zygote_node import ZygoteNode
@@ -36,10 +37,13 @@ from sockd.code.code_store import CodeStore
 from sockd.code.function_config import ENDPOINT
 from sockd.functions.function import Caches
 from sockd.functions.functions import Functions
+from sockd.functions.images import Images
 from sockd.functions.initscript_store import InitscriptStore
 from sockd.functions.initscripts import Initscripts
 from sockd.functions.provisioning import Provisioning
 from sockd.functions.versions import Versions
+from sockd.image_store.image_store import ImageStore
+from sockd.image_store.plain_importer import PlainImporter
 from sockd.images.assembly import Assembly, open_assembly
 from sockd.images.base import Base, Bind, interpreter, plan, software
 from sockd.images.premade import Premade
@@ -123,6 +127,7 @@ class Worker:
     latency: Latency
     reserve: SpaceReserve
     networks: Networks
+    images: Images
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -186,10 +191,14 @@ class Worker:
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
+        images = _images(state, base, assembly)
+        stack.push_async_callback(images.aclose)
+        programs = ProgramZygotes(tree, deadline_s=config.zygote.import_deadline_s)
+        stack.push_async_callback(programs.aclose)
         caches = Caches(
             handlers,
             tree,
-            Starts(handlers, tree),
+            Starts(handlers, tree, programs),
             learner,
             budget,
             verifier,
@@ -198,12 +207,14 @@ class Worker:
             latency,
             *guards,
             networks=networks,
+            images=images,
+            programs=programs,
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, learner, verifier, handlers),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
-            *(SpaceReserve(state.path / "reserve"), networks),
+            *(SpaceReserve(state.path / "reserve"), networks, Images(images, functions.registry)),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -300,6 +311,16 @@ def _functions(
     stack.callback(provisioning.close)
     provisioning.load()
     return functions, Versions(registry, functions, provisioning, config.code), FunctionUrls(registry)
+
+
+def _images(state: StateDir, base: Base, assembly: Assembly) -> ImageStore:
+    """The images of an earlier daemon, too."""
+    why_not = ""
+    if assembly.kind != "late":
+        why_not = f"its roots are made early, and images take Linux 6.18 ({assembly.reason or 'sandbox.roots'})"
+    store = ImageStore(state.path / "images", state.path / "tmp", base, PlainImporter(), why_not)
+    store.recover()
+    return store
 
 
 def compile_ours() -> None:

@@ -350,6 +350,15 @@ class ZygoteTree:
         """A new child Zygote of a node, not in the tree yet. Raises: SandboxFailed, NoCapacity, OSError."""
         return await self._spawn(parent)
 
+    async def spawn_apart(self, network: Network) -> Zygote:
+        """A new child Zygote of a root, which never is in the tree. Raises: as `spawn`."""
+        await self._living_root(network)
+        return await self._spawn(self.root_of(network))
+
+    async def fork_from(self, zygote: Zygote, program: Program, reservation: Reservation) -> Sandbox:
+        """A new child of a Zygote that is not in the tree; it owns the reservation, also when this fails. Raises: as `fork`."""
+        return await Sandbox.fork(self._parts, zygote, program.limits, reservation, program)
+
     async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None) -> Zygote:
         limit_bytes, deadline_s = self._config.memory_mb << 20, self._parts.spawn_deadline_s
         return await parent.zygote.spawn(

@@ -19,14 +19,17 @@ from sockd.console.output import USAGE, Failure, echo, json_option, print_json, 
 from sockd.plain.errors import BuildNeeded
 from sockd.plain.own_command import runnable
 
+EMPTY = b"PK\5\6" + bytes(18)
+"""A zip without files: of a function whose code is all in its image."""
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 T = TypeVar("T")
 
 
 @click.command()
-@click.argument("source", default=".", type=click.Path(exists=True, path_type=Path))
+@click.argument("source", default=".", type=click.Path(path_type=Path))
 @click.option("--name", help="The function's name.  [default: the name of SOURCE]")
+@click.option("--image", metavar="REF", help="The container image that the function runs in.")
 @click.option("--handler", metavar="MODULE:ATTR", help="module:attr of the handler.  [default: found by name]")
 @click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory limit of a sandbox.")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Time limit of a request.")
@@ -51,6 +54,7 @@ T = TypeVar("T")
 def deploy(
     source: Path,
     name: str | None,
+    image: str | None,
     env: tuple[str, ...],
     egress: tuple[str, ...],
     initscript: Path | None,
@@ -62,12 +66,18 @@ def deploy(
 ) -> None:
     """Deploy a directory or zip archive as a function.
 
+    With --image, SOURCE is the function's name, or a directory with its sockd.toml. REF is a reference for a registry, as docker
+    knows them, the digest of an image that the worker has, or a local image, which is uploaded: oci:DIR, an archive of
+    `docker save` or an OCI layout, or - for one on the standard input.
+
     SOURCE contains the code and optionally sockd.toml and dependencies (requirements.txt, pyproject.toml, or PEP 723 in the
     entry file). Options override sockd.toml. A handler that is missing or does not compile is refused.
     A running function switches to the new version without losing a request. A SOURCE that ends in .wasm is an
     initscript: the function --name gets it, its code and settings stay. One that ends in .py is imported, here, and
     each function in it that @sockd.function decorates is deployed, with the settings that it says. A function that
     was deployed from another such file, or as a directory where this is a file, stays as it is without --force."""
+    if image is None and not source.exists():
+        raise click.BadParameter(f"Path '{source}' does not exist.", param_hint="'[SOURCE]'")
     if source.suffix == ".py" and source.is_file():
         from sockd.cli.functions.deploy_app import deploy_app
 
@@ -93,7 +103,10 @@ def deploy(
     if wasm:
         headers["x-sockd-initscript-bytes"] = str(len(wasm))
     with progress(f"packing {source}") as show:
-        body = wasm + packed(source, management)
+        if image is not None:
+            overrides["image"] = worker_reference(image, management, show)
+            headers["x-sockd-overrides"] = json.dumps(overrides)
+        body = wasm + (packed(source, management) if image is None or source.is_dir() else EMPTY)
         show(f"sending {len(body)} bytes")
         try:
             function = result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
@@ -107,13 +120,24 @@ def deploy(
         print_json({**function, "url": url})
         return
     packages = function["packages"]
+    runs = (
+        f"image {function['image']}"
+        if function.get("image")
+        else f"handler {function['handler']}, {len(packages)} package{'' if len(packages) == 1 else 's'}"
+    )
     echo(
-        f"{name}: version {function['version_number']} ({function['version'][:12]}), handler {function['handler']}, "
-        f"{len(packages)} package{'' if len(packages) == 1 else 's'}{_initscript_words(function)}"
+        f"{name}: version {function['version_number']} ({function['version'][:12]}), {runs}{_initscript_words(function)}"
     )
     if url is not None:
         echo(f"  {url}\n  curl -d '{{}}' {url}")
     echo(f"  {runnable(f'sockd invoke {name}')} -d '{{}}'")
+
+
+def worker_reference(image: str, management: Management, show: Callable[[str], None]) -> str:
+    """How the worker names an image: a reference as it is, and the digest of a local image, which is uploaded."""
+    from sockd.console.image_uploads import imported, is_local
+
+    return str(imported(image, management, show)["digest"]) if is_local(image) else image
 
 
 def _deploy_initscript(source: Path, name: str | None, management: Management, as_json: bool) -> None:

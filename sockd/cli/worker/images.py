@@ -1,0 +1,121 @@
+"""`sockd images`: the worker's container images."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.console.client import Management, state_dir_option
+from sockd.console.image_uploads import imported
+from sockd.console.output import echo, json_option, print_json, progress, say, suggest
+from sockd.console.tables import print_table
+from sockd.plain.spelling import size
+
+
+@click.group()
+def images() -> None:
+    """List, add, inspect and remove the container images that functions run in."""
+
+
+@images.command()
+@state_dir_option
+@json_option
+def ls(state_dir: Path, as_json: bool) -> None:
+    """List the images, and the functions that run in them."""
+    rows = Management(state_dir).get("images")
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        suggest("no images yet; a deploy imports what it needs:", "sockd deploy NAME --image REF")
+    else:
+        headings = ("image", "reference", "size", "imported", "functions")
+        print_table(headings, [_row(row) for row in rows], optional=("functions", "imported"))
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        _short(row["digest"]),
+        row["reference"],
+        size(row["size_bytes"]),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(row["imported_at"])),
+        ", ".join(row["functions"]),
+    )
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]
+
+
+@images.command()
+@click.argument("reference", metavar="REF")
+@state_dir_option
+@json_option
+def add(reference: str, state_dir: Path, as_json: bool) -> None:
+    """Import an image before a deploy needs it: REF as of `sockd deploy --image`."""
+    with progress(f"importing {reference}") as show:
+        row = imported(reference, Management(state_dir), show)
+    if as_json:
+        print_json(row)
+    else:
+        echo(f"{row['digest']}\n  {size(row['size_bytes'])}, {row['layers']} layers")
+
+
+@images.command()
+@click.argument("image")
+@state_dir_option
+@json_option
+def inspect(image: str, state_dir: Path, as_json: bool) -> None:
+    """Show one image: its digest or the beginning of it, or its reference."""
+    row = Management(state_dir).get("images", image)
+    if as_json:
+        print_json(row)
+        return
+    config = row["config"]
+    lines = {
+        "digest": row["digest"],
+        "reference": row["reference"],
+        "size": f"{size(row['size_bytes'])}, {row['layers']} layers",
+        "entrypoint": " ".join(config["entrypoint"]),
+        "command": " ".join(config["cmd"]),
+        "directory": config["working_dir"],
+        "ports": ", ".join(config["exposed_ports"]),
+        "functions": ", ".join(row["functions"]),
+    }
+    width = max(map(len, lines))
+    for name, value in lines.items():
+        if value:
+            echo(f"{name:{width}}  {value}")
+    for variable in config["env"]:
+        echo(f"{'env':{width}}  {variable}")
+    for note in row["notes"]:
+        echo(f"{'note':{width}}  {note}")
+
+
+@images.command()
+@click.argument("image")
+@state_dir_option
+@json_option
+def rm(image: str, state_dir: Path, as_json: bool) -> None:
+    """Remove an image that no function needs."""
+    removed = Management(state_dir).call("DELETE", "images", image)
+    if as_json:
+        print_json(removed)
+    else:
+        say(f"removed {_short(removed['digest'])}")
+
+
+@images.command()
+@state_dir_option
+@json_option
+def gc(state_dir: Path, as_json: bool) -> None:
+    """Remove all images that no function needs."""
+    removed = Management(state_dir).call("POST", "images", "gc")
+    if as_json:
+        print_json(removed)
+    elif removed:
+        say(f"removed {len(removed)} images, {size(sum(row['size_bytes'] for row in removed))}")
+    else:
+        say("every image is needed by a function")

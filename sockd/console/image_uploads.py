@@ -1,0 +1,93 @@
+"""Local images on their way to a worker: an archive as it is, a layout's directory as an archive, or the standard input.
+
+The worker reads no path that a client names: it may be on another machine, and runs as root.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from sockd.console.client import Management
+from sockd.console.output import USAGE, Failure
+from sockd.plain.errors import BadImage
+
+PIECE_BYTES = 1 << 20
+
+
+def imported(image: str, management: Management, show: Callable[[str], None]) -> dict[str, Any]:
+    """Have the worker import an image, which is uploaded if it is local; what `sockd images ls` shows of it. Raises: Failure."""
+    from sockd.oci.reference import Reference
+
+    try:
+        reference = Reference.parse(image)
+    except BadImage as error:
+        raise Failure(f"{image[:80]!r} is no image reference", why=error.message, exit_code=USAGE) from None
+    if reference.kind == "registry":
+        return _posted(management, show, body=_json(image), headers={"content-type": "application/json"})
+    show(f"sending {image}")
+    path = Path(reference.path)
+    if reference.kind != "stdin" and not path.exists():
+        raise Failure(f"there is no {reference.path!r}", exit_code=USAGE)
+    with closing(_pieces(reference.kind, path)) as pieces:
+        return _posted(management, show, body=pieces, query={"reference": str(reference)})
+
+
+def is_local(image: str) -> bool:
+    """Whether a worker has to be sent it."""
+    return (
+        image == "-"
+        or image.startswith(("/", "./", "../", "oci:", "oci-archive:", "docker-archive:"))
+        or image.endswith((".tar", ".tar.gz", ".tgz", ".tar.zst"))
+    )
+
+
+def _posted(management: Management, show: Callable[[str], None], **request: Any) -> dict[str, Any]:
+    for line in management.lines("POST", "images", **request):
+        if "result" in line:
+            result: dict[str, Any] = line["result"]
+            return result
+        show(line["progress"])
+    raise Failure("the worker stopped before the command ended", why="the connection ended", fix="sockd status")
+
+
+def _json(image: str) -> bytes:
+    import json
+
+    return json.dumps({"reference": image}).encode()
+
+
+def _pieces(kind: str, path: Path) -> Generator[bytes, None, None]:
+    if kind == "stdin":
+        yield from _read(sys.stdin.buffer)
+    elif path.is_dir():
+        yield from _archived(path)
+    else:
+        with open(path, "rb") as file:
+            yield from _read(file)
+
+
+def _read(file: Any) -> Iterator[bytes]:
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+
+
+def _archived(directory: Path) -> Iterator[bytes]:
+    """A layout's directory as a tar file, which a thread writes into a pipe."""
+    ours, theirs = os.pipe()
+
+    def write() -> None:
+        with open(theirs, "wb") as file, tarfile.open(fileobj=file, mode="w|") as archive:
+            archive.add(directory, ".")
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    with open(ours, "rb") as file:
+        yield from _read(file)
+    thread.join()

@@ -1,0 +1,69 @@
+"""The program of a function with an image: its command, working directory and environment. Pure.
+
+As on AWS: the image's ENTRYPOINT, CMD, ENV and WORKDIR, each of which but ENV the function's settings may replace; over ENV what
+the platform sets, and over that the function's own variables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sockd.code.function_config import FunctionConfig
+from sockd.image_store.image_record import ImageRecord
+from sockd.images import base as bases
+from sockd.oci.image import ImageConfig
+from sockd.plain.errors import BadFunctionConfig
+from sockd_zygote import protocol
+
+DEFAULTS = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": f"/{bases.TMP}",
+    "LAMBDA_TASK_ROOT": f"/{bases.CODE}",
+    "LANG": "C.UTF-8",
+    "TZ": ":UTC",
+}
+"""Of what an image may set otherwise; PATH as docker has it."""
+IMAGE = "image"
+"""INIT's `provided`, of a function whose program is an image's."""
+
+
+def command(config: FunctionConfig, image: ImageConfig) -> list[str]:
+    """What is run. Raises: BadFunctionConfig, if that is nothing."""
+    if config.entrypoint is not None:
+        words = [*config.entrypoint, *(config.command or ())]
+    else:
+        words = [*image.entrypoint, *(config.command if config.command is not None else image.cmd)]
+    if not words:
+        raise BadFunctionConfig('the image has neither ENTRYPOINT nor CMD: name a program, command = ["/app/server"]')
+    return words
+
+
+def handler(config: FunctionConfig, image: ImageConfig) -> str:
+    """What the program is told as its handler: as in AWS's images, the first word of CMD."""
+    arguments = config.command if config.command is not None else image.cmd
+    return config.handler or (arguments[0] if arguments else command(config, image)[0])
+
+
+def directory(config: FunctionConfig, image: ImageConfig) -> str:
+    """Where it is run."""
+    return config.working_directory or image.working_dir or "/"
+
+
+def variables(image: ImageConfig, of_function: dict[str, str]) -> dict[str, str]:
+    """All that the program is given but what only the sandbox knows. Args: of_function: the platform's and its own."""
+    own = dict(variable.split("=", 1) for variable in image.env if "=" in variable)
+    region = {name: protocol.ENVIRONMENT[name] for name in ("AWS_REGION", "AWS_DEFAULT_REGION")}
+    return {**DEFAULTS, **own, **region, **of_function}
+
+
+def init_part(config: FunctionConfig, image: ImageConfig) -> dict[str, Any]:
+    """INIT's `image` (`sockd_zygote.image_program`)."""
+    return {"command": command(config, image), "directory": directory(config, image)}
+
+
+def notes(record: ImageRecord) -> list[str]:
+    """What whoever deploys an image should know of it."""
+    said = list(record.notes)
+    if record.config.user not in ("", "0", "root"):
+        said.append(f"USER {record.config.user} is ignored: a function runs as a user of its own, as on AWS")
+    return said

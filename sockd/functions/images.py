@@ -1,0 +1,77 @@
+"""The images of a worker, with the functions that run in them, as its doors show them.
+
+Owns nothing: the store has the images, the registry what each function needs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sockd.functions.deployments import Progress
+from sockd.image_store.image_record import ImageRecord
+from sockd.image_store.image_store import ImageStore
+from sockd.plain.errors import ImageInUse
+from sockd.registry.registry import Registry
+
+
+class Images:
+    """Of one worker."""
+
+    def __init__(self, store: ImageStore, registry: Registry) -> None:
+        self.store = store
+        self._registry = registry
+
+    def all(self) -> list[dict[str, Any]]:
+        """The latest import first."""
+        return [self._row(record) for record in self.store.all()]
+
+    def show(self, text: str) -> dict[str, Any]:
+        """One of them, and how it wants to be run. Args: text: a digest, its beginning, or a reference. Raises: UnknownImage."""
+        record = self.store.find(text)
+        return {**self._row(record), "config": msgspec.to_builtins(record.config), "notes": list(record.notes)}
+
+    async def add(self, reference: str, progress: Progress) -> dict[str, Any]:
+        """Import an image from a registry. Raises: as `ImageStore.add`."""
+        return self._row(await self.store.add(reference, progress))
+
+    async def add_archive(self, path: Path, reference: str, progress: Progress) -> dict[str, Any]:
+        """Import an archive. Raises: as `ImageStore.add_archive`."""
+        return self._row(await self.store.add_archive(path, reference, progress))
+
+    async def remove(self, text: str) -> dict[str, Any]:
+        """Raises: UnknownImage; ImageInUse, if a function that is remembered needs it."""
+        record = self.store.find(text)
+        row = self._row(record)
+        if row["functions"]:
+            raise ImageInUse(record.digest, row["functions"])
+        if self.store.is_in_use(record.digest):
+            raise ImageInUse(record.digest, ["a deploy or a sandbox that has not ended"])
+        await self.store.remove(record.digest)
+        return row
+
+    async def collect(self) -> list[dict[str, Any]]:
+        """Remove those that no function needs, also of the last hour."""
+        gone = await self.store.collect(self._registry.images(), at_once=True)
+        return [self._row(record) for record in gone]
+
+    def _row(self, record: ImageRecord) -> dict[str, Any]:
+        return {
+            "digest": record.digest,
+            "reference": record.reference,
+            "size_bytes": record.size_bytes,
+            "layers": record.layers,
+            "imported_at": record.imported_at,
+            "mounted": self.store.is_mounted(record.digest),
+            "functions": self._functions()[record.digest],
+        }
+
+    def _functions(self) -> dict[str, list[str]]:
+        """By digest, the functions with a deploy that is remembered and runs in it."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, digest in sorted(self._registry.image_users()):
+            found[digest].append(name)
+        return found

@@ -1,0 +1,86 @@
+"""The routes of the management API for container images.
+
+    GET    /images                   those that the worker has
+    POST   /images?reference=NAME    an archive: of an OCI layout, or what `docker save` writes
+    POST   /images                   {"reference": "registry.example.com/app:1"}, with content-type application/json
+    GET    /images/{image}           one of them; a digest, the beginning of one, or a reference
+    DELETE /images/{image}
+    POST   /images/gc
+
+A POST of an image streams lines of JSON, as a deploy does. Owns the temporary file of an upload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from sockd.http.management.streams import Work
+from sockd.http.management.typed_routes import respond, typed_routes
+from sockd.http.management.uploads import read_json, store
+from sockd.http.run.worker_api import Progress
+from sockd.http.wire.answers import json_answer
+
+MAX_BODY_BYTES = 64 * 1024
+
+
+class ImagesApi(Protocol):
+    """What these routes ask of the worker (`sockd.functions.images`)."""
+
+    def all(self) -> list[dict[str, Any]]: ...
+    def show(self, text: str) -> dict[str, Any]: ...
+    async def add(self, reference: str, progress: Progress) -> dict[str, Any]: ...
+    async def add_archive(self, path: Path, reference: str, progress: Progress) -> dict[str, Any]: ...
+    async def remove(self, text: str) -> dict[str, Any]: ...
+    async def collect(self) -> list[dict[str, Any]]: ...
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a POST without an archive."""
+
+    reference: str
+
+
+def routes(images: ImagesApi, max_archive_bytes: int, tmp: Path) -> list[Route]:
+    """The routes, for `Management`."""
+
+    async def list_all(request: Request) -> Response:
+        return respond(json_answer(images.all()))
+
+    async def show(request: Request) -> Response:
+        return respond(json_answer(images.show(request.path_params["image"])))
+
+    async def add(request: Request) -> ASGIApp:
+        if request.headers.get("content-type") == "application/json":
+            wanted = await read_json(request, Wanted, MAX_BODY_BYTES, 'send {{"reference": "NAME"}}: {error}')
+            return Work(lambda progress: images.add(wanted.reference, progress), contextlib.ExitStack())
+        reference = request.query_params.get("reference", "an upload")
+        with contextlib.ExitStack() as stack:
+            archive = stack.enter_context(tempfile.NamedTemporaryFile(dir=tmp, suffix=".tar"))
+            await store(request, archive, max_archive_bytes)
+            owned = stack.pop_all()
+        return Work(lambda progress: images.add_archive(Path(archive.name), reference, progress), owned)
+
+    async def remove(request: Request) -> Response:
+        return respond(json_answer(await images.remove(request.path_params["image"])))
+
+    async def collect(request: Request) -> Response:
+        return respond(json_answer(await images.collect()))
+
+    return typed_routes(
+        [
+            ("GET", "/images", list_all),
+            ("POST", "/images", add),
+            ("POST", "/images/gc", collect),
+            ("GET", "/images/{image:path}", show),
+            ("DELETE", "/images/{image:path}", remove),
+        ]
+    )

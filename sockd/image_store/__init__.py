@@ -1,0 +1,1 @@
+"""The worker's container images: importing them, records of them, their mounts, and which of them may go."""

@@ -1,0 +1,40 @@
+"""What the worker knows of an image that it has: plain data, kept as JSON beside its files."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from sockd.oci.image import ImageConfig
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One image. The digest is its name; the reference is how somebody asked for it first."""
+
+    digest: str
+    """Of its manifest of this platform."""
+    reference: str
+    """As it was imported: of a registry, or what was uploaded. Tags may mean something else by now."""
+    config: ImageConfig
+    size_bytes: int
+    """Of its file system."""
+    layers: int
+    imported_at: float
+    """Unix time."""
+    notes: tuple[str, ...] = ()
+    """What was left out of it, for whoever deploys it."""
+
+    @property
+    def hex(self) -> str:
+        return self.digest.removeprefix("sha256:")
+
+    @property
+    def resolved(self) -> str:
+        """The reference with the digest instead of the tag; of what is in no registry, the digest."""
+        repository, _, tag = self.reference.partition("@")[0].rpartition(":")
+        if not repository or "/" in tag:
+            repository = self.reference.partition("@")[0]
+        return f"{repository}@{self.digest}" if "/" in repository else self.digest

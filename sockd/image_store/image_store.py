@@ -1,0 +1,285 @@
+"""The worker's images: which there are, where their file systems are mounted, and which of them may go.
+
+    images/<hex of the digest>/record.json    an `ImageRecord`; written last, so that an image without one is none
+    images/<hex of the digest>/...            the image's files: the importer's
+    tmp/image-<uuid>/                         being imported or removed
+
+An image is imported once, however many functions run in it, and mounted once, while any of them uses it: the mount is closed with
+its last user. Owns the directories, the mounts, and imports that run. For one event loop; what reads or writes files is done in
+threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from sockd.erofs.mounting import why_no_images
+from sockd.image_store.image_record import DIGEST, ImageRecord
+from sockd.images.base import Base
+from sockd.images.image_base import ImageBase
+from sockd.oci.reference import Reference
+from sockd.plain.blocking import in_thread
+from sockd.plain.errors import BadImage, ImagesUnavailable, UnknownImage
+from sockd.plain.single_flight import SingleFlight
+
+RECORD = "record.json"
+TEMPORARY = "image-"
+GRACE_S = 3600.0
+"""How long an image that no function uses is kept after its import: it may be uploaded before its function is deployed."""
+
+Progress = Callable[[str], None]
+
+_log = logging.getLogger(__name__)
+
+
+class Importer(Protocol):
+    """Fetches images and writes their file systems."""
+
+    async def import_image(self, reference: str, directory: Path, progress: Progress, *, path: str = "") -> ImageRecord:
+        """Write an image's files into an empty directory.
+
+        Args: path: of an archive that was uploaded; empty: the reference is for a registry.
+        Raises: BadImage and its kinds, RegistryUnavailable, ImageAccessDenied, StorageFull."""
+
+    async def open(self, record: ImageRecord, directory: Path) -> str:
+        """The path of the image's EROFS file, valid until `close`. Raises: SockdError, OSError."""
+
+    async def close(self, record: ImageRecord) -> None:
+        """Nobody uses what `open` gave any more."""
+
+
+class ImageStore:
+    """`recover` first; `aclose` last."""
+
+    def __init__(self, root: Path, tmp: Path, base: Base, importer: Importer, why_not: str = "") -> None:
+        """Args:
+        root, tmp: directories on one file system.
+        base: the host's part of a sandbox's root.
+        why_not: this worker cannot run functions in images; empty: it can."""
+        self._why_not: str | None = why_not or None
+        """None: nobody has tried yet."""
+        self._root = root
+        self._tmp = tmp
+        self._base = base
+        self._importer = importer
+        self._records: dict[str, ImageRecord] = {}
+        self._mounts: dict[str, ImageBase] = {}
+        self._mounting: SingleFlight[str, ImageBase] = SingleFlight()
+        self._importing: SingleFlight[str, ImageRecord] = SingleFlight()
+        self._held: Counter[str] = Counter()
+
+    def recover(self) -> None:
+        """Find the images of an earlier daemon, and remove what a killed one left half done. Blocks briefly."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for leftover in self._tmp.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(leftover)
+        for directory in self._root.iterdir():
+            try:
+                record = msgspec.json.decode((directory / RECORD).read_bytes(), type=ImageRecord)
+            except (OSError, msgspec.MsgspecError) as error:
+                _log.warning("images/%s has no record that can be read: %s", directory.name, error)
+                continue
+            self._records[record.digest] = record
+
+    # -- which images there are
+
+    def get(self, digest: str) -> ImageRecord:
+        """Raises: UnknownImage."""
+        record = self._records.get(digest)
+        if record is None:
+            raise UnknownImage(digest)
+        return record
+
+    def all(self) -> list[ImageRecord]:
+        """The latest import first."""
+        return sorted(self._records.values(), key=lambda record: -record.imported_at)
+
+    def is_mounted(self, digest: str) -> bool:
+        return digest in self._mounts
+
+    def is_in_use(self, digest: str) -> bool:
+        """Whether a deploy holds it, or a sandbox runs in it."""
+        return bool(self._held[digest]) or digest in self._mounts
+
+    def find(self, text: str) -> ImageRecord:
+        """By a digest, the first digits of one, or a reference. Raises: UnknownImage, BadImage."""
+        digits = text.removeprefix("sha256:")
+        found = [each for each in self.all() if each.hex.startswith(digits)] if len(digits) >= 4 else []
+        found = found or [each for each in self.all() if text in (each.reference, each.resolved)][:1]
+        if len(found) > 1:
+            raise BadImage(f"{text} is the beginning of {len(found)} digests")
+        if not found:
+            raise UnknownImage(text)
+        return found[0]
+
+    async def resolve(self, text: str, progress: Progress) -> ImageRecord:
+        """The image that settings name: one that is here, by its digest, or one that is imported now.
+
+        Raises: BadImage and its kinds, UnknownImage, RegistryUnavailable, ImageAccessDenied, StorageFull."""
+        if DIGEST.fullmatch(text):
+            return self.get(text)
+        return await self.add(text, progress)
+
+    async def ensure(self, digest: str, reference: str) -> ImageRecord:
+        """An image that a function was deployed with: if it is lost, it is imported again, by its digest.
+
+        Raises: as `resolve`."""
+        if digest in self._records or DIGEST.fullmatch(reference):
+            return self.get(digest)
+        return await self.add(pinned(reference, digest), _log.info)
+
+    async def add(self, reference: str, progress: Progress) -> ImageRecord:
+        """Import an image, or find that its digest is here. Raises: as `resolve`."""
+        if Reference.parse(reference).kind != "registry":
+            raise BadImage(
+                f"image = {reference[:200]!r}: a worker fetches images from registries; `sockd deploy --image` and `sockd "
+                "images add` upload local ones"
+            )
+        return await self._importing.do(reference, lambda: self._add(reference, "", progress))
+
+    async def add_archive(self, path: Path, reference: str, progress: Progress) -> ImageRecord:
+        """Import an image from an archive that was uploaded. Args: reference: how its sender names it. Raises: as `resolve`."""
+        return await self._add(reference, str(path), progress)
+
+    async def _check_host(self) -> None:
+        """Raises: ImagesUnavailable."""
+        if self._why_not is None:
+            self._why_not = await in_thread(why_no_images, self._tmp)
+        if self._why_not:
+            raise ImagesUnavailable(f"this worker runs no functions in container images: {self._why_not}")
+
+    async def _add(self, reference: str, path: str, progress: Progress) -> ImageRecord:
+        await self._check_host()
+        building = self._new_tmp()
+        await in_thread(building.mkdir, 0o700)
+        try:
+            record = await self._importer.import_image(reference, building, progress, path=path)
+            if record.digest in self._records:
+                progress(f"{record.digest[:19]} is here already")
+                return self._records[record.digest]
+            await in_thread(self._publish, record, building)
+        finally:
+            await in_thread(shutil.rmtree, building, True)
+        self._records[record.digest] = record
+        return record
+
+    def _publish(self, record: ImageRecord, building: Path) -> None:
+        with open(building / RECORD, "wb") as file:
+            file.write(msgspec.json.encode(record))
+            file.flush()
+            os.fsync(file.fileno())
+        building.rename(self._directory(record))
+
+    # -- use
+
+    def use(self, digest: str) -> ImageUse:
+        """For one program, which closes it. Raises: UnknownImage."""
+        return ImageUse(self, self.get(digest))
+
+    async def mounted(self, record: ImageRecord) -> ImageBase:
+        """An image's mount, held by nobody yet. Raises: SockdError, OSError."""
+        mounted = self._mounts.get(record.digest)
+        return mounted or await self._mounting.do(record.digest, lambda: self._mount(record))
+
+    async def _mount(self, record: ImageRecord) -> ImageBase:
+        source = await self._importer.open(record, self._directory(record))
+        try:
+            mounted = await in_thread(ImageBase.mount, source, self._base)
+        except BaseException:
+            await self._importer.close(record)
+            raise
+        mounted.on_unused = lambda base: self._unmount(record)
+        self._mounts[record.digest] = mounted
+        return mounted
+
+    def _unmount(self, record: ImageRecord) -> None:
+        mounted = self._mounts.pop(record.digest, None)
+        if mounted is not None:
+            mounted.close()
+            _log.info("image %s is unmounted: nothing uses it", record.digest[:19])
+
+    @contextlib.contextmanager
+    def holding(self, digest: str) -> Iterator[None]:
+        """An image that is not garbage until the block ends: of a deploy under way."""
+        self._held[digest] += 1
+        try:
+            yield
+        finally:
+            self._held[digest] -= 1
+
+    # -- removal
+
+    def unused(self, keep: set[str], now_s: float) -> list[ImageRecord]:
+        """POLICY: images that no function needs, no deploy holds and no sandbox runs in; but not those of the last hour."""
+        return [
+            each
+            for each in self.all()
+            if each.digest not in keep and not self.is_in_use(each.digest) and now_s - each.imported_at > GRACE_S
+        ]
+
+    async def collect(self, keep: set[str], *, at_once: bool = False) -> list[ImageRecord]:
+        """Remove those that are unused. Args: keep: digests that functions need; at_once: also those of the last hour."""
+        gone = self.unused(keep, time.time() + (GRACE_S if at_once else 0))
+        for record in gone:
+            await self.remove(record.digest)
+        return gone
+
+    async def remove(self, digest: str) -> None:
+        """Raises: UnknownImage."""
+        record = self.get(digest)
+        del self._records[digest]
+        leaving = self._new_tmp()
+        await in_thread(self._directory(record).rename, leaving)
+        await in_thread(shutil.rmtree, leaving, True)
+
+    async def aclose(self) -> None:
+        """Unmount everything; what runs in an image keeps it."""
+        await self._importing.aclose()
+        await self._mounting.aclose()
+        for mounted in self._mounts.values():
+            mounted.close()
+        self._mounts.clear()
+
+    def _directory(self, record: ImageRecord) -> Path:
+        return self._root / record.hex
+
+    def _new_tmp(self) -> Path:
+        return self._tmp / f"{TEMPORARY}{uuid.uuid4().hex}"
+
+
+def pinned(reference: str, digest: str) -> str:
+    """A reference for a registry, with this digest instead of what it says."""
+    return str(Reference.parse(reference).pinned(digest))
+
+
+class ImageUse:
+    """One program's use of an image (`sockd.images.program.ImageInUse`)."""
+
+    def __init__(self, store: ImageStore, record: ImageRecord) -> None:
+        self._store = store
+        self._record = record
+        self._base: ImageBase | None = None
+
+    async def mounted(self) -> ImageBase:
+        if self._base is None:
+            base = await self._store.mounted(self._record)
+            if self._base is None:  # another start may have waited, too
+                base.hold()
+                self._base = base
+        return self._base
+
+    def close(self) -> None:
+        base, self._base = self._base, None
+        if base is not None:
+            base.let_go()

@@ -1,0 +1,148 @@
+"""A container image as the root of sandboxes: its file system, mounted read-only, and what each sandbox has of its own over it.
+
+    /                 the image: EROFS, read-only, nosuid, nodev
+    /dev              five device nodes, and links into /proc
+    /etc/resolv.conf  the host's; /etc/hosts: the host's, with the sandbox's name
+    /etc/passwd       the image's, with the sandbox's user; /etc/group likewise
+
+No other file of the host has a path in it. It is a detached tree: it is in no mount table, and a late root is a copy of it. The
+image's links never lead a mount elsewhere: each mount point is opened without following any.
+
+Owns the descriptors of the tree. Whoever uses it holds it, and the last one to let go closes it: a version of a function, and
+each sandbox until its last process has ended, as what serves the file system's blocks may end with its last user.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+
+from sockd.erofs.mounting import mount_image
+from sockd.images import base as bases
+from sockd.kernel import mounts, syscalls
+from sockd.kernel.syscalls import MountAttr
+from sockd.plain.errors import BadImage
+
+DIRECTORIES = ("dev", "proc", "tmp", bases.CODE, bases.PACKAGES, bases.ZYGOTE, bases.STORAGE)
+"""Mount points that an image must have (`sockd.erofs.mount_points` adds them)."""
+FILES = (bases.RESOLV_CONF, "etc/hosts", "etc/passwd", "etc/group")
+USER = "sandbox"
+MOST_NAMES_BYTES = 1 << 20
+"""Of an image's /etc/passwd and /etc/group; longer ones are replaced."""
+
+
+class ImageBase:
+    """`mount`, `hold`, `let_go`. It is a `sockd.images.root.Template`."""
+
+    def __init__(self, tree: int, resolv_conf: int) -> None:
+        """Args: tree: its mount, detached; resolv_conf: that of private networks. Both are owned from now on."""
+        self.at = tree, ""
+        self.resolv_conf_fd = resolv_conf
+        self.holders = 0
+        self.on_unused: Callable[[ImageBase], None] = ImageBase.close
+        """Called when the last holder has let go."""
+
+    @classmethod
+    def mount(cls, source: str, base: bases.Base) -> ImageBase:
+        """Blocks, as it reads the image. Args: source: a path of the EROFS image; base: has what is the host's.
+
+        Raises: DamagedImage, SandboxFailed: the kernel refuses it; BadImage: it lacks a mount point; OSError naming the call."""
+        tree = mount_image(source)
+        try:
+            return cls._furnished(tree, base)
+        except BaseException:
+            os.close(tree)
+            raise
+
+    @classmethod
+    def _furnished(cls, tree: int, base: bases.Base) -> ImageBase:
+        for path in DIRECTORIES:
+            os.close(open_point(tree, path, stat.S_ISDIR))
+        _attach_copy_of(f"{base.path}/dev", tree, "dev", stat.S_ISDIR)
+        for name in ("etc/hosts", bases.RESOLV_CONF):
+            _attach_copy_of(f"{base.path}/{name}", tree, name, stat.S_ISREG)
+        options: dict[str, str | int] = {"size": str(4 * MOST_NAMES_BYTES), "mode": "0755"}
+        with mounts.owned(syscalls.new_filesystem("tmpfs", options, MountAttr.NOSUID | MountAttr.NODEV)) as names:
+            for name, lines in (("passwd", bases.PASSWD), ("group", bases.GROUP)):
+                _write(names, name, with_user(_read(tree, f"etc/{name}"), lines))
+            syscalls.mount_setattr(names, mounts.SEALED, recursive=False)
+            for name in ("passwd", "group"):
+                copy = syscalls.open_tree(names, name, recursive=False)
+                with mounts.owned(copy):
+                    _attach(copy, tree, f"etc/{name}", stat.S_ISREG)
+        return cls(tree, mounts.sealed_copy(base.private_resolv_conf))
+
+    def hold(self) -> None:
+        """Keep it until `let_go`."""
+        self.holders += 1
+
+    def let_go(self) -> None:
+        """The opposite of `hold`."""
+        self.holders -= 1
+        if not self.holders:
+            self.on_unused(self)
+
+    def close(self) -> None:
+        """Close the descriptors; roots that are copies of it live on. Safe to call twice."""
+        (tree, _), resolv_conf = self.at, self.resolv_conf_fd
+        self.at, self.resolv_conf_fd = (-1, ""), -1
+        for fd in (tree, resolv_conf):
+            if fd >= 0:
+                os.close(fd)
+
+
+def with_user(text: bytes, lines: str) -> bytes:
+    """An image's passwd or group, and the sandbox's user if its number is not in there. Args: lines: of the host's base."""
+    own = next(line for line in lines.splitlines() if line.startswith(f"{USER}:"))
+    number = own.split(":")[2].encode()
+    if any(line.split(b":")[2:3] == [number] for line in text.splitlines()):
+        return text
+    if not text:
+        return lines.encode()
+    return text.rstrip(b"\n") + f"\n{own}\n".encode()
+
+
+def open_point(tree: int, path: str, is_kind: Callable[[int], bool]) -> int:
+    """A descriptor of a mount point, reached without following a link. Raises: BadImage: it is not there, or another kind."""
+    parts = path.split("/")
+    fd = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=tree)
+    for depth, name in enumerate(parts, 1):
+        with mounts.owned(fd):
+            try:
+                fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            except (FileNotFoundError, NotADirectoryError):
+                raise BadImage(f"the image has no mount point /{path}") from None
+        mode = os.fstat(fd).st_mode
+        if not (is_kind(mode) if depth == len(parts) else stat.S_ISDIR(mode)):
+            os.close(fd)
+            kind = "file" if is_kind is stat.S_ISREG else "directory"
+            raise BadImage(f"/{'/'.join(parts[:depth])} cannot be a mount point in the image: it is no {kind}")
+    return fd
+
+
+def _attach_copy_of(source: str, tree: int, path: str, is_kind: Callable[[int], bool]) -> None:
+    """A sealed copy of the mount of a path of the host, but with the devices that it has."""
+    copy = syscalls.open_tree(syscalls.AT_FDCWD, source, recursive=False)
+    with mounts.owned(copy):
+        syscalls.mount_setattr(copy, MountAttr.RDONLY | MountAttr.NOSUID, recursive=False)
+        _attach(copy, tree, path, is_kind)
+
+
+def _attach(mount: int, tree: int, path: str, is_kind: Callable[[int], bool]) -> None:
+    with mounts.owned(open_point(tree, path, is_kind)) as point:
+        syscalls.move_mount(mount, point, "")
+
+
+def _read(tree: int, path: str) -> bytes:
+    """The content of a file of the image; empty if it is too long."""
+    with mounts.owned(open_point(tree, path, stat.S_ISREG)) as point, open(f"/proc/self/fd/{point}", "rb") as file:
+        text = file.read(MOST_NAMES_BYTES + 1)
+    return text if len(text) <= MOST_NAMES_BYTES else b""
+
+
+def _write(directory: int, name: str, text: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(name, flags, 0o644, dir_fd=directory), "wb") as file:
+        file.write(text)
+        os.fchmod(file.fileno(), 0o644)

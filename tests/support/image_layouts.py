@@ -1,0 +1,201 @@
+"""OCI layouts of images that tests make: layers of a few files, and an image with an interpreter, by Python alone.
+
+The interpreter is the host's, copied to a prefix that the host does not have, with the shared objects that it needs: so nothing
+that a function finds in such an image can be the host's own file."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+MTIME_S = 1_600_000_000
+LEFT_OUT = (
+    *(
+        "test",
+        "idlelib",
+        "tkinter",
+        "turtledemo",
+        "ensurepip",
+        "lib2to3",
+        "distutils",
+        "site-packages",
+        "dist-packages",
+    ),
+    *(
+        "pydoc_data",
+        "unittest",
+        "curses",
+        "dbm",
+        "multiprocessing",
+        "asyncio",
+        "xml",
+        "xmlrpc",
+        "venv",
+        "msilib",
+        "sqlite3",
+    ),
+    *("ctypes", "zoneinfo", "tomllib", "wsgiref", "concurrent", "logging"),
+)
+"""Directories of the standard library."""
+LEFT_OUT_MODULES = (
+    "_test",
+    "_tkinter",
+    "_codecs_",
+    "_ctypes",
+    "_sqlite",
+    "_curses",
+    "_decimal",
+    "_dbm",
+    "_gdbm",
+    "readline",
+    "nis",
+)
+"""Extension modules, by how their names begin."""
+PYTHON = "/opt/python/bin/python3"
+
+
+@dataclass
+class Files:
+    """A layer's files by path, and what is no plain file."""
+
+    plain: Mapping[str, bytes | str] = field(default_factory=dict)
+    executable: Mapping[str, bytes | str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    directories: Sequence[str] = ()
+    mtimes_s: Mapping[str, int] = field(default_factory=dict)
+    """Of files; else MTIME_S."""
+
+    def tar(self) -> bytes:
+        """As a layer, uncompressed."""
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for path in self.directories:
+                _add(archive, path, tarfile.DIRTYPE, 0o755)
+            for files, mode in ((self.plain, 0o644), (self.executable, 0o755)):
+                for path, data in files.items():
+                    content = data.encode() if isinstance(data, str) else data
+                    _add(archive, path, tarfile.REGTYPE, mode, content, mtime_s=self.mtimes_s.get(path, MTIME_S))
+            for path, target in self.links.items():
+                _add(archive, path, tarfile.SYMTYPE, 0o777, target=target)
+        return buffer.getvalue()
+
+
+def _add(
+    archive: tarfile.TarFile,
+    path: str,
+    kind: bytes,
+    mode: int,
+    data: bytes = b"",
+    target: str = "",
+    mtime_s: int = MTIME_S,
+) -> None:
+    info = tarfile.TarInfo(path)
+    info.type, info.mode, info.size, info.linkname, info.mtime = kind, mode, len(data), target, mtime_s
+    archive.addfile(info, io.BytesIO(data))
+
+
+def write_layout(
+    path: Path,
+    layers: Sequence[Files | bytes],
+    config: Mapping[str, Any] | None = None,
+    *,
+    tag: str = "latest",
+    architecture: str = "amd64",
+) -> str:
+    """Write a layout with one image; its digest.
+
+    Args: layers: the lowest first, tar archives or their files; config: as in an image's configuration, such as `Entrypoint`."""
+    blobs = path / "blobs" / "sha256"
+    blobs.mkdir(parents=True, exist_ok=True)
+    archives = [layer if isinstance(layer, bytes) else layer.tar() for layer in layers]
+    descriptors = [_blob(blobs, gzip.compress(archive, 1, mtime=0), LAYER) for archive in archives]
+    document = {
+        "architecture": architecture,
+        "os": "linux",
+        "config": dict(config or {}),
+        "rootfs": {
+            "type": "layers",
+            "diff_ids": [f"sha256:{hashlib.sha256(archive).hexdigest()}" for archive in archives],
+        },
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": _blob(blobs, _json(document), CONFIG),
+        "layers": descriptors,
+    }
+    described = _blob(blobs, _json(manifest), MANIFEST)
+    named = {**described, "annotations": {"org.opencontainers.image.ref.name": tag}}
+    (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    (path / "index.json").write_bytes(_json({"schemaVersion": 2, "manifests": [named]}))
+    return str(described["digest"])
+
+
+def _blob(blobs: Path, data: bytes, media_type: str) -> dict[str, Any]:
+    digest = hashlib.sha256(data).hexdigest()
+    (blobs / digest).write_bytes(data)
+    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def python_files() -> Files:
+    """The layer of PYTHON: an interpreter with its standard library, below /opt/python, and the shared objects that they need."""
+    executable = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix}))
+    plain: dict[str, bytes | str] = {}
+    mtimes_s = {}
+    needed = [executable]
+    for directory, names, files in os.walk(library):
+        names[:] = [name for name in names if name not in LEFT_OUT and not name.startswith("config-")]
+        for name in files:
+            file = Path(directory) / name
+            if (
+                file.is_file()
+                and not name.startswith(LEFT_OUT_MODULES)
+                and not name.endswith((".a", ".opt-1.pyc", ".opt-2.pyc"))
+            ):
+                path = f"opt/python/lib/{library.name}/{file.relative_to(library)}"
+                plain[path], mtimes_s[path] = (
+                    file.read_bytes(),
+                    int(file.stat().st_mtime),
+                )  # bytecode names its source's
+                if ".so" in name:
+                    needed.append(str(file))
+    executables: dict[str, bytes | str] = {PYTHON.lstrip("/"): Path(executable).read_bytes()}
+    executables |= {each.lstrip("/"): stripped(each) for each in shared_objects(needed)}
+    return Files(plain, executables, mtimes_s=mtimes_s)
+
+
+def stripped(path: str) -> bytes:
+    """A file without debug information, where there is a tool for it: some builds of Python have 20 MB of that."""
+    if shutil.which("strip") is None:
+        return Path(path).read_bytes()
+    with tempfile.NamedTemporaryFile() as copy:
+        subprocess.run(["strip", "--strip-debug", "-o", copy.name, path], check=True)
+        return Path(copy.name).read_bytes()
+
+
+def shared_objects(files: Sequence[str]) -> set[str]:
+    """The paths of the shared objects that files need, the dynamic loader's among them."""
+    found = subprocess.run(["ldd", *files], capture_output=True, text=True, check=False).stdout
+    words = (line.split("(")[0].split("=>")[-1].strip() for line in found.splitlines())
+    return {word for word in words if word.startswith("/") and not word.endswith(":")}

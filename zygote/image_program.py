@@ -1,0 +1,72 @@
+"""The program of an image: its entry point, started as the image and the function's settings say.
+
+INIT names the command and the working directory; its variables are all that the program is given.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+
+from sockd_zygote import errors
+
+INVALID_ENTRYPOINT, INVALID_DIRECTORY = "Runtime.InvalidEntrypoint", "Runtime.InvalidWorkingDir"
+"""AWS's names."""
+SCRIPT_BYTES = 256
+"""Longest first line of a script that is read for its interpreter, as the kernel reads it."""
+ELF = b"\x7fELF"
+
+
+def environment(function: dict) -> dict[str, str]:
+    """The variables of INIT."""
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in function["env"].items()}
+
+
+def start(image: dict, environment: dict[str, str], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    """Args: image: `command` and `directory`. Raises: errors.ReportedError, which says what cannot be run."""
+    command, directory = image["command"], image["directory"]
+    try:
+        return subprocess.Popen(command, env=environment, pass_fds=fds, cwd=directory)
+    except OSError as error:
+        if not os.path.isdir(directory):
+            message = f"the working directory {directory} is not a directory of the image"
+            raise errors.ReportedError(INVALID_DIRECTORY, message, []) from None
+        message = why_not(command[0], environment.get("PATH", ""), directory, error)
+        raise errors.ReportedError(INVALID_ENTRYPOINT, message, []) from None
+    except ValueError as error:  # a zero byte
+        raise errors.ReportedError(INVALID_ENTRYPOINT, f"{command[0]!r} cannot be run: {error}", []) from None
+
+
+def why_not(name: str, path: str, directory: str, error: OSError) -> str:
+    """Why a program cannot be run, in words."""
+    file = find(name, path, directory)
+    if file is None:
+        where = f"in its PATH ({path})" if "/" not in name else "there"
+        return f"the image's entry point {name} does not exist {where}"
+    if error.errno == errno.ENOENT:
+        return f"{file} exists in the image, but {interpreter(file)} does not"
+    if error.errno == errno.ENOEXEC:
+        return f"{file} cannot be executed: exec format error (another architecture, or a script without #!)"
+    if error.errno == errno.EACCES:
+        return f"{file} may not be executed by the sandbox's user (mode {os.stat(file).st_mode & 0o7777:04o})"
+    return f"{file} cannot be executed: {os.strerror(error.errno or 0)}"
+
+
+def find(name: str, path: str, directory: str) -> str | None:
+    """The file that is run; None: there is none."""
+    candidates = [name] if "/" in name else [os.path.join(each, name) for each in path.split(":")]
+    files = [os.path.join(directory, each) for each in candidates]
+    return next((file for file in files if os.path.exists(file)), None)
+
+
+def interpreter(file: str) -> str:
+    """What the kernel looks for to run a file, in words."""
+    try:
+        with open(file, "rb") as opened:
+            head = opened.read(SCRIPT_BYTES)
+    except OSError:
+        return "its interpreter"
+    if head.startswith(b"#!"):
+        return "its interpreter " + head[2:].split(b"\n")[0].strip().decode(errors="replace")
+    return "its dynamic loader (it was linked for another libc)" if head.startswith(ELF) else "its interpreter"
