@@ -30,11 +30,13 @@ NEEDED = ("app_kinds", "apps", "asgi", "debugging", "decimals", "details", "log_
 NEEDED_BY_ZYGOTES = ("kept", "listed_variables", "observer", "package_path", "randomness", "surroundings")
 NEEDED_TO_VERIFY = ("fingerprint", "trial")
 NEEDED_TO_BUILD = ("building",)
+NEEDED_IN_IMAGES = ("image_program", "program_imports")
 FOR_THOSE_THAT_NEED_THEM = {
-    f"sockd_zygote.{name}" for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY, *NEEDED_TO_BUILD)
+    f"sockd_zygote.{name}"
+    for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY, *NEEDED_TO_BUILD, *NEEDED_IN_IMAGES)
 }
 """Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, is
-debugged, or is told more than its event; in Zygotes with packages; in sandboxes of a verification or a build."""
+debugged, or is told more than its event; in Zygotes with packages; in sandboxes of a verification, a build or an image."""
 MODULES_LIMIT = 88
 """A bare interpreter has 23. Counted, not timed: what this costs is `sockd bench cold_start`'s affair."""
 
