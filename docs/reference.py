@@ -50,7 +50,7 @@ def cli() -> str:
     text += "".join(f"| {status} | {meaning} |\n" for status, meaning in EXIT_CODES.items())
     text += f"\n{inspect.cleandoc(ERRORS_AS_JSON)}\n"
     for name, (module, _) in COMMANDS.items():
-        text += "".join(_command(getattr(import_module(module), name), f"sockd {name}"))
+        text += "".join(_command(getattr(import_module(module), name.replace("-", "_")), f"sockd {name}"))
     return text
 
 

@@ -123,6 +123,11 @@ class Fetcher:
         """Whether L1 has the chunk."""
         return self._l1 is not None and name in self._l1
 
+    @property
+    def free_slots(self) -> int:
+        """How many chunks L1 takes in without evicting another."""
+        return self._l1.free_slots if self._l1 is not None else 0
+
     def counters(self) -> FetchCounters:
         """A snapshot."""
         with self._lock:

@@ -105,6 +105,11 @@ class Slab:
         """Whether a blob is there; `get` may still find that it is not the right one."""
         return key in self._by_key
 
+    @property
+    def free_slots(self) -> int:
+        """How many blobs it takes in without evicting another."""
+        return len(self._free)
+
     def get(self, key: bytes) -> bytes | None:
         """The blob, verified; None: it is not here."""
         slot = self._by_key.get(key)

@@ -39,6 +39,7 @@ COMMANDS = {
     "keys": ("sockd.cli.worker.keys", "Create and revoke keys for clients on other machines."),
     "login": ("sockd.cli.worker.login", "Store a key for a worker on another machine."),
     "logout": ("sockd.cli.worker.login", "Forget it."),
+    "cache-node": ("sockd.cli.worker.cache_node", "Run a cache node for chunks of container images."),
     "backup": ("sockd.cli.worker.backup", "Copy the worker's state, while it runs."),
     "top": ("sockd.cli.observe.top", "Show the busiest functions, live."),
     "status": ("sockd.cli.worker.status", "Show the state of the worker."),
@@ -84,7 +85,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(COMMANDS[cmd_name][0])
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
