@@ -58,7 +58,7 @@ class L2Counters:
 
 
 @dataclass(slots=True)
-class _Slot:
+class NodeStripe:
     """The stripe of one chunk on one node."""
 
     pool: NodePool
@@ -73,7 +73,7 @@ class _Write:
     """Stripes to put, by their number; the places are in the order of the numbers."""
 
     chunk: bytes
-    stripes: list[tuple[_Slot, int]]
+    stripes: list[tuple[NodeStripe, int]]
     is_repair: bool = False
 
 
@@ -102,6 +102,7 @@ class L2Client:
         self._pools = {node: NodePool(node, *_resolved(node), max_body_bytes) for node in self._placement.nodes}
         self._parity_s = _time_of_parity(chunk_bytes) if nodes else 0.0
         self.counters = L2Counters()
+        self._counting = threading.Lock()
         self._writes: queue.Queue[_Write | None] = queue.Queue(MOST_WAITING_WRITES)
         self._writer: threading.Thread | None = None
         self._writer_lock = threading.Lock()
@@ -109,19 +110,21 @@ class L2Client:
     def get(self, name: bytes) -> bytes | None:
         """The chunk's ciphertext, verified; None: the nodes do not have four of its stripes, or not in time."""
         slots = self._slots(name)
-        counters = self.counters
         deadline = time.monotonic() + self._deadline_s
         found: dict[int, Stripe] = {}
         with self._exchange([(slot, (self._head("GET", slot),)) for slot in slots], deadline) as exchange:
-            for slot, connection in exchange.answers(lambda: self._patience(found)):
+            for slot, connection in exchange.answers(lambda: self._patience(found, exchange)):
                 self._take(slot, connection, found)
                 if len(found) >= DATA_STRIPES and (PARITY not in found or len(found) == STRIPES):
                     break
             chunk = self._joined(name, found, slots, exchange)
+            # What has arrived meanwhile would be read later anyhow, and shows which stripes are missing.
+            for slot, connection in exchange.arrived():
+                self._take(slot, connection, found)
         if chunk is None:
-            counters.misses += 1
+            self._count(misses=1)
             return None
-        counters.hits += 1
+        self._count(hits=1)
         self._repair(chunk, slots)
         return chunk
 
@@ -151,18 +154,18 @@ class L2Client:
 
     # ---- reads
 
-    def _slots(self, name: bytes) -> list[_Slot]:
+    def _slots(self, name: bytes) -> list[NodeStripe]:
         seen: dict[str, int] = {}
         slots = []
         for node in self._placement.nodes_of(name):
             number = seen[node] = seen.get(node, -1) + 1
-            slots.append(_Slot(self._pools[node], stripe_path(name, number)))
+            slots.append(NodeStripe(self._pools[node], stripe_path(name, number)))
         return slots
 
-    def _head(self, method: str, slot: _Slot, body_bytes: int | None = None) -> bytes:
+    def _head(self, method: str, slot: NodeStripe, body_bytes: int | None = None) -> bytes:
         return request_head(method, slot.path, host=slot.pool.node, token=self._token, body_bytes=body_bytes)
 
-    def _take(self, slot: _Slot, connection: NodeConnection, found: dict[int, Stripe]) -> None:
+    def _take(self, slot: NodeStripe, connection: NodeConnection, found: dict[int, Stripe]) -> None:
         """Note what a node answered. The stripe lies in the connection's buffer until the exchange ends."""
         if connection.status != 200:
             slot.lacks_stripe = connection.status == 404
@@ -177,18 +180,22 @@ class L2Client:
             return
         found[stripe.number] = slot.stripe = stripe
 
-    def _patience(self, found: dict[int, Stripe]) -> float | None:
+    def _patience(self, found: dict[int, Stripe], exchange: _Exchange) -> float | None:
         """How long to wait for another answer. None: until the deadline."""
+        if len(found) + exchange.waiting < DATA_STRIPES:
+            return 0  # a miss, whatever the slow nodes answer
         return PARITY_PATIENCE * self._parity_s if len(found) == DATA_STRIPES else None
 
-    def _joined(self, name: bytes, found: dict[int, Stripe], slots: list[_Slot], exchange: _Exchange) -> bytes | None:
+    def _joined(
+        self, name: bytes, found: dict[int, Stripe], slots: list[NodeStripe], exchange: _Exchange
+    ) -> bytes | None:
         """The chunk, after its verification."""
         if len(found) < DATA_STRIPES:
             return None
         chunk = _join(found)
         if chunk is not None and _is_named(name, chunk):
             if len(found) == DATA_STRIPES and PARITY in found:
-                self.counters.reconstructed += 1
+                self._count(reconstructed=1)
             return chunk
         # At least one stripe is wrong. With all five, four of them are right if no more than one is.
         for slot, connection in exchange.answers(lambda: None):
@@ -199,17 +206,17 @@ class L2Client:
                 for slot in slots:
                     if slot.stripe is not None and slot.stripe.number not in numbers:
                         self._accuse(slot)
-                self.counters.reconstructed += 1
+                self._count(reconstructed=1)
                 return chunk
         return None
 
-    def _accuse(self, slot: _Slot) -> None:
+    def _accuse(self, slot: NodeStripe) -> None:
         slot.stripe = None
         slot.lacks_stripe = True
         slot.pool.accuse()
-        self.counters.wrong_stripes += 1
+        self._count(wrong_stripes=1)
 
-    def _repair(self, chunk: bytes, slots: list[_Slot]) -> None:
+    def _repair(self, chunk: bytes, slots: list[NodeStripe]) -> None:
         """Put the stripes that were missing where one is missing."""
         if not any(slot.lacks_stripe for slot in slots):
             return
@@ -227,7 +234,7 @@ class L2Client:
         try:
             self._writes.put_nowait(write)
         except queue.Full:
-            self.counters.dropped_writes += 1
+            self._count(dropped_writes=1)
 
     def _run_writes(self) -> None:
         while (write := self._writes.get()) is not None:
@@ -242,15 +249,15 @@ class L2Client:
         ]
         with self._exchange(requests, time.monotonic() + WRITE_DEADLINE_S) as exchange:
             written = sum(connection.status // 100 == 2 for _, connection in exchange.answers(lambda: None))
-        self.counters.written_stripes += written
-        if write.is_repair:
-            self.counters.repaired_stripes += written
+        self._count(written_stripes=written, repaired_stripes=written if write.is_repair else 0)
         return written
 
     # ---- both
 
     @contextlib.contextmanager
-    def _exchange(self, requests: Sequence[tuple[_Slot, tuple[bytes, ...]]], deadline: float) -> Iterator[_Exchange]:
+    def _exchange(
+        self, requests: Sequence[tuple[NodeStripe, tuple[bytes, ...]]], deadline: float
+    ) -> Iterator[_Exchange]:
         """All requests at once. The answers are valid in the block."""
         exchange = _Exchange(deadline)
         try:
@@ -259,8 +266,12 @@ class L2Client:
             yield exchange
         finally:
             exchange.end()
-            self.counters.requests += len(requests)
-            self.counters.failed_requests += exchange.failed
+            self._count(requests=len(requests), failed_requests=exchange.failed)
+
+    def _count(self, **amounts: int) -> None:
+        with self._counting:
+            for name, amount in amounts.items():
+                setattr(self.counters, name, getattr(self.counters, name) + amount)
 
 
 class _Exchange:
@@ -269,11 +280,16 @@ class _Exchange:
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
         self._poll = select.poll()
-        self._waiting: dict[int, tuple[_Slot, NodeConnection]] = {}
-        self._answered: list[tuple[_Slot, NodeConnection]] = []
+        self._waiting: dict[int, tuple[NodeStripe, NodeConnection]] = {}
+        self._answered: list[tuple[NodeStripe, NodeConnection]] = []
         self.failed = 0
 
-    def begin(self, slot: _Slot, request: tuple[bytes, ...]) -> None:
+    @property
+    def waiting(self) -> int:
+        """Answers that are under way."""
+        return len(self._waiting)
+
+    def begin(self, slot: NodeStripe, request: tuple[bytes, ...]) -> None:
         """Send a request, if the node has a connection for it."""
         connection = slot.pool.take()
         if connection is None:
@@ -287,7 +303,7 @@ class _Exchange:
         self._poll.register(connection, connection.events)
         self._waiting[connection.fileno()] = slot, connection
 
-    def answers(self, patience: Callable[[], float | None]) -> Iterator[tuple[_Slot, NodeConnection]]:
+    def answers(self, patience: Callable[[], float | None]) -> Iterator[tuple[NodeStripe, NodeConnection]]:
         """Complete answers as they arrive, until there are no more, or the deadline.
 
         Args: patience: called before each wait; how long it may last, or None."""
@@ -301,20 +317,14 @@ class _Exchange:
             if not ready:
                 return
             for fd, _ in ready:
-                slot, connection = self._waiting[fd]
-                try:
-                    is_complete = connection.advance()
-                except (OSError, BadHead):
-                    self._stop_waiting(fd)
-                    self._has_failed(slot, connection)
-                    continue
-                if is_complete:
-                    self._stop_waiting(fd)
-                    self._answered.append((slot, connection))
-                    slot.pool.succeeded()
-                    yield slot, connection
-                else:
-                    self._poll.modify(fd, connection.events)
+                if self._is_answered(fd):
+                    yield self._answered[-1]
+
+    def arrived(self) -> Iterator[tuple[NodeStripe, NodeConnection]]:
+        """Answers that are there without waiting."""
+        for fd in list(self._waiting):
+            if self._is_answered(fd):
+                yield self._answered[-1]
 
     def end(self) -> None:
         """Give all connections back, those with late answers, too."""
@@ -326,11 +336,27 @@ class _Exchange:
         self._answered.clear()
         self._waiting.clear()
 
+    def _is_answered(self, fd: int) -> bool:
+        slot, connection = self._waiting[fd]
+        try:
+            is_complete = connection.advance()
+        except (OSError, BadHead):
+            self._stop_waiting(fd)
+            self._has_failed(slot, connection)
+            return False
+        if not is_complete:
+            self._poll.modify(fd, connection.events)
+            return False
+        self._stop_waiting(fd)
+        self._answered.append((slot, connection))
+        slot.pool.succeeded()
+        return True
+
     def _stop_waiting(self, fd: int) -> None:
         self._poll.unregister(fd)
         del self._waiting[fd]
 
-    def _has_failed(self, slot: _Slot, connection: NodeConnection) -> None:
+    def _has_failed(self, slot: NodeStripe, connection: NodeConnection) -> None:
         self.failed += 1
         slot.pool.failed(connection)
 
