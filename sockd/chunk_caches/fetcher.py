@@ -1,6 +1,7 @@
 """Fetching chunks for a worker: from L1, else from L2, else from the origin; upper tiers are filled from lower ones.
 
-Blocking, for several threads. What is returned is verified. Threads that need the same chunk at the same time cause one fetch.
+Blocking, for several threads. What is returned has been verified: by the client of L2 or by the store, before it was written to
+L1. Threads that need the same chunk at the same time cause one fetch.
 A cache that fails, lies or is slow costs time only; the origin's errors are the caller's.
 
     L1 hit        a read of the slab, in the caller's thread
@@ -38,7 +39,7 @@ class Origin(Protocol):
     """What the fetcher needs of a chunk store."""
 
     def get(self, root: str, name: bytes) -> bytes:
-        """The ciphertext. Raises: StoreUnavailable, ChunkMissing."""
+        """The ciphertext, verified. Raises: StoreUnavailable, ChunkMissing, Tampered."""
 
 
 class TierCounters(msgspec.Struct):
@@ -197,14 +198,12 @@ class Fetcher:
                 self._asked[name] = None
                 if len(self._asked) > MOST_REMEMBERED:
                     self._asked.popitem(last=False)
-            chunk = self._origin.get(root, name)
-        try:
-            verify(name, chunk)
-        except Tampered:
-            with self._lock:
-                self._wrong_chunks += 1
-            raise
-        return chunk
+            try:
+                return self._origin.get(root, name)
+            except Tampered:
+                with self._lock:
+                    self._wrong_chunks += 1
+                raise
 
     def _served(self, tier: str, data: bytes, begun: float) -> None:
         took_s = time.monotonic() - begun

@@ -15,7 +15,7 @@ import pytest
 
 from sockd.chunk_caches.fetcher import Fetcher, open_fetcher, open_l1
 from sockd.chunk_caches.l2_client import L2Client
-from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.chunks.chunk import CHUNK_BYTES, verify
 from sockd.plain.errors import ChunkMissing, StoreUnavailable, Tampered
 from tests.support.cache_nodes import addresses, cache_nodes
 
@@ -44,6 +44,7 @@ class MemoryOrigin:
         self.before()
         if name not in self.chunks:
             raise ChunkMissing("memory", root, name)
+        verify(name, self.chunks[name])
         return self.chunks[name]
 
 
