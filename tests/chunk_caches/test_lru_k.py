@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd.chunk_caches.lru_k import Lru2
-from tests.chunk_caches.traces import hit_rate_lru, hit_rate_lru2, scans_between_hot_reads
+from sockd.chunk_caches.simulation import Lru2Cache, LruCache, hot_hit_rate, scans_between_hot_reads
 
 NEVER = float("-inf")
 KEYS = st.integers(0, 12)
@@ -97,6 +97,6 @@ def test_keys_that_are_discarded_and_taken_in_again_do_not_fill_the_queue() -> N
 
 @pytest.mark.parametrize("capacity", [300, 400, 500])
 def test_scans_cost_a_cache_with_lru2_fewer_hits_than_one_with_lru(capacity: int) -> None:
-    lru = hit_rate_lru(scans_between_hot_reads(), capacity)
-    lru2 = hit_rate_lru2(scans_between_hot_reads(), capacity)
+    lru = hot_hit_rate(scans_between_hot_reads(), LruCache(capacity))
+    lru2 = hot_hit_rate(scans_between_hot_reads(), Lru2Cache(capacity))
     assert lru2 >= lru + 0.05, f"LRU {lru:.3f}, LRU-2 {lru2:.3f}"
