@@ -1,4 +1,4 @@
-"""Where a reference leads: to a layout or an archive."""
+"""Where a reference leads: to a registry, a layout or an archive."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from contextlib import ExitStack
 
 from sockd.oci import docker_archive, layout
 from sockd.oci.archive import Archive
+from sockd.oci.credentials import Credentials
 from sockd.oci.docker_archive import DockerArchiveSource
+from sockd.oci.http import HttpClient
 from sockd.oci.image import Platform, Source
 from sockd.oci.layout import LayoutDirectory, LayoutSource
 from sockd.oci.limits import Limits
 from sockd.oci.reference import Reference
+from sockd.oci.registry import RegistrySource
 from sockd.plain.errors import BadImage, NoSuchImage
 
 
@@ -23,6 +26,8 @@ def open_source(
     path: str = "",
     platform: Platform = Platform(),  # noqa: B008  frozen
     limits: Limits = Limits(),  # noqa: B008  frozen
+    credentials: Credentials | None = None,
+    client: HttpClient | None = None,
 ) -> Source:
     """The source of an image. The caller closes it.
 
@@ -30,9 +35,9 @@ def open_source(
         directory: for temporary files.
         path: where the file or directory of the reference is for this process, if not at the reference's own path.
     Raises: BadImage; OSError."""
-    where = path or reference.path
     if reference.kind == "registry":
-        raise BadImage("images of registries are not supported yet")
+        return RegistrySource(reference, platform, limits, credentials, client)
+    where = path or reference.path
     if not where:
         raise BadImage("the standard input is read by the command line, which sends it as an archive")
     try:

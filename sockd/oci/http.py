@@ -1,0 +1,216 @@
+"""HTTP as a registry client needs it: one request on a connection of its own, redirects, retries, bounded waits.
+
+A header with credentials goes only to the origin (scheme, host and port) that it is meant for: registries redirect blobs to
+storage with a signed URL, which must not learn them. TLS is checked against the system's certificate authorities. Plain HTTP
+is spoken with hosts of this machine and with those that the configuration names, and no redirect leads to it from HTTPS.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import ssl
+import threading
+import urllib.parse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sockd.plain.errors import BadImage, RegistryUnavailable
+
+MOST_REDIRECTS = 5
+MOST_ATTEMPTS = 5
+FIRST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
+"""Between attempts, doubled each time; a Retry-After of the server counts instead, up to the most."""
+TIMEOUT_S = 30.0
+"""For a connection, and for each read."""
+AGENT = "sockd"
+_REDIRECTS = (301, 302, 303, 307, 308)
+_TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+BROKEN = (OSError, http.client.HTTPException)
+"""What a connection that breaks raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request goes."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, url: str) -> Origin:
+        """Raises: BadImage."""
+        try:
+            parts = urllib.parse.urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise BadImage(f"a registry sent the malformed address {url[:100]!r}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise BadImage(f"a registry sent the address {url[:100]!r}, which is not followed")
+        return cls(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
+
+
+class Response:
+    """An answer, with its connection."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, url: str) -> None:
+        self._connection = connection
+        self._response = response
+        self.url = url
+        self.status = response.status
+
+    def header(self, name: str) -> str:
+        return self._response.getheader(name) or ""
+
+    def read(self, size: int, /) -> bytes:
+        """Raises: one of BROKEN; also if the connection ends before the announced length."""
+        data = self._response.read(size)
+        if not data and size and (self._response.length or 0) > 0:
+            raise http.client.IncompleteRead(b"", self._response.length)
+        return data
+
+    def read_all(self, most_bytes: int, label: str) -> bytes:
+        """Raises: BadImage if it is longer; one of BROKEN."""
+        data = b""
+        while more := self.read(most_bytes + 1 - len(data)):
+            data += more
+            if len(data) > most_bytes:
+                raise BadImage(f"{label} has more than {most_bytes} bytes")
+        return data
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
+
+
+class HttpClient:
+    """Requests to a registry, to its token server, and to where it redirects. Safe for several threads."""
+
+    def __init__(
+        self,
+        *,
+        insecure_hosts: tuple[str, ...] = (),
+        timeout_s: float = TIMEOUT_S,
+        first_wait_s: float = FIRST_WAIT_S,
+    ) -> None:
+        """Args: insecure_hosts: HOST or HOST:PORT that may be spoken with in plain HTTP."""
+        self._insecure_hosts = insecure_hosts
+        self._timeout_s = timeout_s
+        self._first_wait_s = first_wait_s
+        self._tls = ssl.create_default_context()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End waits between attempts; requests fail from now on."""
+        self._stopped.set()
+
+    def allows_plain(self, origin: Origin) -> bool:
+        """Whether plain HTTP may be spoken with this host."""
+        named = {origin.host, f"{origin.host}:{origin.port}"} & set(self._insecure_hosts)
+        return bool(named) or is_loopback(origin.host)
+
+    def request(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        authorization: Callable[[Origin], str] = lambda origin: "",
+        method: str = "GET",
+        body: bytes | None = None,
+    ) -> Response:
+        """The answer that is neither a redirect nor temporary; its status may still be an error.
+
+        Args: authorization: the header for an origin; asked again at each attempt.
+        Raises: RegistryUnavailable, BadImage."""
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            try:
+                response = self._follow(method, url, headers, authorization, body)
+            except ssl.SSLCertVerificationError as error:
+                host = Origin.of(url).host
+                raise RegistryUnavailable(f"the certificate of {host} is not valid: {error.verify_message}") from None
+            except BROKEN as error:
+                why, asked_s = f"{type(error).__name__}: {error}"[:200], None
+            else:
+                if response.status not in _TEMPORARY:
+                    return response
+                why, asked_s = f"HTTP status {response.status}", _retry_after(response)
+                response.close()
+            if attempt < MOST_ATTEMPTS:
+                self.pause(attempt, asked_s)
+        raise RegistryUnavailable(f"{Origin.of(url).host} does not answer after {MOST_ATTEMPTS} attempts: {why}")
+
+    def probe(self, url: str) -> None:
+        """Whether a server speaks HTTPS. Raises: ssl.SSLError if it does not; OSError if it does not answer."""
+        self._send("GET", url, {}, None).close()
+
+    def pause(self, failures: int, asked_s: float | None = None) -> None:
+        """Wait before another attempt.
+
+        Args: asked_s: what the server asked for.
+        Raises: RegistryUnavailable if `stop` was called."""
+        wait_s = self._first_wait_s * 2 ** (failures - 1) if asked_s is None else asked_s
+        if self._stopped.wait(min(wait_s, MOST_WAIT_S)):
+            raise RegistryUnavailable("the transfer was stopped")
+
+    def _follow(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        authorization: Callable[[Origin], str],
+        body: bytes | None,
+    ) -> Response:
+        for _ in range(MOST_REDIRECTS + 1):
+            origin = Origin.of(url)
+            own = authorization(origin)
+            response = self._send(method, url, {**headers, **({"Authorization": own} if own else {})}, body)
+            if response.status not in _REDIRECTS:
+                return response
+            location = response.header("Location")
+            response.close()
+            target = urllib.parse.urljoin(url, location)
+            if origin.scheme == "https" and Origin.of(target).scheme != "https":
+                raise BadImage(f"{origin.host} redirects from HTTPS to plain HTTP")
+            url = target
+        raise BadImage(f"{origin.host} redirects more than {MOST_REDIRECTS} times")
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Response:
+        origin = Origin.of(url)
+        connection: http.client.HTTPConnection
+        if origin.scheme == "https":
+            connection = http.client.HTTPSConnection(
+                origin.host, origin.port, timeout=self._timeout_s, context=self._tls
+            )
+        else:
+            if not self.allows_plain(origin):
+                raise BadImage(
+                    f"{origin.host} is only spoken with over HTTPS; images.insecure_registries names exceptions"
+                )
+            connection = http.client.HTTPConnection(origin.host, origin.port, timeout=self._timeout_s)
+        try:
+            parts = urllib.parse.urlsplit(url)
+            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection.request(method, path, body, {"User-Agent": AGENT, **headers})
+            return Response(connection, connection.getresponse(), url)
+        except (http.client.InvalidURL, UnicodeError) as error:
+            connection.close()
+            raise BadImage(f"a registry sent the malformed address {url[:100]!r}: {error}") from None
+        except BaseException:
+            connection.close()
+            raise
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name alone; no name is resolved."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _retry_after(response: Response) -> float | None:
+    text = response.header("Retry-After")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
