@@ -17,7 +17,7 @@ from sockd.chunks.chunk import NAME_BYTES
 MAX_OBJECT_BYTES = 256 << 20
 """Larger than a manifest of 1 TiB."""
 _ROOT = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._=-]{0,199}(?:/[A-Za-z0-9_-][A-Za-z0-9._=-]{0,199}){0,7}")
+_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._:=-]{0,199}(?:/[A-Za-z0-9_-][A-Za-z0-9._:=-]{0,199}){0,7}")
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -87,7 +87,7 @@ def check_root(root: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """Raises ValueError unless it may name an object: parts of letters, digits, `_`, `-`, `.` and `=`, none begins with a dot."""
+    """Raises ValueError unless it may name an object: parts of letters, digits and `_-.:=`, none of which begins with a dot."""
     if not _KEY.fullmatch(key):
         raise ValueError(f"not an object's key: {key!r}")
     return key

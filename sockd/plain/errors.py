@@ -29,7 +29,7 @@
      ├─ DamagedImage 503                  an image on this worker is not as it was written
      ├─ ImagesUnavailable 503             this worker cannot run functions in images
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
-     ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, Tampered, ImageUnavailable; StoreFull 507
+     ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, ManifestMissing, Tampered, ImageUnavailable; StoreFull 507
      ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed
      └─ TimedOut 504
 
@@ -442,6 +442,15 @@ class ChunkMissing(ChunkStoreFailed):
 
     def __init__(self, store: str, root: str, name: bytes) -> None:
         super().__init__(f"the chunk store {store} does not have the chunk {name.hex()[:16]} of the root {root}")
+
+
+class ManifestMissing(ChunkStoreFailed):
+    """The store does not have the manifest of an image that this worker uses."""
+
+    error_type = "Images.ManifestMissing"
+
+    def __init__(self, store: str, image: str) -> None:
+        super().__init__(f"the chunk store {store} does not have the image {image[:80]}; deploy it again")
 
 
 class Tampered(ChunkStoreFailed):

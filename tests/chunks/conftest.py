@@ -1,4 +1,4 @@
-"""Stores of every kind: a directory, a bucket of our S3 server, and one of moto's."""
+"""Stores of every kind: a directory, a bucket of our S3 server, one of moto's, and the one in memory."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from sockd.s3.client import Client
 from sockd.s3.process import S3Process
 from sockd.sebs.dynamodb import SERVE
 from sockd.sigv4.credentials import Credentials
+from tests.support.chunk_memory import MemoryStore
 
 QUICK = Patience(connect_s=5.0, attempt_s=20.0, attempts=3, pause_s=0.001)
 
@@ -65,11 +66,11 @@ def s3_store(s3: S3Process, s3_bucket: str) -> Iterator[S3Store]:
     store.close()
 
 
-@pytest.fixture(scope="module", params=["directory", "s3", "moto"])
+@pytest.fixture(scope="module", params=["directory", "s3", "moto", "memory"])
 def service(request: pytest.FixtureRequest) -> tuple[str, Credentials]:
-    """Where buckets are; no URL: in no bucket but a directory. Made before the test's ledger, for all tests of a module."""
-    if request.param == "directory":
-        return "", Credentials("", "")
+    """Where buckets are, or the word for a store without. Made before the test's ledger, for all tests of a module."""
+    if request.param in ("directory", "memory"):
+        return request.param, Credentials("", "")
     if request.param == "s3":
         process: S3Process = request.getfixturevalue("s3")
         return process.url, process.credentials
@@ -81,7 +82,9 @@ def store(service: tuple[str, Credentials], tmp_path: Path) -> Iterator[ChunkSto
     """An empty one."""
     url, credentials = service
     made: ChunkStore
-    if not url:
+    if url == "memory":
+        made = MemoryStore()
+    elif url == "directory":
         made = DirectoryStore.open(tmp_path / "chunks")
     else:
         bucket = f"chunks-{uuid.uuid4().hex[:12]}"
