@@ -47,11 +47,8 @@ class Answer:
     """How many it took. After the first one, a write may have been done already."""
 
 
-class TooLong(StoreUnavailable):
+class TooLong(Exception):
     """The body is longer than the caller accepts."""
-
-    def __init__(self, store: str) -> None:
-        super().__init__(store, "its answer is too long")
 
 
 class S3Connections:
@@ -168,13 +165,13 @@ class S3Connections:
         response = connection.getresponse()
         length = response.length
         if length is not None and length > limit_bytes and method != "HEAD":
-            raise TooLong(self._store)
+            raise TooLong
         pieces = []
         size = 0
         while piece := response.read1(_PIECE_BYTES):
             size += len(piece)
             if size > limit_bytes:
-                raise TooLong(self._store)
+                raise TooLong
             pieces.append(piece)
             sock.settimeout(_left(deadline))
         if length is not None and size < length and method != "HEAD":

@@ -11,7 +11,7 @@ collector relies on it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import quote, urlencode
 from xml.etree import ElementTree
 
@@ -76,9 +76,9 @@ class S3Store:
         if self.has(root, name):  # most chunks of most uploads are there; a HEAD is cheaper than 512 KiB
             return False
         target = self._chunk(root, name)
-        answer = self._http.request("PUT", target, headers={"If-None-Match": "*"}, body=data, digest=name.hex())
+        answer = self._request("PUT", target, headers={"If-None-Match": "*"}, body=data, digest=name.hex())
         if answer.status == 501:  # a server without conditional writes; equal names are equal bytes anyway
-            answer = self._http.request("PUT", target, body=data, digest=name.hex())
+            answer = self._request("PUT", target, body=data, digest=name.hex())
         if answer.status == 412:
             return False
         self._expect(answer, 200)
@@ -95,7 +95,7 @@ class S3Store:
         return data
 
     def has(self, root: str, name: bytes) -> bool:
-        answer = self._http.request("HEAD", self._chunk(root, name))
+        answer = self._request("HEAD", self._chunk(root, name))
         if answer.status == 404:
             return False
         self._expect(answer, 200)
@@ -108,13 +108,13 @@ class S3Store:
                 yield name
 
     def delete(self, root: str, name: bytes) -> None:
-        self._expect(self._http.request("DELETE", self._chunk(root, name)), 200, 204, 404)
+        self._expect(self._request("DELETE", self._chunk(root, name)), 200, 204, 404)
 
     def copy(self, source: str, target: str, name: bytes) -> bool:
         """By the server: the bytes do not pass this worker."""
         if self.has(target, name):
             return False
-        answer = self._http.request(
+        answer = self._request(
             "PUT", self._chunk(target, name), headers={"X-Amz-Copy-Source": self._chunk(source, name)}
         )
         if self._is_missing(answer):
@@ -127,7 +127,7 @@ class S3Store:
     # ---- objects ----
 
     def get_object(self, key: str) -> StoredObject | None:
-        answer = self._http.request("GET", self._object(key), limit_bytes=MAX_OBJECT_BYTES)
+        answer = self._request("GET", self._object(key), limit_bytes=MAX_OBJECT_BYTES)
         if self._is_missing(answer):
             return None
         self._expect(answer, 200)
@@ -148,12 +148,30 @@ class S3Store:
             yield key.removeprefix(beginning)
 
     def delete_object(self, key: str) -> None:
-        self._expect(self._http.request("DELETE", self._object(key)), 200, 204, 404)
+        self._expect(self._request("DELETE", self._object(key)), 200, 204, 404)
 
     def close(self) -> None:
         self._http.close()
 
     # ---- requests ----
+
+    def _request(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        digest: str | None = None,
+        limit_bytes: int = 1 << 20,
+    ) -> Answer:
+        """Raises: StoreUnavailable."""
+        try:
+            return self._http.request(
+                method, target, headers=headers, body=body, digest=digest, limit_bytes=limit_bytes
+            )
+        except TooLong:
+            raise StoreUnavailable(self.name, "its answer is too long") from None
 
     def _chunk(self, root: str, name: bytes) -> str:
         return f"{self._path}roots/{check_root(root)}/{check_name(name)}"
@@ -182,7 +200,7 @@ class S3Store:
 
     def _write(self, key: str, data: bytes, condition: dict[str, str]) -> Answer:
         digest = hashlib.sha256(data).hexdigest()
-        return self._http.request("PUT", self._object(key), headers=condition, body=data, digest=digest)
+        return self._request("PUT", self._object(key), headers=condition, body=data, digest=digest)
 
     def _keys(self, beginning: str) -> Iterator[str]:
         """Page after page."""
@@ -190,7 +208,7 @@ class S3Store:
         while True:
             # In the order of their names, and spelled as they are signed.
             query = urlencode(sorted(parameters.items()), quote_via=quote, safe="~")
-            answer = self._http.request("GET", f"/{self._bucket}?{query}", limit_bytes=_LIST_BYTES)
+            answer = self._request("GET", f"/{self._bucket}?{query}", limit_bytes=_LIST_BYTES)
             self._expect(answer, 200)
             try:
                 page = ElementTree.fromstring(answer.body)
