@@ -8,6 +8,7 @@ again, the connection is closed, and whoever reads gets EIO.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -86,6 +87,8 @@ class AgentKeeper:
         self.why_down = "starting"
         """Why no process serves now, for people; empty: one does."""
         self.starts = 0
+        self._standby: asyncio.Task[AgentLink] | None = None
+        """A process that has imported everything and waits."""
         self._keeping = self._loop.create_task(self._keep(), name="agent of images")
 
     @property
@@ -118,6 +121,7 @@ class AgentKeeper:
         """End the process, then the connection."""
         self._keeping.cancel()
         await asyncio.wait([self._keeping])
+        await self._end_standby()
         await self._close_mount()
 
     async def _keep(self) -> None:
@@ -136,6 +140,7 @@ class AgentKeeper:
                     await asyncio.wait([self._loop.create_future()], timeout=pause_s)
         finally:
             self._fail(f"the agent of images ended ({self.why_down})")
+        await self._end_standby()
         _log.error("the agent of images ended (%s); images that are in use cannot be read any more", self.why_down)
         await self._close_mount()
         self._on_given_up(self.why_down)
@@ -144,8 +149,9 @@ class AgentKeeper:
         """One process from its start to its end; how it ended. Raises: OSError, TimeoutError, AgentEnded."""
         devices = self.mount.devices if self.mount else ()
         self.starts += 1
-        link = await AgentLink.start(self._ground, self._settings, self._slab, devices, self._on_trouble)
+        link = await self._next_link()
         try:
+            link.set_up(self._slab, devices)
             async with asyncio.timeout(START_S):
                 for opened in list(self._images.values()):
                     await link.ask(lambda number, opened=opened: _open(number, opened), (opened.table,))  # type: ignore[misc]
@@ -154,12 +160,37 @@ class AgentKeeper:
                 self.mount.resend()
             self.why_down = ""
             self._serving.set_result(link)
+            if self._settings.standby:
+                self._standby = self._loop.create_task(self._start_link(), name="standby of the agent of images")
             return await link.ended()
         finally:
             if self._serving.done():
                 self._serving = self._loop.create_future()
             link.left.set()
             await link.aclose()
+
+    async def _next_link(self) -> AgentLink:
+        """The process that stands by, or a new one. Raises: OSError."""
+        standby, self._standby = self._standby, None
+        if standby is not None:
+            try:
+                link = await standby
+            except OSError as error:
+                _log.warning("no agent of images stands by: %s", error)
+            else:
+                if not link.is_ended:
+                    return link
+                await link.aclose()
+        return await self._start_link()
+
+    async def _start_link(self) -> AgentLink:
+        return await AgentLink.start(self._ground, self._settings, self._on_trouble)
+
+    async def _end_standby(self) -> None:
+        standby, self._standby = self._standby, None
+        if standby is not None:
+            with contextlib.suppress(OSError):
+                await (await standby).aclose()
 
     def _fail(self, why: str) -> None:
         self._serving.set_exception(ImageUnavailable(why))

@@ -42,6 +42,8 @@ class AgentSettings:
     """At a time."""
     stall_s: float = 2.5
     """A read fails when it has waited for so long and no chunk has arrived meanwhile."""
+    standby: bool = True
+    """Whether another process waits to take over."""
     fill_bytes_s: int = 0
     """Of the background fill; 0: none."""
 
@@ -54,15 +56,20 @@ class AgentLink:
     """`start`, `ask`, `aclose`."""
 
     def __init__(
-        self, ours: socket.socket, process: ConfinedProcess, on_trouble: Callable[[wire.Trouble], None]
+        self,
+        ours: socket.socket,
+        process: ConfinedProcess,
+        settings: AgentSettings,
+        on_trouble: Callable[[wire.Trouble], None],
     ) -> None:
         self._ours = ours
         self._process = process
+        self._settings = settings
         self._on_trouble = on_trouble
         self._loop = asyncio.get_running_loop()
         self._answers: dict[int, asyncio.Future[wire.ToDaemon]] = {}
         self._number = 0
-        self._is_ended = False
+        self.is_ended = False
         self.left = asyncio.Event()
         """Set by the owner when this process is no longer the one that is asked."""
         self._loop.add_reader(ours, self._received)
@@ -72,28 +79,13 @@ class AgentLink:
         cls,
         ground: Ground,
         settings: AgentSettings,
-        slab: int,
-        devices: Sequence[int],
         on_trouble: Callable[[wire.Trouble], None],
     ) -> AgentLink:
-        """Start a process, which may not be confined yet. Raises: OSError."""
+        """Start a process, which may not be confined yet, and waits for `set_up`. Raises: OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            with theirs, ExitStack() as stack:
-                directory: list[int] = []
-                if settings.source.store.is_directory:
-                    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-                    directory.append(os.open(settings.source.store.url, flags))
-                    stack.callback(os.close, directory[0])
-                setup = wire.Setup(
-                    source=settings.source,
-                    has_directory=bool(directory),
-                    prefetches=settings.prefetches,
-                    stall_s=settings.stall_s,
-                    fill_bytes_s=settings.fill_bytes_s,
-                )
+            with theirs:
                 ours.setblocking(False)
-                wire.send(ours, setup, (slab, *directory, *devices))
                 process = await ConfinedProcess.start(
                     ground,
                     *("-m", MODULE, str(theirs.fileno())),
@@ -108,7 +100,25 @@ class AgentLink:
         except BaseException:
             ours.close()
             raise
-        return cls(ours, process, on_trouble)
+        return cls(ours, process, settings, on_trouble)
+
+    def set_up(self, slab: int, devices: Sequence[int]) -> None:
+        """Have the process open the L1 cache and the store. Once, before `ask`. Raises: OSError; AgentEnded."""
+        if self.is_ended:
+            raise AgentEnded
+        with ExitStack() as stack:
+            store, directory = self._settings.source.store, []
+            if store.is_directory:
+                directory.append(os.open(store.url, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+                stack.callback(os.close, directory[0])
+            setup = wire.Setup(
+                source=self._settings.source,
+                has_directory=bool(directory),
+                prefetches=self._settings.prefetches,
+                stall_s=self._settings.stall_s,
+                fill_bytes_s=self._settings.fill_bytes_s,
+            )
+            wire.send(self._ours, setup, (slab, *directory, *devices))
 
     @property
     def pid(self) -> int:
@@ -129,7 +139,7 @@ class AgentLink:
         """The answer. Args: question: makes the message of this number.
 
         Raises: AgentEnded; SockdError, the agent's."""
-        if self._is_ended:
+        if self.is_ended:
             raise AgentEnded
         self._number += 1
         number = self._number
@@ -162,7 +172,10 @@ class AgentLink:
             message = wire.decode_to_daemon(data)
         except BlockingIOError:
             return
-        except (OSError, wire.BadAgentMessage) as error:
+        except OSError:  # it has ended with messages unread
+            self._end()
+            return
+        except wire.BadAgentMessage as error:
             _log.error("the agent of images is ended, because it sent what is no message: %s", error)
             self._end()
             if self._process.launcher.returncode is None:
@@ -174,9 +187,9 @@ class AgentLink:
             answer.set_result(message)
 
     def _end(self) -> None:
-        if self._is_ended:
+        if self.is_ended:
             return
-        self._is_ended = True
+        self.is_ended = True
         self._loop.remove_reader(self._ours)
         self._ours.close()
         for answer in self._answers.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import os
@@ -61,6 +62,17 @@ async def kill(agent: ImageAgent) -> None:
     await agent.counters()
 
 
+def launchers() -> set[int]:
+    """Children of this process that confine agents."""
+    found = set()
+    for pid in Path("/proc/self/task").glob("*/children"):
+        for child in pid.read_text().split():
+            with contextlib.suppress(OSError):
+                if b"sockd_initscripts.client.launcher" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.add(int(child))
+    return found
+
+
 async def test_readers_finish_with_the_right_bytes_however_often_the_agent_is_killed(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
 ) -> None:
@@ -90,6 +102,16 @@ async def test_a_request_that_the_killed_agent_had_read_is_answered_by_the_next(
     await kill(agent)
     assert await reader == right_part(5)
     assert time.monotonic() - begun_s < 10, "on a busy machine; less than 1 s otherwise"
+
+
+async def test_the_process_that_stands_by_takes_over(start: Start, store: DirectoryStore) -> None:
+    agent = await start()
+    path = await agent.open(stored(IMAGE, store))
+    while len(standing := launchers()) < 2:
+        await asyncio.sleep(0)
+    await kill(agent)
+    assert agent.pid in standing
+    assert await part(path, 5) == right_part(5)
 
 
 async def test_an_agent_that_ends_too_often_fails_reads_and_the_image_can_be_opened_anew(
@@ -245,7 +267,7 @@ async def test_images_are_read_on_after_the_cache_s_file_is_deleted(
 
 
 async def test_nothing_is_kept_of_closed_images(start: Start, store: DirectoryStore) -> None:
-    agent = await start()
+    agent = await start(standby=False)
     manifests = [stored(random_image(3, seed), store, f"image-{seed}") for seed in range(8)]
     await agent.open(manifests[0])
     [pid] = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
