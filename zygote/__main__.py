@@ -1,10 +1,12 @@
 """The root Zygote: exec'd once by farm init, bare interpreter and standard library; every other interpreter is its child.
 
-    python -s -S /opt/sockd/sockd_zygote <control fd> <cgroup procs fds, comma-separated> <filters as hex, comma-separated>
+    python -s -S /opt/sockd/sockd_zygote <control fd> <cgroup procs fds, comma-separated> <kept capabilities as hex>
+        <filters as hex, comma-separated>
 
-It keeps two capabilities, CAP_SETUID and CAP_SETGID, to write its children's id maps, and runs no code but ours and the
-standard library's. `-S` keeps the interpreter's own site-packages out of every function. The daemon sets all variables of the
-exec, so there is none of Python's to ignore.
+The one of the worker's own interpreter keeps two capabilities, CAP_SETUID and CAP_SETGID, to write its children's id maps, and
+runs no code but ours and the standard library's. That of another interpreter was confined before this file is read, and is a
+Zygote like any with packages: it gets no files of cgroups and no filter of its own. `-S` keeps the interpreter's own
+site-packages out of every function. The daemon sets all variables of the exec, so there is none of Python's to ignore.
 """
 
 from __future__ import annotations
@@ -30,31 +32,36 @@ from sockd_zygote import (
     storage_rehearsal,
 )
 
-KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
 
-
-def main(control_fd: str, procs_fds: str, filters: str) -> None:
+def main(control_fd: str, procs_fds: str, capabilities: str, filters: str) -> None:
     _native.gather_arenas()
-    for fd in procs_fds.split(","):
+    is_own = bool(procs_fds)
+    for fd in procs_fds.split(",") if is_own else ():
         os.write(int(fd), b"0")
     prepare_interpreter()
     os.dup2(int(control_fd), fork_server.CHANNEL_FD, inheritable=False)
     linux.close_fds_from(fork_server.CHANNEL_FD + 1)
-    os.setgroups([])
-    linux.keep_capabilities(KEPT_CAPABILITIES)
+    if is_own:
+        os.setgroups([])
+    _native.set_capabilities(int(capabilities, 16))
     linux.set_no_new_privs()
     storage_finder.prepare(partial(storage_rehearsal.rehearse, times=rehearsal.REPETITIONS))
     hygiene.settle()
-    rehearsal.rehearse(rehearsal.REPETITIONS)
+    # A foreign interpreter's could write into /tmp only what others of its farm, behind other walls, can read.
+    rehearse = rehearsal.rehearse if is_own else partial(rehearsal.rehearse_in, rehearsal.PREPARED)
+    rehearse(rehearsal.REPETITIONS)
     _native.share_code()
-    rehearsal.rehearse()
+    rehearse(1)
     hygiene.settle()
-    own, *of_children = (bytes.fromhex(text) for text in filters.split(","))
-    _native.keep_filters(*of_children)
+    *own, of_sandboxes, of_zygotes = (bytes.fromhex(text) for text in filters.split(","))
+    _native.keep_filters(of_sandboxes, of_zygotes)
     _native.prepare()
     _native.set_title("sockd: root Zygote", "sockd-zygote")
     _native.fill_gaps()
-    linux.install_filter(own)
+    for program in own:
+        linux.install_filter(program)
+    if not is_own:
+        os.dup2(0, 2)  # nobody reads what it said any more
     run()
 
 

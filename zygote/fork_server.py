@@ -49,6 +49,11 @@ def answer(message: dict) -> None:
     os.write(CHANNEL_FD, protocol.encode_control({**done, "id": message["id"]}))
 
 
+def say_hello(message: dict) -> dict:
+    """`hello`: it serves."""
+    return {"op": "hello"}
+
+
 def settle_in_network(message: dict) -> dict:
     """`settle`: leave the network of the Zygote that forked this one, which has imported nothing yet, for an empty one."""
     (network,) = _native.message_fds()
@@ -153,4 +158,4 @@ def title(paths: list[str]) -> str:
     return f"sockd: Zygote of {', '.join(names) or 'the standard library'}"
 
 
-OPERATIONS = {"import": import_modules, "settle": settle_in_network}
+OPERATIONS = {"import": import_modules, "settle": settle_in_network, "hello": say_hello}

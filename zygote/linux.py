@@ -51,6 +51,12 @@ def set_dumpable() -> None:
     _native.set_dumpable()
 
 
+def close_fds_between(first: int, last: int) -> None:
+    """As `close_fds_from`, up to `last`; none if that is before the first."""
+    if first <= last:
+        _native.close_fds_from(first, last)
+
+
 def close_fds_from(first: int) -> None:
     """Close every file descriptor from `first` on (close_range(2)); os.closerange would try each number."""
     _native.close_fds_from(first)

@@ -9,13 +9,16 @@ Control wire: daemon <-> Zygote. SOCK_SEQPACKET; one message is one datagram, a 
       │ spawn   {id, first_uid, uid_count, walled} [control, procs… or a pipe]
       ├───────────────────────────────────────►│ clone() a child Zygote, hand it its block of uids
       │◄──────────────── forked {id, pid} [pidfd]
+      │ hello   {id}                              (to the root of an interpreter that is not the worker's own)
+      ├───────────────────────────────────────►│ serve
+      │◄──────────────── hello {id}
       │ settle  {id} [a network namespace]        (to a walled one, before anything else)
       ├───────────────────────────────────────►│ enter it for good
       │◄──────────────── settled {id}
       │ import  {id, bytes} [a memory file: {paths, pth, env, modules}; a root]
       ├───────────────────────────────────────►│ import, collect, freeze
       │◄──────────────── imported {id, bytes}     (the memory file: {seconds, threads, failed, seen, left})
-      │◄──────────────── refused {id, error}      (the answer to any of the four that could not be done)
+      │◄──────────────── refused {id, error}      (the answer to any of the five that could not be done)
 
 Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header and a body that this file does not interpret.
 

@@ -19,6 +19,8 @@ REPETITIONS = 40
 
 SOURCE = "import json\n\ndef handler(event, context):\n    return {'event': event, 'id': context.aws_request_id}\n"
 NAME = "sockd_rehearsal"
+PREPARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rehearsed")
+"""Has the function, where our packages were prepared for another interpreter."""
 BYTECODE = entry_module.bytecode(SOURCE, f"{NAME}.py")
 FUNCTION = {
     "name": NAME,
@@ -35,6 +37,12 @@ FUNCTION = {
     "rehearsal": True,  # the root logger is the real function's to configure
 }
 INVOCATION = protocol.INVOCATION.pack(bytes(16), 10**9, 0) + b'{"a": [1, 2.5, true, null], "b": "text"}'
+
+
+def rehearse_in(directory: str, times: int) -> None:
+    """As `rehearse`, for a process that may write nowhere. Args: directory: has the function with its bytecode."""
+    for _ in range(times):
+        play(directory)
 
 
 def rehearse(times: int = 1) -> None:

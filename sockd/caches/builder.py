@@ -26,6 +26,7 @@ from sockd.caches.packages.resolver import failure
 from sockd.caches.packages.uv import uv_path
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.images import base as bases
+from sockd.images.interpreter import Interpreter
 from sockd.images.program import Limits, Program
 from sockd.kernel.network.own_addresses import own_addresses
 from sockd.plain.blocking import in_thread
@@ -75,14 +76,14 @@ class Builder:
         self._slots = asyncio.Semaphore(config.parallel)
         self._putting = asyncio.Lock()
 
-    async def lock(self, requirements: str, variables: Mapping[str, str]) -> str:
+    async def lock(self, requirements: str, variables: Mapping[str, str], python: Interpreter) -> str:
         """The text of uv's lock file for requirements; uv may build packages without a wheel to read their metadata.
 
-        Args: variables: uv's environment, without secrets.
+        Args: variables: uv's environment, without secrets; python: the interpreter that is to import them.
         Raises: ResolveFailed with uv's message; BuildFailed at a limit; PackagesFailed; NoCapacity; SandboxFailed."""
         event = {"requirements": requirements}
         try:
-            body = await self._run(event, variables, "the requirements", None)
+            body = await self._run(event, variables, "the requirements", None, python)
         except BuildFailed as error:
             if isinstance(error.__cause__, FunctionFailed):
                 raise failure(error.__cause__.message) from None
@@ -92,7 +93,9 @@ class Builder:
         except msgspec.MsgspecError:
             raise BuildFailed("the sandbox that resolved the requirements did not answer with a lock file") from None
 
-    async def wheel(self, distribution: Distribution, directory: Path, variables: Mapping[str, str]) -> Path:
+    async def wheel(
+        self, distribution: Distribution, directory: Path, variables: Mapping[str, str], python: Interpreter
+    ) -> Path:
         """Build a distribution. Returns: the checked wheel, a file in `directory`.
 
         Raises: BuildFailed with the build's last lines; NoCapacity; SandboxFailed; OSError."""
@@ -102,10 +105,16 @@ class Builder:
             sink = _WheelFile(file)
             assert distribution.source is not None
             source = msgspec.structs.asdict(distribution.source)
-            await self._run({"source": source}, variables, what, BoundedSink(sink, self._config.wheel_mb * MB))
-        most = {"max_bytes": self._max_bytes, "max_files": self._config.wheel_files}
+            answer = BoundedSink(sink, self._config.wheel_mb * MB)
+            await self._run({"source": source}, variables, what, answer, python)
         try:
-            await in_thread(built_wheel.check, built, sink.name, distribution.name, distribution.version, **most)
+            await in_thread(
+                built_wheel.check,
+                *(built, sink.name, distribution.name, distribution.version),
+                max_bytes=self._max_bytes,
+                max_files=self._config.wheel_files,
+                python=python,
+            )
         except built_wheel.BadWheel as error:
             raise BuildFailed(f"{what}: {error}") from None
         wheel = directory / sink.name
@@ -113,16 +122,21 @@ class Builder:
         return wheel
 
     async def _run(
-        self, event: Mapping[str, object], variables: Mapping[str, str], what: str, answer: BoundedSink | None
+        self,
+        event: Mapping[str, object],
+        variables: Mapping[str, str],
+        what: str,
+        answer: BoundedSink | None,
+        python: Interpreter,
     ) -> bytes:
         """The answer of one build sandbox. Raises: BuildFailed, whose cause is the sandbox's or the platform's error."""
         if not self._config.enabled:
             raise BuildFailed(f"{what}: this worker does not build from source (builds.enabled)")
-        body = msgspec.json.encode({**event, "env": ENVIRONMENT | dict(variables), "python": bases.interpreter()})
+        body = msgspec.json.encode({**event, "env": ENVIRONMENT | dict(variables), "python": python.executable})
         async with self._slots:
             async with self._putting:
                 await in_thread(self._put_uv)
-            program = self._program()
+            program = self._program(python)
             try:
                 sandbox = await self._tree.start_apart(program, deadline_s=WAIT_S)
                 try:
@@ -178,7 +192,7 @@ class Builder:
             words = "this kernel cannot refuse a build's connections to the host's own addresses"
             raise BuildFailed(f"{words} (builds.reach_host = true allows them): {error.strerror}") from error
 
-    def _program(self) -> Program:
+    def _program(self, python: Interpreter) -> Program:
         config = self._config
         limits = Limits(
             memory_bytes=config.memory_mb * MB,
@@ -208,6 +222,7 @@ class Builder:
             init_timeout_s=config.deadline_s,
             timeout_s=config.deadline_s,
             log_bytes=LOG_BYTES,
+            interpreter=python.id,
         )
 
     def _put_uv(self) -> None:

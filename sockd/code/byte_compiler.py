@@ -36,8 +36,10 @@ def compile_file(path: str, shown: str) -> None:
         return
     cached = external.cache_from_source(path)
     os.makedirs(os.path.dirname(cached), exist_ok=True)
-    with open(cached, "wb") as file:
+    draft = f"{cached}.new"
+    with open(draft, "wb") as file:
         file.write(HEADER + code)
+    os.replace(draft, cached)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import resource
 import shutil
 import stat
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Set
 from contextlib import suppress
@@ -29,6 +28,7 @@ from typing import TypeVar
 
 from sockd.code import byte_compiler
 from sockd.code.archive import Tree, extract
+from sockd.images.interpreter import OWN_PYTHON, Interpreter
 from sockd.kernel import oom_score
 from sockd.plain.config import CodeConfig
 from sockd.plain.errors import BadArchive, StorageFull
@@ -132,6 +132,15 @@ class CodeStore:
             _sync_directory(self._root)
         return CodeVersion(final.name, final, tree.size_bytes, len(tree.files))
 
+    def compile_for(self, digest: str, python: Interpreter) -> None:
+        """Adds an interpreter's bytecode to a published version, beside that of others (PEP 3147). Blocks.
+
+        Each file is written whole, or not at all: sandboxes may have the version mounted."""
+        if python != OWN_PYTHON:
+            path = self.path(digest)
+            compile_bytecode(path, python)
+            _sync_file_system(path)
+
     def remove(self, digest: str) -> None:
         """Removes a version; one that is not there is fine. A sandbox that still has it mounted loses its files."""
         leaving = self._new_tmp()
@@ -182,7 +191,9 @@ def _open_warily(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-def compile_bytecode(directory: Path, *, memory_bytes: int = COMPILE_MEMORY_BYTES) -> None:
+def compile_bytecode(
+    directory: Path, python: Interpreter = OWN_PYTHON, *, memory_bytes: int = COMPILE_MEMORY_BYTES
+) -> None:
     """Writes the bytecode of every module of a tree beside it, with the paths that a sandbox sees. Blocks.
 
     A read-only mount without bytecode makes every cold start compile again. What does not compile stays source: the
@@ -190,7 +201,7 @@ def compile_bytecode(directory: Path, *, memory_bytes: int = COMPILE_MEMORY_BYTE
     may be made to exhaust the compiler; so it happens in a process that is bounded in memory and time, and what was not
     compiled by then stays source as well."""
     compiler = subprocess.Popen(
-        [sys.executable, "-I", "-S", COMPILER, str(directory), SANDBOX_PATH],
+        [python.executable, "-I", "-S", COMPILER, str(directory), SANDBOX_PATH],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

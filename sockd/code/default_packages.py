@@ -23,10 +23,11 @@ from packaging.utils import canonicalize_name
 from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
 from sockd.caches.packages.provided_names import may_require
+from sockd.images.interpreter import OWN_PYTHON, Interpreter
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import PackagesFailed, ResolveFailed
 
-FILE = "default-packages.json"
+FILE = "default-packages{}.json"
 RETRY_S = 60.0
 """When the index has not answered, no other deploy asks it for them for so long."""
 DEADLINE_S = 30.0
@@ -55,30 +56,30 @@ class DefaultPackages:
         """Args: requirements: as lines of a requirements.txt."""
         self._requirements = requirements
         self._packages = packages
-        self._file = packages.beside / FILE
-        self._lock: Lock | None = None
+        self._beside = packages.beside
+        self._locks: dict[str, Lock] = {}
         self._resolving = asyncio.Lock()
         self._failed_until = 0.0
 
-    async def added(self, own: Closure, code: Path, progress: Progress) -> Closure:
+    async def added(self, own: Closure, code: Path, progress: Progress, python: Interpreter = OWN_PYTHON) -> Closure:
         """The closure of a version with the default packages that it may import.
 
-        Args: own: of what the function names, installed; code: its directory."""
+        Args: own: of what the function names, installed; code: its directory; python: the interpreter that runs it."""
         names = {distribution.name for distribution in own.distributions}
         wanted = [name for name in map(_name, self._requirements) if name not in names]
         installed = [self._packages.directory(distribution.key) for distribution in own.distributions]
         if not wanted or not await in_thread(are_mentioned, wanted, code, installed):
             return own
         try:
-            return await self._merged(own, progress)
+            return await self._merged(own, progress, python)
         except PackagesFailed as error:
             why = error.message.splitlines()[0] if error.message else type(error).__name__
             progress(f"{', '.join(wanted)} (packages.default) left out: {why}")
             return own
 
-    async def _merged(self, own: Closure, progress: Progress) -> Closure:
+    async def _merged(self, own: Closure, progress: Progress, python: Interpreter) -> Closure:
         """Raises: PackagesFailed, also when they do not agree with the function's own."""
-        defaults = await self._closure(progress)
+        defaults = await self._closure(progress, python)
         if not own.distributions:
             return defaults
         have = {distribution.name: distribution for distribution in own.distributions}
@@ -86,42 +87,46 @@ class DefaultPackages:
         if any(have.get(each.name, each) != each for each in defaults.distributions):
             # The versions differ somewhere. The resolver is asked whether all that would be there goes together.
             pins = "".join(f"{each.name}=={each.version}\n" for each in merged.distributions)
-            await self._packages.resolve(pins)
+            await self._packages.resolve(pins, python=python)
         return merged
 
-    async def _closure(self, progress: Progress) -> Closure:
-        """What the defaults are resolved to, once for all. Raises: PackagesFailed."""
+    async def _closure(self, progress: Progress, python: Interpreter) -> Closure:
+        """What the defaults are resolved to, once for all functions that an interpreter runs. Raises: PackagesFailed."""
         async with self._resolving:
-            if self._lock is None:
-                self._lock = await in_thread(self._read)
-            if self._lock is None:
+            lock = self._locks.get(python.tag) or await in_thread(self._read, python)
+            if lock is None:
                 if time.monotonic() < self._failed_until:
                     raise PackagesFailed("they could not be resolved a short time ago")
                 progress(f"resolving {', '.join(self._requirements)} (packages.default)")
-                self._lock = Lock(self._requirements, await self._resolve())
-                await in_thread(self._write, self._lock)
-            return self._lock.closure
+                lock = Lock(self._requirements, await self._resolve(python))
+                await in_thread(self._write, lock, python)
+            self._locks[python.tag] = lock
+            return lock.closure
 
-    async def _resolve(self) -> Closure:
+    async def _resolve(self, python: Interpreter) -> Closure:
         try:
             async with asyncio.timeout(DEADLINE_S):
-                return await self._packages.resolve("".join(f"{each}\n" for each in self._requirements))
+                return await self._packages.resolve("".join(f"{each}\n" for each in self._requirements), python=python)
         except ResolveFailed:  # the index has answered: the next deploy may ask it again
             raise
         except (TimeoutError, PackagesFailed) as error:
             self._failed_until = time.monotonic() + RETRY_S
             raise PackagesFailed(str(error) or f"they were not resolved within {DEADLINE_S:g} s") from None
 
-    def _read(self) -> Lock | None:
+    def _file(self, python: Interpreter) -> Path:
+        return self._beside / FILE.format(f"-{python.tag}" if python.tag else "")
+
+    def _read(self, python: Interpreter) -> Lock | None:
         with suppress(OSError, msgspec.DecodeError):
-            lock = msgspec.json.decode(self._file.read_bytes(), type=Lock)
+            lock = msgspec.json.decode(self._file(python).read_bytes(), type=Lock)
             return lock if lock.requirements == self._requirements else None
         return None
 
-    def _write(self, lock: Lock) -> None:
-        new = self._file.with_suffix(".new")
+    def _write(self, lock: Lock, python: Interpreter) -> None:
+        file = self._file(python)
+        new = file.with_suffix(".new")
         new.write_bytes(msgspec.json.encode(lock))
-        os.replace(new, self._file)
+        os.replace(new, file)
 
 
 def are_mentioned(names: Sequence[str], code: Path, installed: Sequence[Path]) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from platform import python_version
 from typing import Any, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -21,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 import sockd
 from sockd.caches.packages import requirements
 from sockd.code.code_store import read_bytes, read_text
+from sockd.images.interpreter import OWN_PYTHON, Interpreter
 from sockd.plain import toml
 from sockd.plain.errors import BadArchive, ResolveFailed
 
@@ -63,14 +63,15 @@ class _Declared(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def read(code: Path, handler: str) -> Dependencies:
-    """What the code at a path declares. Blocks. Args: handler: "module:attr", whose file may have a PEP 723 block.
+def read(code: Path, handler: str, python: Interpreter = OWN_PYTHON) -> Dependencies:
+    """What the code at a path declares. Blocks. Args: handler: "module:attr", whose file may have a PEP 723 block; python: the
+    interpreter that is to run it.
 
     Raises: BadArchive for a file that cannot be read; ResolveFailed when it requires another Python."""
     text = read_text(code, REQUIREMENTS, MAX_BYTES)
     used = _Declared(REQUIREMENTS, text) if text is not None else None
     notes: list[str] = []
-    for declares in (partial(_pyproject, code), partial(_script, code, handler)):
+    for declares in (partial(_pyproject, code, python), partial(_script, code, handler, python)):
         try:
             declared = declares()
         except BadArchive as error:
@@ -85,23 +86,23 @@ def read(code: Path, handler: str) -> Dependencies:
             used = declared
         else:
             notes.append(f"the dependencies of {declared.source} are ignored, those of {used.source} are used")
-    return _missing(code, used, notes) if used is not None else Dependencies(notes=tuple(notes))
+    return _missing(code, used, notes, python) if used is not None else Dependencies(notes=tuple(notes))
 
 
-def _missing(code: Path, used: _Declared, notes: list[str]) -> Dependencies:
+def _missing(code: Path, used: _Declared, notes: list[str], python: Interpreter) -> Dependencies:
     """Those of the declared dependencies that the code does not bring."""
     text = used.lines or ""
     brought = _distributions(code)
     if (code / STAND_IN).is_file():
         brought["sockd"] = Version(sockd.__version__)
-    missing = requirements.without(text, brought) if brought else text
+    missing = requirements.without(text, brought, python.marker_variables) if brought else text
     if missing == text:
         return Dependencies(used.source, text, tuple(notes))
     note = f"packages of {used.source} that are in the code are used as they are"
     return Dependencies(used.source, missing or None, (*notes, note))
 
 
-def _pyproject(code: Path) -> _Declared:
+def _pyproject(code: Path, python: Interpreter) -> _Declared:
     text = read_text(code, PYPROJECT, MAX_BYTES)
     if text is None:
         return _Declared()
@@ -109,7 +110,7 @@ def _pyproject(code: Path) -> _Declared:
     project = table.get("project")
     if not isinstance(project, dict):
         project = {}
-    _check_python(PYPROJECT, project.get("requires-python"))
+    _check_python(PYPROJECT, project.get("requires-python"), python)
     notes = []
     if "dependencies" in _list(project.get("dynamic")):
         notes.append(
@@ -125,7 +126,7 @@ def _pyproject(code: Path) -> _Declared:
     return _Declared(PYPROJECT, _lines(PYPROJECT, project.get("dependencies")), tuple(notes))
 
 
-def _script(code: Path, handler: str) -> _Declared:
+def _script(code: Path, handler: str, python: Interpreter) -> _Declared:
     """The PEP 723 block of the entry file."""
     file = f"{handler.partition(':')[0].replace('.', '/')}.py"
     if not os.path.lexists(code / file) or (code / file).lstat().st_size > MAX_SOURCE_BYTES:
@@ -134,7 +135,7 @@ def _script(code: Path, handler: str) -> _Declared:
     if block is None:
         return _Declared()
     table = _parsed(file, block)
-    _check_python(file, table.get("requires-python"))
+    _check_python(file, table.get("requires-python"), python)
     ignored = _ignored_tools(table)
     notes = (f"{file}: {', '.join(ignored)} ignored",) if ignored else ()
     return _Declared(file, _lines(file, table.get("dependencies")), notes)
@@ -193,16 +194,18 @@ def _lines(file: str, dependencies: object) -> str | None:
     return "".join(f"{each}\n" for each in dependencies)
 
 
-def _check_python(file: str, required: object) -> None:
-    """Raises: ResolveFailed when this worker's Python is not among those."""
+def _check_python(file: str, required: object, python: Interpreter) -> None:
+    """Raises: ResolveFailed when the function's Python is not among those."""
     if required is None:
         return
     try:
-        is_fit = isinstance(required, str) and SpecifierSet(required).contains(python_version(), prereleases=True)
+        is_fit = isinstance(required, str) and SpecifierSet(required).contains(python.words, prereleases=True)
     except InvalidSpecifier:
         raise BadArchive(f"{file}: requires-python = {str(required)[:80]!r} is not a version specifier") from None
     if not is_fit:
-        raise ResolveFailed(f"{file}: requires-python = {required!r}, and this worker runs Python {python_version()}")
+        whose = "this worker runs" if python is OWN_PYTHON else "the function asks for"
+        hint = '; name another in sockd.toml: python = "3.N"' if python is OWN_PYTHON else ""
+        raise ResolveFailed(f"{file}: requires-python = {required!r}, and {whose} Python {python.words}{hint}")
 
 
 def _list(value: object) -> Sequence[object]:

@@ -48,6 +48,9 @@ INITSCRIPT_BOUNDS: dict[str, tuple[float, float]] = {
     "messages": (0, 10_000),
 }
 """Likewise, of the table [initscript]."""
+PYTHON = re.compile(r"3\.[0-9]{1,2}")
+OLDEST_MINOR = 11
+"""CPython 3.11 is the first that the Zygote's C extension is for."""
 ARGS_BYTES = 32 * 1024
 ENDPOINT = re.compile(r"[A-Za-z0-9*._/:\[\]-]{1,300}")
 MAX_ENDPOINTS = 100
@@ -198,6 +201,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """What is requested of that server until it answers."""
     writable_root: bool = False
     """Whether an image's files can be changed, in each sandbox for itself; what is written counts as /tmp (`tmp_mb`)."""
+    python: str | None = None
+    """Version of the interpreter that runs it, as "3.13"; None: the worker's own."""
     reserved_memory_mb: int = 0
     """Memory that only this function's sandboxes may use, taken from the worker's budget while it is deployed."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
@@ -356,6 +361,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         if self.egress is not None and len(self.egress) > MAX_EGRESS:
             raise BadFunctionConfig(f"egress: at most {MAX_EGRESS} rules")
         self.check_image()
+        check_python(self.python)
         check_methods(self.methods)
         check_env(self.environment)
         check_deployer(self.deployer)
@@ -421,6 +427,12 @@ def check_methods(methods: list[str] | None) -> None:
     for method in methods or ():
         if method not in METHODS:
             raise BadFunctionConfig(f"methods: {method[:20]!r} is none of {', '.join(METHODS)}")
+
+
+def check_python(version: str | None) -> None:
+    """Raises BadFunctionConfig unless this is a version that functions may ask for."""
+    if version is not None and not (PYTHON.fullmatch(version) and int(version[2:]) >= OLDEST_MINOR):
+        raise BadFunctionConfig(f'python = {version[:20]!r}: must be "3.{OLDEST_MINOR}" or a later "3.N"')
 
 
 def check_env(env: dict[str, str]) -> None:

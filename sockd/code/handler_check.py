@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sockd.code import handler_checker
 from sockd.code.code_store import SANDBOX_PATH
+from sockd.images.interpreter import OWN_PYTHON, Interpreter
 from sockd.plain.errors import BadFunctionConfig
 
 ELSEWHERE = '; name another in sockd.toml: handler = "module:function"'
@@ -24,8 +25,8 @@ FALLBACK = {"f:f": ["f", "app"], "main:handler": ["handler", "app"]}
 """Handlers that may be web apps instead (`sockd_zygote.entry.load_any`)."""
 
 
-def check_handler(code: Path, handler: str, *, has_packages: bool) -> None:
-    """Blocks. Args: handler: "module:attr"; has_packages: the module may come from one.
+def check_handler(code: Path, handler: str, *, has_packages: bool, python: Interpreter = OWN_PYTHON) -> None:
+    """Blocks. Args: handler: "module:attr"; has_packages: the module may come from one; python: the interpreter that runs it.
 
     Raises: BadFunctionConfig, saying what is not there, or where the code does not compile."""
     module, _, name = handler.partition(":")
@@ -39,16 +40,16 @@ def check_handler(code: Path, handler: str, *, has_packages: bool) -> None:
         return
     if (code / file).stat().st_size > MAX_SOURCE_BYTES:
         return
-    said = _read((code / file).read_bytes(), f"{SANDBOX_PATH}/{file}", FALLBACK.get(handler, [name]))
+    said = _read((code / file).read_bytes(), f"{SANDBOX_PATH}/{file}", FALLBACK.get(handler, [name]), python)
     if said:
         raise BadFunctionConfig(
             f"the handler is {module}.{name}, and {said}{'' if SyntaxError.__name__ in said else ELSEWHERE}"
         )
 
 
-def _read(source: bytes, shown: str, names: list[str]) -> str:
+def _read(source: bytes, shown: str, names: list[str], python: Interpreter) -> str:
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", handler_checker.__file__, shown, *names],
+        [python.executable, "-I", "-S", handler_checker.__file__, shown, *names],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -129,7 +129,7 @@ class Debugging:
         self._ports = ports
         self._packages = packages
         self._sandboxes = range(base_uid - ENGINE_UIDS, base_uid + ROOT_UIDS)
-        self._resolved: Closure | None = None
+        self._resolved: dict[str, Closure] = {}
         self._sessions: dict[Debugged, str] = {}
 
     @asynccontextmanager
@@ -138,7 +138,7 @@ class Debugging:
 
         Args: number: of the port; 0: any that is free. Raises: CannotDebug, PackagesFailed."""
         check(version)
-        package = await self._resolve(tell)
+        package = await self._resolve(version.config.python, tell)
         try:
             port = await DebugPort.open(number, lambda uid: uid not in self._sandboxes, self._ports)
         except OSError as error:
@@ -165,17 +165,18 @@ class Debugging:
         for debugged in self._sessions:
             debugged.end(Draining("the worker is shutting down"))
 
-    async def _resolve(self, tell: ReportProgress) -> Closure:
-        """The debugger's package, pinned once. Raises: PackagesFailed."""
-        if self._resolved is None:
+    async def _resolve(self, version: str | None, tell: ReportProgress) -> Closure:
+        """The debugger's package, pinned once for each interpreter. Raises: PackagesFailed, NoPython."""
+        python = await self._packages.interpreter(version)
+        if python.tag not in self._resolved:
             requirement = self._config.requirement
             tell.progress(f"resolving {requirement}")
             try:
-                self._resolved = await self._packages.resolve(requirement)
+                self._resolved[python.tag] = await self._packages.resolve(requirement, python=python)
             except PackagesFailed as error:
                 error.message = f"the debugger, {requirement} (debug.requirement), cannot be had: {error.message}"
                 raise
-        return self._resolved
+        return self._resolved[python.tag]
 
 
 def check(version: Version) -> None:

@@ -20,6 +20,7 @@ from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.code.handler_check import check_handler
 from sockd.functions import image_programs
 from sockd.image_store.image_store import ImageStore
+from sockd.images.interpreter import Interpreter
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import FunctionDefaults
 from sockd.plain.errors import BadArchive, ImagesUnavailable, NameTaken, NoSuchFunction, ResolveFailed, SecretsLocked
@@ -88,18 +89,20 @@ class Deployments:
             self.check_source(name, config)
         if config.image is not None:
             return await self._with_image(code, config, config.image, progress)
+        python = await self._packages.interpreter(config.python)
+        await in_thread(self._code.compile_for, code.digest, python)
         handler = entry_point(code.path, config.handler, config.runtime)
         if EXEC_WRAPPER in config.environment and not provided(code.path, config.runtime):
             progress(f'{EXEC_WRAPPER} is not run: a handler is forked; runtime = "provided" with awslambdaric runs it')
-        declared = await in_thread(dependencies.read, code.path, handler)
+        declared = await in_thread(dependencies.read, code.path, handler, python)
         for note in declared.notes:
             progress(note)
         if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
-            await in_thread(check_handler, code.path, handler, has_packages=declared.text is not None)
-        kept = self._closure_kept(name, declared.text, config) if overrides.get(KEEP_PACKAGES) else None
-        closure = await self._install(name, declared, config, kept, progress)
+            await in_thread(check_handler, code.path, handler, has_packages=declared.text is not None, python=python)
+        kept = self._closure_kept(name, declared.text, config, python) if overrides.get(KEEP_PACKAGES) else None
+        closure = await self._install(name, declared, config, kept, python, progress)
         if config.packages.default and provided(code.path, config.runtime) != BOOTSTRAP:
-            merged = await self._default_packages.added(closure, code.path, progress)
+            merged = await self._default_packages.added(closure, code.path, progress, python)
             await self._ensure(name, merged, progress)
             closure = merged
         return Deployable(config, handler, closure)
@@ -147,25 +150,33 @@ class Deployments:
             return FunctionConfig.from_json(self._registry.get(name).config).secrets
         return {}
 
-    def _closure_kept(self, name: str, requirements: str | None, config: FunctionConfig) -> Closure | None:
+    def _closure_kept(
+        self, name: str, requirements: str | None, config: FunctionConfig, python: Interpreter
+    ) -> Closure | None:
         """The packages of the current version, if it asked for the same."""
         with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed, SecretsLocked):
             record = self._registry.get(name)
             before = FunctionConfig.from_json(record.config)
-            if (before.packages, before.build) != (config.packages, config.build):
+            if (before.packages, before.build, before.python) != (config.packages, config.build, config.python):
                 return None
-            if dependencies.read(self._code.path(record.digest), record.handler).text == requirements:
+            if dependencies.read(self._code.path(record.digest), record.handler, python).text == requirements:
                 return Closure.from_json(record.closure)
         return None
 
     async def _install(
-        self, name: str, declared: Dependencies, config: FunctionConfig, kept: Closure | None, progress: Progress
+        self,
+        name: str,
+        declared: Dependencies,
+        config: FunctionConfig,
+        kept: Closure | None,
+        python: Interpreter,
+        progress: Progress,
     ) -> Closure:
         closure = kept or Closure()
         if kept is None and declared.text is not None:
             progress(f"resolving {declared.source}")
             closure = await self._packages.resolve(
-                declared.text, declared.line_words, config.packages.chosen, build=config.build
+                declared.text, declared.line_words, config.packages.chosen, build=config.build, python=python
             )
         await self._ensure(name, closure, progress)
         return closure

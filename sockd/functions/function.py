@@ -147,11 +147,12 @@ class Function:
         """Prepare a version's initscript, Zygote and starts, and count its sockets with those of the other versions."""
         version.program.socket_account = self.allowance.socket_account
         self._wanted = Wanted(version.view, version.program, self._conditions(version))
-        self.caches.tree.expect(version.view.network)
+        self.caches.tree.expect(version.view.lineage)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.adopt(version.initscript)
 
     def _let_go(self, version: Version) -> None:
+        self.caches.tree.release(version.view.lineage)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.release(version.initscript)
         version.close()

@@ -25,7 +25,9 @@ from sockd.functions import image_programs
 from sockd.functions.initscripts import Initscript
 from sockd.image_store.image_record import ImageRecord
 from sockd.images import environment as environments
-from sockd.images.program import ImageInUse, Limits, Program
+from sockd.images.host_pythons import SCHEME
+from sockd.images.interpreter import OWN_PYTHON
+from sockd.images.program import OWN, ImageInUse, Limits, Program
 from sockd.plain.call_signature import key_id, source_tag
 from sockd.plain.errors import MethodNotAllowed, OtherCode
 from sockd.plain.invoke_request import InvokeRequest
@@ -99,6 +101,7 @@ class Version:
             is_app=IS_APP[app_kind(record.handler, config)],
             name=record.name,
             json_log_level=config.json_log_level,
+            interpreter=interpreter_id(config),
         )
         return cls(
             record, config, closure, program, number, import_view(record, config, closure, packages, code, number)
@@ -181,6 +184,7 @@ class Version:
             packages=[f"{each.name}=={each.version}" for each in self.closure.distributions],
             storage=config.storage,
             zygote=config.zygote,
+            python=config.python,
             initscript=record.initscript,
             image=config.image or "",
             source=config.source,
@@ -200,7 +204,7 @@ def import_view(
     record: FunctionRecord, config: FunctionConfig, closure: Closure, packages: InstallCache, code: Path, number: str
 ) -> ImportView:
     """What the imports of a version see in its own start; of its packages none, if no Zygote may import any for it."""
-    nothing = ImportView(frozenset(), network=config.network)
+    nothing = ImportView(frozenset(), network=config.network, interpreter=interpreter_id(config))
     if config.zygote == "none":
         return nothing
     file = entry_file(code, record.handler)
@@ -216,7 +220,13 @@ def import_view(
         frozenset(config.environment.items()),
         config.network,
         frozenset(path.name for path in code.iterdir()),
+        interpreter_id(config),
     )
+
+
+def interpreter_id(config: FunctionConfig) -> str:
+    """Of the interpreter that runs a version."""
+    return OWN if config.python in (None, OWN_PYTHON.short) else f"{SCHEME}:{config.python}"
 
 
 def with_storage(code: Provided) -> Provided:

@@ -64,7 +64,7 @@ class Late:
     spares = True
     reason = ""
 
-    def __init__(self, base: bases.Base, usual: Limits | None) -> None:
+    def __init__(self, base: bases.Tree, usual: Limits | None) -> None:
         self._base = base
         self._usual = usual
         self._premade = Premade(self._make_usual, LateRoot.close)
@@ -100,7 +100,7 @@ class Early:
     kind: Literal["early"] = "early"
     spares = False
 
-    def __init__(self, base: bases.Base, path: Path, reason: str) -> None:
+    def __init__(self, base: bases.Tree, path: Path, reason: str) -> None:
         self.reason = reason
         self._base = str(base.path)
         self._resolv_conf = base.private_resolv_conf
@@ -110,7 +110,7 @@ class Early:
         self._no_code = path / "no-code"
 
     @classmethod
-    def open(cls, base: bases.Base, procfs: int, path: Path, reason: str = "") -> Early:
+    def open(cls, base: bases.Tree, procfs: int, path: Path, reason: str = "") -> Early:
         """Make `path` the place of assembly, in this process's mount namespace, which must be private.
 
         Args:
@@ -152,7 +152,7 @@ class Early:
         mounts.umount_tree(self._path)
 
 
-def open_assembly(setting: str, base: bases.Base, procfs: int, path: Path, usual: Limits | None = None) -> Assembly:
+def open_assembly(setting: str, base: bases.Tree, procfs: int, path: Path, usual: Limits | None = None) -> Assembly:
     """The assembly that was asked for; `auto`: late where the kernel can, else early.
 
     Args:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.network.resolv_conf import PRIVATE_NAMESERVER
@@ -75,23 +76,54 @@ def interpreter() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
-def software() -> tuple[Bind, ...]:
-    """The host's own software and the interpreter, outermost first. Pure but for looking at which directories exist."""
+def software(prefix: str = "") -> tuple[Bind, ...]:
+    """The host's own software and an interpreter, outermost first. Pure but for looking at which directories exist.
+
+    Args: prefix: of the interpreter; empty: of the worker's own."""
     binds = [Bind("/usr", "usr")]
     for name in ("lib", "lib32", "lib64", "libx32", "bin", "sbin"):
         if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"):
             binds.append(Bind(f"/{name}", name))
-    prefix = os.path.realpath(sys.base_prefix)
+    prefix = os.path.realpath(prefix or sys.base_prefix)
     if not Path(prefix).is_relative_to("/usr"):
         binds.append(Bind(prefix, prefix.lstrip("/")))
     return tuple(binds)
 
 
-def plan(packages: Path) -> tuple[Bind, ...]:
-    """The binds of the default base."""
+def our_packages() -> tuple[Path, Path]:
+    """Where the Zygote's code and the storage library are on the host."""
     zygote = Path(__file__).resolve().parents[2] / "sockd_zygote"
-    storage = zygote.parent / "sockd_storage_lib"
-    return (*software(), Bind(str(packages), PACKAGES), Bind(str(zygote), ZYGOTE), Bind(str(storage), STORAGE))
+    return zygote, zygote.parent / "sockd_storage_lib"
+
+
+def plan(packages: Path, prefix: str = "", ours: tuple[Path, Path] | None = None) -> tuple[Bind, ...]:
+    """The binds of a base.
+
+    Args: prefix: as of `software`; ours: our packages, with bytecode for that interpreter."""
+    zygote, storage = ours or our_packages()
+    return (*software(prefix), Bind(str(packages), PACKAGES), Bind(str(zygote), ZYGOTE), Bind(str(storage), STORAGE))
+
+
+class Tree(Protocol):
+    """What a farm stands on, and sandboxes have copies of: a base, or an image."""
+
+    at: tuple[int, str]
+    """As of `sockd.images.root.Template`."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is mounted."""
+
+    @property
+    def resolv_conf_fd(self) -> int:
+        """A sealed, detached mount of `private_resolv_conf`, not the caller's. Raises: OSError."""
+
+    @property
+    def private_resolv_conf(self) -> str:
+        """A file to be mounted at RESOLV_CONF of a sandbox with a private network."""
+
+    def close(self) -> None:
+        """Unmount it; processes that are in it keep it."""
 
 
 class Base:

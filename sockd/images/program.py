@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from sockd.images.image_base import ImageBase
 from sockd.kernel import mounts
@@ -16,6 +16,19 @@ from sockd.kernel.bpf.socket_counts import NO_FUNCTION
 
 Network = Literal["host", "none", "private"]
 """The host's, none at all, or one of its own."""
+OWN = ""
+"""The interpreter that runs the worker itself."""
+
+
+class Lineage(NamedTuple):
+    """What all forks of one root Zygote have in common; a Zygote serves functions of its lineage only."""
+
+    network: Network = "host"
+    interpreter: str = OWN
+    """Id of the interpreter (`sockd.images.interpreter`)."""
+
+
+HOST_LINEAGE = Lineage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,7 @@ class Program:
         name: str = "",
         json_log_level: str = "",
         image: ImageInUse | None = None,
+        interpreter: str = OWN,
     ) -> None:
         """Args:
         code: None: it has none.
@@ -81,6 +95,7 @@ class Program:
         self.image = image
         self.base: ImageBase | None = None
         """The image, mounted; whoever starts a sandbox sees to it (`mount_image`)."""
+        self.lineage = Lineage(limits.network, interpreter)
         self.policy: object | None = None
         """The rules of its private network (`sockd.networks.policy.Policy`); its function sets them before the first start."""
         self.link_fd: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import errno
 import os
 import struct
 
@@ -42,6 +43,9 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
 PR_SET_PDEATHSIG = 1
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 47, 2
+_CAPSET = 126
+_CAPABILITY_VERSION_3 = 0x20080522
 
 
 class MountFlag(enum.IntFlag):
@@ -134,11 +138,27 @@ def setns(fd: int, kind: int) -> None:
     _check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns", fd)
 
 
-def prctl(option: int, argument: int) -> None:
-    """prctl(2) with one argument."""
-    _check(
-        _libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)), "prctl"
-    )
+def prctl(option: int, argument: int, second: int = 0) -> None:
+    """prctl(2) with one argument or two."""
+    zero = ctypes.c_ulong(0)
+    _check(_libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(second), zero, zero), "prctl")
+
+
+def keep_across_exec(capabilities: int) -> None:
+    """Have these capabilities, and after an exec by whatever uid, too: permitted, inheritable and ambient (capabilities(7)).
+
+    Args: capabilities: bits; those that this kernel does not know are none. Raises: OSError."""
+    low, high = capabilities & 0xFFFFFFFF, capabilities >> 32
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    _call(_CAPSET, "capset", "", header, struct.pack("=6I", low, low, low, high, high, high))
+    for capability in range(64):
+        if capabilities >> capability & 1:
+            try:
+                prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # the first that this kernel does not know
+                    raise
+                return
 
 
 def close_on_exec_from(first_fd: int) -> None:

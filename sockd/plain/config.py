@@ -139,6 +139,8 @@ class SandboxConfig(Slice, frozen=True):
     """An idle sandbox is frozen after this."""
     idle_limit: int = 2000
     """Most idle sandboxes, frozen ones included."""
+    pythons: tuple[str, ...] = ()
+    """Paths of Python interpreters for functions with `python`, beside those in the usual places."""
     base_uid: int = 0x10000000
     """The first of the uids that sandboxes and Zygotes get; nobody else may use those from it on."""
     spawn_deadline_s: float = 5.0

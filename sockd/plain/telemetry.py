@@ -133,6 +133,8 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     storage: str = "own"
     """Whose storage library it imports."""
     zygote: str = "packages"
+    python: str | None = None
+    """Version of its interpreter; None: the worker's own."""
     """What may be imported ahead for it: packages, stdlib or none."""
     initscript: str = ""
     """Digest of its initscript's module; empty: it has none."""

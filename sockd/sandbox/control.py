@@ -214,3 +214,11 @@ def close_all(fds: Sequence[int]) -> None:
     """Close descriptors that nobody took."""
     for fd in fds:
         os.close(fd)
+
+
+def take_pidfd(fds: list[int]) -> int:
+    """The one descriptor of a `forked` answer. Raises: ZygoteGone when there is not exactly one: the Zygote lies."""
+    if len(fds) == 1:
+        return fds[0]
+    close_all(fds)
+    raise ZygoteGone("the Zygote answered without a pidfd")

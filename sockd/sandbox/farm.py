@@ -2,7 +2,8 @@
 
 Owns the launcher process and the sockets to it and to farm init. Killing farm init kills every
 process in the farm, and farm init dies with the daemon (PR_SET_PDEATHSIG through the launcher), so a SIGKILL of the daemon
-leaves nothing. Farm init execs root Zygotes when it is asked to; all else in the farm is forked.
+leaves nothing. Farm init execs root Zygotes when it is asked to; all else in the farm is forked. There is one farm for the
+worker's own interpreter, and one for each other interpreter that functions use (`foreign_farms`).
 """
 
 from __future__ import annotations
@@ -13,17 +14,30 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from sockd.images import base as bases
+from sockd.images import environment
+from sockd.images.interpreter import ROOT_OPTIONS, Interpreter
 from sockd.kernel import mounts, oom_score, pidfds, syscalls
 from sockd.kernel.cgroups.leaf import Cgroup
 from sockd.kernel.seccomp import seccomp
 from sockd.plain.errors import SandboxFailed
-from sockd.sandbox.control import ControlWire, close_all
+from sockd.sandbox.control import ControlWire, close_all, take_pidfd
 from sockd.sandbox.farm_init import RELEASE
+from sockd.sandbox.uids import UidBlock
 
 START_DEADLINE_S = 10.0
 TMP_BYTES = "16m"
+
+
+class ForeignWire(NamedTuple):
+    """Descriptors for the exec of a foreign interpreter, the caller's."""
+
+    control: int
+    """The Zygote's end of its control socket."""
+    words: int
+    """The end of a pipe that takes what it says before it serves."""
 
 
 class Farm:
@@ -44,7 +58,7 @@ class Farm:
         self._cgroup = cgroup
 
     @classmethod
-    async def start(cls, base: bases.Base, cgroup: Cgroup, on_end: Callable[[], None]) -> Farm:
+    async def start(cls, base: bases.Tree, cgroup: Cgroup, on_end: Callable[[], None]) -> Farm:
         """Exec the launcher and wait until farm init serves.
 
         Args:
@@ -88,13 +102,40 @@ class Farm:
     async def exec_zygote(self, control: socket.socket, procs_fds: Sequence[int]) -> None:
         """Exec a root Zygote that serves on `control` in the given cgroups. The caller keeps its fds."""
         filters = [program().hex() for program in (seccomp.root_filter, seccomp.sandbox_filter, seccomp.zygote_filter)]
-        # Not -I: multiprocessing and loky start their processes with this interpreter's options, and -I ignores PYTHONPATH.
-        command = [bases.interpreter(), "-s", "-S", f"/{bases.ZYGOTE}"]
+        command = [bases.interpreter(), *ROOT_OPTIONS, f"/{bases.ZYGOTE}"]
+        variables = environment.OF_EXEC | environment.OF_LOADING
         fds = (control.fileno(), *procs_fds)
-        answer = await self._wire.request("exec", fds, deadline_s=START_DEADLINE_S, command=command, filters=filters)
+        answer = await self._wire.request(
+            "exec", fds, deadline_s=START_DEADLINE_S, command=command, filters=filters, env=variables
+        )
         for pidfd in answer.fds:
             oom_score.expose(pidfds.pid(pidfd))  # before it has forked: its Zygotes and sandboxes have it from there
         close_all(answer.fds)
+
+    async def exec_foreign(
+        self, interpreter: Interpreter, uids: UidBlock, wired: ForeignWire, procs_fds: Sequence[int], *, is_walled: bool
+    ) -> int:
+        """Exec another interpreter as a root Zygote, in a user namespace over a block of uids; its pidfd, the caller's.
+
+        The interpreter is foreign code: it gets no capability in the initial user namespace, and its filters, no_new_privs and
+        cgroups before the exec, by farm init. Args: is_walled: it is in an empty network namespace from the start.
+        Raises: SandboxFailed, OSError."""
+        own = [seccomp.root_filter()] if is_walled else [seccomp.root_filter(), seccomp.zygote_filter()]
+        of_children = [seccomp.sandbox_filter(), seccomp.zygote_filter()]
+        answer = await self._wire.request(
+            "exec_foreign",
+            (wired.control, wired.words, *procs_fds),
+            deadline_s=START_DEADLINE_S,
+            command=interpreter.command(),
+            filters=[program.hex() for program in of_children],
+            own_filters=[program.hex() for program in own],
+            env={**interpreter.variables, **environment.OF_LOADING},
+            uids=[uids.first, uids.count],
+            walled=is_walled,
+        )
+        for pidfd in answer.fds:
+            oom_score.expose(pidfds.pid(pidfd))
+        return take_pidfd(answer.fds)
 
     def release(self, tree: int) -> None:
         """Have the launcher close the last fd of a detached tree, which is the caller's no more.

@@ -9,6 +9,7 @@ runs user code."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -17,13 +18,21 @@ import sys
 from typing import Any
 
 from sockd.images import base as bases
-from sockd.images import environment
 from sockd.kernel import launching, syscalls
 from sockd.kernel.syscalls import MountFlag
+from sockd.sandbox.uids import SANDBOX_UID
 from sockd_zygote import linux, protocol
 
 KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
 """What farm init keeps for the root Zygotes that it execs: they write id maps."""
+OWN_CAPABILITIES = f"{linux.bits(KEPT_CAPABILITIES):x}"
+ALL_CAPABILITIES = (1 << 64) - 1
+"""In the user namespace of a foreign interpreter, as a Zygote with packages has them in its own."""
+NETWORK_CAPABILITIES = linux.bits((12, 13))
+"""CAP_NET_ADMIN, CAP_NET_RAW: a walled Zygote has none over the networks that its user namespace owns."""
+FOREIGN_FD = 64
+NAMESPACES = syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
+"""Of a foreign interpreter, which shares nothing with those of its farm that are behind other walls but the files."""
 TRIES = 3
 """How often a root Zygote is spawned that is killed before it has a pidfd."""
 RELEASE = b"release"
@@ -66,7 +75,7 @@ def release(releases: socket.socket, init: int) -> None:
 
 
 def serve(control: socket.socket) -> None:
-    """Init's loop: answer `ready` and `exec` until the daemon is gone."""
+    """Init's loop: answer `ready`, `exec` and `exec_foreign` until the daemon is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     flags = MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC
@@ -82,10 +91,17 @@ def serve(control: socket.socket) -> None:
             return
         message = protocol.decode_control(data)
         given: tuple[int, ...] = (procfs,) if message["op"] == "ready" else ()
+        answer = {"op": "done", "id": message["id"]}
         if message["op"] == "exec":
             given = (exec_zygote(message, fds, null),)
             fds.extend(given)
-        linux.send(control, protocol.encode_control({"op": "done", "id": message["id"]}), given)
+        elif message["op"] == "exec_foreign":
+            try:
+                given = (exec_foreign(message, fds, null),)
+                fds.extend(given)
+            except OSError as error:
+                answer |= {"op": "refused", "error": str(error)}
+        linux.send(control, protocol.encode_control(answer), given)
         for fd in fds:
             os.close(fd)
 
@@ -95,14 +111,87 @@ def exec_zygote(message: dict[str, Any], fds: list[int], null: int) -> int:
     for fd in fds:
         os.set_inheritable(fd, True)
     control, *procs = fds
-    arguments = [*message["command"], str(control), ",".join(map(str, procs)), ",".join(message["filters"])]
+    procs_words = ",".join(map(str, procs))
+    arguments = [*message["command"], str(control), procs_words, OWN_CAPABILITIES, ",".join(message["filters"])]
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
-    env = environment.OF_EXEC | environment.OF_LOADING
     for _ in range(TRIES):
-        pid = os.posix_spawn(arguments[0], arguments, env, file_actions=actions)
+        pid = os.posix_spawn(arguments[0], arguments, message["env"], file_actions=actions)
         with contextlib.suppress(ProcessLookupError):  # killed at once, and reaped, as SIGCHLD is ignored: the next one
             return os.pidfd_open(pid)
     raise ProcessLookupError(f"{TRIES} root Zygotes ended before they could be watched")
+
+
+def exec_foreign(message: dict[str, Any], fds: list[int], null: int) -> int:
+    """Fork a child that confines itself and execs an interpreter which is foreign code; its pidfd. This process writes its id
+    maps: that takes capabilities which the child does not have any more by then.
+
+    Args: fds: control socket, what takes its stderr until it serves, then files of its cgroups. Raises: OSError."""
+    mapless, unshared = os.pipe()
+    mapped, go_on = os.pipe()
+    try:
+        pid = os.fork()  # noqa: TID251  SAFETY: init is single-threaded
+        if pid == 0:
+            try:
+                become_foreign(message, fds, null, unshared, (mapped, go_on))
+            except OSError as error:
+                os.write(2, str(error).encode())
+            finally:
+                os._exit(1)
+        pidfd = os.pidfd_open(pid)
+        os.close(unshared)
+        unshared = -1
+        if os.read(mapless, 1):  # else it has ended, as its control socket tells
+            write_id_maps(pid, *message["uids"])
+            os.write(go_on, b"1")
+        return pidfd
+    finally:
+        for fd in (mapless, unshared, mapped, go_on):
+            if fd >= 0:
+                os.close(fd)
+
+
+def become_foreign(message: dict[str, Any], fds: list[int], null: int, unshared: int, maps: tuple[int, int]) -> None:
+    """The child's half of `exec_foreign`, as a Zygote with packages is confined (zygote/native/confine.c). The order is the
+    contract: cgroups, namespaces, ids, descriptors; last capabilities and filters, which hold before the first byte of the
+    interpreter runs. Raises: OSError."""
+    control, words, *procs = fds
+    mapped, go_on = maps
+    os.dup2(words, 2)
+    os.close(go_on)  # or the end of an init that dies would not be seen
+    for fd in procs:
+        os.write(fd, b"0")
+    is_walled = message["walled"]
+    syscalls.unshare(NAMESPACES | (syscalls.CLONE_NEWNET if is_walled else 0))
+    os.write(unshared, b"1")
+    if not os.read(mapped, 1):
+        raise OSError("no id maps were written")
+    os.setsid()
+    os.setgroups([])
+    os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+    os.setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+    for fd in (0, 1):
+        os.dup2(null, fd)
+    control = fcntl.fcntl(control, fcntl.F_DUPFD, FOREIGN_FD)  # above what an interpreter opens by itself
+    linux.close_fds_between(3, control - 1)
+    linux.close_fds_from(control + 1)
+    kept = ALL_CAPABILITIES & ~(NETWORK_CAPABILITIES if is_walled else 0)
+    linux.drop_bounding_set(tuple(bit for bit in range(64) if kept >> bit & 1))
+    syscalls.keep_across_exec(kept)
+    linux.set_no_new_privs()
+    arguments = [*message["command"], str(control), "", f"{kept:x}", ",".join(message["filters"])]
+    for program in message["own_filters"]:
+        linux.install_filter(bytes.fromhex(program))
+    os.execve(arguments[0], arguments, message["env"])
+
+
+def write_id_maps(pid: int, first_uid: int, count: int) -> None:
+    """As Zygotes write their children's: the first of the block has the number of every handler. Raises: OSError."""
+    for name in ("uid_map", "gid_map"):
+        fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY)
+        try:
+            os.write(fd, b"%d %d %d" % (SANDBOX_UID, first_uid, count))
+        finally:
+            os.close(fd)
 
 
 if __name__ == "__main__":

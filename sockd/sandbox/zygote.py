@@ -10,22 +10,25 @@ import itertools
 import os
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from sockd.images.program import Network
+from sockd.images.interpreter import Interpreter
+from sockd.images.program import OWN, Network
 from sockd.kernel.cgroups.tree import Cgroup
 from sockd.networks.endpoint import Endpoint
 from sockd.plain.errors import SandboxFailed
 from sockd.sandbox.adoption import Adoption
 from sockd.sandbox.cgroup_pool import CgroupPool
-from sockd.sandbox.control import Answer, ControlWire, ZygoteGone, close_all
-from sockd.sandbox.farm import Farm
+from sockd.sandbox.control import Answer, ControlWire, ZygoteGone, close_all, take_pidfd
+from sockd.sandbox.farm import Farm, ForeignWire
 from sockd.sandbox.imported import Imported, ImportFile, ImportRequest
 from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.walled_networks import EndpointSource, Wall
 
 MAX_SOCKETS = 128
 """Most IP sockets that what it imports may have open."""
+MOST_WORDS_BYTES = 2000
+"""Of what an interpreter says that does not become a Zygote."""
 MAX_TASKS = 128
 """Most processes and threads of a Zygote with packages: its forks leave for cgroups of their own at once."""
 
@@ -50,6 +53,9 @@ class Zygote:
         self._trees: list[Callable[[], None]] = []
         self._wall: Wall | None = None
         self._endpoints: EndpointSource | None = None
+        self.interpreter = OWN
+        """Id of the interpreter that it is."""
+        self._on_gone: Callable[[Zygote], None] = lambda zygote: None
 
     @classmethod
     async def exec_root(
@@ -61,6 +67,57 @@ class Zygote:
         with zygote._opening(None, None) as control:
             await farm.exec_zygote(control, zygote._procs())
         return zygote
+
+    @classmethod
+    async def exec_foreign(
+        cls,
+        farm: Farm,
+        interpreter: Interpreter,
+        cgroups: CgroupPool,
+        uids: UidBlock,
+        on_end: Callable[[Zygote], None],
+        *,
+        limit_bytes: int,
+        deadline_s: float,
+        wall: Wall | None,
+        on_gone: Callable[[Zygote], None],
+    ) -> Zygote:
+        """The root Zygote of another interpreter: foreign code, so it is confined as a Zygote with packages, before its exec.
+
+        Args: wall: it is behind this wall, with all its descendants; on_gone: told once, when it and its last sandbox and child
+            Zygote are gone, also if this fails.
+        Raises: SandboxFailed with the interpreter's own words; OSError."""
+        zygote = cls(cgroups, uids, on_end)
+        zygote.interpreter, zygote._wall, zygote._on_gone = interpreter.id, wall, on_gone
+        words, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            with zygote._opening(limit_bytes, MAX_TASKS) as control:
+                wired = ForeignWire(control.fileno(), theirs)
+                zygote.pidfd = await farm.exec_foreign(
+                    interpreter, uids, wired, zygote._procs(), is_walled=wall is not None
+                )
+                os.close(theirs)
+                theirs = -1
+                if wall is not None:
+                    zygote._endpoints = wall.source(zygote.pidfd)
+            await zygote._serves(interpreter, words, deadline_s)
+        finally:
+            os.close(words)
+            if theirs >= 0:
+                os.close(theirs)
+        return zygote
+
+    async def _serves(self, interpreter: Interpreter, words: int, deadline_s: float) -> None:
+        """Wait until it answers. Raises: ZygoteGone with what it said on stderr."""
+        try:
+            await self._request("hello", (), deadline_s=deadline_s)
+        except ZygoteGone as error:
+            self.close()
+            with suppress(BlockingIOError):
+                said = os.read(words, MOST_WORDS_BYTES).decode(errors="replace").strip()
+                if said:
+                    raise ZygoteGone(f"Python {interpreter.words} did not become a Zygote: {said}") from error
+            raise
 
     async def spawn(
         self,
@@ -77,6 +134,7 @@ class Zygote:
         child = Zygote(self._cgroups, self.uids.take_child(), on_end)
         child._parent = self
         child._wall = wall or self._wall
+        child.interpreter = self.interpreter
         child._is_root = wall is not None
         self._users += 1
         with child._opening(limit_bytes, MAX_TASKS) as control:
@@ -281,19 +339,15 @@ class Zygote:
 
     def _release(self) -> None:
         self._users -= 1
-        if self._users == 0 and self._parent is not None:
-            self._release_trees()
-            self._parent.uids.give_back_child(self.uids)
-            self._parent._release()
+        if self._users:
+            return
+        if self._parent is None:
+            self._on_gone(self)
+            return
+        self._release_trees()
+        self._parent.uids.give_back_child(self.uids)
+        self._parent._release()
 
     def _release_trees(self) -> None:
         while self._trees:
             self._trees.pop()()
-
-
-def take_pidfd(fds: list[int]) -> int:
-    """The one descriptor of a `forked` answer. Raises: ZygoteGone when there is not exactly one: the Zygote lies."""
-    if len(fds) == 1:
-        return fds[0]
-    close_all(fds)
-    raise ZygoteGone("the Zygote answered without a pidfd")

@@ -100,6 +100,7 @@ def tree_snapshot(worker: Worker) -> Tree:
         return {
             "packages": sorted(requirement(worker, key) for key in node.packages - inherited),
             "network": node.network,
+            "interpreter": node.lineage.interpreter,
             "modules": len(node.modules),
             "unique_memory_bytes": node.unique_bytes,
             "shared_memory_bytes": node.shared_bytes,

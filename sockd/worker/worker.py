@@ -32,7 +32,7 @@ from sockd.caches.zygotes.program_zygotes import ProgramZygotes
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.verifier import Verifier
 from sockd.caches.zygotes.zygote_node import ZygoteNode
-from sockd.caches.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
+from sockd.caches.zygotes.zygote_tree import ROOT_UIDS, SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.code.code_store import CodeStore
 from sockd.code.function_config import ENDPOINT
 from sockd.functions.function import Caches
@@ -46,6 +46,7 @@ from sockd.image_store.image_store import ImageStore
 from sockd.image_store.plain_importer import PlainImporter
 from sockd.images.assembly import Assembly, open_assembly
 from sockd.images.base import Base, Bind, interpreter, plan, software
+from sockd.images.host_pythons import SCHEME, HostPythons
 from sockd.images.premade import Premade
 from sockd.images.program import Limits, Network
 from sockd.kernel import mounts, oom_score, syscalls
@@ -65,12 +66,14 @@ from sockd.registry.registry import Registry
 from sockd.registry.secrets import Vault, key_path
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.farm import Farm, farm_path
+from sockd.sandbox.foreign_farms import ForeignFarms
 from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.namespace_maker import NamespaceMaker
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox_pipes import SandboxPipes
 from sockd.sandbox.socket_guards import function_accounts, guard_sockets
+from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.walled_networks import Wall
 from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.state_dir import StateDir
@@ -147,7 +150,8 @@ class Worker:
         latency = Latency.open(config.latency, hierarchies)
         stack.callback(latency.close)
         groups, cgroups = await _cgroups(config, state, hierarchies, stack)
-        packages = InstallCache(config.packages, state.packages, state.path / "tmp")
+        pythons = HostPythons(state.packages, state.path / "pythons", config.sandbox.pythons)
+        packages = InstallCache(config.packages, state.packages, state.path / "tmp", pythons)
         stack.push_async_callback(packages.aclose)
         await packages.recover()
         compile_ours()
@@ -172,7 +176,11 @@ class Worker:
         parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
         walls = {network: Wall(network, networks, maker) for network in WALLED}
-        tree = ZygoteTree(zygotes, parts, farm, walls, base_uid=config.sandbox.base_uid, spare_limits=usual)
+        uids = UidBlock.of_host(config.sandbox.base_uid + ROOT_UIDS, ROOT_UIDS)
+        foreign = ForeignFarms(parts, uids, state.path / "pythons" / "roots", usual)
+        foreign.add(SCHEME, pythons)
+        stack.push_async_callback(foreign.aclose)
+        tree = ZygoteTree(zygotes, parts, farm, walls, foreign, base_uid=config.sandbox.base_uid, spare_limits=usual)
         stack.callback(tree.close)
         tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
         await tree.open()
@@ -298,7 +306,11 @@ def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, ha
 
 
 def _functions(
-    config: Config, state: StateDir, packages: InstallCache, caches: Caches, stack: AsyncExitStack
+    config: Config,
+    state: StateDir,
+    packages: InstallCache,
+    caches: Caches,
+    stack: AsyncExitStack,
 ) -> tuple[Functions, Versions, FunctionUrls]:
     code = CodeStore(state.path / "code", state.path / "tmp", config.code)
     code.recover()

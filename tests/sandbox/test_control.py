@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from sockd.sandbox.channel import Channel
-from sockd.sandbox.control import MOST_STRAYS, ControlWire, ZygoteGone, ZygoteRefused
+from sockd.sandbox.control import MOST_STRAYS, ControlWire, ZygoteGone, ZygoteRefused, take_pidfd
 from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd.sandbox.read_turns import ReadTurns
-from sockd.sandbox.zygote import take_pidfd
 from sockd_zygote import linux, protocol
 from sockd_zygote.protocol import ProtocolError
 

@@ -125,7 +125,7 @@ def too_late(pid):
     return open_pidfd(pid)
 
 os.pidfd_open = too_late
-message = {"command": ["/bin/sh", "-c", "exec sleep 60"], "filters": []}
+message = {"command": ["/bin/sh", "-c", "exec sleep 60"], "filters": [], "env": {}}
 pidfd = farm_init.exec_zygote(message, [os.memfd_create("control")], os.open("/dev/null", os.O_RDWR))
 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 print(len(killed))

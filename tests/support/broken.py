@@ -60,9 +60,10 @@ def copied_zygote() -> Path:
     shutil.copytree(zygote, copy, ignore=shutil.ignore_patterns("__pycache__"))
     original = base.plan
 
-    def plan(packages: Path) -> tuple[base.Bind, ...]:
+    def plan(packages: Path, prefix: str = "", ours: tuple[Path, Path] | None = None) -> tuple[base.Bind, ...]:
         return tuple(
-            replace(bind, source=str(copy)) if bind.target == base.ZYGOTE else bind for bind in original(packages)
+            replace(bind, source=str(copy)) if bind.target == base.ZYGOTE else bind
+            for bind in original(packages, prefix, ours)
         )
 
     base.plan = plan

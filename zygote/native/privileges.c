@@ -137,12 +137,12 @@ PyObject *native_set_dumpable(PyObject *module, PyObject *args)
 
 PyObject *native_close_fds_from(PyObject *module, PyObject *args)
 {
-    unsigned int first;
+    unsigned int first, last = ~0U;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "I:close_fds_from", &first))
+    if (!PyArg_ParseTuple(args, "I|I:close_fds_from", &first, &last))
         return NULL;
-    if (syscall(SYS_close_range, first, ~0U, 0) < 0)
+    if (syscall(SYS_close_range, first, last, 0) < 0)
         return os_error("close_range");
     return none();
 }

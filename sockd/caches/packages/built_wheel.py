@@ -17,6 +17,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from sockd.caches.packages.wheel_tags import NEVER, preference
+from sockd.images.interpreter import OWN_PYTHON, Interpreter
 from sockd.plain.errors import BadArchive
 from sockd.plain.zip_directory import Entry, contents, label, read_directory
 
@@ -29,12 +30,21 @@ class BadWheel(Exception):
     """A wheel that must not be installed; the message says why."""
 
 
-def check(path: Path, filename: str, name: str, version: str, *, max_bytes: int, max_files: int) -> None:
-    """Check that a wheel is this version of this package, for this interpreter and platform.
+def check(
+    path: Path,
+    filename: str,
+    name: str,
+    version: str,
+    *,
+    max_bytes: int,
+    max_files: int,
+    python: Interpreter = OWN_PYTHON,
+) -> None:
+    """Check that a wheel is this version of this package, for an interpreter of this platform.
 
     Args: filename: the name that the sandbox reports; max_bytes: maximum size of all files, unpacked; max_files: of the archive.
     Raises: BadWheel."""
-    _check_filename(filename, name, version)
+    _check_filename(filename, name, version, python)
     try:
         with open(path, "rb") as file:
 
@@ -51,7 +61,7 @@ def check(path: Path, filename: str, name: str, version: str, *, max_bytes: int,
         raise BadWheel(f"the wheel that was built is refused: {error.message}") from None
 
 
-def _check_filename(filename: str, name: str, version: str) -> None:
+def _check_filename(filename: str, name: str, version: str, python: Interpreter) -> None:
     shown = repr(filename[:LONGEST_NAME])
     try:
         if len(filename) > LONGEST_NAME or not filename.isprintable() or "/" in filename:
@@ -61,8 +71,8 @@ def _check_filename(filename: str, name: str, version: str) -> None:
         raise BadWheel(f"the build has made {shown}, which is not the name of a wheel") from None
     if (str(found_name), found_version) != (name, Version(version)):
         raise BadWheel(f"the build has made {shown}, which is another distribution")
-    if preference(filename) == NEVER:
-        raise BadWheel(f"the build has made {shown}, which is not for this worker's interpreter and platform")
+    if preference(filename, python) == NEVER:
+        raise BadWheel(f"the build has made {shown}, which is not for Python {python.short} on this worker's platform")
 
 
 def _check_entries(entries: Sequence[Entry], max_bytes: int) -> None:

@@ -26,6 +26,7 @@ BUILT_PREFIX = 32
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _VERSION = re.compile(r"[a-z0-9]+([.!+_-][a-z0-9]+)*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_PYTHON = re.compile(r"(3\.[0-9]{1,2})?")
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
@@ -72,16 +73,21 @@ class Distribution(msgspec.Struct, frozen=True, order=True, kw_only=True, omit_d
     """Of the wheel, or of the source."""
     source: Source | None = None
     """What it is built from; None: it is a wheel."""
+    python: str = ""
+    """For which interpreter it is installed (`Interpreter.tag`)."""
 
     def __post_init__(self) -> None:
-        for value, pattern in ((self.name, _NAME), (self.version, _VERSION), (self.digest, _DIGEST)):
+        fields = (self.name, _NAME), (self.version, _VERSION), (self.digest, _DIGEST), (self.python, _PYTHON)
+        for value, pattern in fields:
             if not pattern.fullmatch(value):
                 raise ValueError(f"not a distribution: {value[:80]!r}")
 
     @property
     def key(self) -> str:
-        """The directory: two wheels of one version differ here, so it is never written to twice."""
-        return f"{self.name}-{self.version}-{self.digest[: BUILT_PREFIX if self.source else DIGEST_PREFIX]}"
+        """The directory: two wheels of one version differ here, and one that is compiled by two interpreters, so it is never
+        written to twice."""
+        digest = self.digest[: BUILT_PREFIX if self.source else DIGEST_PREFIX]
+        return f"{self.name}-{self.version}-{digest}{'.' if self.python else ''}{self.python}"
 
 
 class Closure(msgspec.Struct, frozen=True):
@@ -121,6 +127,11 @@ class Closure(msgspec.Struct, frozen=True):
 def name_of(key: str) -> str:
     """The package's name in a key."""
     return key.rsplit("-", 2)[0]
+
+
+def python_of(key: str) -> str:
+    """The `python` of the distribution with a key."""
+    return key.rpartition("-")[2].partition(".")[2]
 
 
 def in_order(keys: Iterable[str]) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,9 @@ from sockd.caches.packages.package_store import Package, PackageStore, delete
 from sockd.caches.packages.provided_names import NOTHING, Provided, provided_by
 from sockd.caches.packages.requirements import LINE
 from sockd.caches.packages.resolver import Resolver
-from sockd.caches.packages.uv import BASE_PYTHON, Completed, Uv
+from sockd.caches.packages.uv import Completed, Uv
+from sockd.images.host_pythons import HostPythons, NoPython
+from sockd.images.interpreter import OWN_PYTHON, Interpreter, cache_tag_of
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import PackageConfig
 from sockd.plain.errors import BadRequest, BuildFailed, InstallFailed, NoSuchPackage, PackagesFailed
@@ -36,9 +37,11 @@ from sockd.plain.single_flight import SingleFlight
 class Builds(Protocol):
     """Builds from source (`builder`)."""
 
-    async def lock(self, requirements: str, variables: Mapping[str, str]) -> str: ...
+    async def lock(self, requirements: str, variables: Mapping[str, str], python: Interpreter) -> str: ...
 
-    async def wheel(self, distribution: Distribution, directory: Path, variables: Mapping[str, str]) -> Path: ...
+    async def wheel(
+        self, distribution: Distribution, directory: Path, variables: Mapping[str, str], python: Interpreter
+    ) -> Path: ...
 
 
 Progress = Callable[[str], None]
@@ -63,14 +66,16 @@ class PackageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class InstallCache:
     """The distributions of this worker. `recover` first, `aclose` last; in between any number of callers at once."""
 
-    def __init__(self, config: PackageConfig, store: Path, tmp: Path) -> None:
+    def __init__(self, config: PackageConfig, store: Path, tmp: Path, pythons: HostPythons | None = None) -> None:
         """
         Args:
             store: the package store; sandboxes see it as /packages.
-            tmp: any directory on the store's file system; only its `packages/` is used, and emptied by `recover`."""
+            tmp: any directory on the store's file system; only its `packages/` is used, and emptied by `recover`.
+            pythons: interpreters besides the worker's own, which packages may be for; None: there are none."""
+        self._pythons = pythons
         self._config = config
         self._max_bytes = config.max_package_mb << 20
-        self._store = PackageStore(store, tmp / "packages", python=str(sys.implementation.cache_tag))
+        self._store = PackageStore(store, tmp / "packages")
         self._indexes = Indexes(config)
         self._uv = Uv(store.parent / "uv-cache", index_url=config.index_url, secrets=self._indexes.secrets)
         self._resolver = Resolver(
@@ -94,19 +99,35 @@ class InstallCache:
         await in_thread(self._uv.sweep)
         return deleted
 
+    async def interpreter(self, version: str | None) -> Interpreter:
+        """The interpreter of a version such as "3.13", for which packages can be installed. Raises: NoPython.
+
+        Args: version: none: the worker's own."""
+        if not version or version == OWN_PYTHON.short:
+            return OWN_PYTHON
+        if self._pythons is None:
+            raise NoPython(f'python = "{version}": this worker has only Python {OWN_PYTHON.short}')
+        return await self._pythons.find(version)
+
     async def resolve(
-        self, requirements: str, line_words: str = LINE, chosen: Chosen = WORKERS, *, build: bool = False
+        self,
+        requirements: str,
+        line_words: str = LINE,
+        chosen: Chosen = WORKERS,
+        *,
+        build: bool = False,
+        python: Interpreter = OWN_PYTHON,
     ) -> Closure:
         """The pinned closure of the text of a requirements.txt; installs nothing.
 
         Args: line_words: as of `requirements.parse`; chosen: the indexes; build: whether packages without a wheel, and URLs,
-            may be built from source.
+            may be built from source; python: the interpreter that is to import them.
         Raises: BadFunctionConfig for an index that the worker does not have; ResolveFailed with uv's words; PackagesFailed when
             the index does not answer in time."""
         variables = self._indexes.variables(chosen)
         async with self._resolves:
             lock = self._lock_in_sandbox if build else None
-            return await self._resolver.resolve(requirements, line_words, variables, lock)
+            return await self._resolver.resolve(requirements, line_words, variables, lock, python)
 
     async def ensure(self, closure: Closure, *, progress: Progress | None = None) -> None:
         """Returns when every distribution of the closure is installed; at once when all are, as they usually are.
@@ -211,8 +232,10 @@ class InstallCache:
     def _keys(self, closure: Closure) -> list[str]:
         return [distribution.key for distribution in closure.distributions]
 
-    async def _lock_in_sandbox(self, requirements: str, variables: Mapping[str, str] | None) -> str:
-        return await self._builder().lock(requirements, self._uv.public_variables(variables or {}))
+    async def _lock_in_sandbox(
+        self, requirements: str, variables: Mapping[str, str] | None, python: Interpreter
+    ) -> str:
+        return await self._builder().lock(requirements, self._uv.public_variables(variables or {}), python)
 
     def _builder(self) -> Builds:
         if self.builds is None:
@@ -237,9 +260,8 @@ class InstallCache:
     async def _built(self, distribution: Distribution, directory: Path) -> Path:
         """The wheel of a distribution that is built. It has a deadline of its own, and waits for other builds alone."""
         try:
-            return await self._builder().wheel(
-                distribution, directory, self._uv.public_variables(self._indexes.all_variables())
-            )
+            variables = self._uv.public_variables(self._indexes.all_variables())
+            return await self._builder().wheel(distribution, directory, variables, await self._python(distribution))
         except OSError as error:
             raise _failed_by(distribution, error) from error
 
@@ -255,15 +277,24 @@ class InstallCache:
             except OSError as error:
                 raise _failed_by(distribution, error) from error
 
+    async def _python(self, distribution: Distribution) -> Interpreter:
+        """The interpreter that a distribution is for. Raises: InstallFailed."""
+        try:
+            return await self.interpreter(distribution.python)
+        except BadRequest as error:
+            raise _failed(distribution, error.message) from None
+
     async def _unpack_and_publish(self, distribution: Distribution, directory: Path, wheel: Path | None) -> None:
-        tree = directory / "tree"
-        await self._unpack(distribution, directory, wheel)
+        tree, python = directory / "tree", await self._python(distribution)
+        await self._unpack(distribution, directory, wheel, python)
         await in_thread(package_tree.check, tree, max_bytes=self._max_bytes)
-        await self._compile(distribution, directory)
+        await self._compile(distribution, directory, python)
         package = await in_thread(self._sealed, distribution, tree)
         await in_thread(self._store.publish, tree, package)
 
-    async def _unpack(self, distribution: Distribution, directory: Path, wheel: Path | None) -> None:
+    async def _unpack(
+        self, distribution: Distribution, directory: Path, wheel: Path | None, python: Interpreter
+    ) -> None:
         """Has uv unpack a wheel to `tree`; one that was not built it fetches and compares the hash of, exactly this one."""
         variables = self._indexes.all_variables()
         if wheel is None:
@@ -274,7 +305,7 @@ class InstallCache:
             variables["UV_CACHE_DIR"] = str(directory / "uv-cache")  # foreign: not among what is shared
         completed = await self._uv.run(
             *("pip", "install", *wanted, "--target=tree"),
-            *("--no-deps", "--no-build", "--link-mode=hardlink", f"--python={BASE_PYTHON}"),
+            *("--no-deps", "--no-build", "--link-mode=hardlink", f"--python={python.executable}"),
             cwd=directory,
             max_file_bytes=self._max_bytes,
             variables=variables,
@@ -283,12 +314,13 @@ class InstallCache:
         # uv's lock on the target is world-writable and of no use once uv has ended.
         await in_thread((directory / "tree" / ".lock").unlink, missing_ok=True)
 
-    async def _compile(self, distribution: Distribution, directory: Path) -> None:
+    async def _compile(self, distribution: Distribution, directory: Path, python: Interpreter) -> None:
         """Writes the bytecode that a sandbox cannot write: without it pandas imports in 880 ms instead of 175.
 
         The bytecode is valid whatever the source's time (PEP 552, unchecked hash), and its tracebacks name the
         sandbox's paths. One worker process: compileall's pool would outlive its killed parent."""
         completed = await self._uv.run_python(
+            python.executable,
             *("-m", "compileall", "-qq", "-f", "-j1", "--invalidation-mode=unchecked-hash"),
             *("-s", "tree", "-p", f"{SANDBOX_STORE}/{distribution.key}", "tree"),
             cwd=directory,
@@ -306,7 +338,7 @@ class InstallCache:
             name=distribution.name,
             version=distribution.version,
             digest=distribution.digest,
-            python=str(sys.implementation.cache_tag),
+            python=cache_tag_of(distribution.python),
             modules=contents.modules,
             pth_files=contents.pth_files,
             has_bin=contents.has_bin,

@@ -18,8 +18,10 @@ from pathlib import Path
 
 import msgspec
 
+from sockd.caches.packages.distribution import python_of
 from sockd.caches.packages.package_tree import sync
 from sockd.caches.packages.provided_names import Provided, provided_by
+from sockd.images.interpreter import cache_tag_of
 
 META = ".meta"
 
@@ -49,15 +51,13 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
 class PackageStore:
     """All distributions of this worker. One process at a time uses a store (the daemon's lock sees to it)."""
 
-    def __init__(self, root: Path, tmp: Path, *, python: str) -> None:
+    def __init__(self, root: Path, tmp: Path) -> None:
         """
         Args:
             root: the store.
-            tmp: a directory of its own on the same file system, for what is not published yet or not any more.
-            python: cache tag of the interpreter that sandboxes run."""
+            tmp: a directory of its own on the same file system, for what is not published yet or not any more."""
         self.root = root
         self.tmp = tmp
-        self._python = python
         self._packages: dict[str, Package] = {}
 
     def __contains__(self, key: object) -> bool:
@@ -116,7 +116,7 @@ class PackageStore:
         """The package, if it is whole; if not, its file is deleted and the directory is rubbish."""
         try:
             package = msgspec.json.decode(self._file(key).read_bytes(), type=Package)
-            if package.key == key and package.python == self._python and (self.root / key).is_dir():
+            if package.key == key and package.python == cache_tag_of(python_of(key)) and (self.root / key).is_dir():
                 offers = package.provided or provided_by(self.root / key)  # an older worker did not note it
                 return msgspec.structs.replace(package, provided=offers)
         except msgspec.DecodeError:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+
+from sockd.caches.packages.provided_names import module_name
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # SAFETY: int syncfs(int fd), syncfs(2); no pointers.
 _libc.syncfs.argtypes = [ctypes.c_int]
 _libc.syncfs.restype = ctypes.c_int
 
-_SUFFIXES = tuple(sorted((*EXTENSION_SUFFIXES, ".py"), key=len, reverse=True))
+_SUFFIXES = (".py", ".so")
 _NOT_MODULES = frozenset(("bin", "include", "share", "etc", "lib", "__pycache__"))
 """Where a wheel's scripts, headers and data go (its .data directory), unless they hold an __init__.py."""
 
@@ -98,8 +98,7 @@ def _module(entry: os.DirEntry[str]) -> str | None:
             name not in _NOT_MODULES and any(inner.name.endswith(_SUFFIXES) for inner in _walk(Path(entry.path)))
         )
         return name if holds_code and name.isidentifier() else None
-    stem = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), None)
-    return stem if stem and re.fullmatch(r"[^\W\d]\w*", stem) else None
+    return module_name(name) if name.endswith(_SUFFIXES) else None
 
 
 def _walk(tree: Path) -> Iterator[os.DirEntry[str]]:

@@ -12,7 +12,6 @@ from configparser import ConfigParser
 from configparser import Error as ConfigError
 from contextlib import suppress
 from email.parser import BytesHeaderParser
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import msgspec
@@ -22,7 +21,7 @@ from packaging.utils import canonicalize_name
 MAX_ENTRIES = 20_000
 """Most files and directories looked at, without the contents of regular packages. One with more is taken to offer every name."""
 METADATA_MAX_BYTES = 4 << 20
-_SUFFIXES = tuple(sorted((*EXTENSION_SUFFIXES, ".py", ".pyc"), key=len, reverse=True))
+_SUFFIXES = (".py", ".pyc", ".so")
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _METADATA = re.compile(r"(?P<name>.+?)(-[^-]+)*\.(dist-info|egg-info)")
 
@@ -111,8 +110,13 @@ class _Names:
 
 
 def module_name(file_name: str) -> str | None:
-    """The module that a file of this name would be, or None."""
+    """The module that a file of this name would be, or None.
+
+    An extension's name ends with a tag of the interpreters that load it, such as `.cpython-313-x86_64-linux-gnu.so`. Whether it
+    is the right one is not asked: one too many is only imported by its users themselves."""
     stem = next((file_name.removesuffix(suffix) for suffix in _SUFFIXES if file_name.endswith(suffix)), None)
+    if stem and file_name.endswith(".so"):
+        stem = stem.partition(".")[0]
     return stem if stem and _IDENTIFIER.fullmatch(stem) else None
 
 

@@ -91,17 +91,19 @@ def parse(text: str, line_words: str = LINE, *, may_have_urls: bool = False) -> 
     return Requirements(tuple(lines), tuple(digests))
 
 
-def without(text: str, brought: Mapping[str, Version]) -> str:
+def without(text: str, brought: Mapping[str, Version], environment: Mapping[str, str] | None = None) -> str:
     """The text of a requirements.txt, without what is there already and what is not for this machine.
 
-    Args: brought: versions that are there, by normalised name. The text is unchanged if they satisfy none of its lines."""
+    Args: environment: of markers, where it is not that of the worker's own interpreter;
+        brought: versions that are there, by normalised name. The text is unchanged if they satisfy none of its lines."""
     kept, is_any_there = [], False
+    marker_environment = dict(environment or {})
     for _, line in _logical_lines(text):
         try:
             requirement, _ = _parse_line(line)
             version = brought.get(requirement.name)
             is_there = version is not None and requirement.specifier.contains(version, prereleases=True)
-            is_elsewhere = requirement.marker is not None and not requirement.marker.evaluate()
+            is_elsewhere = requirement.marker is not None and not requirement.marker.evaluate(marker_environment)
         except ValueError:  # who resolves it says what is wrong with it
             is_there = is_elsewhere = False
         is_any_there |= is_there

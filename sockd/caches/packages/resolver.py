@@ -23,8 +23,9 @@ from packaging.utils import canonicalize_name
 from sockd.caches.packages.distribution import Closure, Distribution, Source
 from sockd.caches.packages.indexes import without_credentials
 from sockd.caches.packages.requirements import LINE, Requirements, parse
-from sockd.caches.packages.uv import BASE_PYTHON, Uv
+from sockd.caches.packages.uv import Uv
 from sockd.caches.packages.wheel_tags import NEVER, build_environment, preference
+from sockd.images.interpreter import OWN_PYTHON, Interpreter
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import BuildNeeded, PackagesFailed, ResolveFailed
 
@@ -77,15 +78,15 @@ class Lock(msgspec.Struct, frozen=True, rename="kebab"):
     packages: list[LockedPackage] = []
 
 
-LockInSandbox = Callable[[str, Mapping[str, str] | None], Awaitable[str]]
-"""(requirements, uv's variables) -> the text of the lock file that uv makes of them where it may build."""
+LockInSandbox = Callable[[str, Mapping[str, str] | None, Interpreter], Awaitable[str]]
+"""(requirements, uv's variables, an interpreter) -> the text of the lock file that uv makes of them where it may build."""
 
 MAX_LOCK_BYTES = 32 << 20
 """Of uv's answer; a thousand packages with a hundred wheels each are half of it."""
 
 
 class Resolver:
-    """Resolves requirements against the operator's index, for the interpreter that sandboxes run."""
+    """Resolves requirements against the operator's index."""
 
     def __init__(self, uv: Uv, tmp: Path, *, deadline_s: float, max_file_bytes: int) -> None:
         """
@@ -102,11 +103,13 @@ class Resolver:
         line_words: str = LINE,
         variables: Mapping[str, str] | None = None,
         lock_in_sandbox: LockInSandbox | None = None,
+        python: Interpreter = OWN_PYTHON,
     ) -> Closure:
         """The closure of the text of a requirements.txt; text that asks for nothing runs nothing.
 
         Args: line_words: as of `requirements.parse`; variables: as of `Uv.run`;
-            lock_in_sandbox: for requirements that wheels alone do not meet; None: those are refused.
+            lock_in_sandbox: for requirements that wheels alone do not meet; None: those are refused; python: the interpreter
+            that is to import them.
         Raises: ResolveFailed for requirements that cannot be met, in uv's words; BuildNeeded; PackagesFailed when the index does
         not answer, or not in time."""
         may_build = lock_in_sandbox is not None
@@ -115,26 +118,31 @@ class Resolver:
             return Closure()
         if not wanted.has_urls:
             try:
-                return await self._of_wheels(wanted.text, wanted, variables)
+                return await self._of_wheels(wanted.text, wanted, python, variables)
             except BuildNeeded:
                 if not may_build:
                     raise
         assert lock_in_sandbox is not None  # parse refuses URLs without it
-        claimed = _parsed(await lock_in_sandbox(wanted.text, variables))
-        pins, built = await in_thread(split, claimed, wanted)
-        wheels = await self._of_wheels(pins, wanted, variables, "--no-deps") if pins else Closure()
+        claimed = _parsed(await lock_in_sandbox(wanted.text, variables, python))
+        pins, built = await in_thread(split, claimed, wanted, python)
+        wheels = await self._of_wheels(pins, wanted, python, variables, "--no-deps") if pins else Closure()
         return Closure.of((*wheels.distributions, *built))
 
     async def _of_wheels(
-        self, text: str, wanted: Requirements, variables: Mapping[str, str] | None, *options: str
+        self,
+        text: str,
+        wanted: Requirements,
+        python: Interpreter,
+        variables: Mapping[str, str] | None,
+        *options: str,
     ) -> Closure:
         try:
             async with asyncio.timeout(self._deadline_s):
-                lock = await self._compile(text, variables, *options)
+                lock = await self._compile(text, variables, f"--python={python.executable}", *options)
         except TimeoutError:
             raise PackagesFailed(f"resolving the requirements took longer than {self._deadline_s:g} s") from None
         # The first choice asks the interpreter's own file which libc it is for.
-        return await in_thread(choose, lock, wanted)
+        return await in_thread(choose, lock, wanted, python)
 
     async def _compile(self, text: str, variables: Mapping[str, str] | None, *options: str) -> dict[str, Any]:
         """The lock file, parsed."""
@@ -143,7 +151,7 @@ class Resolver:
             await in_thread((directory / "requirements.txt").write_text, text)
             completed = await self._uv.run(
                 *("pip", "compile", "requirements.txt", "--format=pylock.toml", "--output-file=pylock.toml"),
-                *("--no-header", "--no-build", "--no-sources", f"--python={BASE_PYTHON}", *options),
+                *("--no-header", "--no-build", "--no-sources", *options),
                 cwd=directory,
                 max_file_bytes=self._max_file_bytes,
                 variables=variables,
@@ -169,44 +177,46 @@ def _parsed(text: str) -> dict[str, Any]:
         raise ResolveFailed(f"the resolver's answer is not usable: {str(error)[:300]}") from None
 
 
-def choose(lock: dict[str, Any], wanted: Requirements) -> Closure:
+def choose(lock: dict[str, Any], wanted: Requirements, python: Interpreter = OWN_PYTHON) -> Closure:
     """One wheel for each package of a lock file.
 
     Raises: ResolveFailed when a package has none that this interpreter loads and the requirements' hashes allow."""
     try:
         packages = msgspec.convert(lock, Lock).packages
-        return Closure.of(_distribution(package, wanted) for package in packages)
+        return Closure.of(_distribution(package, wanted, python) for package in packages)
     except (msgspec.ValidationError, ValueError) as error:
         raise ResolveFailed(f"the resolver's answer is not usable: {error}") from None
 
 
-def split(lock: dict[str, Any], wanted: Requirements) -> tuple[str, list[Distribution]]:
+def split(
+    lock: dict[str, Any], wanted: Requirements, python: Interpreter = OWN_PYTHON
+) -> tuple[str, list[Distribution]]:
     """What a sandbox has resolved: the wheels as requirements with exact versions, and what is to be built.
 
     Raises: ResolveFailed."""
     try:
         packages = msgspec.convert(lock, Lock).packages
-        built = [_built(package, wanted) for package in packages if not _has_wheel(package, wanted)]
+        built = [_built(package, wanted, python) for package in packages if not _has_wheel(package, wanted, python)]
         # Through Distribution: a name or version that is none must not become a line.
         pins = [
             Distribution(name=canonicalize_name(each.name), version=each.version, digest="0" * 64, url="")
             for each in packages
-            if _has_wheel(each, wanted)
+            if _has_wheel(each, wanted, python)
         ]
     except (msgspec.ValidationError, ValueError) as error:
         raise ResolveFailed(f"the resolver's answer is not usable: {error}") from None
     return "".join(f"{each.name}=={each.version}\n" for each in pins), built
 
 
-def _has_wheel(package: LockedPackage, wanted: Requirements) -> bool:
+def _has_wheel(package: LockedPackage, wanted: Requirements, python: Interpreter) -> bool:
     name = canonicalize_name(package.name)
     return any(
-        wanted.allows(name, wheel.hashes.get("sha256", "")) and preference(wheel.filename) != NEVER
+        wanted.allows(name, wheel.hashes.get("sha256", "")) and preference(wheel.filename, python) != NEVER
         for wheel in package.wheels
     )
 
 
-def _built(package: LockedPackage, wanted: Requirements) -> Distribution:
+def _built(package: LockedPackage, wanted: Requirements, python: Interpreter) -> Distribution:
     """Raises: ResolveFailed; ValueError."""
     name = canonicalize_name(package.name)
     if package.vcs is not None:
@@ -222,11 +232,12 @@ def _built(package: LockedPackage, wanted: Requirements) -> Distribution:
         if not wanted.allows(name, digest):
             raise ResolveFailed(f"{name} {package.version}: its source has none of the hashes that were given")
         source = Source(url=without_credentials(archive.url), digest=digest, subdirectory=archive.subdirectory)
-    digest = source.digest_with(build_environment())
-    return Distribution(name=name, version=package.version, digest=digest, url=source.url, source=source)
+    digest = source.digest_with(build_environment(python))
+    identity = {"name": name, "version": package.version, "digest": digest, "python": python.tag}
+    return Distribution(**identity, url=source.url, source=source)
 
 
-def _distribution(package: LockedPackage, wanted: Requirements) -> Distribution:
+def _distribution(package: LockedPackage, wanted: Requirements, python: Interpreter) -> Distribution:
     name = canonicalize_name(package.name)
     usable = [wheel for wheel in package.wheels if wheel.url and "sha256" in wheel.hashes]
     if not usable:
@@ -234,12 +245,11 @@ def _distribution(package: LockedPackage, wanted: Requirements) -> Distribution:
     allowed = [wheel for wheel in usable if wanted.allows(name, wheel.hashes["sha256"])]
     if not allowed:
         raise ResolveFailed(f"{name} {package.version}: no wheel for this worker has one of the hashes that were given")
-    best = max(allowed, key=lambda wheel: preference(wheel.filename))
-    if preference(best.filename) == NEVER:
-        raise ResolveFailed(f"{name} {package.version}: no wheel for this worker's interpreter and platform")
-    return Distribution(
-        name=name, version=package.version, digest=best.hashes["sha256"], url=without_credentials(best.url)
-    )
+    best = max(allowed, key=lambda wheel: preference(wheel.filename, python))
+    if preference(best.filename, python) == NEVER:
+        raise ResolveFailed(f"{name} {package.version}: no wheel for Python {python.short} on this worker's platform")
+    digest, url = best.hashes["sha256"], without_credentials(best.url)
+    return Distribution(name=name, version=package.version, digest=digest, url=url, python=python.tag)
 
 
 def failure(words: str) -> PackagesFailed:

@@ -1,4 +1,4 @@
-"""uv and the base interpreter as processes of the install cache: confined and bounded.
+"""uv and interpreters as processes of the install cache: confined and bounded.
 
 Owns uv's cache directory. Each command runs in its own session with a fixed environment, and is killed when its caller is
 cancelled or the daemon dies. As root it keeps one capability, CAP_DAC_OVERRIDE: state directory and interpreter may lie in a
@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import ssl
-import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +23,6 @@ from sockd.caches.packages.indexes import secrets_of, without_credentials
 from sockd.kernel import oom_score
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import PackagesFailed
-
-BASE_PYTHON = str(getattr(sys, "_base_executable", None) or sys.executable)
-"""The interpreter that sandboxes run: the one under the virtual environment, if the daemon runs in one."""
 
 _QUIET = ("--quiet", "--color=never", "--no-progress")
 
@@ -126,9 +122,9 @@ class Uv:
                 await self._sweep_if_idle()
         return completed
 
-    async def run_python(self, *arguments: str, cwd: Path, max_file_bytes: int) -> Completed:
-        """Runs the base interpreter, with its standard library and nothing else, like `run`."""
-        return await self._run([BASE_PYTHON, "-I", "-S", *arguments], cwd, max_file_bytes, self._environment)
+    async def run_python(self, executable: str, *arguments: str, cwd: Path, max_file_bytes: int) -> Completed:
+        """Runs an interpreter, with its standard library and nothing else, like `run`."""
+        return await self._run([executable, "-I", "-S", *arguments], cwd, max_file_bytes, self._environment)
 
     def public_variables(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Those of uv's that a sandbox is given: the indexes and how to reach them, without credentials.

@@ -21,8 +21,10 @@ Three rules with one signature, `(nodes, need_bytes, now_s) -> ids`, the first v
 saved against the node that would serve instead, over private memory. A victim's requests fall to that node, which is
 thereby worth more; so the choice is repeated after each victim.
 
-All spare the root, Zygotes still being made, and pinned ones. But for the released one, none asks for children or
-handlers: those live on, and pages that they share are not in `unique_bytes`, so that a parent in use is cheap to keep.
+All spare the roots of the worker's own interpreter, Zygotes still being made, and pinned ones. The root of another interpreter
+goes last of its lineage, with its farm; what it saves is the time that making it took. But for the released one, none asks for
+children or handlers: those live on, and pages that they share are not in `unique_bytes`, so that a parent in use is cheap to
+keep.
 """
 
 from __future__ import annotations
@@ -55,11 +57,15 @@ class NodeStats:
     """Starts from it and from its descendants, ever (the released SOCK counts these)."""
     pinned: bool = False
     provisioning: bool = False
+    lineage: object = None
+    """What serves instead of it is of the same."""
+    revivable: bool = False
+    """A root that is alone in its lineage, and is made anew when a function needs it."""
 
     @property
     def evictable(self) -> bool:
-        """False for the root, for pinned nodes and for those still being made."""
-        return self.parent_id is not None and not self.pinned and not self.provisioning
+        """False for a root that must be there, for pinned nodes and for those still being made."""
+        return (self.parent_id is not None or self.revivable) and not self.pinned and not self.provisioning
 
 
 Evict = Callable[[Sequence[NodeStats], int, float], list[str]]
@@ -148,10 +154,12 @@ def room_needed(plan: NewNode, node_count: int, free_bytes: int, limits: TreeLim
 
 
 def fallback(node: NodeStats, nodes: Iterable[NodeStats]) -> NodeStats | None:
-    """The Zygote that would serve if `node` were gone: most packages among the other subsets; None for the root."""
+    """The Zygote that would serve if `node` were gone: most packages among the other subsets; None for a root."""
     best: NodeStats | None = None
     for other in nodes:
         if other.id == node.id or other.provisioning or not other.packages <= node.packages:
+            continue
+        if other.lineage != node.lineage:
             continue
         if best is None or len(other.packages) > len(best.packages):
             best = other

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_maker import ZygoteMaker
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
-from sockd.images.program import Network
+from sockd.images.program import Lineage
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import NoCapacity, SandboxFailed, SockdError
 from sockd.sandbox.control import ZygoteLate
@@ -78,8 +78,8 @@ class ImportLearner:
         self._costs: dict[str, selection.PackageCost] | None = None
         self._maker = ZygoteMaker(config, tree, self.profile, provided)
         self._sharing = Sharing(provided, lambda: self.refused.keys)
-        self._wants_standard_library: set[Network] = set()
-        self._waiting: dict[tuple[frozenset[str], Network], ImportView] = {}
+        self._wants_standard_library: set[Lineage] = set()
+        self._waiting: dict[tuple[frozenset[str], Lineage], ImportView] = {}
         self._failed: deque[Failed] = deque()
         self._searching = 0
         self._under_way: list[UnderWay] = []
@@ -91,16 +91,16 @@ class ImportLearner:
 
     def consider(self, view: ImportView) -> None:
         """A function with these packages was started: perhaps a better Zygote is worth making."""
-        closure, network = view.closure, view.network
-        self._tree.demand[network].hit(closure, time.monotonic())
-        if view.uses_standard_library and self._config.enabled and self._lacks_standard_library(network):
-            self._wants_standard_library.add(network)
+        closure, lineage = view.closure, view.lineage
+        self._tree.demand[lineage].hit(closure, time.monotonic())
+        if view.uses_standard_library and self._config.enabled and self._lacks_standard_library(lineage):
+            self._wants_standard_library.add(lineage)
             self._wake.set()
-        nodes = self._tree.nodes_of(network)
+        nodes = self._tree.nodes_of(lineage)
         if not closure or not self._config.enabled or any(node.packages == closure for node in nodes):
             return
-        if (closure, network) in self._waiting or len(self._waiting) < MAX_WAITING:
-            self._waiting[closure, network] = view
+        if (closure, lineage) in self._waiting or len(self._waiting) < MAX_WAITING:
+            self._waiting[closure, lineage] = view
             self._wake.set()
 
     def observe(
@@ -193,17 +193,17 @@ class ImportLearner:
                     _log.exception("a Zygote could not be made")
             self._wake.clear()
 
-    def _lacks_standard_library(self, network: Network) -> bool:
+    def _lacks_standard_library(self, lineage: Lineage) -> bool:
         key = standard_library.KEY
         return (
-            self._tree.standard_library_of(network) is None
+            self._tree.standard_library_of(lineage) is None
             and key not in self.refused.keys
-            and not any(key in entry.packages for entry in self._under_way_for(network))
+            and not any(key in entry.packages for entry in self._under_way_for(lineage))
         )
 
-    async def _make_standard_library(self, network: Network) -> None:
+    async def _make_standard_library(self, lineage: Lineage) -> None:
         """The Zygote of functions that import the standard library and no package that a Zygote has."""
-        packages, root = frozenset((standard_library.KEY,)), self._tree.root_of(network)
+        packages, root = frozenset((standard_library.KEY,)), self._tree.root_of(lineage)
         plan = selection.NewNode(root.id, packages, packages, 0.0, 0.0, 0.0, STANDARD_LIBRARY_BYTES)
         if not self._make_room(plan, is_worth_it=True):
             return
@@ -220,7 +220,7 @@ class ImportLearner:
         return bool(self._failed) and self._searching < max(self._config.learners - 1, 1)
 
     async def _grow_for(self, view: ImportView) -> None:
-        plan = self._plan(view.closure, view.network)
+        plan = self._plan(view.closure, view.lineage)
         if plan is None or not self.profile.modules_for(plan.packages) or self._sharing.refusal(plan.packages, view):
             return
         parent = next(node for node in self._tree.nodes if node.id == plan.parent_id)
@@ -240,8 +240,8 @@ class ImportLearner:
                 self._under_way.remove(entry)
         self.save()
 
-    def _under_way_for(self, network: Network) -> list[UnderWay]:
-        return [entry for entry in self._under_way if entry.parent.network == network]
+    def _under_way_for(self, lineage: Lineage) -> list[UnderWay]:
+        return [entry for entry in self._under_way if entry.parent.lineage == lineage]
 
     def _begin(self, parent: ZygoteNode, plan: selection.NewNode) -> UnderWay:
         """Until the entry is removed, no other learner makes this Zygote, evicts its parent or takes its memory."""
@@ -302,10 +302,10 @@ class ImportLearner:
             self._under_way.remove(entry)
         self.save()
 
-    def _plan(self, closure: frozenset[str], network: Network) -> selection.NewNode | None:
-        serving = self._tree.nodes_of(network)
+    def _plan(self, closure: frozenset[str], lineage: Lineage) -> selection.NewNode | None:
+        serving = self._tree.nodes_of(lineage)
         depths = {node.id: node.depth for node in serving if node.zygote.may_spawn}
-        nodes: list[selection.NodeView] = [*serving, *self._under_way_for(network)]
+        nodes: list[selection.NodeView] = [*serving, *self._under_way_for(lineage)]
         costs, refused = self._package_costs(), self.refused.keys
         if self._config.policy == "sock":
             return selection.sock_next_node(
@@ -318,7 +318,7 @@ class ImportLearner:
                 rng=self._random,
                 sharing=self._sharing,
             )
-        demands = self._tree.demand[network].top(TOP_DEMANDS, time.monotonic())
+        demands = self._tree.demand[lineage].top(TOP_DEMANDS, time.monotonic())
         return selection.next_node(
             nodes,
             closure,
@@ -348,7 +348,8 @@ class ImportLearner:
         """Evict for a planned node; False when it is not worth that, or there is none to evict."""
         now_s = time.monotonic()
         nodes = {node.id: node for node in self._tree.nodes}
-        stats = [node.stats(now_s) for node in nodes.values()]
+        family = Counter(node.lineage for node in nodes.values())
+        stats = [node.stats(now_s, is_alone=family[node.lineage] == 1) for node in nodes.values()]
         free = (self._config.memory_mb << 20) - sum(node.unique_bytes for node in nodes.values())
         free -= self._reserved_bytes()
         if (

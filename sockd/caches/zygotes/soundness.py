@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sockd.caches.packages.provided_names import NOTHING, Provided
-from sockd.images.program import Network
+from sockd.images.program import OWN, Lineage, Network
 from sockd.sandbox.imported import NOTHING_SEEN, Observed
 from sockd_zygote.observer import EVERY_FILE
 
@@ -70,6 +70,12 @@ class ImportView:
     """Its function's."""
     files: frozenset[str] = frozenset()
     """Names of files and directories at the top of its code: imports run there, and a Zygote's find nothing."""
+    interpreter: str = OWN
+    lineage: Lineage = field(init=False)
+    """Of the Zygotes that may serve its function."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lineage", Lineage(self.network, self.interpreter))
 
     @property
     def pair(self) -> Pair:

@@ -271,7 +271,7 @@ class Verifier:
             fork = await self._try(work.node, program, trial)
             began_s = time.monotonic()
             trial["pids"] = fork.pids
-            own = await self._try(self._tree.root_of(work.view.network), program, {**trial, "expected": fork.digests})
+            own = await self._try(self._tree.root_of(work.view.lineage), program, {**trial, "expected": fork.digests})
             suspects = await asyncio.to_thread(fork.differing, own)
             if not suspects:
                 return []
@@ -280,7 +280,7 @@ class Verifier:
             starts = [own]
             for number in range(1, SURE):
                 again = {**trial, "names_of": suspects, "moved": number}
-                starts.append(await self._try(self._tree.root_of(work.view.network), program, again))
+                starts.append(await self._try(self._tree.root_of(work.view.lineage), program, again))
                 if not all(each.complete for each in (fork, *starts)):
                     raise TrialFailed(f"{len(suspects)} modules differ, {suspects[0]} for one", is_late=False)
                 found = await asyncio.to_thread(differences, fork, starts)

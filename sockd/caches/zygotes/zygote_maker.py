@@ -111,7 +111,7 @@ class ZygoteMaker:
         before = parent.shared.packages
         shared = Preimported(distributions, {**environments.BASE, **request.env}, seen, before, reached)
         modules = frozenset(request.modules)
-        node = ZygoteNode(zygote, plan.packages, parent, modules, parent.network, shared)
+        node = ZygoteNode(zygote, plan.packages, parent, modules, parent.lineage, shared)
         node.seconds_saved = plan.seconds_saved
         node.order = tuple(dict.fromkeys((*parent.order, *request.modules)))
         node.import_seconds = imported.seconds

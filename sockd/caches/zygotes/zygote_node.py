@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from sockd.caches.zygotes.eviction import NodeStats
 from sockd.caches.zygotes.rate import RATE_TAU_S, DecayingRate
 from sockd.caches.zygotes.soundness import ImportView, Preimported, difference
-from sockd.images.program import Network
+from sockd.images.program import HOST_LINEAGE, OWN, Lineage, Network
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.zygote import Zygote
 
@@ -30,7 +30,7 @@ class ZygoteNode:
     parent: ZygoteNode | None
     modules: frozenset[str] = frozenset()
     """Modules that it was told to import; its parent had some of them."""
-    network: Network = "host"
+    lineage: Lineage = HOST_LINEAGE
     """Of the functions that it serves: its Zygote's."""
     shared: Preimported = field(default_factory=Preimported)
     """What its imports saw: which functions it may serve."""
@@ -62,6 +62,11 @@ class ZygoteNode:
     @property
     def id(self) -> str:
         return self.zygote.name
+
+    @property
+    def network(self) -> Network:
+        """Of the functions that it serves."""
+        return self.lineage.network
 
     @property
     def depth(self) -> int:
@@ -104,8 +109,8 @@ class ZygoteNode:
         while len(self.spares) > keep:
             self.spares[-1].destroy()
 
-    def stats(self, now_s: float) -> NodeStats:
-        """As the eviction policies see it."""
+    def stats(self, now_s: float, *, is_alone: bool = False) -> NodeStats:
+        """As the eviction policies see it. Args: is_alone: there is no other of its lineage."""
         return NodeStats(
             id=self.id,
             parent_id=self.parent.id if self.parent else None,
@@ -116,6 +121,8 @@ class ZygoteNode:
             last_used_s=self.last_used_s,
             created_s=self.created_s,
             hits=self.hits,
+            lineage=self.lineage,
+            revivable=is_alone and self.lineage.interpreter != OWN,
         )
 
     def close(self) -> None:

@@ -15,23 +15,24 @@ import contextlib
 import logging
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from sockd.caches.zygotes import standard_library
-from sockd.caches.zygotes.rate import RATE_TAU_S, DemandMeter
+from sockd.caches.zygotes.rate import RATE_TAU_S, DecayingRate, DemandMeter
 from sockd.caches.zygotes.selection import best_node
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.spare_policy import wanted_spares
 from sockd.caches.zygotes.zygote_node import ZygoteNode
-from sockd.images.program import Limits, Network, Program
+from sockd.images.program import HOST_LINEAGE, OWN, Limits, Lineage, Network, Program
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import NoCapacity, SockdError
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.farm import Farm
+from sockd.sandbox.foreign_farms import ForeignFarms
 from sockd.sandbox.imported import Imported, ImportRequest
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.parts import Parts
@@ -41,6 +42,8 @@ from sockd.sandbox.walled_networks import Wall
 from sockd.sandbox.zygote import Zygote
 
 ROOT_UIDS = 1 << 30
+FARM_BYTES = 3 << 20
+"""Memory of a farm's launcher and init."""
 SPARE_MEMORY_BYTES = 16 << 20
 """What a spare reserves until it becomes a function."""
 LEAST_APART_BYTES = 128 << 20
@@ -62,6 +65,7 @@ class ZygoteTree:
         parts: Parts,
         farm: Farm,
         walls: Mapping[Network, Wall],
+        foreign: ForeignFarms,
         *,
         base_uid: int,
         spare_limits: Limits,
@@ -70,17 +74,19 @@ class ZygoteTree:
         self._parts = parts
         self._farm = farm
         self._walls = walls
+        self._foreign = foreign
         self._spare_limits = spare_limits
         self._uids = UidBlock.of_host(base_uid, ROOT_UIDS)
         self._random = random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._roots: dict[Network, ZygoteNode] = {}
-        self._reviving: dict[Network, asyncio.Task[None]] = {}
+        self._roots: dict[Lineage, ZygoteNode] = {}
+        self._reviving: dict[Lineage, asyncio.Task[None]] = {}
+        self._users: Counter[Lineage] = Counter()
         self._closed = False
         self.nodes: list[ZygoteNode] = []
         """The roots first, the host's before the others."""
-        self.demand: defaultdict[Network, DemandMeter] = defaultdict(lambda: DemandMeter(RATE_TAU_S))
-        """Of functions with each kind of network."""
+        self.demand: defaultdict[Lineage, DemandMeter] = defaultdict(lambda: DemandMeter(RATE_TAU_S))
+        """Of functions of each lineage."""
         self.under_pressure: Callable[[], bool] = lambda: False
         self.unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
         """As each node's."""
@@ -97,74 +103,119 @@ class ZygoteTree:
 
     async def open(self) -> None:
         """Exec the root Zygote. Raises: SandboxFailed."""
-        self._add_root("host", await Zygote.exec_root(self._farm, self._parts.cgroups, self._uids, self.zygote_ended))
+        self._add_root(
+            HOST_LINEAGE, await Zygote.exec_root(self._farm, self._parts.cgroups, self._uids, self.zygote_ended)
+        )
+
+    async def _make_root(self, lineage: Lineage) -> None:
+        """Raises: SandboxFailed, NoCapacity, OSError."""
+        if lineage.interpreter != OWN:
+            began_s = time.monotonic()
+            self._add_root(lineage, await self._exec_foreign(lineage))
+            self._note_foreign(self._roots[lineage], began_s)
+        elif lineage.network == "host":
+            await self.open()
+        else:
+            await self._wall_in(lineage.network)
+
+    async def _exec_foreign(self, lineage: Lineage) -> Zygote:
+        """Of an interpreter that is not the worker's own, every root is exec'd: one behind a wall is no fork of one that, as code
+        of that interpreter, can reach the host's network."""
+        wall = None if lineage.network == "host" else self._walls.get(lineage.network)
+        if wall is None and lineage.network != "host":
+            raise ZygoteGone(f'no function with network = "{lineage.network}" can be served')
+        limit_bytes = self._config.memory_mb << 20
+        return await self._foreign.exec_root(lineage.interpreter, wall, self.zygote_ended, limit_bytes=limit_bytes)
+
+    def _note_foreign(self, root: ZygoteNode, began_s: float) -> None:
+        """What a root of another interpreter costs and saves, as the eviction policies see it."""
+        now_s = time.monotonic()
+        root.seconds_saved = now_s - began_s
+        root.rate = DecayingRate(RATE_TAU_S, now_s=now_s, rate=1 / RATE_TAU_S)
+
+    def _parts_of(self, zygote: Zygote) -> Parts:
+        return self._parts if zygote.interpreter == OWN else self._foreign.parts_of(zygote.interpreter)
 
     async def _wall_in(self, network: Network) -> None:
-        """A root behind a wall. Raises: SandboxFailed, NoCapacity, OSError."""
-        if "host" not in self._roots:
-            await self._living_root("host")
+        """A root of the worker's interpreter behind a wall. Raises: SandboxFailed, NoCapacity, OSError."""
+        if HOST_LINEAGE not in self._roots:
+            await self._living_root(HOST_LINEAGE)
         if network not in self._walls:
             raise ZygoteGone(f'no function with network = "{network}" can be served')
-        self._add_root(network, await self._spawn(self.root, self._walls[network]))
+        self._add_root(Lineage(network), await self._spawn(self.root, self._walls[network]))
 
-    def _add_root(self, network: Network, zygote: Zygote) -> None:
+    def _add_root(self, lineage: Lineage, zygote: Zygote) -> None:
         if not zygote.alive:
             raise ZygoteGone("the root Zygote ended as soon as it was there")
-        node = ZygoteNode(zygote, frozenset(), None, network=network)
-        self.nodes.insert(0 if network == "host" else len(self._roots), node)
-        self._roots[network] = node
+        node = ZygoteNode(zygote, frozenset(), None, lineage=lineage)
+        self.nodes.insert(0 if lineage == HOST_LINEAGE else len(self._roots), node)
+        self._roots[lineage] = node
 
     @property
     def root(self) -> ZygoteNode:
-        """That of functions with the host's network. Raises: as `root_of`."""
-        return self.root_of("host")
+        """That of functions with the worker's interpreter and the host's network. Raises: as `root_of`."""
+        return self.root_of(HOST_LINEAGE)
 
-    def root_of(self, network: Network) -> ZygoteNode:
+    def root_of(self, lineage: Lineage) -> ZygoteNode:
         """Raises: ZygoteGone while it is being made."""
-        root = self._roots.get(network)
+        root = self._roots.get(lineage)
         if root is None:
             raise ZygoteGone("the root Zygote is being restarted")
         return root
 
-    def nodes_of(self, network: Network) -> list[ZygoteNode]:
-        """Those that serve functions with such a network."""
-        return [node for node in self.nodes if node.network == network]
+    def nodes_of(self, lineage: Lineage) -> list[ZygoteNode]:
+        """Those that serve functions of this lineage."""
+        return [node for node in self.nodes if node.lineage == lineage]
 
-    def expect(self, network: Network) -> None:
-        """A function has such a network: its root is made before the first start, in the background."""
-        if network not in self._roots and not self._closed:
-            self._begin_root(network)
+    def expect(self, lineage: Lineage) -> None:
+        """A function is of this lineage: its root is made before the first start, in the background. `release` it."""
+        self._users[lineage] += 1
+        self._expect_root(lineage)
+
+    def release(self, lineage: Lineage) -> None:
+        """A function is of this lineage no more. With its last one all Zygotes of another interpreter end."""
+        self._users[lineage] -= 1
+        if not self._users[lineage] and lineage.interpreter != OWN and not self._closed:
+            self._end_lineage(lineage)
+
+    def _end_lineage(self, lineage: Lineage) -> None:
+        for node in reversed(self.nodes_of(lineage)):
+            self.remove(node)
+
+    def _expect_root(self, lineage: Lineage) -> None:
+        if lineage not in self._roots and not self._closed:
+            self._begin_root(lineage)
 
     def best(self, view: ImportView) -> ZygoteNode:
         """The node that serves a function with this view now. Raises: ZygoteGone."""
-        best = self.root_of(view.network)  # without it, none qualifies
+        best = self.root_of(view.lineage)  # without it, none qualifies
         if not self._config.enabled:
             return best
         if view.closure:
-            nodes = self.nodes_of(view.network)
+            nodes = self.nodes_of(view.lineage)
             best = best_node(
                 nodes, view.closure, self._random, lambda node: node.zygote.may_fork and not node.refusal(view)
             )
         if not best.packages and view.uses_standard_library:
-            standard = self.standard_library_of(view.network)
+            standard = self.standard_library_of(view.lineage)
             if standard is not None and standard.zygote.may_fork and not standard.refusal(view):
                 return standard
         return best
 
-    def standard_library_of(self, network: Network) -> ZygoteNode | None:
+    def standard_library_of(self, lineage: Lineage) -> ZygoteNode | None:
         """The node that has imported the standard library's modules and no package."""
         nodes = (node for node in self.nodes if standard_library.KEY in node.packages)
-        return next((node for node in nodes if node.network == network), None)
+        return next((node for node in nodes if node.lineage == lineage), None)
 
     def passed_over(self, view: ImportView) -> list[tuple[ZygoteNode, str]]:
         """Nodes with more packages of this function than the one that serves it, which must not; and why. The largest first."""
-        if not (view.closure or view.uses_standard_library) or view.network not in self._roots:
+        if not (view.closure or view.uses_standard_library) or view.lineage not in self._roots:
             return []
-        best, standard = self.best(view), self.standard_library_of(view.network)
+        best, standard = self.best(view), self.standard_library_of(view.lineage)
         fewest = len(best.packages & view.closure)
         larger = [
             node
-            for node in self.nodes_of(view.network)
+            for node in self.nodes_of(view.lineage)
             if len(node.packages) > fewest and node.packages <= view.closure
         ]
         larger.sort(key=lambda node: -len(node.packages))
@@ -173,33 +224,33 @@ class ZygoteTree:
         return [(node, reason) for node in larger if (reason := node.refusal(view))]
 
     def best_now(self, view: ImportView) -> ZygoteNode | None:
-        """As `best`; None: there is no root for its network."""
-        return self.best(view) if view.network in self._roots else None
+        """As `best`; None: there is no root of its lineage."""
+        return self.best(view) if view.lineage in self._roots else None
 
     async def living_best(self, view: ImportView) -> ZygoteNode:
         """As `best`, once there is a root. Raises: ZygoteGone."""
-        await self._living_root(view.network)
+        await self._living_root(view.lineage)
         return self.best(view)
 
-    async def _living_root(self, network: Network) -> None:
+    async def _living_root(self, lineage: Lineage) -> None:
         """Wait for a root that is not there yet, or died; it is tried again where that failed."""
         for _ in range(REVIVALS):
-            if network in self._roots or self._closed:
+            if lineage in self._roots or self._closed:
                 break
-            await asyncio.shield(self._begin_root(network))
+            await asyncio.shield(self._begin_root(lineage))
 
-    def _begin_root(self, network: Network) -> asyncio.Task[None]:
+    def _begin_root(self, lineage: Lineage) -> asyncio.Task[None]:
         """The task that makes a root."""
-        reviving = self._reviving.get(network)
+        reviving = self._reviving.get(lineage)
         if reviving is None or reviving.done():
-            reviving = self._reviving[network] = self._spawn_task(self._revive(network))
+            reviving = self._reviving[lineage] = self._spawn_task(self._revive(lineage))
         return reviving
 
     async def fork(self, node: ZygoteNode, program: Program, reservation: Reservation) -> Sandbox:
         """A new child of a node; it owns the reservation, also when this fails. Raises: ZygoteGone, NoCapacity, OSError."""
         node.hit(time.monotonic())
         try:
-            return await Sandbox.fork(self._parts, node.zygote, program.limits, reservation, program)
+            return await Sandbox.fork(self._parts_of(node.zygote), node.zygote, program.limits, reservation, program)
         except ZygoteGone:
             if not node.zygote.alive:
                 self.zygote_ended(node.zygote)  # if it died before it was in the tree, nobody else will tell
@@ -228,6 +279,8 @@ class ZygoteTree:
 
     def adjust_spares(self) -> None:
         """Drop the spares that no recent use asks for, and make those that are missing (called now and then)."""
+        for lineage in [each for each in self._roots if each.interpreter != OWN and not self._users[each]]:
+            self._end_lineage(lineage)  # the start of a function that was removed meanwhile has made it
         for node in self.nodes:
             node.drop_spares(keep=self._wanted(node))
             self.refill(node)
@@ -252,6 +305,7 @@ class ZygoteTree:
             with contextlib.suppress(OSError):  # it has just ended
                 for number in cgroup.pids()[:1]:
                     root.unique_bytes, root.shared_bytes = pidfds.memory_of(number)
+                    root.unique_bytes += FARM_BYTES if root.lineage.interpreter != OWN else 0
 
     def _wanted(self, node: ZygoteNode) -> int:
         """The root keeps its spares while memory is merely short, as it serves every function: a start that waits gets them."""
@@ -289,7 +343,7 @@ class ZygoteTree:
         if reservation is None:
             raise NoCapacity("no memory for a spare")
         limits = replace(self._spare_limits, network=zygote.network)
-        return await Sandbox.fork(self._parts, zygote, limits, reservation, None)
+        return await Sandbox.fork(self._parts_of(zygote), zygote, limits, reservation, None)
 
     async def fork_apart(self, node: ZygoteNode, program: Program) -> Sandbox:
         """A child of a node that becomes a program for nobody's request. Raises: SandboxFailed, NoCapacity, OSError."""
@@ -308,8 +362,8 @@ class ZygoteTree:
         limits = replace(program.limits, memory_bytes=min(program.limits.memory_bytes, budget.total))
         reservation = await budget.reserve(limits.memory_bytes, deadline_s=deadline_s)
         try:
-            await self._living_root(limits.network)
-            node = self.root_of(limits.network)
+            await self._living_root(program.lineage)
+            node = self.root_of(program.lineage)
         except BaseException:
             reservation.close()
             raise
@@ -318,7 +372,7 @@ class ZygoteTree:
     async def _become_apart(
         self, node: ZygoteNode, limits: Limits, reservation: Reservation, program: Program
     ) -> Sandbox:
-        sandbox = await Sandbox.fork(self._parts, node.zygote, limits, reservation, program)
+        sandbox = await Sandbox.fork(self._parts_of(node.zygote), node.zygote, limits, reservation, program)
         try:
             sandbox.process.cgroup.lower_weight()
             sandbox.become(program)
@@ -332,7 +386,7 @@ class ZygoteTree:
     def add(self, node: ZygoteNode) -> None:
         """A provisioned node serves from now on. Its parent may have been replaced or evicted while it imported."""
         if node.parent not in self.nodes:
-            above = [other for other in self.nodes_of(node.network) if other.packages < node.packages]
+            above = [other for other in self.nodes_of(node.lineage) if other.packages < node.packages]
             node.parent = max(above, key=lambda other: len(other.packages), default=None)
         node.unverified = self.unverified
         self.nodes.append(node)
@@ -351,9 +405,9 @@ class ZygoteTree:
         return await self._spawn(parent)
 
     async def spawn_apart(self, network: Network) -> Zygote:
-        """A new child Zygote of a root, which never is in the tree. Raises: as `spawn`."""
-        await self._living_root(network)
-        return await self._spawn(self.root_of(network))
+        """A new child Zygote of a root of the worker's interpreter, which never is in the tree. Raises: as `spawn`."""
+        await self._living_root(Lineage(network))
+        return await self._spawn(self.root_of(Lineage(network)))
 
     async def fork_from(self, zygote: Zygote, program: Program, reservation: Reservation) -> Sandbox:
         """A new child of a Zygote that is not in the tree; it owns the reservation, also when this fails. Raises: as `fork`."""
@@ -367,17 +421,18 @@ class ZygoteTree:
 
     async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:
         """Have a new Zygote import, in a root like those of its sandboxes. Raises: as `Zygote.import_modules`."""
-        root = self._parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd)
+        parts = self._parts_of(zygote)
+        root = parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd)
         try:
             return await zygote.import_modules(request, root.fd, deadline_s=deadline_s)
         finally:
-            zygote.keep_tree(partial(self._parts.release, root.give_up()))
+            zygote.keep_tree(partial(parts.release, root.give_up()))
 
     def remove(self, node: ZygoteNode) -> None:
         """Evict a node: its sandboxes and child Zygotes live on; the children hang below its parent from now on."""
         self.nodes.remove(node)
-        if self._roots.get(node.network) is node:
-            del self._roots[node.network]
+        if self._roots.get(node.lineage) is node:
+            del self._roots[node.lineage]
         for other in self.nodes:
             if other.parent is node:
                 other.parent = node.parent
@@ -388,8 +443,8 @@ class ZygoteTree:
         for node in [node for node in self.nodes if node.zygote is zygote]:
             _log.warning("%s (%s) ended", node.id, ", ".join(sorted(node.packages)) or "root")
             self.remove(node)
-            if not node.packages:
-                self.expect(node.network)
+            if not node.packages and node.lineage.interpreter == OWN:  # another is made when a function needs it
+                self._expect_root(node.lineage)
 
     def close(self) -> None:
         """End all Zygotes and spares."""
@@ -401,12 +456,12 @@ class ZygoteTree:
         self.nodes.clear()
         self._roots.clear()
 
-    async def _revive(self, network: Network) -> None:
+    async def _revive(self, lineage: Lineage) -> None:
         """Make a root Zygote; the other nodes never needed the old one."""
         try:
-            await (self.open() if network == "host" else self._wall_in(network))
-            root = self._roots[network]
-            for node in self.nodes_of(network):
+            await self._make_root(lineage)
+            root = self._roots[lineage]
+            for node in self.nodes_of(lineage):
                 if node is not root:
                     node.parent = node.parent or root
             self.refill(root)

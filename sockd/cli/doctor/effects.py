@@ -11,8 +11,8 @@ from sockd.cli.doctor.checks import Check
 from sockd.latency import favordynmods
 from sockd.plain.config import SandboxConfig
 
-UIDS = 1 << 30
-"""`sockd.caches.zygotes.zygote_tree.ROOT_UIDS`."""
+UIDS = 2 << 30
+"""Twice `sockd.caches.zygotes.zygote_tree.ROOT_UIDS`: for the worker's own interpreter, and for others."""
 
 
 def effects() -> list[Check]:

@@ -34,6 +34,7 @@ T = TypeVar("T")
 @click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory limit of a sandbox.")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Time limit of a request.")
 @click.option("--concurrency", type=int, help="Maximum number of concurrent requests.")
+@click.option("--python", metavar="VERSION", help="Python that runs it, as 3.13.  [default: the worker's own]")
 @click.option("--network", type=click.Choice(["host", "none", "private"]), help="The function's network.")
 @egress_option
 @click.option(

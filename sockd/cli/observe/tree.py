@@ -60,7 +60,10 @@ def _label(node: Node) -> str:
         f"{node['spares']} spare{'' if node['spares'] == 1 else 's'}" if "spares" in node else "",
     ]
     network = node.get("network", "host")
-    bare = "Python" if network == "host" else f"Python, for functions with network = {network}"
+    _, _, python = node.get("interpreter", "").partition(":")
+    bare = " ".join(filter(None, ("Python", python)))
+    if network != "host":
+        bare = f"{bare}, for functions with network = {network}"
     return f"{', '.join(node['packages']) or bare}  ({'; '.join(fact for fact in facts if fact)})"
 
 

@@ -26,6 +26,8 @@ class TreeNode(TypedDict):
     """What it has imported beyond its parent's, as `name==version`; empty for a root Zygote."""
     network: NotRequired[str]
     """Of the functions that it serves; those of each kind have a root of their own."""
+    interpreter: NotRequired[str]
+    """Of the functions that it serves, as `python:3.13`; empty: the worker's own."""
     modules: NotRequired[int]
     unique_memory_bytes: NotRequired[int]
     shared_memory_bytes: NotRequired[int]

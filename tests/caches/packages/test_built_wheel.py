@@ -45,7 +45,7 @@ def test_a_wheel_of_the_distribution_is_accepted(tmp_path: Path, filename: str) 
         (f"made_up-1.0-py3-none-{'a' * 200}.whl", "not the name of a wheel"),
         ("other-1.0-py3-none-any.whl", "another distribution"),
         ("made_up-1.1-py3-none-any.whl", "another distribution"),
-        ("made_up-1.0-cp27-cp27m-win32.whl", "not for this worker"),
+        ("made_up-1.0-cp27-cp27m-win32.whl", "not for Python"),
     ],
 )
 def test_a_file_name_of_another_wheel_is_refused(tmp_path: Path, filename: str, why: str) -> None:

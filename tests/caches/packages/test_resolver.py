@@ -16,6 +16,7 @@ from sockd.caches.packages.distribution import Closure, Distribution, Source
 from sockd.caches.packages.resolver import Resolver, choose, split
 from sockd.caches.packages.uv import Uv, confinement, environment
 from sockd.caches.packages.wheel_tags import NEVER, preference
+from sockd.images.interpreter import OWN_PYTHON
 from sockd.plain.errors import BuildNeeded, PackagesFailed, ResolveFailed
 from tests.support.package_index import PackageIndex, wheel
 
@@ -260,7 +261,9 @@ class TestEnvironment:
         # uvloop closes nothing in a child: what was passed to the test run itself is passed on. The daemon marks those
         # close-on-exec when it starts; everything that Python opens is so from birth (PEP 446).
         with open(tmp_path / "ours", "w"), socket.create_server(("127.0.0.1", 0)) as ours:
-            completed = await Uv(tmp_path, index_url=None).run_python("-c", look, cwd=tmp_path, max_file_bytes=MB)
+            completed = await Uv(tmp_path, index_url=None).run_python(
+                OWN_PYTHON.executable, "-c", look, cwd=tmp_path, max_file_bytes=MB
+            )
             capabilities, leads_session, *files = completed.words.split("|")
             assert not {f"socket:[{os.fstat(ours.fileno()).st_ino}]", "ours"} & {
                 file.rpartition("/")[2] for file in files

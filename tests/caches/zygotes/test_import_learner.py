@@ -24,7 +24,7 @@ from sockd.caches.zygotes.rate import DemandMeter
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.images import environment as environments
-from sockd.images.program import Limits, Program
+from sockd.images.program import HOST_LINEAGE, Limits, Lineage, Program
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import InitFailed, NoCapacity, SandboxDied, SandboxFailed, TimedOut
 from sockd.sandbox.control import ZygoteGone, ZygoteLate
@@ -103,7 +103,7 @@ class Tree:
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
-        self.demand = {"host": DemandMeter(60.0)}
+        self.demand = {HOST_LINEAGE: DemandMeter(60.0)}
         self.imports: list[tuple[list[str], list[str]]] = []
         self.harms: dict[str, Exception | str | int] = {}
         """What happens when a module is imported: raised, failed with words, or 1: a thread is started."""
@@ -119,10 +119,10 @@ class Tree:
         self.zygotes.append(FakeZygote(self, len(self.zygotes)))
         return self.zygotes[-1]
 
-    def nodes_of(self, network: str) -> list[Any]:
-        return [node for node in self.nodes if node.network == network]
+    def nodes_of(self, lineage: Lineage) -> list[Any]:
+        return [node for node in self.nodes if node.lineage == lineage]
 
-    def standard_library_of(self, network: str) -> None:
+    def standard_library_of(self, lineage: Lineage) -> None:
         return None
 
     async def spawn(self, parent: ZygoteNode) -> Any:

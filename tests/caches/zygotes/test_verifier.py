@@ -16,7 +16,7 @@ from sockd.caches.zygotes import verifier as verifiers
 from sockd.caches.zygotes.soundness import ImportView, Preimported
 from sockd.caches.zygotes.verifier import PENDING, Verifier, key_of
 from sockd.caches.zygotes.zygote_node import ZygoteNode
-from sockd.images.program import Limits, Program
+from sockd.images.program import Limits, Lineage, Program
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import NoCapacity, SandboxFailed, TimedOut
 from sockd.sandbox.exchange import Reply
@@ -73,7 +73,7 @@ class FakeTree:
         self.own: Any = {"a": "1"}
         self.programs: list[Program] = []
 
-    def root_of(self, network: str) -> ZygoteNode:
+    def root_of(self, lineage: Lineage) -> ZygoteNode:
         return self.root
 
     def answer(self, node: ZygoteNode, asked: Any) -> Any:

@@ -29,6 +29,8 @@ class Root:
 
     may_fork = False
 
+    interpreter = ""
+
     def __init__(self, number: int, *, alive: bool) -> None:
         self.name = f"zygote-{number}"
         self.alive = alive
@@ -73,7 +75,7 @@ class Tree(ZygoteTree):
     def __init__(self) -> None:
         self.budget = MemoryBudget(64 * MB)
         parts: Any = SimpleNamespace(budget=self.budget, cgroups=None, spawn_deadline_s=1.0)
-        super().__init__(ZygoteConfig(), parts, None, {}, base_uid=1 << 28, spare_limits=None)  # type: ignore[arg-type]
+        super().__init__(ZygoteConfig(), parts, None, {}, None, base_uid=1 << 28, spare_limits=None)  # type: ignore[arg-type]
 
     async def ask(self) -> Any:
         program: Any = SimpleNamespace(limits=SimpleNamespace(network="host"))

@@ -13,7 +13,7 @@ import pytest
 
 from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
-from sockd.caches.packages.uv import BASE_PYTHON
+from sockd.images.interpreter import OWN_PYTHON
 from tests.caches.packages.install.store import NOISE, Opened, nothing_half_done, stored
 from tests.support.package_index import PackageIndex, wheel
 
@@ -24,7 +24,7 @@ def run_with(state: Path, cache: InstallCache, closure: Closure, code: str) -> s
     """What `code` prints in the base interpreter with the closure on sys.path."""
     paths = [path.replace("/packages", str(state / "packages"), 1) for path in cache.paths(closure)]
     program = f"import sys; sys.path[:0] = {paths!r}\n{code}"
-    command = [BASE_PYTHON, "-I", "-B", "-c", program]
+    command = [OWN_PYTHON.executable, "-I", "-B", "-c", program]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
 
 

@@ -10,7 +10,7 @@ import pytest
 from uv import find_uv_bin
 
 from sockd.caches.packages.install_cache import InstallCache
-from sockd.caches.packages.uv import BASE_PYTHON
+from sockd.images.interpreter import OWN_PYTHON
 from sockd.plain.config import PackageConfig
 from sockd.plain.errors import ResolveFailed
 
@@ -57,7 +57,7 @@ async def test_it_imports(
     await cache.ensure(closure)
     paths = [str(shared / tmp_path.name / key) for key in sorted(closure.keys)]
     program = f"import sys; sys.path[:0] = {paths!r}\n{code}"
-    command = [BASE_PYTHON, "-I", "-S", "-B", "-c", program]
+    command = [OWN_PYTHON.executable, "-I", "-S", "-B", "-c", program]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert (ran.stdout.strip(), ran.stderr) == (printed, "")
 
@@ -76,7 +76,7 @@ async def test_the_chosen_wheel_is_the_one_that_uv_installs(cache: InstallCache,
     for each in closure.distributions:
         target = tmp_path / each.name
         command = [find_uv_bin(), "-q", "pip", "install", "--dry-run", "-v", "--no-deps", "--only-binary=:all:"]
-        command += [f"--python={BASE_PYTHON}", f"--target={target}", f"{each.name}=={each.version}"]
+        command += [f"--python={OWN_PYTHON.executable}", f"--target={target}", f"{each.name}=={each.version}"]
         words = subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
         installed[each.name] = each.url.rpartition("/")[2] in words
     assert installed == dict.fromkeys(installed, True)

@@ -1,0 +1,167 @@
+"""The farms of interpreters that are not the worker's own: each is started when its first Zygote is made, and closed after the
+last process that its Zygotes have forked.
+
+Owns the farms, their bases and the block of uids that their root Zygotes are in. A farm of its own for each interpreter: its
+processes see the files of that interpreter alone, and no process of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from sockd.images.assembly import Assembly, open_assembly
+from sockd.images.base import Tree
+from sockd.images.interpreter import Interpreter
+from sockd.images.program import Limits
+from sockd.plain.errors import SandboxFailed
+from sockd.sandbox.farm import Farm
+from sockd.sandbox.parts import Parts
+from sockd.sandbox.uids import UidBlock
+from sockd.sandbox.walled_networks import Wall
+from sockd.sandbox.zygote import Zygote
+
+START_DEADLINE_S = 30.0
+"""For an interpreter to become a Zygote: one whose files come over the network, or without bytecode, takes long."""
+
+_log = logging.getLogger(__name__)
+
+
+class NoInterpreter(SandboxFailed):
+    """There is no such interpreter on this worker any more."""
+
+
+class Grounds(Protocol):
+    """Where interpreters come from: the host, or images."""
+
+    async def open(self, interpreter: str) -> tuple[Interpreter, Tree]:
+        """The interpreter with this id, and a tree for its farm, the caller's. Raises: NoInterpreter, SockdError, OSError."""
+
+
+class ForeignFarm:
+    """One farm, and what sandboxes in it are made from."""
+
+    def __init__(self, interpreter: Interpreter, farm: Farm, parts: Parts, stack: AsyncExitStack) -> None:
+        self.interpreter = interpreter
+        self.farm = farm
+        self.parts = parts
+        self.zygotes = 0
+        """Root Zygotes whose last process is not gone, and those that are being made."""
+        self._stack = stack
+
+    @classmethod
+    async def start(cls, interpreter: Interpreter, tree: Tree, own: Parts, spot: Path, usual: Limits) -> ForeignFarm:
+        """Args: tree: owned from now on; own: those of the worker's own interpreter; spot: where early roots may be made;
+        usual: the limits of most sandboxes. Raises: SandboxFailed, OSError."""
+        async with AsyncExitStack() as stack:
+            stack.callback(tree.close)
+            cgroup = own.cgroups.take()
+            stack.callback(own.cgroups.give_back, cgroup)
+            farm = await Farm.start(tree, cgroup, lambda: None)
+            stack.push_async_callback(farm.close)
+            assembly = open_assembly(own.assembly.kind, tree, farm.procfs, spot, usual)
+            stack.callback(assembly.close)
+            parts = replace(own, assembly=assembly, release=farm.release)
+            return cls(interpreter, farm, parts, stack.pop_all())
+        raise AssertionError("unreachable")
+
+    @property
+    def assembly(self) -> Assembly:
+        return self.parts.assembly
+
+    async def aclose(self) -> None:
+        """End every process of it."""
+        await self._stack.aclose()
+
+
+class ForeignFarms:
+    """Those of one worker. `exec_root` for each root Zygote, `aclose` last."""
+
+    def __init__(self, parts: Parts, uids: UidBlock, path: Path, usual: Limits) -> None:
+        """Args: uids: from which each root Zygote gets a block; path: a directory for early roots."""
+        self._parts = parts
+        self._uids = uids
+        self._path = path
+        self._usual = usual
+        self._grounds: dict[str, Grounds] = {}
+        self._farms: dict[str, ForeignFarm] = {}
+        self._starting: dict[str, asyncio.Lock] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def add(self, scheme: str, grounds: Grounds) -> None:
+        """Interpreters whose ids begin with `scheme:` come from there."""
+        self._grounds[scheme] = grounds
+
+    def parts_of(self, interpreter: str) -> Parts:
+        """What the sandboxes of one are made from. Raises: KeyError: it has no farm now."""
+        return self._farms[interpreter].parts
+
+    async def exec_root(
+        self,
+        interpreter: str,
+        wall: Wall | None,
+        on_end: Callable[[Zygote], None],
+        *,
+        limit_bytes: int,
+    ) -> Zygote:
+        """A root Zygote of an interpreter; its farm is started if there is none. Raises: SandboxFailed, NoCapacity, OSError."""
+        async with self._starting.setdefault(interpreter, asyncio.Lock()):
+            farm = self._farms.get(interpreter) or await self._start(interpreter)
+            farm.zygotes += 1
+        try:
+            uids = self._uids.take_child()
+        except BaseException:
+            self._release(farm)
+            raise
+        return await Zygote.exec_foreign(
+            farm.farm,
+            farm.interpreter,
+            self._parts.cgroups,
+            uids,
+            on_end,
+            limit_bytes=limit_bytes,
+            deadline_s=START_DEADLINE_S,
+            wall=wall,
+            on_gone=lambda zygote: self._give_back(farm, uids),
+        )
+
+    async def aclose(self) -> None:
+        """End all of them."""
+        for farm in [*self._farms.values()]:
+            self._close(farm)
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until the farms that were closed are gone."""
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    async def _start(self, interpreter: str) -> ForeignFarm:
+        grounds = self._grounds.get(interpreter.partition(":")[0])
+        if grounds is None:
+            raise NoInterpreter(f"this worker has no interpreter {interpreter!r}")
+        found, tree = await grounds.open(interpreter)
+        spot = self._path / interpreter.replace(":", "-")
+        farm = self._farms[interpreter] = await ForeignFarm.start(found, tree, self._parts, spot, self._usual)
+        _log.info("Python %s (%s) has a farm", found.words, interpreter)
+        return farm
+
+    def _give_back(self, farm: ForeignFarm, uids: UidBlock) -> None:
+        self._uids.give_back_child(uids)
+        self._release(farm)
+
+    def _release(self, farm: ForeignFarm) -> None:
+        farm.zygotes -= 1
+        if not farm.zygotes and self._farms.get(farm.interpreter.id) is farm:
+            self._close(farm)
+
+    def _close(self, farm: ForeignFarm) -> None:
+        del self._farms[farm.interpreter.id]
+        task = asyncio.get_running_loop().create_task(farm.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,89 @@
+"""Farms of interpreters that are not the worker's own, in a house: the one that runs the tests, as if it were foreign, or others
+of the host where they are installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sockd.images.base import Base
+from sockd.images.host_pythons import HostPythons, NoPython, ask
+from sockd.images.interpreter import OWN_PYTHON, Interpreter
+from sockd.sandbox.foreign_farms import ForeignFarms, NoInterpreter
+from sockd.sandbox.uids import UidBlock
+from sockd.sandbox.walled_networks import Wall
+from sockd.sandbox.zygote import Zygote
+from tests.support.house import BASE_UID, MB, ROOT_UIDS, House
+
+SAME = "test:same"
+"""Id of the interpreter that runs the tests."""
+_numbers = itertools.count()
+
+
+class Grounds:
+    """Interpreters with ids of the scheme `test`."""
+
+    def __init__(self, house: House) -> None:
+        self._pythons = HostPythons(house.packages, house.directory / f"pythons-{next(_numbers)}")
+        self.directory = house.directory / f"ground-{next(_numbers)}"
+        self.executable = ""
+        """Instead of the interpreter's own, if it is not empty."""
+
+    async def open(self, interpreter: str) -> tuple[Interpreter, Base]:
+        if interpreter == SAME:
+            found = replace(OWN_PYTHON, id=SAME)
+        else:
+            try:
+                found = replace(await self._pythons.find(interpreter.partition(":")[2]), id=interpreter)
+            except NoPython as error:
+                raise NoInterpreter(error.message) from error
+        base = await self._pythons.base_of(found, self.directory / interpreter.replace(":", "-"))
+        return replace(found, executable=self.executable or found.executable), base
+
+
+class Foreign:
+    """The farms of one test."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.grounds = Grounds(house)
+        first = BASE_UID + 6 * ROOT_UIDS
+        parts = house.parts
+        self.uids = UidBlock.of_host(first, ROOT_UIDS)
+        self.farms = ForeignFarms(parts, self.uids, house.directory / "foreign-roots", house.limits())
+        self.farms.add("test", self.grounds)
+        self.ended: list[Zygote] = []
+
+    def root(self, interpreter: str = SAME, *, is_walled: bool = False) -> Zygote:
+        """A root Zygote; the caller closes it."""
+        wall = Wall("none", self.house.networks, self.house.namespaces) if is_walled else None
+        making = self.farms.exec_root(interpreter, wall, self.ended.append, limit_bytes=512 * MB)
+        return self.house.run(making)
+
+    def close(self, zygote: Zygote) -> None:
+        self.house.call(zygote.close)
+
+
+@contextlib.contextmanager
+def foreign_farms(house: House) -> Iterator[Foreign]:
+    """Until the end of a test."""
+    farms = Foreign(house)
+    try:
+        yield farms
+    finally:
+        house.run(farms.farms.aclose())
+
+
+def installed(version: str) -> Interpreter:
+    """Another Python of the host; skips the test without it."""
+    for path in HostPythons(Path("/"), Path("/"))._candidates([int(version.partition(".")[2])]):
+        found = ask(path)
+        if found is not None and found.short == version:
+            return found
+    pytest.skip(f"Python {version} is not installed here")
