@@ -30,7 +30,7 @@ NEEDED = ("app_kinds", "apps", "asgi", "debugging", "decimals", "details", "log_
 NEEDED_BY_ZYGOTES = ("kept", "listed_variables", "observer", "package_path", "randomness", "surroundings")
 NEEDED_TO_VERIFY = ("fingerprint", "trial")
 NEEDED_TO_BUILD = ("building",)
-NEEDED_IN_IMAGES = ("image_program", "program_imports")
+NEEDED_IN_IMAGES = ("image_program", "program_imports", "web_server")
 FOR_THOSE_THAT_NEED_THEM = {
     f"sockd_zygote.{name}"
     for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY, *NEEDED_TO_BUILD, *NEEDED_IN_IMAGES)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 def open_handler(function: dict) -> Handler:
     """Load the entry point. Raises: HandlerNotFound; whatever its module raises."""
     if function.get("provided"):
+        if "port" in (function.get("image") or ()):
+            from sockd_zygote.web_server import WebServer
+
+            return WebServer(function)
         from sockd_zygote.runtime_api import Program
 
         return Program(function)

@@ -30,6 +30,7 @@ from sockd_zygote import (
     log_layout,  # noqa: F401
     outlet,  # noqa: F401
     runtime_api,  # noqa: F401
+    web_server,  # noqa: F401
 )
 
 

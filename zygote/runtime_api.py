@@ -34,6 +34,7 @@ PREFIX = "/2018-06-01/runtime/"
 INVOCATION = PREFIX + "invocation/"
 LOOPBACK = "127.0.0.1"
 TABLE = "/proc/self/net/tcp"
+LISTENING = "0A"
 MAX_BODY_BYTES = 64 << 20
 """Over any limit of answers, which the daemon's settings say; this only keeps a length from being taken at its word."""
 
@@ -195,6 +196,20 @@ def is_own(peer_port: int, port: int) -> bool:
         for line in table:
             if ends in line:
                 return int(line.split()[7]) == os.getuid()
+    return False
+
+
+def is_own_listener(port: int) -> bool:
+    """Whether a socket of our own uid's listens on a port, on any address."""
+    for table in (TABLE, f"{TABLE}6"):
+        try:
+            with open(table) as lines:
+                for line in lines:
+                    fields = line.split()
+                    if fields[3] == LISTENING and fields[1].endswith(f":{port:04X}") and int(fields[7]) == os.getuid():
+                        return True
+        except FileNotFoundError:  # a kernel without IPv6
+            continue
     return False
 
 

@@ -49,16 +49,20 @@ def directory(config: FunctionConfig, image: ImageConfig) -> str:
     return config.working_directory or image.working_dir or "/"
 
 
-def variables(image: ImageConfig, of_function: dict[str, str]) -> dict[str, str]:
+def variables(config: FunctionConfig, image: ImageConfig, of_function: dict[str, str]) -> dict[str, str]:
     """All that the program is given but what only the sandbox knows. Args: of_function: the platform's and its own."""
     own = dict(variable.split("=", 1) for variable in image.env if "=" in variable)
     region = {name: protocol.ENVIRONMENT[name] for name in ("AWS_REGION", "AWS_DEFAULT_REGION")}
-    return {**DEFAULTS, **own, **region, **of_function}
+    readiness = {"AWS_LWA_READINESS_CHECK_PATH": config.readiness_path} if config.readiness_path != "/" else {}
+    return {**DEFAULTS, **own, **region, **readiness, **of_function}
 
 
 def init_part(config: FunctionConfig, image: ImageConfig) -> dict[str, Any]:
     """INIT's `image` (`sockd_zygote.image_program`)."""
-    return {"command": command(config, image), "directory": directory(config, image)}
+    part: dict[str, Any] = {"command": command(config, image), "directory": directory(config, image)}
+    if config.app_port is not None:
+        part |= {"port": config.app_port, "shares_ports": config.network == "host"}
+    return part
 
 
 def notes(record: ImageRecord) -> list[str]:

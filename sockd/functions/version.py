@@ -123,7 +123,7 @@ class Version:
             "image": image_programs.init_part(config, oci),
             "paths": [],
             "pth": [],
-            "env": image_programs.variables(oci, function_variables(record, config, number)),
+            "env": image_programs.variables(config, oci, function_variables(record, config, number)),
             "memory_mb": config.memory_mb,
             "open_files": config.open_files,
             "max_answer_bytes": max_answer_bytes,
@@ -136,6 +136,7 @@ class Version:
             timeout_s=config.timeout_s,
             log_bytes=config.log_bytes,
             name=record.name,
+            is_app=config.app_port is not None,
             json_log_level=config.json_log_level,
             image=image.use,
         )

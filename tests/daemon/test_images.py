@@ -268,3 +268,74 @@ def test_an_image_is_unmounted_with_its_last_function(daemon: RunningDaemon, pyt
     daemon.remove("two")
     daemon.wait_line(f"image {digest[:19]} is unmounted", since=since)
     assert not is_mounted()
+
+
+WEB_SERVER = f"""#!{PYTHON}
+import http.server, json, os, sys
+class Requests(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def answer(self):
+        if self.path == "/exit":
+            os._exit(5)
+        told = {{"method": self.command, "path": self.path, "headers": dict(self.headers.items()),
+                "body": self.rfile.read(int(self.headers.get("content-length", 0))).decode(), "port": os.environ["PORT"]}}
+        data = json.dumps(told).encode()
+        self.send_response(418 if self.path == "/teapot" else 200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.send_header("set-cookie", "a=b")
+        self.send_header("set-cookie", "c=d")
+        self.end_headers()
+        self.wfile.write(data)
+    do_GET = do_POST = do_PUT = do_DELETE = answer
+    def log_message(self, *args):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Requests).serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def web(daemon: RunningDaemon, python: bytes, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image with a web server; its digest."""
+    path = tmp_path_factory.mktemp("web")
+    config = {"Cmd": ["/server"], "Env": ["PATH=/opt/python/bin"]}
+    write_layout(path, [python, Files(executable={"server": WEB_SERVER})], config)
+    return upload(daemon, path)
+
+
+@pytest.mark.parametrize("network", ["host", "none"])
+def test_requests_are_forwarded_to_a_web_server(daemon: RunningDaemon, web: str, network: str) -> None:
+    deploy(daemon, "web", web, app_port=8080, network=network)
+    answer = daemon.request("PUT", "/run/web/some/path?q=1", b"hello", {"x-own": "value"})
+    assert answer.status == 200, answer
+    told = answer.json
+    assert (told["method"], told["path"], told["body"]) == ("PUT", "/some/path?q=1", "hello")
+    headers = {name.lower(): value for name, value in told["headers"].items()}
+    assert (headers["x-own"], headers["x-forwarded-prefix"]) == ("value", "/run/web")
+    assert json.loads(headers["x-amzn-lambda-context"])["env_config"]["function_name"] == "web"
+    assert (told["port"] == "8080") == (network != "host"), "on the host's network ports are shared"
+    assert daemon.request("GET", "/run/web/teapot").status == 418
+
+
+def test_events_reach_a_web_server_as_requests(daemon: RunningDaemon, web: str) -> None:
+    deploy(daemon, "web-events", web, app_port=8080, network="none")
+    event = {
+        "version": "2.0",
+        "rawPath": "/a",
+        "rawQueryString": "b=c",
+        "requestContext": {"http": {"method": "POST"}},
+        "body": "d",
+    }
+    answer = json.loads(daemon.manage("POST", "/functions/web-events/invoke", json.dumps(event).encode()).body)
+    told = json.loads(answer["body"])
+    assert (told["method"], told["path"], told["body"]) == ("POST", "/a?b=c", "d")
+    assert (answer["statusCode"], answer["cookies"], answer["isBase64Encoded"]) == (200, ["a=b", "c=d"], False)
+    other = json.loads(daemon.manage("POST", "/functions/web-events/invoke", b'{"n": 1}').body)
+    assert (other["method"], other["path"], other["body"]) == ("POST", "/events", '{"n": 1}')
+
+
+def test_a_web_server_that_ends_ends_its_sandbox(daemon: RunningDaemon, web: str) -> None:
+    deploy(daemon, "web-ends", web, app_port=8080, network="none")
+    ended = daemon.request("GET", "/run/web-ends/exit")
+    assert (ended.status, ended.json["errorType"]) == (502, "Runtime.ExitError")
+    assert daemon.request("GET", "/run/web-ends/again").status == 200

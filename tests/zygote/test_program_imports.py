@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 SERVED = """
@@ -42,6 +45,24 @@ print(failed(directory="/nowhere").decode())
 print(failed(command=["no\\0thing"]).decode())
 print(failed(command=[sys.argv[2], "-c", sys.argv[3], "init"]).decode())
 print(failed(command=[sys.argv[2], "-c", "raise SystemExit(9)"]).decode())
+from sockd_zygote import web_server
+import json
+class Outlet:
+    def head(self, status, headers): print(status, sorted(dict(headers)))
+    def chunk(self, data): print(data.decode())
+    def flush(self): pass
+served = {**function["image"], "command": [sys.argv[2], "-c", sys.argv[4]], "port": 1, "shares_ports": True}
+server = web_server.WebServer({**function, "image": served})
+http = {"method": "GET", "root_path": "/run/f", "raw_path": "/a", "query": "b=c", "headers": [["x-a", "d"]]}
+server.call(b"", bytes(16), time.monotonic_ns() + 10**10, {"http": http}).pour(Outlet())
+for event in ({"requestContext": {"http": {"method": "PUT"}}, "rawPath": "/e", "body": "f", "cookies": ["g=h"]},
+              {"httpMethod": "POST", "path": "/i", "requestContext": {}, "headers": {"X-A": "j"}, "body": "ayk="},
+              {"n": 1}, 5):
+    print(server.call(json.dumps(event).encode(), bytes(16), time.monotonic_ns() + 10**10).decode())
+try:
+    server.call(b"", bytes(16), time.monotonic_ns() + 10**10, {"http": {**http, "raw_path": "/quit"}}).pour(Outlet())
+except SystemExit as error:
+    print(error.code)
 try:
     import nothing
 except ImportError as error:
@@ -73,6 +94,23 @@ while True:
     else:
         ask("POST", this + "/response", event)
 """
+SERVER = """
+import http.server, os
+class Requests(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path.startswith("/quit"):
+            os._exit(4)
+        body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
+        told = [self.command, self.path, self.headers.get("x-a"), self.headers.get("cookie"), body]
+        answer = repr([*told, self.headers.get("x-forwarded-prefix")]).encode()
+        self.send_response(200)
+        self.send_header("set-cookie", "y=z")
+        self.end_headers()
+        self.wfile.write(answer)
+    do_PUT = do_POST = do_GET
+    def log_message(self, *args): pass
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Requests).serve_forever()
+"""
 EXPECTED = (
     '"a"',
     '{"errorMessage": "no", "errorType": "Bad"',
@@ -83,15 +121,31 @@ EXPECTED = (
     '{"errorMessage": "\'no\\\\x00thing\' cannot be run',
     '{"errorMessage": "", "errorType": "Runtime.UnknownReason"',
     "9",
+    "200 ['Date', 'Server', 'set-cookie']",
+    "['GET', '/a?b=c', 'd', None, '', '/run/f']",
+    """{"statusCode": 200, "body": "['PUT', '/e', None, 'g=h', 'f', None]", "isBase64Encoded": false""",
+    """{"statusCode": 200, "body": "['POST', '/i', 'j', None, 'ayk=', None]", "isBase64Encoded": false""",
+    """"['POST', '/events', None, None, '{\\"n\\": 1}', None]\"""",
+    """"['POST', '/events', None, None, '5', None]\"""",
+    "4",
 )
 
 
-def test_serving_a_program_imports_nothing() -> None:
+def test_serving_a_program_imports_nothing(tmp_path: Path) -> None:
     repo = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-S", "-c", SERVED, str(repo), sys.executable, PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == len(EXPECTED), lines
+    command = [sys.executable, "-S", "-c", SERVED, str(repo), sys.executable, PROGRAM, SERVER]
+    with open(tmp_path / "said", "w+") as said, open(tmp_path / "errors", "w+") as errors:
+        process = subprocess.Popen(command, stdout=said, stderr=errors, start_new_session=True)
+        try:
+            status = process.wait(30)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it has started, too
+            process.wait()
+        errors.seek(0)
+        assert status == 0, errors.read()
+        said.seek(0)
+        lines = said.read().splitlines()
+    assert len(lines) == len(EXPECTED), "\n".join(lines)
     for line, expected in zip(lines, EXPECTED, strict=True):
         assert line.startswith(expected), line

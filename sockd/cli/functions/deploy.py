@@ -26,10 +26,23 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 T = TypeVar("T")
 
 
+def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:
+    try:
+        return shlex.split(text) if text is not None else None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command()
 @click.argument("source", default=".", type=click.Path(path_type=Path))
 @click.option("--name", help="The function's name.  [default: the name of SOURCE]")
 @click.option("--image", metavar="REF", help="The container image that the function runs in.")
+@click.option("--entrypoint", metavar="WORDS", callback=_words, help="Instead of the image's ENTRYPOINT and CMD.")
+@click.option("--command", metavar="WORDS", callback=_words, help="Instead of the image's CMD.")
+@click.option("--working-directory", metavar="PATH", help="Instead of the image's WORKDIR.")
+@click.option("--app-port", type=int, metavar="PORT", help="The port of a web server in the image.")
+@click.option("--readiness-path", metavar="PATH", help="What is requested of it until it answers.  [default: /]")
+@click.option("--writable-root", is_flag=True, default=None, help="Let the function change its image's files.")
 @click.option("--handler", metavar="MODULE:ATTR", help="module:attr of the handler.  [default: found by name]")
 @click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory limit of a sandbox.")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Time limit of a request.")

@@ -1,0 +1,286 @@
+"""A web server as a function: requests are forwarded to a port of the sandbox, as by AWS's Lambda Web Adapter.
+
+    program (any web server)                        this, the sandbox's first process
+      │ listens on its port                           → polled until it answers: READY
+      │◄─ the HTTP request of /run or a function URL  ← INVOKE with the request; HEAD and CHUNKs as the answer comes
+      │◄─ that of an event from API Gateway or an ALB ← INVOKE with the event; RESULT: {statusCode, headers, body}
+      │◄─ POST /events, the event as its body         ← INVOKE with any other event; RESULT: the answer's body
+
+Owns the program. Everything else is the adapter's contract: its variables AWS_LWA_... in the program's environment. On the host's
+network a port may be in use, so the program is told a free one in PORT and AWS_LWA_PORT; elsewhere nobody else has ports.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import threading
+import time
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from urllib.parse import urlencode
+
+from sockd_zygote import errors, image_program, protocol
+from sockd_zygote.apps import App, Exchange, Request
+from sockd_zygote.handler import Context, shared_context
+from sockd_zygote.outlet import Outlet
+from sockd_zygote.runtime_api import LOOPBACK, is_own_listener
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from typing import Any
+
+POLL_S = 0.005
+"""Between two attempts to reach a server that is starting."""
+EXIT_GRACE_S = 0.1
+"""From a connection that a server breaks to its exit, if that is why."""
+UNHEALTHY = 500
+HOP_BY_HOP = frozenset(
+    (
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
+)
+WITH_BODY = ("POST", "PUT", "PATCH")
+TEXT = ("text/", "application/json", "application/javascript", "application/xml", "application/x-www-form-urlencoded")
+
+
+class WebServer(App):
+    """A handler that forwards to a program of its own."""
+
+    def __init__(self, function: dict) -> None:
+        """Start the program; returns when it answers.
+
+        Raises: errors.ReportedError: it cannot be run, or another process has its port; SystemExit: it has ended."""
+        super().__init__(None)
+        image = function["image"]
+        variables = image_program.environment(function)
+        self._shared = shared_context(function)
+        self._port = free_port() if image["shares_ports"] else image["port"]
+        variables |= {"PORT": str(self._port), "AWS_LWA_PORT": str(self._port)}
+        self._variables = variables
+        self._status: int | None = None
+        self._ended = threading.Event()
+        program = image_program.start(image, variables, ())
+        threading.Thread(target=self._wait_for, args=(program,), daemon=True).start()
+        self._is_ready = False
+        if variables.get("AWS_LWA_ASYNC_INIT", "").lower() != "true":
+            self._await_ready()
+
+    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> Any:
+        """One request. Raises: SystemExit: the server has ended; errors.ReportedError; InvalidEvent."""
+        if not self._is_ready:
+            self._await_ready()
+        context = Context(self._shared, request, deadline_ns)
+        if told is not None:
+            context.tell(told)
+        self._context = lambda_context(context)
+        http = (told or {}).get("http")
+        if http is not None:
+            return Exchange(self, Request(http, event))
+        return self._answer_event(event)
+
+    def answer(self, request: Request, outlet: Outlet) -> None:
+        """An HTTP request: the answer goes out as it comes."""
+        prefix = [["x-forwarded-prefix", request.root_path]] if request.root_path else []
+        with self._forwarded(
+            request.method, request.raw_path, request.query, [*request.headers, *prefix], request.body
+        ) as response:
+            outlet.head(response.status, kept_headers(response))
+            while piece := response.read1(protocol.CHUNK_MAX_BYTES):
+                outlet.chunk(piece)
+            outlet.flush()
+
+    def _answer_event(self, event: bytes) -> bytes:
+        """An event: an HTTP request in the shape of API Gateway, a function URL or an ALB, or anything else."""
+        from sockd_zygote.event_json import parse_event
+
+        parsed = parse_event(event)
+        if not isinstance(parsed, dict) or not is_http(parsed):
+            path = self._variables.get("AWS_LWA_PASS_THROUGH_PATH", "/events")
+            with self._forwarded("POST", path, "", [["content-type", "application/json"]], event) as response:
+                return as_json(response.read())
+        with self._forwarded(*of_event(parsed)) as response:
+            return answer_of(parsed, response.status, kept_headers(response), response.read())
+
+    def _forwarded(self, method: str, path: str, query: str, headers: list[list[str]], body: bytes) -> HTTPResponse:
+        """Raises: SystemExit: the server has ended; errors.ReportedError: it did not answer."""
+        base = self._variables.get("AWS_LWA_REMOVE_BASE_PATH", "")
+        if base and path.startswith(base):
+            path = path[len(base) :] or "/"
+        connection = HTTPConnection(LOOPBACK, self._port)
+        try:
+            connection.putrequest(
+                method, f"{path}?{query}" if query else path, skip_host=True, skip_accept_encoding=True
+            )
+            names = set()
+            for name, value in headers:
+                if name not in HOP_BY_HOP and name != "content-length":
+                    names.add(name)
+                    connection.putheader(name, value.encode("latin-1"))
+            if "host" not in names:
+                connection.putheader("host", f"{LOOPBACK}:{self._port}")
+            if body or method in WITH_BODY:
+                connection.putheader("content-length", str(len(body)))
+            connection.putheader("x-amzn-lambda-context", self._context)
+            connection.putheader("connection", "close")
+            connection.endheaders(body or None)
+            return connection.getresponse()
+        except (OSError, HTTPException, ValueError) as error:
+            connection.close()
+            if self._ended.wait(EXIT_GRACE_S):
+                raise SystemExit(self._status) from None
+            message = f"the web server on port {self._port} did not answer: {type(error).__name__}: {error}"
+            raise errors.ReportedError("WebServer.NoAnswer", message, []) from None
+
+    def _await_ready(self) -> None:
+        """Until the server answers; the daemon ends this process if that takes too long. Raises: SystemExit."""
+        checked = self._variables.get("AWS_LWA_READINESS_CHECK_PROTOCOL", "http").lower()
+        port = int(self._variables.get("AWS_LWA_READINESS_CHECK_PORT") or self._port)
+        path = self._variables.get("AWS_LWA_READINESS_CHECK_PATH") or "/"
+        unhealthy = int(self._variables.get("AWS_LWA_READINESS_CHECK_MIN_UNHEALTHY_STATUS") or UNHEALTHY)
+        while not is_ready(port, path if checked == "http" else "", unhealthy):
+            if self._ended.wait(POLL_S):
+                raise SystemExit(self._status)
+        if not is_own_listener(self._port):
+            message = f"port {self._port} is another process's: on the host's network, listen on $PORT"
+            raise errors.ReportedError("WebServer.PortInUse", message, [])
+        self._is_ready = True
+
+    def _wait_for(self, program: subprocess.Popen[bytes]) -> None:
+        status = program.wait()
+        self._status = 128 - status if status < 0 else status
+        self._ended.set()
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+def is_ready(port: int, path: str, unhealthy: int) -> bool:
+    """Args: path: empty: it is enough that the port is open; unhealthy: the lowest status that is not ready."""
+    connection = HTTPConnection(LOOPBACK, port)
+    try:
+        connection.connect()
+        if not path:
+            return True
+        connection.request("GET", path, headers={"connection": "close"})
+        return connection.getresponse().status < unhealthy
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def kept_headers(response: HTTPResponse) -> list[tuple[str, str]]:
+    """A response's headers that are not about the connection."""
+    return [(name, value) for name, value in response.getheaders() if name.lower() not in HOP_BY_HOP]
+
+
+def lambda_context(context: Context) -> str:
+    """The header with what a handler would be told."""
+    return json.dumps(
+        {
+            "request_id": context.aws_request_id,
+            "deadline": int(time.time() * 1000) + context.get_remaining_time_in_millis(),
+            "invoked_function_arn": context.invoked_function_arn,
+            "xray_trace_id": os.environ.get("_X_AMZN_TRACE_ID", ""),
+            "env_config": {
+                "function_name": context.function_name,  # type: ignore[attr-defined]
+                "memory": int(context.memory_limit_in_mb),  # type: ignore[attr-defined]
+                "version": context.function_version,  # type: ignore[attr-defined]
+                "log_group": context.log_group_name,  # type: ignore[attr-defined]
+                "log_stream": context.log_stream_name,  # type: ignore[attr-defined]
+            },
+        }
+    )
+
+
+def is_http(event: dict) -> bool:
+    """Whether an event is an HTTP request, of one of the two formats."""
+    context = event.get("requestContext")
+    return isinstance(context, dict) and ("http" in context or "httpMethod" in event)
+
+
+def of_event(event: dict) -> tuple[str, str, str, list[list[str]], bytes]:
+    """Method, path, query, headers and body of an event's request. Raises: InvalidEvent."""
+    try:
+        body = event.get("body") or ""
+        data = base64.b64decode(body) if event.get("isBase64Encoded") else body.encode()
+        if "httpMethod" in event:
+            several = event.get("multiValueHeaders") or {
+                name: [value] for name, value in (event.get("headers") or {}).items()
+            }
+            headers = [[name.lower(), value] for name, values in several.items() for value in values]
+            values = event.get("multiValueQueryStringParameters") or event.get("queryStringParameters") or {}
+            is_balancer = "elb" in event["requestContext"]  # an ALB does not decode what it passes on
+            query = joined(values) if is_balancer else urlencode(values, doseq=True)
+            return event["httpMethod"], event.get("path") or "/", query, headers, data
+        headers = [[name.lower(), value] for name, value in (event.get("headers") or {}).items()]
+        if event.get("cookies"):
+            headers = [pair for pair in headers if pair[0] != "cookie"] + [["cookie", "; ".join(event["cookies"])]]
+        http = event["requestContext"]["http"]
+        return http["method"], event.get("rawPath") or "/", event.get("rawQueryString") or "", headers, data
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise errors.InvalidEvent(f"the event's HTTP request cannot be read: {type(error).__name__}: {error}") from None
+
+
+def joined(values: dict) -> str:
+    """A query of parts that are encoded already."""
+    pairs = ((name, each) for name, value in values.items() for each in (value if isinstance(value, list) else [value]))
+    return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+def answer_of(event: dict, status: int, headers: list[tuple[str, str]], body: bytes) -> bytes:
+    """An answer in the shape that the event's sender expects."""
+    text = as_text(headers, body)
+    answer: dict = {
+        "statusCode": status,
+        "body": text if text is not None else base64.b64encode(body).decode(),
+        "isBase64Encoded": text is None,
+    }
+    if "httpMethod" in event:
+        several: dict[str, list[str]] = {}
+        for name, value in headers:
+            several.setdefault(name.lower(), []).append(value)
+        answer["multiValueHeaders"] = several
+        answer["headers"] = {name: values[-1] for name, values in several.items()}
+    else:
+        answer["headers"] = {name.lower(): value for name, value in headers if name.lower() != "set-cookie"}
+        answer["cookies"] = [value for name, value in headers if name.lower() == "set-cookie"]
+    return json.dumps(answer).encode()
+
+
+def as_text(headers: list[tuple[str, str]], body: bytes) -> str | None:
+    """A body as text, if its headers say that it is some; None: it is told in base64."""
+    named = {name.lower(): value.lower() for name, value in headers}
+    kind = named.get("content-type", "").partition(";")[0].strip()
+    if named.get("content-encoding", "identity") != "identity":
+        return None
+    if kind and not kind.startswith(TEXT) and not kind.endswith(("+json", "+xml")):
+        return None
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def as_json(body: bytes) -> bytes:
+    """What a server answered to an event that is no HTTP request: as it is if it is JSON, else as a string."""
+    try:
+        json.loads(body)
+        return body
+    except (ValueError, RecursionError):
+        return json.dumps(body.decode(errors="replace")).encode()
