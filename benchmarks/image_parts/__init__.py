@@ -1,0 +1,1 @@
+"""Parts of the benchmark `images`: each measures one thing into its result."""
