@@ -3,12 +3,13 @@
     python -m sockd.chunk_caches.probe
 
 It reads one JSON object a line, {"do": COMMAND, ...}, and answers one line each; errors are {"error": words}. Chunks are made
-from a seed, and are encrypted like an image's.
+from their number, and are encrypted like an image's.
 
     open       nodes, origin (a directory) or null, l1 (a file) or null, l1_mb, needs_all (read four stripes, without parity)
-    fill       count, seed, into: "l2", "origin"
-    read       count, seed, via: "l1", "l2", "fetch", decrypts: bool, of: how many chunks -> {"ms": [...], "hits": n}
-    starts     parallel, seed, of -> {"seconds": s}: that many threads fetch the same chunks in orders of their own
+    fill       count, into: "l1", "l2", "origin"
+    read       count, of: how many chunks, seed of the order, via: "l1", "l2", "fetch", "verify" (the verification alone),
+               decrypts: bool -> {"ms": [...], "hits": n}
+    starts     parallel, of -> {"seconds": s}: that many threads fetch the same chunks, each in an order of its own
     counters   of the fetcher and of L2
     placement  nodes, keys -> {"max_to_mean", "keys_max_to_mean", "moved"}
     scans      capacity -> {"lru", "lru2"}: hit rates of hot chunks
@@ -45,7 +46,7 @@ from sockd.chunk_caches.simulation import (
 )
 from sockd.chunk_caches.slab import Slab
 from sockd.chunk_caches.stripes import DATA_STRIPES, STRIPES
-from sockd.chunks.chunk import CHUNK_BYTES, Chunk, decrypt, encrypt
+from sockd.chunks.chunk import CHUNK_BYTES, Chunk, decrypt, encrypt, verify
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.plain.errors import ChunkMissing, SockdError
 
@@ -70,7 +71,8 @@ class Probe:
         self._l1: Slab | None = None
         self._l2: L2Client | None = None
         self._origin: DirectoryStore | None = None
-        self._chunks: dict[tuple[int, int], tuple[Chunk, bytes]] = {}
+        self._chunks: dict[int, tuple[Chunk, bytes]] = {}
+        self._by_name: dict[bytes, bytes] = {}
         self.commands: dict[str, Callable[..., Any]] = {
             "open": self.open,
             "fill": self.fill,
@@ -100,15 +102,18 @@ class Probe:
             self._origin.close()
         self._fetcher = self._l1 = self._l2 = self._origin = None
 
-    def fill(self, *, count: int, seed: int, into: str) -> int:
+    def fill(self, *, count: int, into: str) -> int:
         """Store chunks; how many stripes or chunks were stored."""
         stored = 0
         for index in range(count):
-            chunk, ciphertext = self._chunk(seed, index)
+            chunk, ciphertext = self._chunk(index)
             if into == "l2":
                 assert self._l2 is not None
                 stored += self._l2.put(chunk.name, ciphertext)
-            else:
+            elif into == "l1":
+                assert self._l1 is not None
+                stored += self._l1.put(chunk.name, ciphertext)
+            elif into == "origin":
                 assert self._origin is not None
                 stored += self._origin.put(ROOT, chunk.name, ciphertext)
         return stored
@@ -117,7 +122,7 @@ class Probe:
         """Read random chunks one after the other."""
         get = self._reader(via)
         draw = random.Random(seed)
-        chunks = [self._chunk(seed, index)[0] for index in range(of)]
+        chunks = [self._chunk(index)[0] for index in range(of)]
         times = []
         hits = 0
         for _ in range(count):
@@ -130,11 +135,11 @@ class Probe:
             hits += data is not None
         return {"ms": times, "hits": hits}
 
-    def starts(self, *, parallel: int, seed: int, of: int) -> dict[str, float]:
+    def starts(self, *, parallel: int, of: int) -> dict[str, float]:
         """Threads that each fetch all chunks."""
         fetcher = self._fetcher
         assert fetcher is not None
-        names = [self._chunk(seed, index)[0].name for index in range(of)]
+        names = [self._chunk(index)[0].name for index in range(of)]
 
         def start(number: int) -> None:
             order = random.Random(number).sample(names, len(names))
@@ -162,15 +167,22 @@ class Probe:
         if via == "l2":
             assert self._l2 is not None
             return self._l2.get
+        if via == "verify":
+            return self._verified
         fetcher = self._fetcher
         assert fetcher is not None
         return lambda name: fetcher.fetch(ROOT, name)
 
-    def _chunk(self, seed: int, index: int) -> tuple[Chunk, bytes]:
-        key = seed, index
-        if key not in self._chunks:
-            self._chunks[key] = encrypt(random.Random(f"{seed} {index}").randbytes(CHUNK_BYTES), _SALT)
-        return self._chunks[key]
+    def _verified(self, name: bytes) -> bytes:
+        ciphertext = self._by_name[name]
+        verify(name, ciphertext)
+        return ciphertext
+
+    def _chunk(self, index: int) -> tuple[Chunk, bytes]:
+        if index not in self._chunks:
+            made = self._chunks[index] = encrypt(random.Random(index).randbytes(CHUNK_BYTES), _SALT)
+            self._by_name[made[0].name] = made[1]
+        return self._chunks[index]
 
 
 class Nowhere:
