@@ -8,8 +8,8 @@ from their number, and are encrypted like an image's.
     open       nodes, origin (a directory) or null, l1 (a file) or null, l1_mb, needs_all (read four stripes, without parity)
     fill       count, into: "l1", "l2", "origin"
     read       count, of: how many chunks, seed of the order, via: "l1", "l2", "fetch", "verify" (the verification alone),
-               decrypts: bool -> {"ms": [...], "hits": n}
-    starts     parallel, of -> {"seconds": s}: that many threads fetch the same chunks, each in an order of its own
+               decrypts: bool -> {"ms": [...], "hits": n, "wrong": chunks with other bytes than were stored}
+    starts     parallel, of -> {"seconds": s}: that many threads fetch the same chunks in the same order
     counters   of the fetcher and of L2
     placement  nodes, keys -> {"max_to_mean", "keys_max_to_mean", "moved"}
     scans      capacity -> {"lru", "lru2"}: hit rates of hot chunks
@@ -124,7 +124,7 @@ class Probe:
         draw = random.Random(seed)
         chunks = [self._chunk(index)[0] for index in range(of)]
         times = []
-        hits = 0
+        hits = wrong = 0
         for _ in range(count):
             chunk = draw.choice(chunks)
             begun = time.perf_counter()
@@ -133,7 +133,8 @@ class Probe:
                 decrypt(data, chunk.key)
             times.append((time.perf_counter() - begun) * 1000)
             hits += data is not None
-        return {"ms": times, "hits": hits}
+            wrong += data not in (None, self._by_name[chunk.name])
+        return {"ms": times, "hits": hits, "wrong": wrong}
 
     def starts(self, *, parallel: int, of: int) -> dict[str, float]:
         """Threads that each fetch all chunks."""
@@ -141,12 +142,14 @@ class Probe:
         assert fetcher is not None
         names = [self._chunk(index)[0].name for index in range(of)]
 
-        def start(number: int) -> None:
-            order = random.Random(number).sample(names, len(names))
-            for name in order:
+        together = threading.Barrier(parallel)
+
+        def start() -> None:
+            together.wait()
+            for name in names:
                 fetcher.fetch(ROOT, name)
 
-        threads = [threading.Thread(target=start, args=(number,)) for number in range(parallel)]
+        threads = [threading.Thread(target=start) for _ in range(parallel)]
         begun = time.perf_counter()
         for thread in threads:
             thread.start()

@@ -26,6 +26,12 @@ BREAKS = {
     "no-host-check": ({"H8"}, {"H2", "H4"}),
     "no-signatures": ({"H4", "H8"}, {"H5", "H7"}),
     "no-replays": ({"H5"}, {"H4", "H7"}),
+    "no-parity": ({"I21", "I22"}, {"I24"}),
+    "believes-nodes": ({"I22"}, {"I21"}),
+    "no-single-flight": ({"I23"}, {"I24"}),
+    "trusts-l1": ({"I24"}, {"I23"}),
+    "plain-lru": ({"I25"}, {"I24"}),
+    "endless-node": ({"I26"}, {"I25"}),
     "borrowed-pidfd": ({"K0", "K16"}, {"F4", "F6"}),
 }
 """Protection taken away -> (cases that must fail, some that must not)."""

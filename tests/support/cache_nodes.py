@@ -6,7 +6,7 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -20,9 +20,10 @@ REPO = Path(__file__).parent.parent.parent
 class CacheNode:
     """One node's process. It can be killed, and started again at the same address."""
 
-    def __init__(self, *options: str, lies: bool = False) -> None:
+    def __init__(self, *options: str, lies: bool = False, command: Sequence[str] = ()) -> None:
+        """Args: command: what to run instead of a node."""
         module = "tests.support.cache_nodes" if lies else "sockd.chunk_caches.node"
-        self._command = [sys.executable, "-m", module, *options]
+        self._command = [*(command or (sys.executable, "-m", module)), *options]
         self.address = "127.0.0.1:0"
         self._process: subprocess.Popen[str] | None = None
 
@@ -46,6 +47,11 @@ class CacheNode:
     def send_signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def wait(self) -> None:
         """Until it has ended by itself."""
