@@ -1,8 +1,10 @@
 """The metadata zone of an image: its superblock, inodes and directories.
 
 Inodes are extended ones, because compact ones have no modification time, and bytecode is validated by that of its source.
-Directories and symbolic links have their data inline where it fits. Order: the root (whose nid has to fit 16 bits), all that
-is no directory by layer and path, the other directories by path, whole blocks of directories and of long links."""
+Directories and symbolic links have their data inline where it fits. Order: the root (whose nid has to fit 16 bits); directories
+in which the last layer has files, with what is in them; all else that is no directory, by layer and path; the other
+directories by path; whole blocks of directories and of long links. So an image with other code in its last layer, like most new
+versions of a function, differs in the first chunk only, which has the superblock."""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from sockd.plain.file_tree import FileTree, Inode
 FIRST_INODE = format.EROFS_SUPER_OFFSET + format.SUPER_BLOCK.size
 MAX_PATH = 4095
 """Of a path with its leading slash, and of a link's target (PATH_MAX, with a NUL)."""
-NAME_COST = format.DIRENT.size
+GAP_BYTES = 16 << 10
+"""What follows the last layer's directories begins at a multiple of it, wherever a few files more or less leave them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +42,8 @@ class Node:
     """Of a directory or a symbolic link."""
     xattrs: bytes = b""
     is_inline: bool = False
+    is_last_layers: bool = False
+    """A directory in which the last layer has a file, or a file in such a directory."""
     position: int = 0
     """Of the inode, in the image."""
     block: int = 0
@@ -71,6 +76,7 @@ class Metadata:
         nodes = _connected(tree)
         for node in nodes:
             _measure(node)
+        _mark_last_layer(nodes)
         root, others = nodes[0], nodes[1:]
         others.sort(key=_order)
         placed = [root, *others]
@@ -79,16 +85,28 @@ class Metadata:
     def encode(self, blocks: int) -> bytes:
         """The zone's bytes. Args: blocks: of the whole image."""
         zone = bytearray(self.size_bytes)
-        for number, node in enumerate(self.nodes, 1):
-            _encode_node(zone, node, number)
+        for node in self.nodes:
+            _encode_node(zone, node)
         _encode_super_block(zone, self.nodes, blocks)
         return bytes(zone)
 
 
-def _order(node: Node) -> tuple[bool, int, bytes]:
+def _order(node: Node) -> tuple[bool, bool, int, bytes]:
     if stat.S_ISDIR(node.inode.mode):
-        return True, 0, node.path
-    return False, node.inode.layer, node.path
+        return not node.is_last_layers, True, 0, node.path
+    return not node.is_last_layers, False, node.inode.layer, node.path
+
+
+def _mark_last_layer(nodes: list[Node]) -> None:
+    last = max(node.inode.layer for node in nodes)
+    if last <= 0:
+        return
+    for node in nodes:
+        files = [child for _, child in node.names if not child.names]
+        if any(child.inode.layer == last for child in files):
+            node.is_last_layers = True
+            for child in files:
+                child.is_last_layers = True
 
 
 def _connected(tree: FileTree) -> list[Node]:
@@ -158,7 +176,7 @@ def _measure(node: Node) -> None:
 def _fill_blocks(node: Node) -> None:
     used = format.BLOCK_BYTES
     for entry in node.names:
-        cost = NAME_COST + len(entry[0])
+        cost = format.DIRENT.size + len(entry[0])
         if used + cost > format.BLOCK_BYTES:
             node.blocks.append([])
             used = 0
@@ -169,8 +187,10 @@ def _fill_blocks(node: Node) -> None:
 
 def _place(nodes: list[Node]) -> int:
     """Give each node its position, and its blocks if it has some here. Returns the end."""
-    position = FIRST_INODE
+    position, is_first_part = FIRST_INODE, True
     for node in nodes:
+        if is_first_part and not node.is_last_layers and node is not nodes[0]:
+            position, is_first_part = _round_up(position, GAP_BYTES), False
         size = node.record_bytes
         room = format.BLOCK_BYTES - position % format.BLOCK_BYTES
         if size > room and (size <= format.BLOCK_BYTES or room < format.INODE_EXTENDED.size):
@@ -186,7 +206,7 @@ def _place(nodes: list[Node]) -> int:
     return block << format.BLOCK_BITS
 
 
-def _encode_node(zone: bytearray, node: Node, number: int) -> None:
+def _encode_node(zone: bytearray, node: Node) -> None:
     inode = node.inode
     kind = stat.S_IFMT(inode.mode)
     layout = format.EROFS_INODE_FLAT_INLINE if node.is_inline else format.EROFS_INODE_FLAT_PLAIN
@@ -201,7 +221,7 @@ def _encode_node(zone: bytearray, node: Node, number: int) -> None:
             0,
             inode.size if kind == stat.S_IFREG else node.data_bytes,
             format.new_encode_dev(inode.rdev) if is_device else node.block,
-            number,
+            node.nid & 0xFFFFFFFF,  # not a number of its own, so that a file more changes no other inode
             inode.uid,
             inode.gid,
             inode.mtime_s,

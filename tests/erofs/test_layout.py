@@ -6,7 +6,7 @@ import hashlib
 import random
 import stat
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,12 +16,14 @@ from sockd.plain.errors import BadImage
 from sockd.plain.file_tree import FileTree, Inode
 from tests.support.image_files import Layers, directory, reader_of, symlink, written
 
+SIZES = 0, 300, 4000, 9000, 20_000
 
-def a_system(layers: Layers, *, seed: int = 1, files: int = 1500) -> FileTree:
+
+def a_system(layers: Layers, *, seed: int = 1, files: int = 1500, sizes: Sequence[int] = SIZES) -> FileTree:
     """Files as a distribution has them: many small ones, a few large ones."""
     noise, tree = random.Random(seed), {"": directory(), "usr": directory()}
     for number in range(files):
-        size = noise.choice((0, 300, 4000, 9000, 20_000))
+        size = noise.choice(sizes)
         tree[f"usr/{number:05d}"] = layers.file(noise.randbytes(size))
     tree["usr/large"] = layers.file(noise.randbytes(3 << 20))
     return tree
@@ -54,7 +56,7 @@ def test_a_changed_file_changes_the_chunks_that_it_is_in_and_those_of_the_metada
     assert len(chunks_of(tree, layers) - before) <= 1 + Layout.plan(tree).metadata_chunks + CHUNKS_TO_A_CUT
 
 
-CHUNKS_TO_A_CUT = 16
+CHUNKS_TO_A_CUT = 12
 """No more with these paths: files after the changed one move until one starts a chunk."""
 
 
@@ -65,6 +67,32 @@ def test_a_layer_on_top_leaves_the_data_of_the_others_where_it_is() -> None:
     tree["usr/00000-new"] = layers.file(b"new" * 5000, layer=1)
     layout = Layout.plan(tree)
     assert len(chunks_of(tree, layers) - before) <= layout.metadata_chunks + 1
+
+
+def test_other_code_in_the_last_layer_changes_its_chunk_and_the_first_one() -> None:
+    layers = Layers()
+    tree = a_system(layers, files=9000, sizes=(0, 300))
+    tree |= {"app": directory(), "app/a.py": layers.file(b"a = 1", layer=1), "app/b.py": layers.file(b"b = 1", layer=1)}
+    before = chunks_of(tree, layers)
+    assert Layout.plan(tree).metadata_chunks == 2
+    tree["app/a.py"] = layers.file(b"a = 1000", layer=1, mtime_s=1_800_000_000)
+    tree["app/new.py"] = layers.file(b"", layer=1)
+    assert len(chunks_of(tree, layers) - before) == 2
+
+
+def test_files_of_one_day_are_together_and_move_others_once() -> None:
+    layers, noise = Layers(), random.Random(7)
+    tree: FileTree = {"": directory()}
+    for number in range(40):
+        tree[f"{number:02d}"] = directory()
+        for part in range(20):
+            day = 1_700_000_000 + 86_400 * (part % 10)
+            tree[f"{number:02d}/{part}"] = layers.file(noise.randbytes(20_000), mtime_s=day)
+    before = chunks_of(tree, layers)
+    for number in range(40):
+        tree[f"{number:02d}/new"] = layers.file(noise.randbytes(5000), mtime_s=1_700_000_000 + 86_400 * 5)
+    layout = Layout.plan(tree)
+    assert len(chunks_of(tree, layers) - before) < len(layout.extents) * 21_000 / CHUNK_BYTES * 0.75
 
 
 def test_the_metadata_is_in_the_first_chunks() -> None:
