@@ -27,8 +27,8 @@ from sockd.chunks.layout import REFERENCES, Image, Reference, check_part, manife
 from sockd.chunks.manifest import Manifest, seal, unseal
 from sockd.chunks.root_table import RootState, RootTable, ensured_table
 from sockd.chunks.root_watch import RootWatch
-from sockd.chunks.store import ChunkStore
-from sockd.plain.errors import ManifestMissing, StoreUnavailable
+from sockd.chunks.store import ChunkStore, check_root
+from sockd.plain.errors import ManifestMissing, StoreUnavailable, Tampered
 
 _ATTEMPTS = 20
 
@@ -82,6 +82,23 @@ class Catalog:
         self._uploading: Counter[tuple[str, str]] = Counter()
         self._loaded = False
 
+    @property
+    def tenant_key(self) -> bytes:
+        """What seals this tenant's manifests and startup profiles."""
+        return self._keys.tenant_key(self._tenant)
+
+    def sealed(self, manifest: Manifest) -> bytes:
+        """A manifest as it may lie on a disk."""
+        return seal(manifest, self.tenant_key)
+
+    def unsealed(self, data: bytes, *, root: str, image: str) -> Manifest:
+        """Raises: Tampered; also when `root` may not name a root."""
+        try:
+            check_root(root)
+        except ValueError:
+            raise Tampered("a copy of a manifest does not say of which root it is") from None
+        return unseal(data, self.tenant_key, root=root, image=image)
+
     def images(self) -> list[str]:
         """What this worker holds."""
         with self._lock:
@@ -118,7 +135,7 @@ class Catalog:
         Of an image that is held from an older root, too, `follow` drops the older one."""
         manifest = Manifest(target.image, size_bytes, target.root, chunks, header)
         key = manifest_key(target.root, self._image(target.image))
-        self._store.put_object(key, seal(manifest, self._keys.tenant_key(self._tenant)))
+        self._store.put_object(key, self.sealed(manifest))
         with self._lock:
             self._hold(target)
         return manifest
@@ -271,7 +288,7 @@ class Catalog:
         found = self._store.get_object(manifest_key(root, self._image(image)))
         if found is None:
             return None
-        return unseal(found.data, self._keys.tenant_key(self._tenant), root=root, image=image)
+        return self.unsealed(found.data, root=root, image=image)
 
 
 def new_root_name() -> str:

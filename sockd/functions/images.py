@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sockd.functions.deployments import Progress
+from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.plain.errors import ImageInUse
@@ -21,9 +22,10 @@ from sockd.registry.registry import Registry
 class Images:
     """Of one worker."""
 
-    def __init__(self, store: ImageStore, registry: Registry) -> None:
+    def __init__(self, store: ImageStore, registry: Registry, garbage: ImageGarbage) -> None:
         self.store = store
         self._registry = registry
+        self._garbage = garbage
 
     def all(self) -> list[dict[str, Any]]:
         """The latest import first."""
@@ -53,10 +55,13 @@ class Images:
         await self.store.remove(record.digest)
         return row
 
-    async def collect(self) -> list[dict[str, Any]]:
-        """Remove those that no function needs, also of the last hour."""
+    async def collect(self, *, clear_alarms: bool = False, restore: bool = False) -> dict[str, Any]:
+        """Remove those that no function needs, also of the last hour, and collect the garbage of the chunk store.
+
+        Args: clear_alarms, restore: as of `ImageGarbage.collect`."""
         gone = await self.store.collect(self._registry.images(), at_once=True)
-        return [self._row(record) for record in gone]
+        removed = [self._row(record) for record in gone]
+        return {"removed": removed, "store": await self._garbage.collect(clear_alarms=clear_alarms, restore=restore)}
 
     def _row(self, record: ImageRecord) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ threads.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -58,6 +59,12 @@ class Importer(Protocol):
     async def close(self, record: ImageRecord) -> None:
         """Nobody uses what `open` gave any more."""
 
+    async def remove(self, record: ImageRecord) -> None:
+        """The image is removed: whatever the importer has of it outside of its directory goes. Raises: SockdError."""
+
+    async def aclose(self) -> None:
+        """All images are unmounted."""
+
 
 class ImageStore:
     """`recover` first; `aclose` last."""
@@ -78,6 +85,7 @@ class ImageStore:
         self._mounting: SingleFlight[str, ImageBase] = SingleFlight()
         self._importing: SingleFlight[str, ImageRecord] = SingleFlight()
         self._held: Counter[str] = Counter()
+        self._closing: set[asyncio.Task[None]] = set()
 
     def recover(self) -> None:
         """Find the images of an earlier daemon, and remove what a killed one left half done. Blocks briefly."""
@@ -207,7 +215,16 @@ class ImageStore:
         mounted = self._mounts.pop(record.digest, None)
         if mounted is not None:
             mounted.close()
+            task = asyncio.get_running_loop().create_task(self._importer.close(record))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
             _log.info("image %s is unmounted: nothing uses it", record.digest[:19])
+
+    def forget_mount(self, digest: str) -> None:
+        """Mount an image anew for its next user; reads of its present users fail."""
+        mounted = self._mounts.pop(digest, None)
+        if mounted is not None:
+            mounted.on_unused = ImageBase.close
 
     @contextlib.contextmanager
     def holding(self, digest: str) -> Iterator[None]:
@@ -236,9 +253,10 @@ class ImageStore:
         return gone
 
     async def remove(self, digest: str) -> None:
-        """Raises: UnknownImage."""
+        """Raises: UnknownImage; SockdError: the importer's."""
         record = self.get(digest)
-        del self._records[digest]
+        await self._importer.remove(record)
+        self._records.pop(digest, None)
         leaving = self._new_tmp()
         await in_thread(self._directory(record).rename, leaving)
         await in_thread(shutil.rmtree, leaving, True)
@@ -250,6 +268,8 @@ class ImageStore:
         for mounted in self._mounts.values():
             mounted.close()
         self._mounts.clear()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._importer.aclose()
 
     def _directory(self, record: ImageRecord) -> Path:
         return self._root / record.hex

@@ -35,6 +35,12 @@ class PlainImporter:
     async def close(self, record: ImageRecord) -> None:
         return
 
+    async def remove(self, record: ImageRecord) -> None:
+        return
+
+    async def aclose(self) -> None:
+        return
+
 
 def uploaded(reference: Reference) -> Reference:
     """How an upload is read: a client sends the directory of a layout as an archive, and what it has on its standard input."""

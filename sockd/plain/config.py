@@ -353,6 +353,42 @@ class ImagesConfig(Slice, frozen=True):
     registries directory, if there is one."""
     insecure_registries: tuple[str, ...] = ()
     """Registries that are reached without TLS: HOST:PORT. Those on loopback may be in any case."""
+    store: str | None = None
+    """Where chunks of images are kept: s3://BUCKET/PREFIX, or a directory; None: `chunks` in the state directory. Workers may
+    share a store."""
+    endpoint: str = ""
+    """Of an S3 store that is not AWS's: http:// or https:// and a host."""
+    region: str = "us-east-1"
+    """Of an S3 store."""
+    credentials_file: str | None = None
+    """With the keys of an S3 store, in the format of ~/.aws/credentials, readable by its owner alone; None: those in the worker's
+    environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)."""
+    key_file: str | None = None
+    """With the key of this worker's images; workers that share a store have the same. None: images.key in the state directory."""
+    worker: str | None = None
+    """This worker's name among those that share a store; None: its host's name and an id of the state directory."""
+    tenant: str = "default"
+    """Whose images these are: manifests are sealed for a tenant."""
+    zone: str = ""
+    """Chunks are shared within a zone only."""
+    salt_per_tenant: bool = False
+    """Whether chunks are shared within the tenant only, so that no tenant can find out what others have stored."""
+    salt_epoch: int = 0
+    """A new number ends the sharing of chunks with earlier uploads."""
+    gc_grace_s: float | None = None
+    """How long what nobody uses is kept in the store before it is deleted; None: two minutes in a directory, a day in S3."""
+    store_attempt_s: float = 10.0
+    """How long one attempt of a request to an S3 store may take; there are three."""
+    cache_mb: int = 2048
+    """Of chunks on this worker's disk."""
+    nodes: tuple[str, ...] = ()
+    """Cache nodes (`sockd cache-node`): HOST:PORT; at least five."""
+    nodes_token_file: str | None = None
+    """Whose first line the cache nodes require (`sockd cache-node --token-file`)."""
+    on_demand: bool = True
+    """Whether images are read as they are needed, where the host has FUSE; false: written whole before their first start."""
+    fill_mb_s: int = 0
+    """How much of an image that is in use is fetched in the background, in MB per second; 0: nothing."""
     cold_starts: int = 8
     """Starts in images that no sandbox uses at the time, at once; one more is answered 429, to be tried again."""
 

@@ -42,8 +42,8 @@ from sockd.functions.initscript_store import InitscriptStore
 from sockd.functions.initscripts import Initscripts
 from sockd.functions.provisioning import Provisioning
 from sockd.functions.versions import Versions
+from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_store import ImageStore
-from sockd.image_store.plain_importer import PlainImporter
 from sockd.images.assembly import Assembly, open_assembly
 from sockd.images.base import Base, Bind, interpreter, plan, software
 from sockd.images.host_pythons import SCHEME, HostPythons
@@ -75,6 +75,7 @@ from sockd.sandbox.sandbox_pipes import SandboxPipes
 from sockd.sandbox.socket_guards import function_accounts, guard_sockets
 from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.walled_networks import Wall
+from sockd.worker.image_parts import ImageParts
 from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.state_dir import StateDir
 from sockd_initscripts.client import process as engine
@@ -199,8 +200,7 @@ class Worker:
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
-        images = _images(state, base, assembly)
-        stack.push_async_callback(images.aclose)
+        images, garbage = _images(config, state, base, assembly, cgroups, stack)
         programs = ProgramZygotes(tree, deadline_s=config.zygote.import_deadline_s)
         stack.push_async_callback(programs.aclose)
         caches = Caches(
@@ -222,7 +222,7 @@ class Worker:
         worker = cls(
             *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, learner, verifier, handlers),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
-            *(SpaceReserve(state.path / "reserve"), networks, Images(images, functions.registry)),
+            *(SpaceReserve(state.path / "reserve"), networks, Images(images, functions.registry, garbage)),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -325,14 +325,25 @@ def _functions(
     return functions, Versions(registry, functions, provisioning, config.code), FunctionUrls(registry)
 
 
-def _images(state: StateDir, base: Base, assembly: Assembly) -> ImageStore:
-    """The images of an earlier daemon, too."""
+def _images(
+    config: Config, state: StateDir, base: Base, assembly: Assembly, cgroups: CgroupPool, stack: AsyncExitStack
+) -> tuple[ImageStore, ImageGarbage]:
+    """The images of an earlier daemon, too. Nothing is started."""
     why_not = ""
     if assembly.kind != "late":
         why_not = f"its roots are made early, and images take Linux 6.18 ({assembly.reason or 'sandbox.roots'})"
-    store = ImageStore(state.path / "images", state.path / "tmp", base, PlainImporter(), why_not)
+    parts = ImageParts(config.images, state.path, state.id, cgroups, config.sandbox.base_uid)
+    stack.callback(parts.close)
+    importer = parts.importer()
+    store = ImageStore(state.path / "images", state.path / "tmp", base, importer, why_not)
+    importer.known = lambda: {record.digest for record in store.all()}
+    importer.on_lost = store.forget_mount
     store.recover()
-    return store
+    stack.push_async_callback(store.aclose)
+    garbage = parts.garbage(importer)
+    garbage.start()
+    stack.push_async_callback(garbage.aclose)
+    return store, garbage
 
 
 def compile_ours() -> None:

@@ -108,14 +108,32 @@ def rm(image: str, state_dir: Path, as_json: bool) -> None:
 
 
 @images.command()
+@click.option(
+    "--clear-alarms", is_flag=True, help="Go on deleting after an alarm: nobody reads what has expired any more."
+)
+@click.option(
+    "--restore", is_flag=True, help="After an alarm: keep what has expired, and copy what functions need from there."
+)
 @state_dir_option
 @json_option
-def gc(state_dir: Path, as_json: bool) -> None:
-    """Remove all images that no function needs."""
-    removed = Management(state_dir).call("POST", "images", "gc")
+def gc(clear_alarms: bool, restore: bool, state_dir: Path, as_json: bool) -> None:
+    """Remove all images that no function needs, and their chunks from the store.
+
+    Chunks are deleted some time after the last worker has stopped using them; the worker does that by itself."""
+    query = {name: "true" for name, given in (("clear_alarms", clear_alarms), ("restore", restore)) if given}
+    found = Management(state_dir).call("POST", "images", "gc", query=query)
     if as_json:
-        print_json(removed)
-    elif removed:
+        print_json(found)
+        return
+    removed, store = found["removed"], found["store"]
+    if removed:
         say(f"removed {len(removed)} images, {size(sum(row['size_bytes'] for row in removed))}")
     else:
         say("every image is needed by a function")
+    for root in store["roots"]:
+        echo(f"  {root['root']}  {root['state']:8}  {root['images']} images")
+    for line in (*store["problems"], *store["waits"]):
+        echo(f"  {line}")
+    if any(root["alarms"] for root in store["roots"]):
+        suggest("a worker has read what had expired, so nothing is deleted; to keep it:", "sockd images gc --restore")
+        suggest("to delete it, when nobody reads it any more:", "sockd images gc --clear-alarms")

@@ -1,0 +1,346 @@
+"""An importer that keeps images as encrypted chunks in the chunk store, and serves them through the agent.
+
+    images/<hex>/record.json    the record (`ImageStore`)
+    images/<hex>/manifest       a copy of the manifest, sealed as in the store, after the root that it was read from
+    images/<hex>/profile        a copy of the startup profile, sealed
+
+With both copies a start needs no request to the store but for chunks that no cache has; with a warm cache an image starts while
+the store is down. An image that the store has already, of this tenant, is not fetched from its registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunk_agent.profile import seal_profile, unseal_profile
+from sockd.chunks.catalog import Catalog
+from sockd.chunks.manifest import Manifest
+from sockd.chunks.store import ChunkStore
+from sockd.chunks.upload import upload
+from sockd.erofs.layout import Layout
+from sockd.erofs.mount_points import add_mount_points
+from sockd.image_store.image_record import ImageRecord
+from sockd.image_store.image_store import Progress
+from sockd.image_store.plain_importer import uploaded
+from sockd.images import image_base
+from sockd.oci.image import ImageConfig, OciImage, Source
+from sockd.oci.limits import Limits
+from sockd.oci.merge import apply_layers
+from sockd.oci.reference import Reference
+from sockd.oci.sources import open_source
+from sockd.oci.unpacked import UnpackedLayers
+from sockd.plain.blocking import in_thread
+from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, Tampered
+
+FORM = "1"
+"""Of the file system that is made of an image's layers; raised when the same layers give other bytes."""
+MANIFEST, PROFILE = "manifest", "profile"
+PROFILE_AFTER_S = 10.0
+"""An image's first start on this worker has ended by then."""
+
+_log = logging.getLogger(__name__)
+
+
+class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The header of a manifest."""
+
+    config: ImageConfig
+    layers: int
+    notes: tuple[str, ...]
+    metadata_chunks: int
+    """How many of the first chunks are metadata of EROFS."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkParts:
+    """What imports and starts use of one chunk store."""
+
+    store: ChunkStore
+    catalog: Catalog
+
+
+class ChunkedImporter:
+    """An `Importer`. Opens the store at the first image, and starts the agent at the first start: a worker without images has
+    neither.
+
+    Owns the agent and the store; `aclose` after the images are unmounted."""
+
+    def __init__(
+        self,
+        images: Path,
+        open_parts: Callable[[], ChunkParts],
+        start_agent: Callable[[Callable[[str, SockdError], None]], Awaitable[ImageAgent]],
+        limits: Limits,
+    ) -> None:
+        """Args:
+        images: the directory of `ImageStore`.
+        open_parts: blocks. Raises: SockdError.
+        start_agent: with what it calls when reads of an image have failed. Raises: SockdError, OSError."""
+        self._images = images
+        self._open_parts = open_parts
+        self._start_agent = start_agent
+        self._limits = limits
+        self._parts: ChunkParts | None = None
+        self._agent: ImageAgent | None = None
+        self._opening = asyncio.Lock()
+        self._open: dict[str, Manifest] = {}
+        """By digest, of images that are served."""
+        self._users: Counter[str] = Counter()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._recording: set[asyncio.Task[None]] = set()
+        self.known: Callable[[], set[str]] = set
+        """The digests of all records; set by the owner."""
+        self.on_lost: Callable[[str], None] = lambda digest: None
+        """Called when an image's mount serves nothing any more, with its digest; set by the owner."""
+
+    # -- Importer
+
+    async def import_image(self, reference: str, directory: Path, progress: Progress, *, path: str = "") -> ImageRecord:
+        parts = await self.parts()
+        return await in_thread(_import, parts, reference, path, directory, self._limits)
+
+    async def open(self, record: ImageRecord, directory: Path) -> str:
+        parts = await self.parts()
+        manifest, order = await in_thread(_loaded, parts.catalog, record, directory)
+        facts = msgspec.json.decode(manifest.header, type=ImageFacts)
+        agent = await self._served()
+        served = await agent.open(manifest, order, metadata_chunks=facts.metadata_chunks)
+        self._open[record.digest] = manifest
+        self._users[record.digest] += 1
+        if order is None and record.digest not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[record.digest] = loop.call_later(PROFILE_AFTER_S, self._record_profile, record, directory)
+        return served
+
+    async def close(self, record: ImageRecord) -> None:
+        self._users[record.digest] -= 1
+        if self._users[record.digest] <= 0:
+            self._forget(record.digest)
+        if self._agent is not None:
+            await self._agent.close(image_name(record.digest))
+
+    async def remove(self, record: ImageRecord) -> None:
+        parts = await self.parts()
+        await in_thread(parts.catalog.remove, image_name(record.digest))
+
+    async def aclose(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        await asyncio.gather(*self._recording, return_exceptions=True)
+        if self._agent is not None:
+            await self._agent.aclose()
+        if self._parts is not None:
+            self._parts.store.close()
+
+    # -- for `ImageGarbage` and statistics
+
+    @property
+    def is_used(self) -> bool:
+        """Whether this daemon has opened the store."""
+        return self._parts is not None
+
+    async def parts(self) -> ChunkParts:
+        """The store, opened now if need be; references of uploads that died are dropped. Raises: SockdError."""
+        async with self._opening:
+            if self._parts is None:
+                self._parts = await in_thread(self._opened, {image_name(digest) for digest in self.known()})
+            return self._parts
+
+    async def follow(self) -> list[str]:
+        """Read images from the root that the garbage collector has copied them to. Raises: SockdError."""
+        parts = await self.parts()
+        loop = asyncio.get_running_loop()
+
+        def switch(manifest: Manifest) -> None:
+            asyncio.run_coroutine_threadsafe(self._switch(manifest), loop).result()
+            directory = self._images / digest_of(manifest.image).removeprefix("sha256:")
+            if directory.is_dir():
+                _write(directory / MANIFEST, copy_of(parts.catalog, manifest))
+
+        return await in_thread(parts.catalog.follow, switch)
+
+    def roots_in_use(self) -> set[str]:
+        return {manifest.root for manifest in self._open.values()}
+
+    async def counters(self) -> dict[str, float]:
+        """The agent's; nothing while no image has been started. Raises: ImageUnavailable."""
+        return await self._agent.counters() if self._agent is not None else {}
+
+    # -- parts
+
+    def _opened(self, known: set[str]) -> ChunkParts:
+        parts = self._open_parts()
+        try:
+            lost = parts.catalog.reconcile(known)
+            for image in lost:
+                if not _adopted(parts.catalog, image):
+                    _log.warning("the chunk store does not have the image %s; deploy its functions again", image[:19])
+        except ChunkStoreFailed:
+            parts.store.close()
+            raise
+        return parts
+
+    async def _served(self) -> ImageAgent:
+        async with self._opening:
+            if self._agent is None:
+                self._agent = await self._start_agent(self._trouble)
+            return self._agent
+
+    async def _switch(self, manifest: Manifest) -> None:
+        digest = digest_of(manifest.image)
+        if digest in self._open and self._agent is not None:
+            await self._agent.switch(manifest)
+            self._open[digest] = manifest
+
+    def _trouble(self, image: str, error: SockdError) -> None:
+        _log.warning("reads of the image %s fail: %s", image[:19], error.message)
+        if isinstance(error, ImageUnavailable):
+            digest = digest_of(image)
+            self._forget(digest)
+            self.on_lost(digest)
+
+    def _forget(self, digest: str) -> None:
+        self._open.pop(digest, None)
+        self._users.pop(digest, None)
+        if (timer := self._timers.pop(digest, None)) is not None:
+            timer.cancel()
+
+    def _record_profile(self, record: ImageRecord, directory: Path) -> None:
+        self._timers.pop(record.digest, None)
+        task = asyncio.get_running_loop().create_task(self._profile(record, directory))
+        self._recording.add(task)
+        task.add_done_callback(self._recording.discard)
+
+    async def _profile(self, record: ImageRecord, directory: Path) -> None:
+        """Keep which chunks the first start used. Without a profile starts are slower, so failures are logged only."""
+        if self._agent is None or self._parts is None or record.digest not in self._open:
+            return
+        image = image_name(record.digest)
+        try:
+            order = await self._agent.profile(image)
+            if order:
+                sealed = seal_profile(image, order, self._parts.catalog.tenant_key)
+                await in_thread(_write, directory / PROFILE, sealed)
+                await in_thread(self._parts.catalog.set_profile, image, sealed)
+        except (SockdError, OSError) as error:
+            _log.warning("the startup profile of %s is not kept: %s", record.digest[:19], error)
+
+
+def image_name(digest: str) -> str:
+    """What an image is called in the chunk store."""
+    return f"{digest}-{FORM}"
+
+
+def digest_of(image: str) -> str:
+    return image.removesuffix(f"-{FORM}")
+
+
+def copy_of(catalog: Catalog, manifest: Manifest) -> bytes:
+    """A manifest as it is kept beside the record."""
+    return manifest.root.encode() + b"\n" + catalog.sealed(manifest)
+
+
+def _import(parts: ChunkParts, reference: str, path: str, directory: Path, limits: Limits) -> ImageRecord:
+    parsed = Reference.parse(reference)
+    opened = uploaded(parsed) if path else parsed
+    with closing(open_source(opened, str(directory), path=path, limits=limits)) as source:
+        image = source.resolve()
+        manifest = _stored(parts, source, image, directory, limits)
+    facts = msgspec.json.decode(manifest.header, type=ImageFacts)
+    _write(directory / MANIFEST, copy_of(parts.catalog, manifest))
+    return ImageRecord(
+        digest=image.digest,
+        reference=str(parsed),
+        config=facts.config,
+        size_bytes=manifest.size_bytes,
+        layers=facts.layers,
+        imported_at=time.time(),
+        notes=facts.notes,
+    )
+
+
+def _stored(parts: ChunkParts, source: Source, image: OciImage, directory: Path, limits: Limits) -> Manifest:
+    """The image in the chunk store, uploaded unless it is there."""
+    catalog = parts.catalog
+    target = catalog.begin(image_name(image.digest))
+    try:
+        try:
+            manifest = catalog.existing(target)
+        except Tampered:
+            manifest = None  # it is written anew
+        if manifest is not None:
+            catalog.adopt(target)
+            return manifest
+        with closing(UnpackedLayers.fetch(source, image.layers, str(directory), limits)) as layers:
+            merged = apply_layers(layers, limits)
+            add_mount_points(merged.tree, directories=image_base.DIRECTORIES, files=image_base.FILES)
+            layout = Layout.plan(merged.tree)
+            done = upload(layout.chunks(layers), parts.store, root=target.root, salt=target.salt)
+        facts = ImageFacts(
+            config=image.config, layers=len(image.layers), notes=merged.notes, metadata_chunks=layout.metadata_chunks
+        )
+        return catalog.publish(target, done.chunks, done.size_bytes, msgspec.json.encode(facts))
+    except BaseException:
+        catalog.abandon(target)
+        raise
+
+
+def _adopted(catalog: Catalog, image: str) -> bool:
+    """Hold an image again whose references were lost, if the store has it."""
+    target = catalog.begin(image)
+    try:
+        if catalog.existing(target) is not None:
+            catalog.adopt(target)
+            return True
+    except Tampered:
+        pass
+    catalog.abandon(target)
+    return False
+
+
+def _loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Manifest, tuple[int, ...] | None]:
+    """The manifest and the startup profile: the copies, or those of the store. Raises: ChunkStoreFailed."""
+    image = image_name(record.digest)
+    try:
+        root, _, sealed = (directory / MANIFEST).read_bytes().partition(b"\n")
+        manifest = catalog.unsealed(sealed, root=root.decode(errors="replace"), image=image)
+    except (FileNotFoundError, Tampered):
+        manifest = catalog.open(image)
+        _write(directory / MANIFEST, copy_of(catalog, manifest))
+    return manifest, _order(catalog, image, directory)
+
+
+def _order(catalog: Catalog, image: str, directory: Path) -> tuple[int, ...] | None:
+    try:
+        found: bytes | None = (directory / PROFILE).read_bytes()
+    except FileNotFoundError:
+        try:
+            found = catalog.profile(image)
+        except ChunkStoreFailed:
+            return None
+    try:
+        return unseal_profile(found, image, catalog.tenant_key) if found is not None else None
+    except Tampered as error:
+        _log.warning("the startup profile of %s is not used: %s", image[:19], error.message)
+        return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a file by rename."""
+    new = path.with_suffix(".new")
+    with open(new, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path)

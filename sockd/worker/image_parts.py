@@ -1,0 +1,165 @@
+"""What the worker's images stand on: the chunk store, its keys, the agent, and the garbage collector.
+
+Nothing is opened or started before the first image.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import socket
+import stat
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from sockd.chunk_agent import agent_link
+from sockd.chunk_agent.agent_link import AgentSettings
+from sockd.chunk_agent.agent_wire import SourceSettings
+from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunks.catalog import Catalog
+from sockd.chunks.collector import Collector
+from sockd.chunks.image_keys import ImageKeys
+from sockd.chunks.root_watch import RootWatch
+from sockd.chunks.store import ChunkStore
+from sockd.chunks.store_settings import StoreSettings, open_store
+from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
+from sockd.image_store.image_garbage import ImageGarbage
+from sockd.images.base import Base, Bind, interpreter, software
+from sockd.oci.limits import Limits
+from sockd.plain.blocking import in_thread
+from sockd.plain.config import MB, ImagesConfig
+from sockd.plain.errors import BadConfig, SockdError
+from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd_initscripts.client.process import Ground, import_paths
+
+AGENT_UID_BELOW = 4
+LOCAL_GRACE_S = 120.0
+SHARED_GRACE_S = 24 * 3600.0
+
+
+class ImageParts:
+    """Of one worker. Owns the root that the agent's process stands on."""
+
+    def __init__(self, config: ImagesConfig, state: Path, worker_id: str, cgroups: CgroupPool, base_uid: int) -> None:
+        """Args: worker_id: of the state directory."""
+        self._config = config
+        self._state = state
+        self._settings = store_settings(config, state)
+        self._worker = config.worker or f"{socket.gethostname() or 'worker'}.{worker_id}"
+        self._cgroups = cgroups
+        self._uid = base_uid - AGENT_UID_BELOW
+        self._root: Base | None = None
+        self._store: ChunkStore | None = None
+        self._grace_s = config.gc_grace_s or (LOCAL_GRACE_S if self._settings.is_directory else SHARED_GRACE_S)
+
+    def importer(self) -> ChunkedImporter:
+        limits = Limits(
+            max_bytes=self._config.max_image_mb * MB,
+            max_layers=self._config.max_layers,
+            max_files=self._config.max_files,
+        )
+        return ChunkedImporter(self._state / "images", self._open, self._start_agent, limits)
+
+    def garbage(self, importer: ChunkedImporter) -> ImageGarbage:
+        return ImageGarbage(
+            importer,
+            lambda: Collector(self._opened(), worker=self._worker, grace_s=self._grace_s),
+            self._watch,
+        )
+
+    def close(self) -> None:
+        if self._root is not None:
+            self._root.close()
+
+    def _open(self) -> ChunkParts:
+        """Blocks. Raises: BadConfig, ChunkStoreFailed."""
+        path = Path(self._config.key_file) if self._config.key_file else self._state / "images.key"
+        keys = ImageKeys.at(path, make=self._config.key_file is None)
+        self._store = open_store(self._settings)
+        catalog = Catalog(
+            self._store,
+            keys,
+            worker=self._worker,
+            watch=self._watch(),
+            tenant=self._config.tenant,
+            zone=self._config.zone,
+            epoch=self._config.salt_epoch,
+            salt_per_tenant=self._config.salt_per_tenant,
+        )
+        return ChunkParts(self._store, catalog)
+
+    def _opened(self) -> ChunkStore:
+        assert self._store is not None, "the importer opens the store"
+        return self._store
+
+    def _watch(self) -> RootWatch:
+        return RootWatch(self._opened(), self._worker, max_age_s=self._grace_s / 2)
+
+    async def _start_agent(self, on_trouble: Callable[[str, SockdError], None]) -> ImageAgent:
+        config = self._config
+        places = agent_link.places()
+        root = self._state / "agent-root"
+        if self._root is None:
+            binds = [Bind(source, target) for source, target in places]
+            self._root = await in_thread(partial(Base.build, root, (*software(), *binds)))
+        ground = Ground(root, interpreter(), import_paths(places), self._cgroups.take, self._cgroups.give_back)
+        source = SourceSettings(
+            store=self._settings,
+            l1_bytes=config.cache_mb * MB,
+            nodes=config.nodes,
+            token=_token(config.nodes_token_file),
+        )
+        settings = AgentSettings(
+            uid=self._uid, source=source, on_demand=config.on_demand, fill_bytes_s=config.fill_mb_s * MB
+        )
+        return await ImageAgent.start(ground, settings, self._state / "agent", on_trouble)
+
+
+def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:
+    """Where the store is, with its credentials. Raises: BadConfig."""
+    if config.store is None or not config.store.startswith("s3://"):
+        return StoreSettings(url=config.store or str(state / "chunks"))
+    keys = _credentials(Path(config.credentials_file)) if config.credentials_file else dict(os.environ)
+    found = {name.upper(): value for name, value in keys.items()}
+    access_key, secret_key = found.get("AWS_ACCESS_KEY_ID", ""), found.get("AWS_SECRET_ACCESS_KEY", "")
+    if not access_key or not secret_key:
+        raise BadConfig(
+            "images.store is in S3, and there are no keys for it: set images.credentials_file, or AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
+        )
+    return StoreSettings(
+        url=config.store,
+        endpoint=config.endpoint,
+        region=config.region,
+        access_key=access_key,
+        secret_key=secret_key,
+        session_token=found.get("AWS_SESSION_TOKEN") or None,
+        attempt_s=config.store_attempt_s,
+    )
+
+
+def _token(path: str | None) -> str:
+    """The first line of a file, as `sockd cache-node` reads it. Raises: BadConfig."""
+    if path is None:
+        return ""
+    try:
+        return Path(path).read_text("ascii").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError):
+        raise BadConfig(f"images.nodes_token_file: {path} cannot be read") from None
+
+
+def _credentials(path: Path) -> dict[str, str]:
+    """The section `default`. Raises: BadConfig."""
+    try:
+        with open(path) as file:
+            if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise BadConfig(f"{path} must be readable by its owner alone: chmod 600 {path}")
+            parser = configparser.ConfigParser(interpolation=None)
+            parser.read_file(file)
+            return dict(parser["default"])
+    except OSError as error:
+        raise BadConfig(f"images.credentials_file: {path} cannot be read: {error.strerror}") from None
+    except (configparser.Error, KeyError, UnicodeDecodeError):
+        # The parser's own message quotes lines of the file.
+        raise BadConfig(f"images.credentials_file: {path} has no section [default] with keys") from None
