@@ -57,7 +57,10 @@ class AgentDirectory:
         self._file(image).unlink(missing_ok=True)
 
     def close(self) -> None:
-        os.close(self.l1)
+        """Again is nothing."""
+        l1, self.l1 = self.l1, -1
+        if l1 >= 0:
+            os.close(l1)
 
     def _file(self, image: str) -> Path:
         return self._path / f"{hashlib.sha256(image.encode()).hexdigest()}.erofs"

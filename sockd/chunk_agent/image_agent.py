@@ -178,7 +178,7 @@ class ImageAgent:
         return {**answer.counters, "agent_starts": keeper.starts, "images": len(self._images)}
 
     async def aclose(self) -> None:
-        """End the agent. Reads of images that are still mounted fail."""
+        """End the agent. Reads of images that are still mounted fail. Again is nothing."""
         async with self._beginning:
             keeper, self._keeper = self._keeper, None
             if keeper is not None:

@@ -8,13 +8,18 @@ import errno
 import hashlib
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from sockd.chunk_agent import agent_link
 from sockd.chunk_agent.agent_keeper import MOST_ENDS, Ends
+from sockd.chunk_agent.agent_link import AgentSettings
+from sockd.chunk_agent.agent_wire import SourceSettings
+from sockd.chunk_agent.fuse_mount import FuseMount
 from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
@@ -22,8 +27,10 @@ from sockd.chunks.store import ChunkStore
 from sockd.chunks.store_settings import StoreSettings
 from sockd.plain.errors import ChunkMissing, ImageUnavailable, StoreUnavailable, Tampered
 from sockd.s3.client import Client
-from tests.chunk_agent.conftest import Start, Troubles
+from tests.chunk_agent.conftest import UID, Start, Troubles
+from tests.support.cases import case
 from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, read_at, stored
+from tests.support.ground import ground_at
 
 CHUNKS = 40
 IMAGE = random_image(CHUNKS)
@@ -73,6 +80,7 @@ def launchers() -> set[int]:
     return found
 
 
+@case("I1", "SIGKILL the agent of images five times while six readers read", expect="every reader has the right bytes")
 async def test_readers_finish_with_the_right_bytes_however_often_the_agent_is_killed(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
 ) -> None:
@@ -87,6 +95,7 @@ async def test_readers_finish_with_the_right_bytes_however_often_the_agent_is_ki
     assert agent.starts == MOST_ENDS
 
 
+@case("I2", "SIGKILL the agent while a read waits for the store", expect="the next agent answers it")
 async def test_a_request_that_the_killed_agent_had_read_is_answered_by_the_next(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
 ) -> None:
@@ -104,6 +113,7 @@ async def test_a_request_that_the_killed_agent_had_read_is_answered_by_the_next(
     assert time.monotonic() - begun_s < 10, "on a busy machine; less than 1 s otherwise"
 
 
+@case("I3", "SIGKILL the agent while another one stands by", expect="that one takes over")
 async def test_the_process_that_stands_by_takes_over(start: Start, store: DirectoryStore) -> None:
     agent = await start()
     path = await agent.open(stored(IMAGE, store))
@@ -114,6 +124,7 @@ async def test_the_process_that_stands_by_takes_over(start: Start, store: Direct
     assert await part(path, 5) == right_part(5)
 
 
+@case("I4", "SIGKILL every agent until the keeper gives up", expect="EIO, a typed error, and another connection later")
 async def test_an_agent_that_ends_too_often_fails_reads_and_the_image_can_be_opened_anew(
     start: Start, store: DirectoryStore, troubles: Troubles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +151,7 @@ def test_pauses_between_starts_grow_and_old_ends_are_forgotten() -> None:
     assert ends.pause_s(100.0) == 0.0
 
 
+@case("I5", "the store answers 503 to all", expect="EIO after a bounded time; cached chunks are read")
 async def test_a_store_that_refuses_fails_reads_after_a_bounded_time_and_cached_chunks_are_read_on(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, troubles: Troubles
 ) -> None:
@@ -155,6 +167,7 @@ async def test_a_store_that_refuses_fails_reads_after_a_bounded_time_and_cached_
     assert await part(path, 20) == right_part(20)
 
 
+@case("I6", "the store never answers", expect="EIO after a bounded time; cached chunks are read")
 async def test_a_store_that_does_not_answer_fails_reads_after_the_stall_time(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, troubles: Troubles
 ) -> None:
@@ -168,6 +181,7 @@ async def test_a_store_that_does_not_answer_fails_reads_after_the_stall_time(
     assert await part(path, 1) == right_part(1)
 
 
+@case("I7", "the store takes a second for each chunk", expect="right bytes, no error")
 async def test_a_slow_store_is_waited_for(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, troubles: Troubles
 ) -> None:
@@ -183,6 +197,7 @@ async def test_a_slow_store_is_waited_for(
     assert troubles == []
 
 
+@case("I8", "SIGKILL a reader that waits for a store which never answers", expect="it ends at once")
 async def test_a_killed_reader_does_not_wait_for_the_store(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
 ) -> None:
@@ -203,6 +218,7 @@ async def test_a_killed_reader_does_not_wait_for_the_store(
         await asyncio.to_thread(os.close, file)
 
 
+@case("I9", "flip a bit in a third of the chunks of the store", expect="EIO for these, never data")
 async def test_changed_chunks_of_the_store_are_errors_and_never_data(
     start: Start, store: DirectoryStore, store_path: Path, troubles: Troubles
 ) -> None:
@@ -223,6 +239,7 @@ async def test_changed_chunks_of_the_store_are_errors_and_never_data(
     assert (await agent.counters())["failed_Tampered"] >= len(changed)
 
 
+@case("I10", "delete a chunk from the store", expect="EIO and a typed error")
 async def test_a_chunk_that_the_store_lost_is_an_error(
     start: Start, store: DirectoryStore, store_path: Path, troubles: Troubles
 ) -> None:
@@ -234,6 +251,7 @@ async def test_a_chunk_that_the_store_lost_is_an_error(
     assert [type(error) for _, error in troubles] == [ChunkMissing]
 
 
+@case("I11", "flip 200 bits of the L1 cache's file between two agents", expect="right bytes from the store")
 async def test_bits_that_change_in_the_cache_while_no_agent_runs_are_not_served(
     start: Start, store: DirectoryStore, tmp_path: Path
 ) -> None:
@@ -254,6 +272,7 @@ async def test_bits_that_change_in_the_cache_while_no_agent_runs_are_not_served(
     assert (await agent.counters())["l1_rejected"] > 0
 
 
+@case("I12", "delete the L1 cache's file while images are read", expect="right bytes")
 async def test_images_are_read_on_after_the_cache_s_file_is_deleted(
     start: Start, store: DirectoryStore, tmp_path: Path
 ) -> None:
@@ -285,3 +304,52 @@ async def test_nothing_is_kept_of_closed_images(start: Start, store: DirectorySt
             assert len(await part(await agent.open(manifest), 0)) == 4096
             await agent.close(manifest.image)
     assert held() == before
+
+
+async def test_without_verification_changed_chunks_would_be_data(
+    tmp_path: Path, store: DirectoryStore, store_path: Path
+) -> None:
+    """The case of changed chunks can fail."""
+    manifest = stored(IMAGE, store)
+    flip_bit(chunk_path(store_path, manifest.chunks[1]), 8 * 100_000)
+    ours, *libraries = agent_link.places()
+    copy = tmp_path / "copy" / "sockd"
+    shutil.copytree(ours[0], copy)
+    chunk = copy / "chunks" / "chunk.py"
+    code = chunk.read_text()
+    check = "if not hmac.compare_digest(hashlib.sha256(ciphertext).digest(), name):"
+    assert check in code
+    chunk.write_text(code.replace(check, "if False:"))
+    places = ((str(copy), ours[1]), *libraries)
+    async with ground_at(tmp_path / "ground-of-the-copy", places) as ground:
+        source = SourceSettings(store=StoreSettings(url=str(store_path)), l1_bytes=64 << 20)
+        agent = await ImageAgent.start(ground, AgentSettings(uid=UID, source=source), tmp_path / "agent")
+        try:
+            assert await part(await agent.open(manifest), 1) != right_part(1)
+        finally:
+            await agent.aclose()
+
+
+async def test_without_a_resend_a_request_of_the_killed_agent_would_wait(
+    start: Start,
+    s3_settings: StoreSettings,
+    s3_store: ChunkStore,
+    s3_client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The case of the request that the killed agent had read can fail."""
+    monkeypatch.setattr(FuseMount, "resend", lambda self: None)
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    agent = await start(s3_settings, stall_s=30.0)
+    path = await agent.open(manifest)
+    await part(path, 0)
+    await asyncio.to_thread(s3_client.forget_requests)
+    await asyncio.to_thread(s3_client.inject, delay_s=600, method="GET", times=1)
+    reader = asyncio.ensure_future(part(path, 5))
+    await asyncio.to_thread(s3_client.requests, at_least=1)
+    await kill(agent)
+    assert await part(path, 6) == right_part(6)
+    assert not reader.done()
+    await agent.aclose()
+    with pytest.raises(OSError):
+        await reader

@@ -16,11 +16,13 @@ import pytest
 
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from tests.chunk_agent.conftest import UID
+from tests.support.cases import case
 
 WAIT_MS = 30_000
 
 
 @pytest.mark.root
+@case("I13", "SIGKILL the daemon while its image is read", expect="the agent ends, readers get an error, nothing stays")
 def test_the_agent_ends_with_a_killed_daemon_and_its_readers_get_an_error(tmp_path: Path) -> None:
     cgroup = f"sockd-test-{uuid.uuid4().hex[:8]}"
     command = [sys.executable, "-m", "tests.support.agent_daemon", str(tmp_path), cgroup, str(UID)]

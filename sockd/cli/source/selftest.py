@@ -29,7 +29,7 @@ LIBRARIES = (
     *("wasmtime", "ziglang"),
 )
 """Of the extra `selftest`."""
-FOLDERS = ("tests/abuse", "tests/faults", "tests/networks", "tests/spec")
+FOLDERS = ("tests/abuse", "tests/chunk_agent", "tests/faults", "tests/networks", "tests/spec")
 
 
 @click.command()
