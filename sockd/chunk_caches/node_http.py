@@ -11,6 +11,7 @@ and are not encoded, so that any HTTP server that stores what it is sent can be 
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -68,6 +69,7 @@ def request_head(method: str, path: str, *, host: str, token: str = "", body_byt
     return "\r\n".join([*lines, "", ""]).encode("ascii")
 
 
+@functools.lru_cache
 def answer_head(status: int, body_bytes: int, *, closes: bool = False) -> bytes:
     """The head of an answer."""
     length = "" if status == 204 else f"Content-Length: {body_bytes}\r\n"

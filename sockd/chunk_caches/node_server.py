@@ -37,6 +37,7 @@ IDLE_S = 300.0
 CONNECTION_BYTES = 1 << 20
 """At most for one connection: an incomplete request, what was read with it, and an answer."""
 _SEND_BUFFER_BYTES = 512 << 10
+_READ_BYTES = 8192
 _BACKLOG = 1024
 
 
@@ -116,16 +117,23 @@ class NodeServer:
         return json.dumps(counters).encode()
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One client. Requests are answered one after the other; what arrives meanwhile waits in the kernel."""
 
     _transport: asyncio.Transport
+    _fd: int
 
     def __init__(self, server: NodeServer) -> None:
         self._server = server
-        self._received = bytearray()
+        self._buffer = bytearray(_READ_BYTES)
+        """What was received and belongs to no body."""
+        self._filled = 0
         self._request: Request | None = None
         """The request whose body is incomplete."""
+        self._body = bytearray()
+        self._body_filled = 0
+        self._accepted = b""
+        """The last head of a GET without its path: what is equal to it needs no second look."""
         self._is_reading_file = False
         self._is_full = False
         """The client has not taken the last answers."""
@@ -151,11 +159,20 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """A body is received where it will stay."""
+        if self._request is not None:
+            return memoryview(self._body)[self._body_filled :]
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._arrived = time.monotonic()
-        if not self._received and not self._is_busy:
-            self._since = self._arrived
-        self._received += data
+        if self._request is not None:
+            self._body_filled += nbytes
+        else:
+            if not self._filled and not self._is_busy:
+                self._since = self._arrived
+            self._filled += nbytes
         self._proceed()
 
     def eof_received(self) -> bool:
@@ -176,43 +193,57 @@ class _Connection(asyncio.Protocol):
 
     def _proceed(self) -> None:
         """Answer what is complete."""
-        while not self._is_busy and not self._transport.is_closing() and self._received:
-            try:
-                request = self._request or self._next_head()
-                if request is None or not self._has_body(request):
+        while not self._is_busy and not self._transport.is_closing():
+            if self._request is None:
+                try:
+                    self._request = self._next_head()
+                except BadHead as error:
+                    self._refuse(error.status)
                     return
-            except BadHead as error:
-                self._refuse(error.status)
+            request = self._request
+            if request is None or self._body_filled < request.body_bytes:
                 return
-            self._request = None
-            with memoryview(self._received) as received:
-                body = bytes(received[: request.body_bytes])
-            del self._received[: request.body_bytes]
+            body, self._body, self._body_filled, self._request = self._body, bytearray(), 0, None
             self._answer(request, body)
             self._since = time.monotonic()
 
     def _next_head(self) -> Request | None:
-        """The next request, of which only the body is left in the buffer; None: its head is incomplete. Raises: BadHead."""
-        end = self._received.find(END_OF_HEAD, 0, MAX_HEAD_BYTES)
+        """The next request, whose body is in `_body` as far as it has arrived; None: its head is incomplete. Raises: BadHead."""
+        end = self._buffer.find(END_OF_HEAD, 0, min(self._filled, MAX_HEAD_BYTES))
         if end < 0:
-            if len(self._received) >= MAX_HEAD_BYTES:
+            if self._filled >= MAX_HEAD_BYTES:
                 raise BadHead(431, "a long head")
             return None
-        request = parse_request(bytes(self._received[:end]))
+        request = self._parsed(bytes(self._buffer[:end]))
+        rest = end + len(END_OF_HEAD)
+        taken = min(request.body_bytes, self._filled - rest)
+        if request.body_bytes:
+            self._body = bytearray(request.body_bytes)
+            self._body[:taken] = self._buffer[rest : rest + taken]
+            self._body_filled = taken
+        left = self._filled - rest - taken
+        self._buffer[:left] = self._buffer[rest + taken : self._filled]
+        self._filled = left
+        if request.expects_continue and taken < request.body_bytes:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return request
+
+    def _parsed(self, head: bytes) -> Request:
+        """The request, if it may be served. Raises: BadHead."""
+        _, _, rest = head.partition(b" ")
+        path, _, rest = rest.partition(b" ")
+        if self._accepted and rest == self._accepted and head.startswith(b"GET "):
+            return Request(b"GET", path, 0, b"", False)
+        request = parse_request(head)
         if not self._server.may(request):
             raise BadHead(401, "no token")
         if request.body_bytes > self._server.max_body_bytes:
             raise BadHead(413, "a long body")
-        del self._received[: end + len(END_OF_HEAD)]
-        self._request = request
-        if request.expects_continue and not self._has_body(request):
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if request.method == b"GET" and not request.body_bytes and not request.expects_continue:
+            self._accepted = rest
         return request
 
-    def _has_body(self, request: Request) -> bool:
-        return len(self._received) >= request.body_bytes
-
-    def _answer(self, request: Request, body: bytes) -> None:
+    def _answer(self, request: Request, body: bytearray) -> None:
         key = stripe_key(request.path)
         match request.method:
             case b"GET" if key is not None:
@@ -250,7 +281,7 @@ class _Connection(asyncio.Protocol):
         self._has_served(b"GET")
         self._resume()
 
-    def _put(self, key: bytes, body: bytes) -> None:
+    def _put(self, key: bytes, body: bytearray) -> None:
         try:
             parse(body, max_chunk_bytes=self._server.chunk_bytes)
             if not is_intact(body):
@@ -263,7 +294,7 @@ class _Connection(asyncio.Protocol):
         self._write(204)
         self._has_served(b"PUT")
 
-    def _write(self, status: int, body: bytes = b"") -> None:
+    def _write(self, status: int, body: bytes | bytearray = b"") -> None:
         """Straight to the socket, which takes a whole answer if the client has taken the last one."""
         parts = [answer_head(status, len(body)), body]
         sent = 0
@@ -279,7 +310,7 @@ class _Connection(asyncio.Protocol):
 
     def _refuse(self, status: int) -> None:
         self._server.refused_requests += 1
-        self._received.clear()
+        self._filled = 0
         self._transport.write(answer_head(status, 0, closes=True))
         self._transport.close()
 
@@ -299,7 +330,7 @@ class _Connection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(STALL_S, self._check)
 
     def _check(self) -> None:
-        is_under_way = self._is_busy or self._received or self._request
+        is_under_way = self._is_busy or self._filled or self._request
         if time.monotonic() - self._since >= (STALL_S if is_under_way else IDLE_S):
             self._transport.abort()
             return

@@ -15,6 +15,8 @@ from sockd.chunk_caches.lru_k import Lru2
 from sockd.chunk_caches.slab import CORRELATED_S, LEAST_SLOTS, Slab
 from sockd.chunk_caches.stripes import framed_bytes, is_intact
 
+Framed = bytes | bytearray
+"""A stripe; nobody changes one that was received into a bytearray."""
 MOST_UNWRITTEN = 64
 """Stripes that wait for the disk."""
 _READERS = 4
@@ -28,7 +30,7 @@ class NodeStore:
     def __init__(self, memory_bytes: int, file: Slab | None, *, correlated_s: float = CORRELATED_S) -> None:
         self._memory_bytes = memory_bytes
         self._file = file
-        self._held: dict[bytes, bytes] = {}
+        self._held: dict[bytes, Framed] = {}
         self._held_bytes = 0
         self._order: Lru2[bytes] = Lru2(remembered=memory_bytes >> 15, correlated=correlated_s)
         self._reads = ThreadPoolExecutor(_READERS, "file tier")
@@ -59,7 +61,7 @@ class NodeStore:
         """In memory."""
         return self._held_bytes
 
-    def get_nowait(self, key: bytes) -> bytes | None:
+    def get_nowait(self, key: bytes) -> Framed | None:
         """The stripe, if it is in memory."""
         framed = self._held.get(key)
         if framed is not None:
@@ -87,7 +89,7 @@ class NodeStore:
         self._hold(key, framed)
         return framed
 
-    def put_nowait(self, key: bytes, framed: bytes) -> None:
+    def put_nowait(self, key: bytes, framed: Framed) -> None:
         """Take a stripe in, in place of one with the same key. The caller has verified it."""
         self.puts += 1
         self._hold(key, framed)
@@ -108,7 +110,7 @@ class NodeStore:
         if self._file is not None:
             self._file.close()
 
-    def _hold(self, key: bytes, framed: bytes) -> None:
+    def _hold(self, key: bytes, framed: Framed) -> None:
         if (old := self._held.pop(key, None)) is not None:
             self._held_bytes -= len(old) + _OVERHEAD_BYTES
         self._held[key] = framed
@@ -119,7 +121,7 @@ class NodeStore:
             self._held_bytes -= len(self._held.pop(victim)) + _OVERHEAD_BYTES
 
     @staticmethod
-    def _write(file: Slab, key: bytes, framed: bytes) -> None:
+    def _write(file: Slab, key: bytes, framed: Framed) -> None:
         file.discard(key)  # the same key can have another stripe of its chunk
         file.put(key, framed)
 

@@ -129,7 +129,7 @@ class Slab:
             return None if blob is None else blob[offset : offset + size]
         return self._read(key, slot, offset, max(0, min(size, slot.size - offset)))
 
-    def put(self, key: bytes, blob: bytes) -> bool:
+    def put(self, key: bytes, blob: bytes | bytearray) -> bool:
         """Take a blob in, and evict another one if needed. The caller has verified it.
 
         False: it was not stored, because the disk refused it or other threads fill all slots. Raises: ValueError: it does not
@@ -274,7 +274,7 @@ def _no_room(place: str, size_bytes: int) -> HostFailed:
     return HostFailed(f"{size_bytes >> 20} MB of disk for the cache {place}")
 
 
-def _pwrite_all(fd: int, data: bytes, offset: int) -> None:
+def _pwrite_all(fd: int, data: bytes | bytearray, offset: int) -> None:
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, offset)

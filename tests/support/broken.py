@@ -400,7 +400,7 @@ def no_parity() -> None:
 @breaks("believes-nodes")
 def believes_nodes() -> None:
     """What was joined from stripes is not verified."""
-    l2_client._is_named = lambda name, chunk: True
+    l2_client._is_named = lambda name, digest: True
 
 
 @breaks("no-single-flight")
@@ -439,7 +439,7 @@ def plain_lru() -> None:
 def endless_node() -> None:
     """A cache node keeps in memory whatever it is sent."""
 
-    def hold(self: node_store.NodeStore, key: bytes, framed: bytes) -> None:
+    def hold(self: node_store.NodeStore, key: bytes, framed: node_store.Framed) -> None:
         self._held[key] = framed
 
     node_store.NodeStore._hold = hold  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sockd.chunk_caches import node, stripes
-from sockd.chunk_caches.node_store import NodeStore
+from sockd.chunk_caches.node_store import Framed, NodeStore
 from sockd.chunks.chunk import CHUNK_BYTES
 
 REPO = Path(__file__).parent.parent.parent
@@ -86,7 +86,7 @@ def addresses(nodes: list[CacheNode]) -> list[str]:
 class LyingStore(NodeStore):
     """Returns well-formed stripes with other data."""
 
-    def get_nowait(self, key: bytes) -> bytes | None:
+    def get_nowait(self, key: bytes) -> Framed | None:
         framed = super().get_nowait(key)
         if framed is None:
             return None
