@@ -84,8 +84,9 @@ class NodeConnection:
 
     def advance(self) -> bool:
         """Send and receive what is possible without waiting; whether the answer is complete. Raises: OSError, BadHead."""
-        self._send()
-        while not self._is_complete():
+        if self._unsent:
+            self._send()
+        while not self._filled or not self._is_complete():
             try:
                 received = self._socket.recv_into(self._view[self._filled :])
             except BlockingIOError:

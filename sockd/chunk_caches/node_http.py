@@ -59,14 +59,19 @@ class Answer(NamedTuple):
     closes: bool
 
 
-def request_head(method: str, path: str, *, host: str, token: str = "", body_bytes: int | None = None) -> bytes:
-    """The head of a request."""
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
+@functools.lru_cache
+def _request_rest(host: str, token: str, body_bytes: int | None) -> bytes:
+    lines = [" HTTP/1.1", f"Host: {host}"]
     if token:
         lines.append(f"Authorization: Bearer {token}")
     if body_bytes is not None:
         lines.append(f"Content-Length: {body_bytes}")
     return "\r\n".join([*lines, "", ""]).encode("ascii")
+
+
+def request_head(method: str, path: str, *, host: str, token: str = "", body_bytes: int | None = None) -> bytes:
+    """The head of a request."""
+    return f"{method} {path}".encode("ascii") + _request_rest(host, token, body_bytes)
 
 
 @functools.lru_cache
@@ -105,6 +110,7 @@ def parse_request(head: bytes) -> Request:
     )
 
 
+@functools.lru_cache
 def parse_answer(head: bytes) -> Answer:
     """The head, without the empty line at its end. Raises: BadHead."""
     first, headers = _parse(head)
