@@ -82,7 +82,7 @@ class WebServer(App):
         context = Context(self._shared, request, deadline_ns)
         if told is not None:
             context.tell(told)
-        self._context = lambda_context(context)
+        self._told = lambda_context(context)
         http = (told or {}).get("http")
         if http is not None:
             return Exchange(self, Request(http, event))
@@ -130,7 +130,7 @@ class WebServer(App):
                 connection.putheader("host", f"{LOOPBACK}:{self._port}")
             if body or method in WITH_BODY:
                 connection.putheader("content-length", str(len(body)))
-            connection.putheader("x-amzn-lambda-context", self._context)
+            connection.putheader("x-amzn-lambda-context", self._told)
             connection.putheader("connection", "close")
             connection.endheaders(body or None)
             return connection.getresponse()

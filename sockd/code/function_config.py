@@ -190,7 +190,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """The container image that it runs in: a reference for the registry, or the digest of an image that the worker has. None: the
     host's software."""
     entrypoint: list[str] | None = None
-    """Instead of the image's ENTRYPOINT; then its CMD does not hold either."""
+    """Instead of the image's ENTRYPOINT. As on AWS, its CMD still holds; an empty `command` is none."""
     command: list[str] | None = None
     """Instead of the image's CMD."""
     working_directory: str | None = None

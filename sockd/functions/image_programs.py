@@ -29,10 +29,8 @@ IMAGE = "image"
 
 def command(config: FunctionConfig, image: ImageConfig) -> list[str]:
     """What is run. Raises: BadFunctionConfig, if that is nothing."""
-    if config.entrypoint is not None:
-        words = [*config.entrypoint, *(config.command or ())]
-    else:
-        words = [*image.entrypoint, *(config.command if config.command is not None else image.cmd)]
+    entry_point = config.entrypoint if config.entrypoint is not None else image.entrypoint
+    words = [*entry_point, *(config.command if config.command is not None else image.cmd)]
     if not words:
         raise BadFunctionConfig('the image has neither ENTRYPOINT nor CMD: name a program, command = ["/app/server"]')
     return words

@@ -349,8 +349,8 @@ class ImagesConfig(Slice, frozen=True):
     max_layers: int = 127
     """Of an image."""
     docker_config: str | None = None
-    """A file with credentials for registries, as `docker login` writes it; None: config.json in the state directory's
-    registries directory, if there is one."""
+    """Credentials for registries, as `docker login` writes them; None: ~/.docker/config.json of the worker's user, if it is
+    there."""
     insecure_registries: tuple[str, ...] = ()
     """Registries that are reached without TLS: HOST:PORT. Those on loopback may be in any case."""
     store: str | None = None

@@ -124,7 +124,9 @@ def test_settings_replace_the_entry_point_the_command_and_the_directory(daemon: 
     answer = daemon.call("replaced")
     assert (answer["argv"], answer["cwd"]) == (["/app/bootstrap", "other.handler", "-v"], "/opt")
     deploy(daemon, "replaced", image, entrypoint=["python3", "/app/bootstrap"])
-    assert daemon.call("replaced")["argv"] == ["/app/bootstrap"], "with another ENTRYPOINT, CMD does not hold"
+    assert daemon.call("replaced")["argv"] == ["/app/bootstrap", "module.handler"], "as on AWS, CMD still holds"
+    deploy(daemon, "replaced", image, command=[])
+    assert daemon.call("replaced")["argv"] == ["/app/bootstrap"]
 
 
 def test_a_second_request_is_warm(daemon: RunningDaemon, image: str) -> None:

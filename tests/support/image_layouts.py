@@ -5,10 +5,7 @@ that a function finds in such an image can be the host's own file."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import io
-import json
 import os
 import shutil
 import subprocess
@@ -21,9 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-CONFIG = "application/vnd.oci.image.config.v1+json"
-LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+from tests.support import oci_images
+
 MTIME_S = 1_600_000_000
 LEFT_OUT = (
     *(
@@ -110,51 +106,20 @@ def _add(
     archive.addfile(info, io.BytesIO(data))
 
 
-def write_layout(
-    path: Path,
-    layers: Sequence[Files | bytes],
-    config: Mapping[str, Any] | None = None,
-    *,
-    tag: str = "latest",
-    architecture: str = "amd64",
-) -> str:
+def write_layout(path: Path, layers: Sequence[Files | bytes], config: Mapping[str, Any] | None = None) -> str:
     """Write a layout with one image; its digest.
 
     Args: layers: the lowest first, tar archives or their files; config: as in an image's configuration, such as `Entrypoint`."""
-    blobs = path / "blobs" / "sha256"
-    blobs.mkdir(parents=True, exist_ok=True)
+    blobs = oci_images.Blobs()
+    manifest = made(blobs, layers, config)
+    blobs.write_layout(path, {"latest": manifest})
+    return oci_images.digest(manifest)
+
+
+def made(blobs: oci_images.Blobs, layers: Sequence[Files | bytes], config: Mapping[str, Any] | None = None) -> bytes:
+    """The manifest of an image, whose blobs are kept."""
     archives = [layer if isinstance(layer, bytes) else layer.tar() for layer in layers]
-    descriptors = [_blob(blobs, gzip.compress(archive, 1, mtime=0), LAYER) for archive in archives]
-    document = {
-        "architecture": architecture,
-        "os": "linux",
-        "config": dict(config or {}),
-        "rootfs": {
-            "type": "layers",
-            "diff_ids": [f"sha256:{hashlib.sha256(archive).hexdigest()}" for archive in archives],
-        },
-    }
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": _blob(blobs, _json(document), CONFIG),
-        "layers": descriptors,
-    }
-    described = _blob(blobs, _json(manifest), MANIFEST)
-    named = {**described, "annotations": {"org.opencontainers.image.ref.name": tag}}
-    (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    (path / "index.json").write_bytes(_json({"schemaVersion": 2, "manifests": [named]}))
-    return str(described["digest"])
-
-
-def _blob(blobs: Path, data: bytes, media_type: str) -> dict[str, Any]:
-    digest = hashlib.sha256(data).hexdigest()
-    (blobs / digest).write_bytes(data)
-    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
-
-
-def _json(document: object) -> bytes:
-    return json.dumps(document).encode()
+    return blobs.image(archives, **(config or {}))
 
 
 def python_files() -> Files:

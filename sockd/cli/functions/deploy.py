@@ -37,7 +37,7 @@ def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 @click.argument("source", default=".", type=click.Path(path_type=Path))
 @click.option("--name", help="The function's name.  [default: the name of SOURCE]")
 @click.option("--image", metavar="REF", help="The container image that the function runs in.")
-@click.option("--entrypoint", metavar="WORDS", callback=_words, help="Instead of the image's ENTRYPOINT and CMD.")
+@click.option("--entrypoint", metavar="WORDS", callback=_words, help="Instead of the image's ENTRYPOINT.")
 @click.option("--command", metavar="WORDS", callback=_words, help="Instead of the image's CMD.")
 @click.option("--working-directory", metavar="PATH", help="Instead of the image's WORKDIR.")
 @click.option("--app-port", type=int, metavar="PORT", help="The port of a web server in the image.")

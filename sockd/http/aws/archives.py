@@ -43,6 +43,9 @@ class Archive(NamedTuple):
     """base64, as AWS tells it."""
 
 
+EMPTY_ZIP = b"PK\5\6" + bytes(18)
+
+
 @contextlib.asynccontextmanager
 async def archive(text: msgspec.Raw, directory: Path, limit_bytes: int) -> AsyncIterator[Archive]:
     """The archive in a member of a body.
@@ -54,6 +57,20 @@ async def archive(text: msgspec.Raw, directory: Path, limit_bytes: int) -> Async
             lambda: stack.enter_context(tempfile.NamedTemporaryFile(dir=directory, suffix=".zip"))
         )
         yield await asyncio.to_thread(_decode, text, file, limit_bytes)
+
+
+@contextlib.asynccontextmanager
+async def empty_archive(directory: Path) -> AsyncIterator[Path]:
+    """One without files: the code of a function whose files are all in its image."""
+    with contextlib.ExitStack() as stack:
+
+        def write() -> Path:
+            file = stack.enter_context(tempfile.NamedTemporaryFile(dir=directory, suffix=".zip"))
+            file.write(EMPTY_ZIP)
+            file.flush()
+            return Path(file.name)
+
+        yield await asyncio.to_thread(write)
 
 
 def _decode(text: msgspec.Raw, file: IO[bytes], limit_bytes: int) -> Archive:

@@ -13,7 +13,7 @@ import msgspec
 
 from sockd.code.function_config import AwsAttributes
 from sockd.http.aws import shapes
-from sockd.http.aws.archives import archive
+from sockd.http.aws.archives import archive, empty_archive
 from sockd.http.aws.errors import InvalidParameterValue, PreconditionFailed, ResourceConflict, ValidationFailed
 from sockd.http.aws.names import Named, function_named, whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table, page, version_key
@@ -57,6 +57,8 @@ class FunctionOperations:
                 self._worker.details(name)
                 raise ResourceConflict(f"Function already exist: {name}")
             changes = wanted.changes(AwsAttributes(tags=wanted.tags))
+            if wanted.code.image_uri is not None:
+                changes["image"] = wanted.code.image_uri
             await self._deploy(name, wanted.code, changes)
             return 201, shapes.configuration(self._published(name, wanted.publish))
 
@@ -66,9 +68,13 @@ class FunctionOperations:
         code.check()
         with self._changes.of(name):
             details = self._checked(name, code.revision_id)
+            self._check_package_type(details, code)
             if code.dry_run:
                 return 200, shapes.configuration(await self._tried(details, code))
-            await self._deploy(name, code, shapes.kept(details, shapes.attributes(details)))
+            aws = shapes.attributes(details)
+            uri = code.image_uri
+            settings = shapes.kept(details, aws) if uri is None else shapes.of_image(details, uri, aws)
+            await self._deploy(name, code, settings)
             details = self._published(name, code.publish)
             return 200, shapes.configuration(details, details.version if code.publish else None)
 
@@ -76,13 +82,28 @@ class FunctionOperations:
         """What has just been deployed, with a number if that was asked for."""
         return Details.of(self._worker.versions.publish(name)) if publish else self._worker.details(name)
 
+    def _check_package_type(self, details: Details, code: shapes.Code) -> None:
+        """Raises: InvalidParameterValue: a function stays an archive's or an image's, as on AWS."""
+        is_image = bool(details.record.image)
+        if is_image != (code.image_uri is not None):
+            given, kind = ("ZipFile", "Image") if is_image else ("ImageUri", "Zip")
+            raise InvalidParameterValue(
+                f"Please do not provide {given} when updating a function with packageType {kind}."
+            )
+
     async def _deploy(self, name: str, code: shapes.Code, settings: dict[str, Any]) -> None:
+        if code.image_uri is not None:
+            async with empty_archive(self._tmp) as path:
+                await self._worker.deploy(name, path, overrides=settings, progress=lambda line: None)
+            return
         async with archive(code.zip_file, self._tmp, self._config.max_zip_bytes) as uploaded:
             settings["aws"] |= {"zip_sha256": uploaded.sha256, "zip_bytes": uploaded.size_bytes}
             await self._worker.deploy(name, uploaded.path, overrides=settings, progress=lambda line: None)
 
     async def _tried(self, details: Details, code: shapes.Code) -> Details:
-        """The function as it would be with other code."""
+        """The function as it would be with other code; of an image nothing is known before it is imported."""
+        if code.image_uri is not None:
+            return details
         async with archive(code.zip_file, self._tmp, self._config.max_zip_bytes) as uploaded:
             await self._worker.check_archive(uploaded.path)
         aws = msgspec.structs.replace(
@@ -124,7 +145,7 @@ class FunctionOperations:
         name, qualifier = self._named(call)
         answer: dict[str, Any] = {
             "Configuration": shapes.configuration(self._worker.details(name, qualifier or ""), qualifier),
-            "Code": {"RepositoryType": "sockd"},
+            "Code": shapes.code_location(self._worker.details(name, qualifier or "")),
         }
         aws = shapes.attributes(self._worker.details(name))
         if aws.tags:

@@ -12,14 +12,16 @@ import platform
 import re
 import time
 import uuid
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
 
-from sockd.code.function_config import AwsAttributes
+from sockd.code.function_config import NOT_IN_FILES, AwsAttributes
 from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent, ValidationFailed
 from sockd.http.aws.names import arn
 from sockd.http.aws.worker import Details
+from sockd.oci.reference import Reference
 
 ROLE = "arn:aws:iam::000000000000:role/sockd"
 """Of functions that were given none: clients cannot do without."""
@@ -78,6 +80,22 @@ class LoggingConfig(Shape):
         return {key: value.lower() for key, value in given.items() if value is not None}
 
 
+class ImageConfig(Shape):
+    """What replaces an image's own; empty: nothing does."""
+
+    entry_point: list[str] | None = None
+    command: list[str] | None = None
+    working_directory: str | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """The keys of `sockd.toml` that this sets: all of them, as on AWS."""
+        return {
+            "entrypoint": self.entry_point or None,
+            "command": self.command or None,
+            "working_directory": self.working_directory or None,
+        }
+
+
 class Settings(Shape):
     """What creating a function and changing its configuration have in common."""
 
@@ -93,7 +111,7 @@ class Settings(Shape):
     revision_id: str | None = None
     layers: list[Any] | None = None
     file_system_configs: list[Any] | None = None
-    image_config: dict[str, Any] | None = None
+    image_config: ImageConfig | None = None
     vpc_config: dict[str, Any] | None = None
     dead_letter_config: dict[str, Any] | None = None
     snap_start: dict[str, Any] | None = None
@@ -114,7 +132,6 @@ class Settings(Shape):
         refused = (
             ("Layers", self.layers, "name packages in requirements.txt"),
             ("FileSystemConfigs", self.file_system_configs, "functions have /tmp only"),
-            ("ImageConfig", _given(self.image_config), "send a ZipFile"),
             ("VpcConfig", _given(self.vpc_config), "see `network` and `egress` in sockd.toml"),
             (
                 "DeadLetterConfig",
@@ -148,7 +165,8 @@ class Settings(Shape):
                 attributes[key] = getattr(self, key)
         aws = msgspec.to_builtins(msgspec.structs.replace(old, **attributes))
         logging = self.logging_config.changes() if self.logging_config is not None else {}
-        return {**{key: value for key, value in given.items() if value is not None}, **logging, "aws": aws}
+        image = self.image_config.changes() if self.image_config is not None else {}
+        return {**{key: value for key, value in given.items() if value is not None}, **logging, **image, "aws": aws}
 
     def _own_runtime(self, old: AwsAttributes) -> str | None:
         """`runtime` of sockd.toml; None: as it is, so that code may say for itself that it is a program."""
@@ -172,8 +190,10 @@ class Code(Shape):
         """Raises: InvalidParameterValue."""
         if self.architectures not in (None, [], ["x86_64"]):
             raise InvalidParameterValue("Architectures: this worker runs on x86_64")
-        if self.s3_bucket is not None or self.image_uri is not None or self.zip_file == NO_ARCHIVE:
-            raise InvalidParameterValue("sockd takes code as ZipFile only: an archive within the request")
+        if self.s3_bucket is not None or (self.image_uri is None) == (self.zip_file == NO_ARCHIVE):
+            raise InvalidParameterValue(
+                "sockd takes code as ZipFile, an archive within the request, or as ImageUri, an image in a registry"
+            )
 
 
 class Create(Settings, kw_only=True):
@@ -188,9 +208,18 @@ class Create(Settings, kw_only=True):
     def check(self) -> None:
         """Raises: InvalidParameterValue."""
         super().check()
-        if self.package_type != "Zip":
-            raise InvalidParameterValue("PackageType: sockd runs no images; send a ZipFile")
-        if not self.runtime or not self.handler:
+        if self.package_type not in ("Zip", "Image"):
+            raise ValidationFailed(
+                self.package_type[:64], "packageType", "Member must satisfy enum value set: [Image, Zip]"
+            )
+        if (self.package_type == "Image") != (self.code.image_uri is not None):
+            raise InvalidParameterValue(
+                f"PackageType {self.package_type} goes with {'ImageUri' if self.package_type == 'Image' else 'ZipFile'}."
+            )
+        if self.package_type == "Image":
+            if self.runtime or self.handler:
+                raise InvalidParameterValue("Runtime and Handler are not for functions created with an ImageUri.")
+        elif not self.runtime or not self.handler:
             raise InvalidParameterValue(
                 "Runtime and Handler are mandatory parameters for functions created with a ZipFile."
             )
@@ -282,6 +311,16 @@ def kept(details: Details, aws: AwsAttributes) -> dict[str, Any]:
     return settings if aws.reserved_concurrency is None else {**settings, "concurrency": config.concurrency}
 
 
+def of_image(details: Details, uri: str, aws: AwsAttributes) -> dict[str, Any]:
+    """All settings of a function in an image, for another image: it has no `sockd.toml` that would say them again."""
+    settings = {key: value for key, value in msgspec.to_builtins(details.config).items() if key not in NOT_IN_FILES}
+    return {
+        **{key: value for key, value in settings.items() if value is not None},
+        "image": uri,
+        "aws": msgspec.to_builtins(aws),
+    }
+
+
 def attributes(details: Details) -> AwsAttributes:
     """What was said of a function; of one that the command line deployed, nothing."""
     return details.config.aws or AwsAttributes()
@@ -299,7 +338,9 @@ def revision(details: Details) -> str:
 
 
 def code_sha256(details: Details) -> str:
-    """Of the archive as it was uploaded; of one that was not uploaded here, what its digest says of the files."""
+    """Of the archive as it was uploaded; of one that was not, what its digest says of the files. An image's digest."""
+    if details.record.image:
+        return details.record.image.removeprefix("sha256:")
     return attributes(details).zip_sha256 or base64.b64encode(bytes.fromhex(details.record.digest)).decode()
 
 
@@ -333,9 +374,38 @@ def configuration(details: Details, qualifier: str | None = None) -> dict[str, A
         "SnapStart": {"ApplyOn": "None", "OptimizationStatus": "Off"},
         "LoggingConfig": logging_config(details),
     }
+    if record.image:
+        del answer["Runtime"], answer["Handler"]
+        answer |= {"PackageType": "Image", "CodeSize": 0}
+        if replaced := image_config(details):
+            answer["ImageConfigResponse"] = {"ImageConfig": replaced}
     if environment := config.shown_environment:
         answer["Environment"] = {"Variables": environment}
     return answer
+
+
+def image_config(details: Details) -> dict[str, Any]:
+    """What replaces the image's own."""
+    config = details.config
+    replaced = {
+        "EntryPoint": config.entrypoint,
+        "Command": config.command,
+        "WorkingDirectory": config.working_directory,
+    }
+    return {name: value for name, value in replaced.items() if value is not None}
+
+
+def code_location(details: Details) -> dict[str, str]:
+    """GetFunction's Code: of an image as it was named, and as its digest names it."""
+    image = details.config.image
+    if not details.record.image or image is None:
+        return {"RepositoryType": "sockd"}
+    resolved = (
+        image
+        if image == details.record.image
+        else str(replace(Reference.parse(image), tag="", digest=details.record.image))
+    )
+    return {"RepositoryType": "ECR", "ImageUri": image, "ResolvedImageUri": resolved}
 
 
 def logging_config(details: Details) -> dict[str, str]:
