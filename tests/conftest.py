@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 import uvloop
 from blockbuster import BlockBuster
+from hypothesis.internal import charmap
 
 from sockd.kernel import mounts
 from sockd.kernel.event_loop import EventLoop
@@ -32,6 +33,12 @@ hypothesis.settings.load_profile("sockd")
 
 BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
 GUARD = watched_descriptors.install(is_fatal=False)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Hypothesis makes a table of all characters once for each checkout: not within the timeout of the test that asks first."""
+    if any(hasattr(item, "obj") and hypothesis.is_hypothesis_test(item.obj) for item in session.items):
+        charmap.charmap()
 
 
 def pytest_configure(config: pytest.Config) -> None:
