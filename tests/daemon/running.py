@@ -123,10 +123,17 @@ class RunningDaemon:
         return int(self.url.rpartition(":")[2])
 
     def request(
-        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **kwargs: Any
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        patience_s: float = 60,
+        **kwargs: Any,
     ) -> Answer:
         """To the public port."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience_s)
         return _exchange(connection, method, path, body, headers, **kwargs)
 
     def manage(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
@@ -137,11 +144,10 @@ class RunningDaemon:
         """A connection to the management socket; the caller closes it."""
         return _UnixConnection(self.state / "sockd.sock")
 
-    def run(self, name: str, event: object = None, **headers: str) -> Answer:
+    def run(self, name: str, event: object = None, *, patience_s: float = 60, **headers: str) -> Answer:
         """Invoke with a JSON event."""
-        return self.request(
-            "POST", f"/run/{name}", json.dumps(event), {k.replace("_", "-"): v for k, v in headers.items()}
-        )
+        sent = {k.replace("_", "-"): v for k, v in headers.items()}
+        return self.request("POST", f"/run/{name}", json.dumps(event), sent, patience_s=patience_s)
 
     def call(self, name: str, event: object = None) -> Any:
         """The answer of an invocation that must succeed."""
@@ -323,7 +329,7 @@ class RunningDaemon:
 
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
-        super().__init__("sockd", timeout=60)
+        super().__init__("sockd", timeout=300)
         self._path = path
 
     def connect(self) -> None:

@@ -78,7 +78,7 @@ def compare(worker: Worker, happened: Happened) -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @case(
     "P20",
     "requests with and without socks, two versions of a dependency, learned beside each other",
