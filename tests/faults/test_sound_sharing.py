@@ -208,6 +208,18 @@ def test_what_an_import_would_see_otherwise_is_not_shared(house: PrivateWorker, 
     assert house.json(f"/traces/{answer.headers['x-amzn-requestid']}")["passed_over"] == passed_over["reason"]
 
 
+@case(
+    "P1",
+    "learn a package that changes the standard library, then deploy a function that does not request it",
+    expect="the function's standard library is unchanged",
+)
+def test_a_package_that_was_not_requested_is_not_shared(house: PrivateWorker) -> None:
+    learn(house, "p-unasked", module("p-unasked", "import builtins\nbuiltins.of_unasked = SAW = 1\n"))
+    code = "import builtins, p_asked\ndef f(event): return hasattr(builtins, 'of_unasked')\n"
+    house.deploy("then-p-asked", code, requirements=["p-asked"], wheels=[module("p-asked", "")])
+    assert house.call("then-p-asked") is False
+
+
 def learn(house: PrivateWorker, name: str, package: tuple[str, bytes]) -> None:
     """Have a Zygote of a package, and a function of it alone, served by that Zygote."""
     code = f"import os, {name.replace('-', '_')} as p\ndef f(event): return p.SAW\n"

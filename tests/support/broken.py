@@ -15,13 +15,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sockd.caches.zygotes import canary, sharing, soundness, verifier
+from sockd.caches.zygotes import canary, selection, sharing, soundness, verifier, zygote_tree
+from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.chunk_caches import fetcher, l2_client, lru_k, node_store, slab
 from sockd.http.aws import access
 from sockd.http.run import replays
@@ -258,6 +260,28 @@ def names_unobserved() -> None:
 def variables_unobserved() -> None:
     """The rule does not know which variables imports read."""
     soundness.CLAUSES = tuple(clause for clause in soundness.CLAUSES if clause is not soundness._variables_read)
+
+
+def without_clause(clause: soundness.Clause) -> None:
+    """The rule does not compare one kind of observation, and no verification makes up for it."""
+    soundness.CLAUSES = tuple(each for each in soundness.CLAUSES if each is not clause)
+    verifies_nothing()
+
+
+for _clause in soundness.CLAUSES[1:]:
+    breaks(f"without{_clause.__name__}")(partial(without_clause, _clause))
+
+
+@breaks("without_other_packages")
+def without_other_packages() -> None:
+    """Nothing compares the packages: neither the rule nor the choice of a node, which repeats this clause for speed."""
+    without_clause(soundness.CLAUSES[0])
+
+    def any_node(nodes: Iterable[ZygoteNode], closure: frozenset[str], *rest: Any) -> ZygoteNode:
+        every = list(nodes)
+        return selection.best_node(every, closure.union(*(node.packages for node in every)), *rest)
+
+    zygote_tree.best_node = any_node  # type: ignore[assignment]
 
 
 @breaks("plans-by-subset")
