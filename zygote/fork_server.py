@@ -78,8 +78,12 @@ def import_modules(message: dict) -> dict:
 
 def report_imports(file: int, count: int) -> int:
     """Do what a memory file asks for and write there what was done; its length. Nothing of it is left for the forks."""
+    from sockd_zygote.surroundings import OpenFiles
+
     _native.grow_apart()
-    done = imported(json.loads(os.pread(file, count, 0)), file)
+    request = json.loads(os.pread(file, count, 0))
+    with OpenFiles(request["open_files"]):
+        done = imported(request, file)
     report = json.dumps(done, ensure_ascii=False).encode(errors="replace")
     if len(report) > protocol.IMPORT_REPORT_MAX_BYTES:
         raise ValueError(f"the report of its imports has {len(report)} bytes, limit {protocol.IMPORT_REPORT_MAX_BYTES}")

@@ -10,6 +10,7 @@ have found since there are Zygotes: the farm's own root, in which nothing is the
 from __future__ import annotations
 
 import os
+import resource
 
 from sockd_zygote import _native
 
@@ -34,6 +35,23 @@ class Surroundings:
         enter(self._farm, "/")
         os.close(self._farm)
         os.close(self._tree)
+
+
+class OpenFiles:
+    """While it is entered, the limit of open files is that of a function. The hard limit stays, because it could not be raised
+    again; imports see it as the soft one (native/limits.c)."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __enter__(self) -> OpenFiles:
+        self._soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._count, hard), hard))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # an import may have lowered it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._soft, hard), hard))
 
 
 def enter(root: int, directory: str) -> None:

@@ -17,7 +17,7 @@ from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
 from sockd.caches.packages.provided_names import Provided, provided_by
 from sockd.caches.zygotes import standard_library
-from sockd.caches.zygotes.soundness import NO_PACKAGES, ImportView
+from sockd.caches.zygotes.soundness import NO_PACKAGES, OPEN_FILES, ImportView
 from sockd.code.code_store import SANDBOX_PATH
 from sockd.code.entrypoint import DETECTED_APPS, provided
 from sockd.code.function_config import FunctionConfig
@@ -216,7 +216,9 @@ def import_view(
         closure.keys if config.zygote == "packages" else frozenset(),
         {key: packages.provided(key) for key in closure.keys},
         with_storage(provided_by(code)) if config.storage == "sockd" else provided_by(code),
-        environments.BASE | environment(record, config, closure, packages, number),
+        environments.BASE
+        | environment(record, config, closure, packages, number)
+        | {OPEN_FILES: str(config.open_files)},
         uses_standard_library,
         frozenset(config.environment.items()),
         config.network,

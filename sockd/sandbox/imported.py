@@ -79,6 +79,8 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Those of `paths` that have .pth files."""
     env: Mapping[str, str] = {}
     """Variables that its functions have otherwise than all."""
+    open_files: int = 1024
+    """The limit that its functions have."""
     standard_library: bool = False
     """The modules are the standard library's; else those that `paths` do not have are not imported."""
 

@@ -189,7 +189,9 @@ class Worker:
         packages.builds = Builder(
             config.builds, tree, state.path / "build" / "tools", max_package_mb=config.packages.max_package_mb
         )
-        learner = ImportLearner(zygotes, tree, state.path / "learned.json", packages.provided)
+        learner = ImportLearner(
+            zygotes, tree, state.path / "learned.json", packages.provided, open_files=config.function.open_files
+        )
         stack.push_async_callback(learner.aclose)
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)

@@ -44,6 +44,7 @@ class Difference:
     besides: tuple[tuple[str, bytes], ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 DIFFERENCES = {
@@ -171,6 +172,12 @@ DIFFERENCES = {
         "variable OPENBLAS_NUM_THREADS",
         env={"OPENBLAS_NUM_THREADS": "2"},
     ),
+    "the limit of open files": Difference(
+        module("p-limit", "import os\nSAW = os.sysconf('SC_OPEN_MAX')\n"),
+        77,
+        "variable RLIMIT_NOFILE",
+        settings={"open_files": 77},
+    ),
     "the locale": Difference(
         module("p-locale", "import locale\nSAW = locale.setlocale(locale.LC_ALL, '')\n"),
         "C",
@@ -198,6 +205,7 @@ def test_what_an_import_would_see_otherwise_is_not_shared(house: PrivateWorker, 
         requirements=[name, *besides],
         wheels=difference.besides,
         env=dict(difference.env),
+        **difference.settings,
     )
     answer = house.invoke(f"then-{name}")
     assert answer.json == difference.expected

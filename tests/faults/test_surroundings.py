@@ -32,16 +32,17 @@ def answers(house: PrivateWorker, name: str, package: str, code: str) -> tuple[A
 
 
 SURROUNDINGS = """
-import getpass, os, pathlib, platform, sys, tempfile
+import getpass, os, pathlib, platform, resource, sys, tempfile
 SAW = [str(pathlib.Path.home()), tempfile.gettempdir(), os.getcwd(), getpass.getuser(), os.getuid(), os.getgid(),
        platform.node(), os.environ.get("PATH"), os.environ.get("TMPDIR"), sys.argv[0], os.listdir("/tmp"),
-       os.path.realpath("/tmp")]
+       os.path.realpath("/tmp"), os.sysconf("SC_OPEN_MAX"), resource.getrlimit(resource.RLIMIT_NOFILE)]
 """
 
 
 @case(
     "P30",
-    "import a package that keeps HOME, the directory for temporary files, the working directory, uid, host name, PATH",
+    "import a package that keeps HOME, the directory for temporary files, the working directory, uid, host name, PATH, the "
+    "limit of open files",
     expect="from a Zygote it has kept the same as in a start of the function's own",
 )
 def test_what_a_package_keeps_of_its_surroundings_is_the_sandboxs(house: PrivateWorker, happened: Happened) -> None:

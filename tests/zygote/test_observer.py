@@ -100,6 +100,10 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "import os, sys; sys.kept = list(os.environ.items())": {"every_variable": True},
     "import os; len(os.environ)": {"every_variable": True},
+    "import os; os.sysconf('SC_OPEN_MAX')": {"variables": ["RLIMIT_NOFILE"]},
+    "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)": {"variables": ["RLIMIT_NOFILE"]},
+    "import resource; resource.prlimit(0, resource.RLIMIT_NOFILE)": {"variables": ["RLIMIT_NOFILE"]},
+    "import ctypes; ctypes.CDLL(None).getdtablesize()": {"variables": ["RLIMIT_NOFILE"]},
     "import ctypes; ctypes.CDLL(None).getenv(b'G'); ctypes.CDLL(None).secure_getenv(b'H')": {"variables": ["G", "H"]},
 }
 """Code -> what must be in the report. Of found names and variables more may be there: those of the standard library."""

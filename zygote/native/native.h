@@ -46,6 +46,7 @@ int out_of_the_way(int fd);
 
 /* observe.c */
 void saw_path(const char *path);
+int saw_variable(const char *name); /* whether imports are observed */
 
 /* privileges.c; -1 with errno */
 int drop_bounding_set(unsigned long long keep);

@@ -82,12 +82,20 @@ void saw_path(const char *path)
     }
 }
 
+/* Also for what is no variable, and what functions may have otherwise (limits.c). */
+int saw_variable(const char *name)
+{
+    if (!atomic_load_explicit(&observing, memory_order_relaxed))
+        return 0;
+    note(&variables, name, strlen(name));
+    return 1;
+}
+
 static char *look_up(const char *name)
 {
     size_t length = strlen(name);
 
-    if (atomic_load_explicit(&observing, memory_order_relaxed))
-        note(&variables, name, length);
+    saw_variable(name);
     if (length == 0)
         return NULL;
     for (char **entry = environ; entry && *entry; entry++)

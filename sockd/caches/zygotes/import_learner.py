@@ -64,9 +64,16 @@ class ImportLearner:
     """Grows a tree. `consider` and `observe` never wait; `aclose` ends what is under way and saves what was learned."""
 
     def __init__(
-        self, config: ZygoteConfig, tree: ZygoteTree, learned: Path, provided: Callable[[str], Provided]
+        self,
+        config: ZygoteConfig,
+        tree: ZygoteTree,
+        learned: Path,
+        provided: Callable[[str], Provided],
+        *,
+        open_files: int,
     ) -> None:
-        """Args: learned: the file that it is kept in; provided: what an installed distribution offers, by key."""
+        """Args: learned: the file that it is kept in; provided: what an installed distribution offers, by key; open_files: the
+        limit of functions that set none, which imports find."""
         self._config = config
         self._tree = tree
         self._learned = learned
@@ -76,7 +83,7 @@ class ImportLearner:
         self.hits = ImportHits()
         self._limits = selection.TreeLimits(max_nodes=config.max_nodes, max_depth=config.max_depth)
         self._costs: dict[str, selection.PackageCost] | None = None
-        self._maker = ZygoteMaker(config, tree, self.profile, provided)
+        self._maker = ZygoteMaker(config, tree, self.profile, provided, open_files=open_files)
         self._sharing = Sharing(provided, lambda: self.refused.keys)
         self._wants_standard_library: set[Lineage] = set()
         self._waiting: dict[tuple[frozenset[str], Lineage], ImportView] = {}

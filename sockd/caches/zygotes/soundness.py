@@ -1,10 +1,10 @@
 """POLICY: whether a Zygote's imports would have the same results in a function's own start. Pure; owns nothing.
 
 A Zygote records observations of its imports (`Observed`): names that were looked up, found or not, queries to
-`importlib.metadata`, listed directories, files looked for in the working directory, environment variables read. A function's own
-start shows its imports an `ImportView`: its code, packages and environment. The Zygote serves the function only if each
-observation would be the same in that view. Each clause below compares one kind and names the first difference; SOCK's rule is
-one of them.
+`importlib.metadata`, listed directories, files looked for in the working directory, environment variables and the limit of open
+files. A function's own start shows its imports an `ImportView`: its code, packages and environment. The Zygote serves the
+function only if each observation would be the same in that view. Each clause below compares one kind and names the first
+difference; SOCK's rule is one of them.
 
 Not observed: reads of `sys.modules` without an import, C code that walks `environ`.
 """
@@ -19,6 +19,8 @@ from sockd.images.program import OWN, Lineage, Network
 from sockd.sandbox.imported import NOTHING_SEEN, Observed
 from sockd_zygote.observer import EVERY_FILE
 
+OPEN_FILES = "RLIMIT_NOFILE"
+"""The limit of open files: compared as a variable of this name, which an import that asks for the limit has read."""
 UNOBSERVED_VARIABLES = frozenset({"TZ", "LANG", "LANGUAGE"})
 UNOBSERVED_PREFIX = "LC_"
 """Variables that the C library reads inside itself, unseen: taken to be read by every import."""

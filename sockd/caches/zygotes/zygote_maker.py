@@ -15,7 +15,7 @@ from sockd.caches.packages.provided_names import Provided
 from sockd.caches.zygotes import canary, selection, standard_library
 from sockd.caches.zygotes.import_profile import ImportProfile
 from sockd.caches.zygotes.rate import RATE_TAU_S, DecayingRate
-from sockd.caches.zygotes.soundness import Preimported
+from sockd.caches.zygotes.soundness import OPEN_FILES, Preimported
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.images import environment as environments
@@ -46,13 +46,20 @@ class ZygoteMaker:
     """Of one tree."""
 
     def __init__(
-        self, config: ZygoteConfig, tree: ZygoteTree, profile: ImportProfile, provided: Callable[[str], Provided]
+        self,
+        config: ZygoteConfig,
+        tree: ZygoteTree,
+        profile: ImportProfile,
+        provided: Callable[[str], Provided],
+        *,
+        open_files: int,
     ) -> None:
-        """Args: provided: what an installed distribution offers, by key."""
+        """Args: provided: what an installed distribution offers, by key; open_files: the limit that imports find."""
         self._config = config
         self._tree = tree
         self._profile = profile
         self._provided = provided
+        self._open_files = open_files
 
     async def make(self, parent: ZygoteNode, plan: selection.NewNode) -> ZygoteNode:
         """Fork, import, try: a node that may serve. Raises: SandboxFailed, NoCapacity, OSError, TimeoutError."""
@@ -74,7 +81,9 @@ class ZygoteMaker:
 
     async def make_standard_library(self, parent: ZygoteNode, plan: selection.NewNode) -> ZygoteNode:
         """The node of modules of the standard library. Raises: as `make`."""
-        request = ImportRequest(paths=[], modules=standard_library.MODULES, standard_library=True)
+        request = ImportRequest(
+            paths=[], modules=standard_library.MODULES, standard_library=True, open_files=self._open_files
+        )
         zygote = await self._tree.spawn(parent)
         try:
             imported = await self._import(zygote, request, parent, ())
@@ -109,7 +118,8 @@ class ZygoteMaker:
         distributions = plan.packages - {standard_library.KEY}
         reached: Network = "host" if parent.network == "host" else "none"
         before = parent.shared.packages
-        shared = Preimported(distributions, {**environments.BASE, **request.env}, seen, before, reached)
+        environment = {**environments.BASE, **request.env, OPEN_FILES: str(request.open_files)}
+        shared = Preimported(distributions, environment, seen, before, reached)
         modules = frozenset(request.modules)
         node = ZygoteNode(zygote, plan.packages, parent, modules, parent.lineage, shared)
         node.seconds_saved = plan.seconds_saved
@@ -130,6 +140,7 @@ class ZygoteMaker:
             pth=[f"{SANDBOX_STORE}/{key}" for key in keys if self._provided(key).has_pth],
             env=environments.path_variable(bins),
             modules=modules,
+            open_files=self._open_files,
         )
 
     def _check(self, imported: Imported, parent: ZygoteNode, added: Iterable[str]) -> None:

@@ -166,7 +166,7 @@ class Tree:
 
 @asynccontextmanager
 async def learner_of(tree: Tree, path: Path, **config: Any) -> AsyncIterator[ImportLearner]:
-    learner: Any = ImportLearner(ZygoteConfig(**config), tree, path, lambda key: NOTHING)  # type: ignore[arg-type]
+    learner: Any = ImportLearner(ZygoteConfig(**config), tree, path, lambda key: NOTHING, open_files=1024)  # type: ignore[arg-type]
     try:
         yield learner
     finally:

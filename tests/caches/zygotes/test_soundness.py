@@ -74,6 +74,7 @@ REFUSED: dict[str, tuple[str, Preimported, ImportView]] = {
     "a variable that is the Zygote's": ("_variables_read", seen(variables=["HOME"]), beside(HOME="/")),
     "a prefix": ("_variables_read", seen(prefixes=["X_"]), beside(X_Y="1")),
     "all variables": ("_variables_read", seen(every_variable=True), beside(X="1")),
+    "the limit of open files": ("_variables_read", seen(variables=["RLIMIT_NOFILE"]), beside(RLIMIT_NOFILE="77")),
     "the time zone": ("_variables_read", seen(), beside(TZ="Asia/Tokyo")),
     "the locale": ("_variables_read", seen(), beside(LC_CTYPE="C")),
 }
