@@ -16,9 +16,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import ipaddress
 import queue
 import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class L2Client:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         """Args:
-        nodes: HOST:PORT of each; names are resolved now. All workers list the same nodes.
+        nodes: ADDRESS:PORT of each. All workers list the same.
         token: what the nodes were started with.
         deadline_s: for one read.
 
@@ -101,7 +101,7 @@ class L2Client:
         self._deadline_s = deadline_s
         self._chunk_bytes = chunk_bytes
         max_body_bytes = stripes.framed_bytes(chunk_bytes)
-        self._pools = {node: NodePool(node, *_resolved(node), max_body_bytes) for node in self._placement.nodes}
+        self._pools = {node: NodePool(node, *node_address(node), max_body_bytes) for node in self._placement.nodes}
         self._parity_s = _time_of_parity(chunk_bytes) if nodes else 0.0
         self.counters = L2Counters()
         self._counting = threading.Lock()
@@ -404,14 +404,18 @@ def _join(found: dict[int, Stripe]) -> bytes | None:
         return None
 
 
-def _resolved(node: str) -> tuple[str, int]:
+def node_address(node: str) -> tuple[str, int]:
+    """Address and port of a node. Names are not resolved: the agent's process has no resolver, and all workers must agree.
+
+    Raises: BadConfig."""
     host, _, port = node.rpartition(":")
     try:
-        found = socket.getaddrinfo(host.removeprefix("[").removesuffix("]"), int(port), type=socket.SOCK_STREAM)
-    except (OSError, ValueError) as error:
-        raise BadConfig(f"the cache node {node!r} is not HOST:PORT: {error}") from None
-    address = found[0][4]
-    return str(address[0]), int(address[1])
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        if not 0 < int(port) < 65536:
+            raise ValueError(f"{port} is not a port")
+    except ValueError as error:
+        raise BadConfig(f"the cache node {node!r} is not ADDRESS:PORT: {error}") from None
+    return str(address), int(port)
 
 
 def _time_of_parity(chunk_bytes: int) -> float:

@@ -17,6 +17,7 @@ from sockd.chunk_agent import agent_link
 from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunk_caches.l2_client import node_address
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.collector import Collector
 from sockd.chunks.image_keys import ImageKeys
@@ -42,10 +43,12 @@ class ImageParts:
     """Of one worker. Owns the root that the agent's process stands on."""
 
     def __init__(self, config: ImagesConfig, state: Path, worker_id: str, cgroups: CgroupPool, base_uid: int) -> None:
-        """Args: worker_id: of the state directory."""
+        """Args: worker_id: of the state directory. Raises: BadConfig."""
         self._config = config
         self._state = state
         self._settings = store_settings(config, state)
+        for node in config.nodes:
+            node_address(node)
         self._worker = config.worker or f"{socket.gethostname() or 'worker'}.{worker_id}"
         self._cgroups = cgroups
         self._uid = base_uid - AGENT_UID_BELOW

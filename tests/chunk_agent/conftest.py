@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -95,9 +95,15 @@ async def start(
     async with AsyncExitStack() as stack:
 
         async def started(
-            store: StoreSettings | None = None, *, l1_bytes: int = 64 << 20, **settings: Any
+            store: StoreSettings | None = None,
+            *,
+            l1_bytes: int = 64 << 20,
+            nodes: Sequence[str] = (),
+            token: str = "",
+            **settings: Any,
         ) -> ImageAgent:
-            source = SourceSettings(store=store or StoreSettings(url=str(store_path)), l1_bytes=l1_bytes)
+            where = store or StoreSettings(url=str(store_path))
+            source = SourceSettings(store=where, l1_bytes=l1_bytes, nodes=tuple(nodes), token=token)
             agent = await ImageAgent.start(
                 ground,
                 AgentSettings(uid=UID, source=source, **settings),

@@ -224,6 +224,6 @@ def test_stripes_in_files_outlive_their_node(chunks: list[tuple[bytes, bytes]], 
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    for text in ("", "host", "host:port", "127.0.0.1:99999x"):
+    for text in ("", "host", "host:7100", "127.0.0.1:99999", "127.0.0.1:x", "127.0.0.1"):
         with pytest.raises(BadConfig):
             L2Client([text])
