@@ -16,7 +16,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,22 +23,18 @@ import msgspec
 
 from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunk_agent.profile import seal_profile, unseal_profile
-from sockd.chunks.catalog import Catalog
+from sockd.chunks.catalog import Catalog, UploadTarget
+from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
 from sockd.chunks.upload import upload
-from sockd.erofs.layout import Layout
-from sockd.erofs.mount_points import add_mount_points
+from sockd.image_store.image_facts import ImageFacts
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import Progress
-from sockd.image_store.plain_importer import uploaded
-from sockd.images import image_base
-from sockd.oci.image import ImageConfig, OciImage, Source
-from sockd.oci.limits import Limits
-from sockd.oci.merge import apply_layers
+from sockd.image_store.import_runs import FILE, ImportRuns
+from sockd.image_store.import_wire import Imported
+from sockd.oci.image import ImageConfig
 from sockd.oci.reference import Reference
-from sockd.oci.sources import open_source
-from sockd.oci.unpacked import UnpackedLayers
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, Tampered
 
@@ -52,7 +47,7 @@ PROFILE_AFTER_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ImageHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The header of a manifest."""
 
     config: ImageConfig
@@ -60,6 +55,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     metadata_chunks: int
     """How many of the first chunks are metadata of EROFS."""
+    facts: ImageFacts = ImageFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,7 @@ class ChunkedImporter:
         images: Path,
         open_parts: Callable[[], ChunkParts],
         start_agent: Callable[[Callable[[str, SockdError], None]], Awaitable[ImageAgent]],
-        limits: Limits,
+        runs: ImportRuns,
     ) -> None:
         """Args:
         images: the directory of `ImageStore`.
@@ -90,7 +86,7 @@ class ChunkedImporter:
         self._images = images
         self._open_parts = open_parts
         self._start_agent = start_agent
-        self._limits = limits
+        self._runs = runs
         self._parts: ChunkParts | None = None
         self._agent: ImageAgent | None = None
         self._opening = asyncio.Lock()
@@ -107,15 +103,26 @@ class ChunkedImporter:
     # -- Importer
 
     async def import_image(self, reference: str, directory: Path, progress: Progress, *, path: str = "") -> ImageRecord:
-        parts = await self.parts()
-        return await in_thread(_import, parts, reference, path, directory, self._limits)
+        parsed = Reference.parse(reference)
+        upload = _Upload(await self.parts())
+        try:
+            imported = await self._runs.run(
+                parsed, directory, progress, path=path, is_wanted=lambda digest: in_thread(upload.begin, digest)
+            )
+            if imported is not None:
+                progress("storing chunks")
+                await in_thread(upload.publish, imported, directory / FILE)
+        except BaseException:
+            await in_thread(upload.abandon)
+            raise
+        return await in_thread(upload.record, str(parsed), directory)
 
     async def open(self, record: ImageRecord, directory: Path) -> str:
         parts = await self.parts()
         manifest, order = await in_thread(_loaded, parts.catalog, record, directory)
-        facts = msgspec.json.decode(manifest.header, type=ImageFacts)
+        header = msgspec.json.decode(manifest.header, type=ImageHeader)
         agent = await self._served()
-        served = await agent.open(manifest, order, metadata_chunks=facts.metadata_chunks)
+        served = await agent.open(manifest, order, metadata_chunks=header.metadata_chunks)
         self._open[record.digest] = manifest
         self._users[record.digest] += 1
         if order is None and record.digest not in self._timers:
@@ -251,49 +258,65 @@ def copy_of(catalog: Catalog, manifest: Manifest) -> bytes:
     return manifest.root.encode() + b"\n" + catalog.sealed(manifest)
 
 
-def _import(parts: ChunkParts, reference: str, path: str, directory: Path, limits: Limits) -> ImageRecord:
-    parsed = Reference.parse(reference)
-    opened = uploaded(parsed) if path else parsed
-    with closing(open_source(opened, str(directory), path=path, limits=limits)) as source:
-        image = source.resolve()
-        manifest = _stored(parts, source, image, directory, limits)
-    facts = msgspec.json.decode(manifest.header, type=ImageFacts)
-    _write(directory / MANIFEST, copy_of(parts.catalog, manifest))
-    return ImageRecord(
-        digest=image.digest,
-        reference=str(parsed),
-        config=facts.config,
-        size_bytes=manifest.size_bytes,
-        layers=facts.layers,
-        imported_at=time.time(),
-        notes=facts.notes,
-    )
+class _Upload:
+    """One image on its way into the chunk store. All methods block; each may raise ChunkStoreFailed."""
 
+    def __init__(self, parts: ChunkParts) -> None:
+        self._parts = parts
+        self._target: UploadTarget | None = None
+        self._digest = ""
+        self._manifest: Manifest | None = None
 
-def _stored(parts: ChunkParts, source: Source, image: OciImage, directory: Path, limits: Limits) -> Manifest:
-    """The image in the chunk store, uploaded unless it is there."""
-    catalog = parts.catalog
-    target = catalog.begin(image_name(image.digest))
-    try:
+    def begin(self, digest: str) -> bool:
+        """Refer to the image. False: the store has it."""
+        catalog = self._parts.catalog
+        self._digest = digest
+        self._target = target = catalog.begin(image_name(digest))
         try:
-            manifest = catalog.existing(target)
+            self._manifest = catalog.existing(target)
         except Tampered:
-            manifest = None  # it is written anew
-        if manifest is not None:
+            return True  # it is written anew
+        if self._manifest is not None:
             catalog.adopt(target)
-            return manifest
-        with closing(UnpackedLayers.fetch(source, image.layers, str(directory), limits)) as layers:
-            merged = apply_layers(layers, limits)
-            add_mount_points(merged.tree, directories=image_base.DIRECTORIES, files=image_base.FILES)
-            layout = Layout.plan(merged.tree)
-            done = upload(layout.chunks(layers), parts.store, root=target.root, salt=target.salt)
-        facts = ImageFacts(
-            config=image.config, layers=len(image.layers), notes=merged.notes, metadata_chunks=layout.metadata_chunks
+        return self._manifest is None
+
+    def publish(self, imported: Imported, file: Path) -> None:
+        """Store the chunks of a file system, whose file is removed, and then the manifest."""
+        target = self._target
+        assert target is not None and imported.digest == self._digest, "the digest was asked for before"
+        with open(file, "rb", buffering=0) as image:
+            pieces = iter(lambda: image.read(CHUNK_BYTES), b"")
+            done = upload(pieces, self._parts.store, root=target.root, salt=target.salt)
+        header = ImageHeader(
+            config=imported.config,
+            layers=imported.layers,
+            notes=imported.notes,
+            metadata_chunks=imported.metadata_chunks,
+            facts=imported.facts,
         )
-        return catalog.publish(target, done.chunks, done.size_bytes, msgspec.json.encode(facts))
-    except BaseException:
-        catalog.abandon(target)
-        raise
+        self._manifest = self._parts.catalog.publish(target, done.chunks, done.size_bytes, msgspec.json.encode(header))
+        file.unlink()
+
+    def abandon(self) -> None:
+        """After a failure; fine if nothing was begun."""
+        if self._target is not None and self._manifest is None:
+            self._parts.catalog.abandon(self._target)
+
+    def record(self, reference: str, directory: Path) -> ImageRecord:
+        """Of the image, whose manifest is copied to a directory. Raises: OSError."""
+        assert self._manifest is not None
+        header = msgspec.json.decode(self._manifest.header, type=ImageHeader)
+        _write(directory / MANIFEST, copy_of(self._parts.catalog, self._manifest))
+        return ImageRecord(
+            digest=self._digest,
+            reference=reference,
+            config=header.config,
+            size_bytes=self._manifest.size_bytes,
+            layers=header.layers,
+            imported_at=time.time(),
+            notes=header.notes,
+            facts=header.facts,
+        )
 
 
 def _adopted(catalog: Catalog, image: str) -> bool:

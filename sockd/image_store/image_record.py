@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from sockd.image_store.image_facts import ImageFacts
 from sockd.oci.image import ImageConfig
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -26,6 +27,8 @@ class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time."""
     notes: tuple[str, ...] = ()
     """What was left out of it, for whoever deploys it."""
+    facts: ImageFacts = ImageFacts()
+    """What was found in it."""
 
     @property
     def hex(self) -> str:

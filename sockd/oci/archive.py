@@ -30,12 +30,12 @@ class Archive:
         self._links = links
 
     @classmethod
-    def open(cls, path: str, directory: str, limits: Limits) -> Archive:
-        """Args: directory: for the uncompressed copy of a compressed archive.
+    def open(cls, path: str | int, directory: str, limits: Limits) -> Archive:
+        """Args: path: or a descriptor, which is closed; directory: for the uncompressed copy of a compressed archive.
         Raises: BadImage; OSError."""
         with open(path, "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise BadImage(f"{path!r} is neither a file nor a directory")
+                raise BadImage("the archive is neither a file nor a directory")
             start = file.read(4)
             file.seek(0)
             if start.startswith((GZIP, ZSTD)):

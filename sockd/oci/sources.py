@@ -23,7 +23,7 @@ def open_source(
     reference: Reference,
     directory: str,
     *,
-    path: str = "",
+    path: str | int = "",
     platform: Platform = Platform(),  # noqa: B008  frozen
     limits: Limits = Limits(),  # noqa: B008  frozen
     credentials: Credentials | None = None,
@@ -33,7 +33,7 @@ def open_source(
 
     Args:
         directory: for temporary files.
-        path: where the file or directory of the reference is for this process, if not at the reference's own path.
+        path: where the reference's file or directory is for this process, or a descriptor of the file, which is closed.
     Raises: BadImage; OSError."""
     if reference.kind == "registry":
         return RegistrySource(reference, platform, limits, credentials, client)
@@ -45,7 +45,7 @@ def open_source(
         if is_directory:
             if reference.kind not in ("oci", "path"):
                 raise BadImage(f"{reference.path!r} is a directory, not an archive")
-            return LayoutSource(LayoutDirectory.open(where), reference.tag, platform, limits)
+            return LayoutSource(LayoutDirectory.open(str(where)), reference.tag, platform, limits)
         if reference.kind == "oci":
             raise BadImage(f"{reference.path!r} is not a directory; archives are oci-archive:FILE")
         return _of_archive(reference, where, directory, platform, limits)
@@ -53,7 +53,7 @@ def open_source(
         raise NoSuchImage(f"there is no file {reference.path!r}") from None
 
 
-def _of_archive(reference: Reference, where: str, directory: str, platform: Platform, limits: Limits) -> Source:
+def _of_archive(reference: Reference, where: str | int, directory: str, platform: Platform, limits: Limits) -> Source:
     with ExitStack() as stack:
         archive = Archive.open(where, directory, limits)
         stack.callback(archive.close)

@@ -348,6 +348,8 @@ class ImagesConfig(Slice, frozen=True):
     """Of an image."""
     max_layers: int = 127
     """Of an image."""
+    import_timeout_s: float = 900.0
+    """For one import: fetching an image's layers and writing its file system."""
     docker_config: str | None = None
     """Credentials for registries, as `docker login` writes them; None: ~/.docker/config.json of the worker's user, if it is
     there."""

@@ -26,6 +26,7 @@ from sockd.chunks.store import ChunkStore
 from sockd.chunks.store_settings import StoreSettings, open_store
 from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
 from sockd.image_store.image_garbage import ImageGarbage
+from sockd.image_store.import_runs import ImportRuns, ImportSettings
 from sockd.images.base import Base, Bind, interpreter, software
 from sockd.oci.limits import Limits
 from sockd.plain.blocking import in_thread
@@ -34,7 +35,8 @@ from sockd.plain.errors import BadConfig, SockdError
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd_initscripts.client.process import Ground, import_paths
 
-AGENT_UID_BELOW = 4
+AGENT_UID_BELOW, IMPORTER_UID_BELOW = 4, 5
+"""These processes' uids are so far below those of sandboxes."""
 LOCAL_GRACE_S = 120.0
 SHARED_GRACE_S = 24 * 3600.0
 
@@ -51,18 +53,22 @@ class ImageParts:
             node_address(node)
         self._worker = config.worker or f"{socket.gethostname() or 'worker'}.{worker_id}"
         self._cgroups = cgroups
-        self._uid = base_uid - AGENT_UID_BELOW
+        self._base_uid = base_uid
         self._root: Base | None = None
         self._store: ChunkStore | None = None
         self._grace_s = config.gc_grace_s or (LOCAL_GRACE_S if self._settings.is_directory else SHARED_GRACE_S)
 
     def importer(self) -> ChunkedImporter:
-        limits = Limits(
-            max_bytes=self._config.max_image_mb * MB,
-            max_layers=self._config.max_layers,
-            max_files=self._config.max_files,
+        config = self._config
+        settings = ImportSettings(
+            uid=self._base_uid - IMPORTER_UID_BELOW,
+            limits=Limits(max_bytes=config.max_image_mb * MB, max_layers=config.max_layers, max_files=config.max_files),
+            deadline_s=config.import_timeout_s,
+            insecure_registries=config.insecure_registries,
+            docker_config=Path(config.docker_config or "~/.docker/config.json").expanduser(),
         )
-        return ChunkedImporter(self._state / "images", self._open, self._start_agent, limits)
+        runs = ImportRuns(settings, self._state / "tmp", self._cgroups.take, self._cgroups.give_back)
+        return ChunkedImporter(self._state / "images", self._open, self._start_agent, runs)
 
     def garbage(self, importer: ChunkedImporter) -> ImageGarbage:
         return ImageGarbage(
@@ -114,7 +120,10 @@ class ImageParts:
             token=_token(config.nodes_token_file),
         )
         settings = AgentSettings(
-            uid=self._uid, source=source, on_demand=config.on_demand, fill_bytes_s=config.fill_mb_s * MB
+            uid=self._base_uid - AGENT_UID_BELOW,
+            source=source,
+            on_demand=config.on_demand,
+            fill_bytes_s=config.fill_mb_s * MB,
         )
         return await ImageAgent.start(ground, settings, self._state / "agent", on_trouble)
 

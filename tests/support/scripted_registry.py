@@ -44,6 +44,8 @@ class Script:
     """How far the part that is sent is from the one that was asked for."""
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     """Method, path and headers."""
+    begun: threading.Event = field(default_factory=threading.Event)
+    """Set by the first request."""
 
     def count(self, part: str) -> int:
         return sum(part in path for _, path, _ in self.requests)
@@ -68,6 +70,7 @@ class _Handler(Handler):
 
     def _answer(self, path: str) -> None:
         script = self.script
+        script.begun.set()
         script.requests.append((self.command, path, dict(self.headers)))
         for part, answers in script.answers.items():
             if part in path and answers:

@@ -1,0 +1,175 @@
+"""The import process: fetches an image and writes its file system. Exec'd unprivileged, with nothing of the host but its network.
+
+    python -m sockd.image_store.import_process < REQUEST
+
+It reads what strangers wrote (registries' answers, compressed data, tar files), so it has no secret but the credentials of the
+one registry, and no file but those whose descriptors it got. It ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+import time
+import traceback
+from contextlib import closing
+from dataclasses import replace
+
+import msgspec
+
+from sockd.erofs.layout import Layout
+from sockd.erofs.mount_points import add_mount_points
+from sockd.image_store import import_wire
+from sockd.image_store.image_facts import facts_of
+from sockd.image_store.import_wire import Decision, Failed, Imported, ImportRequest, Progress, Resolved
+from sockd.oci.http import HttpClient
+from sockd.oci.image import OciImage
+from sockd.oci.merge import apply_layers
+from sockd.oci.reference import Kind, Reference
+from sockd.oci.sources import open_source
+from sockd.oci.unpacked import UnpackedLayers
+from sockd.plain.errors import SockdError
+
+NICE = 5
+"""Requests come first."""
+REPORT_S = 0.5
+"""Between two lines of progress of the same stage."""
+_UPLOADED: dict[Kind, Kind] = {"oci": "oci-archive", "stdin": "path"}
+"""A client sends the directory of a layout as an archive, and what it has on its standard input."""
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def import_image(request: ImportRequest, wire: Wire) -> Imported | None:
+    """Write the image's file system to the request's file. None: the daemon has the image already.
+
+    Raises: SockdError; OSError."""
+    scratch = f"/proc/self/fd/{request.scratch_fd}"
+    reference = Reference.parse(request.reference)
+    if request.archive_fd >= 0:
+        reference = replace(reference, kind=_UPLOADED.get(reference.kind, reference.kind))
+    client = HttpClient(insecure_hosts=request.insecure_registries)
+    source = open_source(
+        reference,
+        scratch,
+        path=request.archive_fd if request.archive_fd >= 0 else "",
+        platform=request.platform,
+        limits=request.limits,
+        credentials=request.credentials,
+        client=client,
+    )
+    with closing(source):
+        image = source.resolve()
+        if not wire.goes_on(image.digest):
+            return None
+        fetching = _Fetching(image, wire)
+        with closing(UnpackedLayers.fetch(source, image.layers, scratch, request.limits, fetching.report)) as layers:
+            wire.progress("merging layers")
+            merged = apply_layers(layers, request.limits)
+            facts = facts_of(merged.tree, layers, image.config)
+            add_mount_points(merged.tree, directories=request.directories, files=request.files)
+            layout = Layout.plan(merged.tree)
+            _write(layout, layers, request.output_fd, wire)
+    return Imported(
+        digest=image.digest,
+        config=image.config,
+        facts=facts,
+        layers=len(image.layers),
+        size_bytes=layout.size_bytes,
+        metadata_chunks=layout.metadata_chunks,
+        notes=merged.notes,
+    )
+
+
+def _write(layout: Layout, layers: UnpackedLayers, fd: int, wire: Wire) -> None:
+    written = 0
+    for chunk in layout.chunks(layers):
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(fd, view) :]
+        written += len(chunk)
+        wire.progress(f"writing the file system: {written >> 20} of {layout.size_bytes >> 20} MB", is_often=True)
+    os.fsync(fd)
+
+
+class _Fetching:
+    """Progress of layers that are fetched at once."""
+
+    def __init__(self, image: OciImage, wire: Wire) -> None:
+        self._done = [0] * len(image.layers)
+        self._wire = wire
+
+    def report(self, layer: int, size_bytes: int) -> None:
+        """Called from several threads."""
+        self._done[layer] = size_bytes
+        begun = sum(1 for each in self._done if each)
+        total = sum(self._done) >> 20
+        self._wire.progress(f"fetching layers: {begun} of {len(self._done)} begun, {total} MB", is_often=True)
+
+
+class Wire:
+    """The process's end of the wire. Messages come from several threads."""
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self._incoming = os.fdopen(incoming, "rb")
+        self._outgoing = outgoing
+        self._lock = threading.Lock()
+        self._next_s = 0.0
+
+    def request(self) -> ImportRequest:
+        return msgspec.json.decode(self._incoming.readline(), type=ImportRequest)
+
+    def goes_on(self, digest: str) -> bool:
+        """What the daemon decides about an image. Raises: EOFError if it is gone."""
+        self.send(Resolved(digest))
+        line = self._incoming.readline()
+        if not line:
+            raise EOFError("the daemon is gone")
+        goes_on = msgspec.json.decode(line, type=Decision).goes_on
+        if goes_on:
+            threading.Thread(target=self._end_with_the_daemon, daemon=True).start()
+        return goes_on
+
+    def progress(self, text: str, *, is_often: bool = False) -> None:
+        """Args: is_often: it is not sent if the last one was sent just now."""
+        now_s = time.monotonic()
+        with self._lock:
+            if is_often and now_s < self._next_s:
+                return
+            self._next_s = now_s + REPORT_S
+        self.send(Progress(text))
+
+    def send(self, message: msgspec.Struct) -> None:
+        view = memoryview(import_wire.encode(message))
+        with self._lock:
+            while view:
+                view = view[os.write(self._outgoing, view) :]
+
+    def _end_with_the_daemon(self) -> None:
+        self._incoming.read()
+        os._exit(1)
+
+
+def main() -> None:
+    """One import."""
+    os.nice(NICE)
+    wire = Wire(os.dup(0), 1)
+    try:
+        message = import_image(wire.request(), wire)
+    except SockdError as error:
+        wire.send(Failed(type(error).__name__, error.message))
+    except OSError as error:
+        kind = import_wire.STORAGE_FULL if error.errno in _NO_SPACE else type(error).__name__
+        wire.send(Failed(kind, f"{error.strerror or error} ({traceback.format_exc(limit=-3)[-2000:]})"))
+    except Exception as error:
+        wire.send(Failed(type(error).__name__, traceback.format_exc()[-8000:]))
+    else:
+        if message is not None:
+            wire.send(message)
+    sys.stdout.close()
+    os._exit(0)  # threads of an import that failed may still wait for a registry
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""What the daemon and the import process say to each other: one line of JSON a message. Plain data for both ends.
+
+daemon   ImportRequest                                            on the process's standard input
+process  Progress ... Resolved                                    on its standard output
+daemon   Decision                                                 go on, or the image is here already
+process  Progress ... Imported | Failed (also before Resolved)
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sockd.image_store.image_facts import ImageFacts
+from sockd.oci.credentials import Credentials
+from sockd.oci.image import ImageConfig, Platform
+from sockd.oci.limits import Limits
+from sockd.plain import errors
+from sockd.plain.errors import SockdError
+
+MOST_LINE_BYTES = 16 << 20
+"""A configuration has at most 8 MB."""
+FAILURES: dict[str, type[SockdError]] = {
+    each.__name__: each
+    for each in (
+        errors.BadImage,
+        errors.NoSuchImage,
+        errors.ImageTooLarge,
+        errors.ImageAccessDenied,
+        errors.RegistryUnavailable,
+    )
+}
+"""Errors that pass from the process to the daemon, whose constructors take a message."""
+STORAGE_FULL = "StorageFull"
+
+
+class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which image, and the descriptors that the process was started with."""
+
+    reference: str
+    platform: Platform = Platform()
+    limits: Limits = Limits()
+    credentials: Credentials | None = None
+    insecure_registries: tuple[str, ...] = ()
+    directories: tuple[str, ...]
+    """Mount points that the image must have."""
+    files: tuple[str, ...]
+    scratch_fd: int
+    """Of a directory on disk, for temporary files."""
+    output_fd: int
+    """Of the file that becomes the image's file system."""
+    archive_fd: int = -1
+    """Of an archive that was uploaded; -1: the reference is for a registry."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """For people."""
+
+    text: str
+
+
+class Resolved(msgspec.Struct, frozen=True, tag=True):
+    """The image is found; nothing of its layers was fetched."""
+
+    digest: str
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """After Resolved."""
+
+    goes_on: bool
+
+
+class Imported(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The file is written and synced."""
+
+    digest: str
+    config: ImageConfig
+    facts: ImageFacts
+    layers: int
+    size_bytes: int
+    """Of the file system."""
+    metadata_chunks: int
+    notes: tuple[str, ...]
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The end; nothing in the file is to be used."""
+
+    kind: str
+    """A key of FAILURES, or STORAGE_FULL; another: a bug, and the message is its traceback."""
+    message: str
+
+
+Message = Progress | Resolved | Imported | Failed
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """One line."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Raises: msgspec.MsgspecError."""
+    return _decoder.decode(line)

@@ -1,0 +1,257 @@
+"""Imports in a confined process: what it writes, what it may do, and that nothing is left of one that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from sockd.erofs.reader import ErofsReader
+from sockd.image_store import import_runs
+from sockd.image_store.import_runs import FILE, ImportRuns, ImportSettings
+from sockd.image_store.import_wire import Imported
+from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
+from sockd.oci import documents
+from sockd.oci.limits import Limits
+from sockd.oci.reference import Reference
+from sockd.plain.errors import (
+    BadImage,
+    ImageAccessDenied,
+    ImageTooLarge,
+    NoSuchImage,
+    RegistryUnavailable,
+    SandboxFailed,
+)
+from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd_initscripts.client.process import ConfinedProcess
+from tests.support.oci_images import Blobs, digest, link, member, tar
+from tests.support.scripted_registry import Script, scripted_registry
+
+pytestmark = [pytest.mark.root, pytest.mark.anyio]
+
+UID = 0x0FFFFF05
+LAYERS = [
+    tar([member("bin/f", b"#!program", mode=0o755), member("data", bytes(range(256)) * 10_000)]),
+    tar([link("bin/g", "f"), member("etc/", None), member("gone/.wh.x", b"")]),
+]
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[CgroupPool]:
+    async with AsyncExitStack() as stack:
+        tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
+        stack.callback(tree.destroy_all, 5)
+        pool = CgroupPool(tree, 0)
+        await pool.start()
+        stack.push_async_callback(pool.aclose)
+        yield pool
+
+
+class Imports:
+    """Runs of imports and the directories that they leave."""
+
+    def __init__(self, path: Path, pool: CgroupPool) -> None:
+        self.path = path
+        self._pool = pool
+        self.progress: list[str] = []
+        self.file = b""
+
+    async def run(self, reference: str, *, path: str = "", is_wanted: bool = True, **settings: object) -> Imported:
+        values = {"uid": UID, "limits": Limits(), "deadline_s": 60.0, **settings}
+        runs = ImportRuns(ImportSettings(**values), self.path, self._pool.take, self._pool.give_back)  # type: ignore[arg-type]
+        directory = self.path / "image"
+        directory.mkdir(exist_ok=True)
+
+        async def wanted(digest: str) -> bool:
+            return is_wanted
+
+        try:
+            found = await runs.run(
+                Reference.parse(reference), directory, self.progress.append, path=path, is_wanted=wanted
+            )
+            assert (found is not None) == is_wanted
+            return found  # type: ignore[return-value]
+        finally:
+            assert {each.name for each in self.path.iterdir()} <= {"image", "archive.tar", "config.json"}
+            assert [each.name for each in directory.iterdir()] in ([], [FILE])
+            if (directory / FILE).exists():
+                self.file = (directory / FILE).read_bytes()
+                (directory / FILE).unlink()
+
+
+@pytest.fixture
+def imports(tmp_path: Path, pool: CgroupPool) -> Imports:
+    return Imports(tmp_path, pool)
+
+
+def script(layers: list[bytes] | None = None) -> Script:
+    blobs = Blobs()
+    manifest = blobs.image(LAYERS if layers is None else layers, Entrypoint=["/bin/f"])
+    return Script({"v1": (manifest, documents.OCI_MANIFEST)}, dict(blobs))
+
+
+def reader(data: bytes) -> ErofsReader:
+    return ErofsReader(lambda offset, size: data[offset : offset + size])
+
+
+async def test_an_image_of_a_registry_becomes_a_file_system(imports: Imports) -> None:
+    one = script()
+    with scripted_registry(one) as address:
+        record = await imports.run(f"{address}/team/app:v1")
+    assert record.digest == digest(one.manifests["v1"][0])
+    assert (record.layers, record.size_bytes) == (2, len(imports.file)) and record.metadata_chunks == 1
+    assert (record.facts.command, record.config.entrypoint) == ("/bin/f", ("/bin/f",))
+    files = reader(imports.file)
+    assert files.read_file("bin/g") == b"#!program" and files.read_file("data") == bytes(range(256)) * 10_000
+    assert {"proc", "tmp", "dev", "var"} <= set(files.list_directory(""))
+    assert "merging layers" in imports.progress
+
+
+async def test_the_same_layers_become_the_same_bytes(imports: Imports) -> None:
+    found = []
+    for _ in range(2):
+        with scripted_registry(script()) as address:
+            await imports.run(f"{address}/team/app:v1")
+        found.append(imports.file)
+    assert found[0] == found[1]
+
+
+async def test_an_archive_that_was_uploaded_is_read_by_its_descriptor(imports: Imports) -> None:
+    blobs = Blobs()
+    manifest = blobs.image(LAYERS)
+    path = blobs.write_layout(imports.path / "layout", {"v1": manifest})
+    files = [(str(each.relative_to(path)), each.read_bytes()) for each in sorted(path.rglob("*")) if each.is_file()]
+    archive = imports.path / "archive.tar"
+    archive.write_bytes(tar([member(name, data) for name, data in files]))
+    archive.chmod(0o600)
+    for each in sorted(path.rglob("*"), reverse=True):
+        each.rmdir() if each.is_dir() else each.unlink()
+    path.rmdir()
+    for reference in ("-", "oci:somewhere/app:v1", "oci-archive:app.tar", "./app.tar"):
+        assert (await imports.run(reference, path=str(archive))).digest == digest(manifest)
+    with pytest.raises(NoSuchImage, match="no tag 'v2'"):
+        await imports.run("oci:app:v2", path=str(archive))
+    with pytest.raises(BadImage, match="are uploaded"):
+        await imports.run("oci:/etc")
+
+
+async def test_of_an_image_that_is_not_wanted_no_layer_is_fetched(imports: Imports) -> None:
+    one = script()
+    with scripted_registry(one) as address:
+        await imports.run(f"{address}/team/app:v1", is_wanted=False)
+        assert one.count("/blobs") == 1  # the configuration
+
+
+async def test_credentials_are_those_of_the_file_and_of_this_registry_only(imports: Imports) -> None:
+    one = script()
+    one.wants, one.accepted = "Basic", {"Basic dTpw"}
+    config = imports.path / "config.json"
+    with scripted_registry(one) as address:
+        with pytest.raises(ImageAccessDenied):
+            await imports.run(f"{address}/team/app:v1", docker_config=config)
+        config.write_text(json.dumps({"auths": {address: {"auth": "dTpw"}}}))
+        config.chmod(0o600)
+        await imports.run(f"{address}/team/app:v1", docker_config=config)
+        assert one.authorizations("/blobs") == {"Basic dTpw": 3}
+        config.write_text("{")
+        with pytest.raises(BadImage, match="malformed"):
+            await imports.run(f"{address}/team/app:v1", docker_config=config)
+
+
+@pytest.mark.parametrize(
+    ("layers", "limits", "error", "words"),
+    [
+        ([tar([member("../x", b"")])], Limits(), BadImage, "layer 1 .* leaves its directory"),
+        ([tar([member("x", bytes(3 << 20))])], Limits(max_bytes=1 << 20), ImageTooLarge, "more than 1 MB"),
+        ([tar([link("var", "/etc")])], Limits(), BadImage, "var"),
+    ],
+)
+async def test_a_hostile_image_is_a_typed_error(
+    imports: Imports, layers: list[bytes], limits: Limits, error: type[Exception], words: str
+) -> None:
+    with scripted_registry(script(layers)) as address, pytest.raises(error, match=words):
+        await imports.run(f"{address}/team/app:v1", limits=limits)
+
+
+async def test_an_import_that_takes_too_long_ends_with_its_process(imports: Imports) -> None:
+    one = script()
+    one.answers["/manifests"] = [(503, {"Retry-After": "30"})] * 10
+    with scripted_registry(one) as address, pytest.raises(RegistryUnavailable, match="import_timeout_s"):
+        await imports.run(f"{address}/team/app:v1", deadline_s=3.0)
+
+
+async def test_an_import_that_is_cancelled_leaves_nothing(imports: Imports) -> None:
+    one = script()
+    one.answers["/manifests"] = [(503, {"Retry-After": "30"})] * 10
+    with scripted_registry(one) as address:
+        running = asyncio.create_task(imports.run(f"{address}/team/app:v1"))
+        async with asyncio.timeout(30):
+            await asyncio.to_thread(one.begun.wait)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
+async def test_a_process_that_dies_is_a_typed_error(imports: Imports, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("sockd.image_store.import_wire", "sockd.nothing"):  # one that says nothing, one that cannot begin
+        monkeypatch.setattr(import_runs, "MODULE", module)
+        with pytest.raises(SandboxFailed, match="without a result"):
+            await imports.run("127.0.0.1:1/team/app:v1")
+
+
+async def test_an_import_that_needs_too_much_memory_is_refused(imports: Imports) -> None:
+    members = [member(f"{number:06}-" + "n" * 200, b"") for number in range(60_000)]
+    with scripted_registry(script([tar(members)])) as address, pytest.raises(ImageTooLarge, match="memory"):
+        await imports.run(f"{address}/team/app:v1", memory_bytes=48 << 20)
+
+
+async def test_the_process_is_confined(imports: Imports, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = """
+import json, os, sys
+from sockd.image_store import import_wire
+request = json.loads(sys.stdin.readline())
+scratch = request["scratch_fd"]
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+def fails(call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except OSError:
+        return True
+    return False
+found = {
+    "uid": os.getuid(), "groups": os.getgroups(), "caps": status["CapEff"], "bound": status["CapBnd"],
+    "seccomp": status["Seccomp"],
+    "up": sorted(os.listdir("/proc/self/fd/%d/.." % scratch)) == sorted(os.listdir("/proc/self/fd/%d" % scratch)),
+    "shadow": fails(open, "/etc/shadow"), "root": sorted(os.listdir("/")), "fork": fails(os.fork),
+    "write": fails(open, "/x", "w"), "exec": fails(os.mkdir, "/tmp/x"),
+    "fds": sorted(int(each) for each in os.listdir("/proc/self/fd")),
+}
+os.write(1, import_wire.encode(import_wire.Progress(json.dumps(found))))
+"""
+    monkeypatch.setattr(import_runs, "MODULE", "code")
+    original = ConfinedProcess.start
+
+    async def start(ground: object, *arguments: str, **options: object) -> object:
+        return await original(ground, "-c", probe, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ConfinedProcess, "start", start)
+    with pytest.raises(SandboxFailed):
+        await imports.run("127.0.0.1:1/team/app:v1")
+    found = json.loads(imports.progress[-1])
+    assert (found["uid"], found["groups"], found["caps"].strip("0"), found["bound"].strip("0")) == (UID, [], "", "")
+    assert (
+        found["seccomp"] == "2"
+        and found["up"]
+        and found["shadow"]
+        and found["fork"]
+        and found["write"]
+        and found["exec"]
+    )
+    assert not {"home", "srv", "boot"} & set(found["root"])
+    assert len(found["fds"]) <= 6 and not os.path.exists(imports.path / "scratch")
