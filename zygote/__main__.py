@@ -1,7 +1,7 @@
 """The root Zygote: exec'd once by farm init, bare interpreter and standard library; every other interpreter is its child.
 
     python -s -S /opt/sockd/sockd_zygote <control fd> <cgroup procs fds, comma-separated> <kept capabilities as hex>
-        <filters as hex, comma-separated>
+        <filters as hex, comma-separated> [image]
 
 The one of the worker's own interpreter keeps two capabilities, CAP_SETUID and CAP_SETGID, to write its children's id maps, and
 runs no code but ours and the standard library's. That of another interpreter was confined before this file is read, and is a
@@ -33,12 +33,12 @@ from sockd_zygote import (
 )
 
 
-def main(control_fd: str, procs_fds: str, capabilities: str, filters: str) -> None:
+def main(control_fd: str, procs_fds: str, capabilities: str, filters: str, place: str = "") -> None:
     _native.gather_arenas()
     is_own = bool(procs_fds)
     for fd in procs_fds.split(",") if is_own else ():
         os.write(int(fd), b"0")
-    prepare_interpreter()
+    prepare_interpreter({} if place == "image" else protocol.ENVIRONMENT)
     os.dup2(int(control_fd), fork_server.CHANNEL_FD, inheritable=False)
     linux.close_fds_from(fork_server.CHANNEL_FD + 1)
     if is_own:
@@ -65,8 +65,9 @@ def main(control_fd: str, procs_fds: str, capabilities: str, filters: str) -> No
     run()
 
 
-def prepare_interpreter() -> None:
-    """State that every child inherits: signals, limits, streams, the names that `site` would have defined."""
+def prepare_interpreter(variables: dict[str, str]) -> None:
+    """State that every child inherits: signals, limits, streams, the names that `site` would have defined, and these variables.
+    (An image's functions have those of their image, which INIT names.)"""
     import gc
     import site
 
@@ -80,7 +81,7 @@ def prepare_interpreter() -> None:
     import_hooks.watch_logging()
     for name in ("LD_BIND_NOW", "LD_PRELOAD"):
         os.environ.pop(name, None)
-    os.environ.update(protocol.ENVIRONMENT)
+    os.environ.update(variables)
     time.tzset()
 
 

@@ -104,13 +104,18 @@ def imported(request: dict, file: int) -> dict:
     }
     _native.set_title(title(request["paths"]), "sockd-zygote")
     os.environ.update(request["env"])
+    if request.get("sys_path"):
+        os.chdir(request["directory"])
     started = time.monotonic()
     failed: dict[str, str] = {}
     threaded = ""
     gc.enable()  # as in a function's own start
     left = kept.Kept()
     with fork_hooks.Watch(), randomness.Watch() as seeds, Observer(seeds) as observer:
-        package_path.share(request["paths"], request["pth"])
+        if request.get("sys_path"):
+            package_path.replace(request["sys_path"], request["pth"])
+        else:
+            package_path.share(request["paths"], request["pth"])
         path = [*sys.path]
         for begun, name in enumerate(request["modules"], 1):
             os.pwrite(file, protocol.IMPORT_PROGRESS.pack(begun), protocol.IMPORT_MAX_BYTES)

@@ -92,6 +92,8 @@ def serve(channel: int, is_spare: bool) -> int:
     handler = initialize(channel, number, function, link, is_spare)
     if handler is None:
         return 1
+    if timer is not None and "image_key" in function:
+        keys[:] = [(f"{root}/", function["image_key"]) for root in function["paths"]]
     answer_requests(channel, handler, function["max_answer_bytes"], timer, None if "debug" in function else link)
     handler.close()
     return 0
@@ -154,12 +156,14 @@ def set_environment(env: dict[bytes, bytes]) -> None:
 
 def extend_path(function: dict) -> None:
     """sys.path as the function sees it: its code, its packages, the standard library; then the packages' .pth files. And what
-    the imports of its Zygote have left in /tmp."""
-    code = function["code"]
-    path = [code, *function["paths"]]
-    for each in sys.path:
-        if not each.startswith(("/packages/", code)):
-            path.append(each)
+    the imports of its Zygote have left in /tmp. In an image, INIT names all of it."""
+    path = function.get("sys_path")
+    if not path:
+        code = function["code"]
+        path = [code, *function["paths"]]
+        for each in sys.path:
+            if not each.startswith(("/packages/", code)):
+                path.append(each)
     sys.path[:] = path
     if function["pth"]:
         from sockd_zygote import package_path
@@ -266,9 +270,14 @@ def flush() -> None:
             continue
 
 
+keys: list[tuple[str, str]] = []
+"""Of an image: directories of its packages, each with what stands for all of them."""
+
+
 def imported(seconds: dict[str, float]) -> list[tuple[str, str, float]]:
-    """(package directory, module, own seconds) of what was imported from /packages, in the order the imports began."""
+    """(package directory, module, own seconds) of what was imported from packages, in the order the imports began."""
     found = []
+    roots = tuple(root for root, _ in keys)
     for name, spent in list(seconds.items()):  # not sys.modules: looking copies its pages
         try:
             origin = sys.modules[name].__spec__.origin  # type: ignore[union-attr]
@@ -276,4 +285,6 @@ def imported(seconds: dict[str, float]) -> list[tuple[str, str, float]]:
             continue
         if isinstance(origin, str) and origin.startswith("/packages/"):
             found.append((origin.split("/", 3)[2], name, round(spent, 6)))
+        elif roots and isinstance(origin, str) and origin.startswith(roots):
+            found.append((keys[0][1], name, round(spent, 6)))
     return found[:MODULES_MAX]

@@ -23,6 +23,12 @@ def share(paths: list[str], pth: list[str]) -> None:
     run(pth)
 
 
+def replace(path: list[str], pth: list[str]) -> None:
+    """As `share`, in a Zygote of an image. Args: path: all of sys.path, with what .pth files add; pth: directories with such."""
+    sys.path[:] = path
+    run(pth)
+
+
 def run(pth: list[str]) -> None:
     """Run the .pth files in these directories, as far as it was not done. Nothing else of packages is behind sys.path's end."""
     sys.path += _added

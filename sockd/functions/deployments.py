@@ -19,7 +19,9 @@ from sockd.code.entrypoint import BOOTSTRAP, OPENLAMBDA, detected, entry_point, 
 from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.code.handler_check import check_handler
 from sockd.functions import image_programs
+from sockd.functions.image_pythons import ImagePythons
 from sockd.image_store.image_store import ImageStore
+from sockd.images.image_python import ImagePython
 from sockd.images.interpreter import Interpreter
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import FunctionDefaults
@@ -63,11 +65,13 @@ class Deployments:
         packages: InstallCache,
         default_packages: Sequence[str],
         images: ImageStore | None = None,
+        image_pythons: ImagePythons | None = None,
     ) -> None:
         """Args:
         default_packages: which are installed for functions that do not name them.
-        images: None: no function has one."""
+        images: None: no function has one; image_pythons: None: those that do are programs."""
         self._images = images
+        self._image_pythons = image_pythons
         self._defaults = defaults
         self._default_packages = DefaultPackages(tuple(default_packages), packages)
         self._registry = registry
@@ -119,6 +123,9 @@ class Deployments:
         for note in image_programs.notes(record):
             progress(note)
         image_programs.command(config, record.config)
+        if self._image_pythons is not None:
+            python = await self._image_pythons.find(record, config, progress)
+            progress(f"runs as a program: {python.reason}" if python.reason else served_words(python))
         return Deployable(config, image_programs.handler(config, record.config), Closure(), record.digest)
 
     def check_source(self, name: str, config: FunctionConfig) -> None:
@@ -188,6 +195,12 @@ class Deployments:
             await self._packages.ensure(closure, progress=progress)
         finally:
             self._under_way.remove(deploying)
+
+
+def served_words(python: ImagePython) -> str:
+    """What serves a function of an image, for whoever deploys it."""
+    assert python.facts is not None
+    return f"served by Zygotes of the image's Python {'.'.join(map(str, python.facts.version))}"
 
 
 def _source_words(source: str, is_unrecorded: bool = False) -> str:

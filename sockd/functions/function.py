@@ -26,6 +26,7 @@ from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.functions.allowance import Allowance
 from sockd.functions.failed_inits import FailedInits
+from sockd.functions.image_pythons import ImagePythons
 from sockd.functions.initscripts import CompanionRun, Initscript, Initscripts
 from sockd.functions.leased import Leased
 from sockd.functions.provisioned import Pool, provisioned_init
@@ -68,6 +69,8 @@ class Caches:
     """Private ones; None: functions cannot have any."""
     images: ImageStore | None = None
     """None: functions run in no images."""
+    image_pythons: ImagePythons | None = None
+    """None: those that do are programs."""
     programs: ProgramZygotes | None = None
 
 
@@ -147,7 +150,7 @@ class Function:
         """Prepare a version's initscript, Zygote and starts, and count its sockets with those of the other versions."""
         version.program.socket_account = self.allowance.socket_account
         self._wanted = Wanted(version.view, version.program, self._conditions(version))
-        self.caches.tree.expect(version.view.lineage)
+        self.caches.tree.expect(version.view.lineage, at_once=not version.record.image)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.adopt(version.initscript)
 

@@ -36,6 +36,8 @@ from sockd.functions.leased import Outcome
 from sockd.functions.published import Published
 from sockd.functions.serving import serve_request
 from sockd.functions.version import UsedImage, Version
+from sockd.image_store.image_record import ImageRecord
+from sockd.images.image_python import SCHEME, ImagePython
 from sockd.plain import spelling
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import Config, RunRule
@@ -84,7 +86,7 @@ class Functions:
         self._images = caches.images
         self._scripts = InitscriptDeploys(self._initscripts, config.initscripts)
         self._deployments = Deployments(
-            config.function, registry, code, packages, config.packages.default, self._images
+            config.function, registry, code, packages, config.packages.default, self._images, caches.image_pythons
         )
         self.debugging = Debugging(config.debug, packages, caches.ports, base_uid=config.sandbox.base_uid)
         self.live: dict[str, Function] = {}
@@ -449,8 +451,16 @@ class Functions:
         if record.image:
             if self._images is None:
                 raise UnknownImage(record.image)
-            image = UsedImage(self._images.get(record.image), self._images.use(record.image))
+            of_image = self._images.get(record.image)
+            python = self._python_of(of_image, FunctionConfig.from_json(record.config))
+            image = UsedImage(of_image, self._images.use(record.image), python)
         return Version.load(record, path, self._packages, number=number, max_answer_bytes=most, image=image)
+
+    def _python_of(self, image: ImageRecord, config: FunctionConfig) -> ImagePython:
+        pythons = self._caches.image_pythons
+        if pythons is None:
+            return ImagePython(id=SCHEME, reason="this worker has no Zygotes for images")
+        return pythons.known(image, config)
 
     def _handler(self, record: FunctionRecord, config: FunctionConfig) -> str:
         """The entry point of recorded code with other settings. Raises: BadFunctionConfig, UnknownImage."""

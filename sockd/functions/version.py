@@ -19,13 +19,14 @@ from sockd.caches.packages.provided_names import Provided, provided_by
 from sockd.caches.zygotes import standard_library
 from sockd.caches.zygotes.soundness import NO_PACKAGES, OPEN_FILES, ImportView
 from sockd.code.code_store import SANDBOX_PATH
-from sockd.code.entrypoint import DETECTED_APPS, provided
+from sockd.code.entrypoint import DETECTED_APPS, parse_handler, provided
 from sockd.code.function_config import FunctionConfig
 from sockd.functions import image_programs
 from sockd.functions.initscripts import Initscript
 from sockd.image_store.image_record import ImageRecord
 from sockd.images import environment as environments
 from sockd.images.host_pythons import SCHEME
+from sockd.images.image_python import ImagePython
 from sockd.images.interpreter import OWN_PYTHON
 from sockd.images.program import OWN, ImageInUse, Limits, Program
 from sockd.plain.call_signature import key_id, source_tag
@@ -47,6 +48,8 @@ class UsedImage(NamedTuple):
 
     record: ImageRecord
     use: ImageInUse
+    python: ImagePython
+    """What serves it; with a reason, nothing does, and it is a program."""
 
 
 class Version:
@@ -113,6 +116,8 @@ class Version:
     ) -> Version:
         """One whose program is an image's."""
         oci = image.record.config
+        if not image.python.reason:
+            return cls._of_handler(record, config, image, number=number, max_answer_bytes=max_answer_bytes)
         message = {
             "name": record.name,
             "version": number,
@@ -141,6 +146,49 @@ class Version:
             image=image.use,
         )
         view = ImportView(frozenset(), network=config.network)
+        return cls(record, config, Closure(), program, number, view)
+
+    @classmethod
+    def _of_handler(
+        cls, record: FunctionRecord, config: FunctionConfig, image: UsedImage, *, number: str, max_answer_bytes: int
+    ) -> Version:
+        """One whose handler is in an image, and served by Zygotes of the image's Python."""
+        imports = image.python.imports()
+        variables = image_programs.variables(config, image.record.config, function_variables(record, config, number))
+        message = {
+            "name": record.name,
+            "version": number,
+            "handler": parse_handler(record.handler),
+            "code": imports.directory,
+            "entry_file": "",
+            "sys_path": list(imports.path),
+            "paths": list(imports.roots),
+            "pth": list(imports.pth),
+            "image_key": imports.key,
+            "env": variables,
+            "memory_mb": config.memory_mb,
+            "open_files": config.open_files,
+            "max_answer_bytes": max_answer_bytes,
+        }
+        program = Program(
+            None,
+            protocol.encode_init(message),
+            limits_of(config),
+            init_timeout_s=config.init_timeout_s,
+            timeout_s=config.timeout_s,
+            log_bytes=config.log_bytes,
+            name=record.name,
+            json_log_level=config.json_log_level,
+            interpreter=image.python.id,
+        )
+        # Its code and packages are in the image, and so in each of its Zygotes.
+        view = ImportView(
+            frozenset((imports.key,)) if config.zygote == "packages" else frozenset(),
+            environment=environments.BASE | variables,
+            variables=frozenset(config.environment.items()),
+            network=config.network,
+            interpreter=image.python.id,
+        )
         return cls(record, config, Closure(), program, number, view)
 
     def call(self, request: InvokeRequest, is_app: bool) -> Call:

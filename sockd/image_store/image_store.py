@@ -271,6 +271,10 @@ class ImageStore:
         await asyncio.gather(*self._closing, return_exceptions=True)
         await self._importer.aclose()
 
+    def directory(self, record: ImageRecord) -> Path:
+        """Where its files are; what is put beside them goes with the image."""
+        return self._directory(record)
+
     def _directory(self, record: ImageRecord) -> Path:
         return self._root / record.hex
 

@@ -8,10 +8,7 @@ from sockd.images import base as bases
 from sockd_zygote import protocol
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-OF_EXEC = {
-    "PATH": PATH,
-    "LANG": "C.UTF-8",
-    "HOME": "/tmp",
+SINGLE_THREADED = {
     # One thread a library: a BLAS pool that is alive at a fork is a hang in the child (ADR 0001).
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -19,6 +16,7 @@ OF_EXEC = {
     "NUMEXPR_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "2",
 }
+OF_EXEC = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": "/tmp", **SINGLE_THREADED}
 OF_LOADING = {
     # Bind symbols once here, not lazily in every child: each would copy the pages of the tables (ld.so(8)).
     "LD_BIND_NOW": "1",

@@ -18,6 +18,24 @@ OLDEST = (3, 11)
 
 
 @dataclass(frozen=True, slots=True)
+class ImageImports:
+    """How the functions of an image import."""
+
+    key: str
+    """Stands for all that is in the image, in closures."""
+    path: tuple[str, ...]
+    """All of sys.path."""
+    roots: tuple[str, ...]
+    """Of it the directories that are not the standard library's, nor of code: their modules are imported ahead."""
+    pth: tuple[str, ...]
+    """Of these those with .pth files."""
+    directory: str
+    """Where they run."""
+    variables: Mapping[str, str]
+    """The image's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Interpreter:
     """What a farm needs to exec it, and a deploy to make files for it."""
 
@@ -32,6 +50,9 @@ class Interpreter:
     """Of one of the host: the directory of its standard library's parent, which the base needs besides /usr."""
     variables: Mapping[str, str] = field(default_factory=lambda: environment.OF_EXEC)
     """Environment of its exec."""
+
+    imports: ImageImports | None = None
+    """None: it is one of the host."""
 
     @property
     def words(self) -> str:

@@ -132,6 +132,7 @@ class Farm:
             env={**interpreter.variables, **environment.OF_LOADING},
             uids=[uids.first, uids.count],
             walled=is_walled,
+            place="image" if interpreter.imports is not None else "",
         )
         for pidfd in answer.fds:
             oom_score.expose(pidfds.pid(pidfd))

@@ -178,7 +178,7 @@ def become_foreign(message: dict[str, Any], fds: list[int], null: int, unshared:
     linux.drop_bounding_set(tuple(bit for bit in range(64) if kept >> bit & 1))
     syscalls.keep_across_exec(kept)
     linux.set_no_new_privs()
-    arguments = [*message["command"], str(control), "", f"{kept:x}", ",".join(message["filters"])]
+    arguments = [*message["command"], str(control), "", f"{kept:x}", ",".join(message["filters"]), message["place"]]
     for program in message["own_filters"]:
         linux.install_filter(bytes.fromhex(program))
     os.execve(arguments[0], arguments, message["env"])

@@ -97,6 +97,10 @@ class ForeignFarms:
         """Interpreters whose ids begin with `scheme:` come from there."""
         self._grounds[scheme] = grounds
 
+    def interpreter(self, interpreter: str) -> Interpreter:
+        """Raises: KeyError: it has no farm now."""
+        return self._farms[interpreter].interpreter
+
     def parts_of(self, interpreter: str) -> Parts:
         """What the sandboxes of one are made from. Raises: KeyError: it has no farm now."""
         return self._farms[interpreter].parts

@@ -37,6 +37,7 @@ from sockd.code.code_store import CodeStore
 from sockd.code.function_config import ENDPOINT
 from sockd.functions.function import Caches
 from sockd.functions.functions import Functions
+from sockd.functions.image_pythons import ImagePythons
 from sockd.functions.images import Images
 from sockd.functions.initscript_store import InitscriptStore
 from sockd.functions.initscripts import Initscripts
@@ -47,6 +48,7 @@ from sockd.image_store.image_store import ImageStore
 from sockd.images.assembly import Assembly, open_assembly
 from sockd.images.base import Base, Bind, interpreter, plan, software
 from sockd.images.host_pythons import SCHEME, HostPythons
+from sockd.images.image_python import SCHEME as IMAGE_SCHEME
 from sockd.images.premade import Premade
 from sockd.images.program import Limits, Network
 from sockd.kernel import mounts, oom_score, syscalls
@@ -205,10 +207,13 @@ class Worker:
         images, garbage = _images(config, state, base, assembly, cgroups, stack)
         programs = ProgramZygotes(tree, deadline_s=config.zygote.import_deadline_s)
         stack.push_async_callback(programs.aclose)
+        starts = Starts(handlers, tree, programs)
+        image_pythons = ImagePythons(images, starts, tree, budget, base, state.path / "pythons" / "images")
+        foreign.add(IMAGE_SCHEME, image_pythons)
         caches = Caches(
             handlers,
             tree,
-            Starts(handlers, tree, programs),
+            starts,
             learner,
             budget,
             verifier,
@@ -219,6 +224,7 @@ class Worker:
             networks=networks,
             images=images,
             programs=programs,
+            image_pythons=image_pythons,
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(

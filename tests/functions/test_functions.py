@@ -57,7 +57,7 @@ class House:
         code = CodeStore(state / "code", state / "tmp", CodeConfig())
         code.recover()
         self.registry = Registry.open(state / "registry.sqlite", keep_versions=2)
-        tree: Any = SimpleNamespace(expect=lambda lineage: None, release=lambda lineage: None)
+        tree: Any = SimpleNamespace(expect=lambda lineage, at_once: None, release=lambda lineage: None)
         caches = Caches(self.handlers, tree, starts=None, learner=None, budget=self.budget, networks=networks)  # type: ignore[arg-type]
         self.functions = Functions(Config(), self.registry, code, self.packages, caches)
 

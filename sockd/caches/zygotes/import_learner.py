@@ -35,6 +35,8 @@ from sockd.sandbox.zygote import Zygote
 
 BYTES_PER_IMPORT_SECOND = 250 << 20
 """Memory of a package that was not measured yet, from its import time: 200-310 MB a second (numpy, pandas, Django)."""
+MOST_GUESSED_BYTES = 256 << 20
+"""At most, however long an import took: on a busy host it takes many times as long."""
 TOP_DEMANDS = 128
 MAX_WAITING = 1024
 """Most closures that wait for a Zygote; a further one is considered again at its function's next start."""
@@ -341,7 +343,7 @@ class ImportLearner:
         if self._costs is None:
             seconds = self.profile.seconds_by_key()
             self._costs = {
-                key: selection.PackageCost(spent, int(spent * BYTES_PER_IMPORT_SECOND))
+                key: selection.PackageCost(spent, min(int(spent * BYTES_PER_IMPORT_SECOND), MOST_GUESSED_BYTES))
                 for key, spent in seconds.items()
             }
         return self._costs

@@ -19,7 +19,7 @@ from sockd.caches.zygotes.soundness import OPEN_FILES, Preimported
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.images import environment as environments
-from sockd.images.program import Network
+from sockd.images.program import OWN, Network
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import SandboxFailed
@@ -66,7 +66,7 @@ class ZygoteMaker:
         for _ in range(TRIES):
             zygote = await self._tree.spawn(parent)
             try:
-                request = self._request(plan.packages, self._profile.modules_for(plan.packages))
+                request = self._request(parent, plan.packages, self._profile.modules_for(plan.packages))
                 imported = await self._import(zygote, request, parent, plan.added)
                 if not imported.failed:
                     return await self._tried(zygote, parent, plan, request, imported)
@@ -94,7 +94,8 @@ class ZygoteMaker:
 
     async def try_one(self, zygote: Zygote, parent: ZygoteNode, plan: selection.NewNode, key: str) -> None:
         """Have a Zygote import one distribution of a plan, and try a fork of it. Raises: as `make`, if that harms it."""
-        request = self._request(plan.packages, self._profile.modules_for(frozenset((key,)) | parent.packages))
+        modules = self._profile.modules_for(frozenset((key,)) | parent.packages)
+        request = self._request(parent, plan.packages, modules)
         await self._import(zygote, request, parent, (key,))
         await canary.try_out(self._tree, zygote, request, deadline_s=self._config.canary_deadline_s)
 
@@ -131,8 +132,18 @@ class ZygoteMaker:
         _log.info("%s serves %s: %d modules in %.2f s", node.id, sorted(plan.packages), len(modules), imported.seconds)
         return node
 
-    def _request(self, packages: frozenset[str], modules: Sequence[str]) -> ImportRequest:
-        """What a Zygote of these packages is told to import."""
+    def _request(self, parent: ZygoteNode, packages: frozenset[str], modules: Sequence[str]) -> ImportRequest:
+        """What a Zygote of these packages is told to import. Raises: ZygoteGone."""
+        image = self._tree.image_imports(parent.lineage) if parent.lineage.interpreter != OWN else None
+        if image is not None:
+            return ImportRequest(
+                paths=image.roots,
+                pth=image.pth,
+                env=image.variables,
+                modules=modules,
+                sys_path=image.path,
+                directory=image.directory,
+            )
         keys = in_order(packages)
         bins = [f"{SANDBOX_STORE}/{key}/bin" for key in keys if self._provided(key).has_bin]
         return ImportRequest(

@@ -26,6 +26,7 @@ from sockd.caches.zygotes.selection import best_node
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.spare_policy import wanted_spares
 from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.images.interpreter import ImageImports
 from sockd.images.program import HOST_LINEAGE, OWN, Limits, Lineage, Network, Program
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
@@ -81,6 +82,8 @@ class ZygoteTree:
         self._tasks: set[asyncio.Task[None]] = set()
         self._roots: dict[Lineage, ZygoteNode] = {}
         self._reviving: dict[Lineage, asyncio.Task[None]] = {}
+        self._failures: dict[Lineage, str] = {}
+        """Why the last root of a lineage could not be made."""
         self._users: Counter[Lineage] = Counter()
         self._closed = False
         self.nodes: list[ZygoteNode] = []
@@ -133,6 +136,13 @@ class ZygoteTree:
         root.seconds_saved = now_s - began_s
         root.rate = DecayingRate(RATE_TAU_S, now_s=now_s, rate=1 / RATE_TAU_S)
 
+    def image_imports(self, lineage: Lineage) -> ImageImports | None:
+        """How functions of a lineage import, if that is an image's; None: it is not. Raises: ZygoteGone: it has no farm now."""
+        try:
+            return self._foreign.interpreter(lineage.interpreter).imports
+        except KeyError:
+            raise ZygoteGone("the interpreter's farm has ended") from None
+
     def _parts_of(self, zygote: Zygote) -> Parts:
         return self._parts if zygote.interpreter == OWN else self._foreign.parts_of(zygote.interpreter)
 
@@ -167,10 +177,13 @@ class ZygoteTree:
         """Those that serve functions of this lineage."""
         return [node for node in self.nodes if node.lineage == lineage]
 
-    def expect(self, lineage: Lineage) -> None:
-        """A function is of this lineage: its root is made before the first start, in the background. `release` it."""
+    def expect(self, lineage: Lineage, *, at_once: bool = True) -> None:
+        """A function is of this lineage: its root is made in the background, before the first start. `release` it.
+
+        Args: at_once: false: not before the first start needs it."""
         self._users[lineage] += 1
-        self._expect_root(lineage)
+        if at_once:
+            self._expect_root(lineage)
 
     def release(self, lineage: Lineage) -> None:
         """A function is of this lineage no more. With its last one all Zygotes of another interpreter end."""
@@ -238,6 +251,12 @@ class ZygoteTree:
             if lineage in self._roots or self._closed:
                 break
             await asyncio.shield(self._begin_root(lineage))
+
+    async def why_no_root(self, lineage: Lineage) -> str:
+        """Why there can be no root of a lineage; empty: it is there now."""
+        if lineage not in self._roots:
+            await asyncio.shield(self._begin_root(lineage))
+        return "" if lineage in self._roots else self._failures.get(lineage, "the worker ends")
 
     def _begin_root(self, lineage: Lineage) -> asyncio.Task[None]:
         """The task that makes a root."""
@@ -467,6 +486,7 @@ class ZygoteTree:
             self.refill(root)
         except (SockdError, OSError) as error:
             _log.error("the root Zygote cannot be started: %s", error)
+            self._failures[lineage] = str(error)
 
     def _spawn_task(self, work) -> asyncio.Task[None]:  # type: ignore[no-untyped-def]
         task = asyncio.get_running_loop().create_task(work)

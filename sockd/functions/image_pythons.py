@@ -1,0 +1,317 @@
+"""The Pythons of container images: asked once, at a deploy, what they are. Functions with a handler are served by Zygotes of
+their image's Python, all other functions of images are programs.
+
+The image's Python itself answers, as a program in a sandbox without network (`images/python_probe`), and compiles our packages
+there. Its answer is foreign: it is checked, and decides about the functions of this image alone. Owns what is kept of the
+answers, beside the image's files, and the copies of our packages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import re
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sockd.caches.starts import Starts, Wanted
+from sockd.caches.zygotes.soundness import ImportView
+from sockd.caches.zygotes.zygote_tree import ZygoteTree
+from sockd.code.entrypoint import parse_handler
+from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
+from sockd.functions import image_programs
+from sockd.image_store.image_record import ImageRecord
+from sockd.image_store.image_store import ImageStore
+from sockd.images import base as bases
+from sockd.images import python_probe
+from sockd.images.host_pythons import copy_package
+from sockd.images.image_python import SCHEME, Facts, ImagePython
+from sockd.images.image_tree import ImageTree
+from sockd.images.interpreter import Interpreter
+from sockd.images.program import Limits, Lineage, Program
+from sockd.plain.blocking import in_thread
+from sockd.plain.config import MB
+from sockd.plain.errors import BadFunctionConfig, SandboxFailed, SockdError
+from sockd.sandbox.foreign_farms import NoInterpreter
+from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd_zygote import protocol, rehearsal
+
+AWS_ENTRYPOINT = "/lambda-entrypoint.sh"
+"""Of AWS's base images; it starts awslambdaric in the Python of /var/lang."""
+AWS_PYTHON = "/var/lang/bin/python3"
+RUNTIME_CLIENT = "awslambdaric"
+PLAIN_OPTIONS = frozenset(("-u", "-B"))
+"""Options of an ENTRYPOINT's Python that make no difference to a handler."""
+CACHE_TAG = re.compile(r"[a-z0-9_-]{1,40}")
+PROBE_S = 60.0
+WAIT_S = 30.0
+"""How long a probe waits for memory."""
+PROBE_LIMITS = Limits(256 * MB, 64, 1.0, 16 * MB, 1024, network="none")
+ANSWER_BYTES = 6 * MB
+OUR_MODULES_BYTES = 4 * MB
+
+Progress = Callable[[str], None]
+
+
+class _Answer(msgspec.Struct):
+    facts: Facts
+    compiled: dict[str, str]
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is kept of one answer."""
+
+    python: ImagePython
+    ours: str = ""
+    """Digest of our modules that were compiled."""
+    compiled: dict[str, str] = {}
+    """Their bytecode, by the path that they have in a sandbox; base64."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Conditions of a probe: its memory."""
+
+    budget: MemoryBudget
+
+    def reserve_nowait(self, program: Program) -> Reservation | None:
+        return self.budget.reserve_nowait(program.limits.memory_bytes)
+
+    async def reserve(self, program: Program) -> Reservation:
+        return await self.budget.reserve(program.limits.memory_bytes, deadline_s=WAIT_S)
+
+
+class ImagePythons:
+    """Those of one worker. Asked by deploys (`find`), versions (`known`) and farms (`open`)."""
+
+    def __init__(
+        self, images: ImageStore, starts: Starts, tree: ZygoteTree, budget: MemoryBudget, host: bases.Base, path: Path
+    ) -> None:
+        """Args: host: has what is the host's of an image's root; path: a directory for copies and mounts."""
+        self._images = images
+        self._starts = starts
+        self._tree = tree
+        self._budget = budget
+        self._host = host
+        self._path = path
+        self._found: dict[str, tuple[ImageRecord, Known]] = {}
+        self._asking = asyncio.Lock()
+
+    async def find(self, record: ImageRecord, config: FunctionConfig, progress: Progress) -> ImagePython:
+        """What serves a function of an image: Zygotes, or with a `reason` none. Never fails: programs go without."""
+        wanted, command = wanted_python(record, config)
+        if wanted.reason:
+            return wanted
+        async with self._asking:
+            known = self._read(record, wanted)
+            if known is None or known.python.reason:  # it may have been the worker's
+                progress("asking the image's Python what it is")
+                known = await self._asked(record, wanted, command)
+                await in_thread(self._write, record, known)
+            self._found[wanted.id] = record, known
+        if not known.python.reason:
+            reason = await self._tree.why_no_root(Lineage(config.network, wanted.id))
+            if reason:
+                known = Known(msgspec.structs.replace(known.python, reason=reason))
+                await in_thread(self._write, record, known)
+                self._found[wanted.id] = record, known
+        return known.python
+
+    def known(self, record: ImageRecord, config: FunctionConfig) -> ImagePython:
+        """As `find`, of a deployed function. Blocks briefly."""
+        wanted, _ = wanted_python(record, config)
+        if wanted.reason:
+            return wanted
+        known = self._read(record, wanted)
+        if known is None:
+            return msgspec.structs.replace(wanted, reason="its Python was not asked; deploy it again")
+        self._found[wanted.id] = record, known
+        return known.python
+
+    async def open(self, interpreter: str) -> tuple[Interpreter, ImageTree]:
+        """The interpreter of a lineage, and a tree for its farm, the caller's. Raises: NoInterpreter, SockdError, OSError."""
+        if interpreter not in self._found:
+            raise NoInterpreter("no function of this worker uses the image's Python")
+        record, known = self._found[interpreter]
+        if known.python.facts is None or known.python.reason:
+            raise NoInterpreter(known.python.reason or "the image's Python was not asked")
+        directory = self._path / interpreter.replace(":", "-")
+        image = await self._images.mounted(record)
+        image.hold()
+        try:
+            ours = await in_thread(put_ours, directory / "ours", known)
+            return known.python.interpreter(), ImageTree.attach(directory / "root", image, self._host, ours)
+        finally:
+            image.let_go()
+
+    async def _asked(self, record: ImageRecord, wanted: ImagePython, command: list[str]) -> Known:
+        modules = await in_thread(our_modules)
+        try:
+            answer = await self._probe(record, wanted, command, modules)
+        except (SockdError, OSError, TimeoutError) as error:
+            message = getattr(error, "message", "") or str(error) or "it did not answer"
+            return Known(msgspec.structs.replace(wanted, reason=f"its Python did not answer: {message[:300]}"))
+        reason = answer.facts.why_not()
+        if not reason and not CACHE_TAG.fullmatch(answer.facts.cache_tag):
+            reason = "its Python has no cache tag"
+        python = msgspec.structs.replace(wanted, facts=answer.facts, reason=reason)
+        return Known(python, digest_of(modules), answer.compiled)
+
+    async def _probe(
+        self, record: ImageRecord, wanted: ImagePython, command: list[str], modules: dict[str, str]
+    ) -> _Answer:
+        """Run the probe. Raises: SockdError, OSError, TimeoutError."""
+        use = self._images.use(record.digest)
+        variables = {**wanted.variables, "_HANDLER": "probe"}
+        source = await in_thread(Path(str(python_probe.__file__)).read_text)
+        init = {
+            "name": "probe",
+            "version": "0",
+            "handler": "probe",
+            "code": "/",
+            "entry_file": "",
+            "provided": image_programs.IMAGE,
+            "paths": [],
+            "pth": [],
+            "env": variables,
+            "image": {"command": [*command, "-c", source], "directory": wanted.directory},
+            "memory_mb": PROBE_LIMITS.memory_bytes >> 20,
+            "open_files": 1024,
+            "max_answer_bytes": ANSWER_BYTES,
+        }
+        program = Program(
+            None,
+            protocol.encode_init(init),
+            PROBE_LIMITS,
+            init_timeout_s=PROBE_S,
+            timeout_s=PROBE_S,
+            log_bytes=64 << 10,
+            image=use,
+        )
+        try:
+            view = ImportView(frozenset(), network=PROBE_LIMITS.network)
+            started = await self._starts.new(Wanted(view, program, _Memory(self._budget), new=True))
+            try:
+                started.sandbox.become(program)
+                event = msgspec.json.encode({"modules": modules})
+                reply = await started.sandbox.request(uuid.uuid4().bytes, event)
+            finally:
+                started.sandbox.destroy()
+        finally:
+            program.close()
+        if reply.error is not None:
+            raise reply.error
+        try:
+            return msgspec.json.decode(reply.body, type=_Answer)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise SandboxFailed(f"its answer is not usable: {error}") from None
+
+    def _file(self, record: ImageRecord, python: ImagePython) -> Path:
+        return self._images.directory(record) / f"python-{python.id.rpartition('.')[2]}.json"
+
+    def _read(self, record: ImageRecord, python: ImagePython) -> Known | None:
+        try:
+            return msgspec.json.decode(self._file(record, python).read_bytes(), type=Known)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _write(self, record: ImageRecord, known: Known) -> None:
+        file = self._file(record, known.python)
+        draft = file.with_suffix(".new")
+        draft.write_bytes(msgspec.json.encode(known))
+        draft.replace(file)
+
+
+def wanted_python(record: ImageRecord, config: FunctionConfig) -> tuple[ImagePython, list[str]]:
+    """What a function would be served by, its Python not asked yet, and the words that start that Python. Pure."""
+    oci = record.config
+    directory = image_programs.directory(config, oci)
+    variables = image_programs.variables(config, oci, {})
+    task_root = (
+        variables["LAMBDA_TASK_ROOT"] if any(each.startswith("LAMBDA_TASK_ROOT=") for each in oci.env) else directory
+    )
+    command, reason = python_command(config, record)
+    parts = record.digest, command, directory, task_root, sorted(variables.items())
+    number = hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
+    python = ImagePython(
+        id=f"{SCHEME}:{record.hex[:12]}.{number[:32]}",
+        directory=directory,
+        task_root=task_root,
+        variables=variables,
+        reason=reason,
+    )
+    return python, command
+
+
+def python_command(config: FunctionConfig, record: ImageRecord) -> tuple[list[str], str]:
+    """POLICY: the words that start the Python of a function's handler, or why it has none that Zygotes could be."""
+    words = image_programs.command(config, record.config)
+    if config.zygote == "none":
+        return [], 'zygote = "none"'
+    if config.app_port is not None or config.writable_root or config.runtime == "provided":
+        return [], "it is a program (app_port, writable_root or runtime)"
+    if EXEC_WRAPPER in config.environment:
+        return [], f"{EXEC_WRAPPER} starts its runtime"
+    try:
+        parse_handler(image_programs.handler(config, record.config))
+    except BadFunctionConfig:
+        return [], "it names no handler"
+    if words[0] == AWS_ENTRYPOINT:
+        return [AWS_PYTHON], ""
+    if RUNTIME_CLIENT in words and words[words.index(RUNTIME_CLIENT) - 1] == "-m":
+        before = words[: words.index(RUNTIME_CLIENT) - 1]
+        if before and PLAIN_OPTIONS.issuperset(before[1:]):
+            return before, ""
+        return [], f"its ENTRYPOINT gives Python options: {' '.join(before[1:])}"
+    if config.handler is not None and config.runtime == "python":
+        return ["python3"], ""
+    return [], f"its ENTRYPOINT is not python -m {RUNTIME_CLIENT}"
+
+
+def our_modules() -> dict[str, str]:
+    """The sources of our packages that run in sandboxes, by their paths there. Blocks."""
+    modules = {}
+    for source, target in zip(bases.our_packages(), (bases.ZYGOTE, bases.STORAGE), strict=True):
+        root = source.resolve()
+        for file in sorted(root.rglob("*.py")):
+            modules[f"/{target}/{file.relative_to(root)}"] = file.read_text()
+    name = f"/{bases.ZYGOTE}/{Path(rehearsal.PREPARED).name}/{rehearsal.NAME}.py"
+    return {**modules, name: rehearsal.SOURCE}
+
+
+def digest_of(modules: dict[str, str]) -> str:
+    return hashlib.sha256(msgspec.json.encode(modules)).hexdigest()
+
+
+def put_ours(directory: Path, known: Known) -> tuple[Path, Path]:
+    """Copies of our packages, with the bytecode that an image's Python has made of them. Blocks. Raises: OSError."""
+    assert known.python.facts is not None
+    modules = our_modules()
+    shutil.rmtree(directory, ignore_errors=True)
+    copies = directory / "sockd_zygote", directory / "sockd_storage_lib"
+    for source, copy in zip(bases.our_packages(), copies, strict=True):
+        copy_package(source, copy)
+    if digest_of(modules) != known.ours:
+        return copies  # of another version of ours: its Python compiles them at each start
+    for target, copy in zip((bases.ZYGOTE, bases.STORAGE), copies, strict=True):
+        for path in (path for path in modules if path.startswith(f"/{target}/")):
+            put_bytecode(copy / path.removeprefix(f"/{target}/"), known.compiled.get(path, ""), known.python.facts)
+    return copies
+
+
+def put_bytecode(module: Path, text: str, facts: Facts) -> None:
+    try:
+        code = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return
+    if code:
+        cached = module.parent / "__pycache__" / f"{module.stem}.{facts.cache_tag}.pyc"
+        cached.parent.mkdir(exist_ok=True)
+        cached.write_bytes(code)

@@ -1,0 +1,60 @@
+"""What the farm of an image's Python stands on: the image, and our packages at the places that every image has for them.
+
+Owns a mount in the daemon's private mount namespace; holds the image.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from sockd.images import base as bases
+from sockd.images.image_base import ImageBase
+from sockd.kernel import mounts, syscalls
+
+
+class ImageTree:
+    """A `sockd.images.base.Tree`. Made by `attach`; `close` it."""
+
+    def __init__(self, path: Path, image: ImageBase, host: bases.Base) -> None:
+        self.path = path
+        self.at = syscalls.AT_FDCWD, str(path)
+        self._image = image
+        self._host = host
+
+    @classmethod
+    def attach(cls, path: Path, image: ImageBase, host: bases.Base, ours: tuple[Path, Path]) -> ImageTree:
+        """Args: path: a directory that is made; image: held from now on; host: has what is the host's; ours: our packages, as the
+        image's Python reads them. Raises: OSError naming the call; then nothing stays behind."""
+        path.mkdir(parents=True, exist_ok=True)
+        with mounts.owned(syscalls.open_tree(*image.at, recursive=True)) as copy:
+            syscalls.move_mount(copy, syscalls.AT_FDCWD, str(path))
+        image.hold()
+        tree = cls(path, image, host)
+        try:
+            for source, target in zip(ours, (bases.ZYGOTE, bases.STORAGE), strict=True):
+                mounts.bind_sealed(str(source), str(path / target))  # no link is in the way: `ImageBase.mount`
+        except BaseException:
+            tree.close()
+            raise
+        return tree
+
+    @property
+    def resolv_conf_fd(self) -> int:
+        return self._image.resolv_conf_fd
+
+    @property
+    def private_resolv_conf(self) -> str:
+        return self._host.private_resolv_conf
+
+    def close(self) -> None:
+        """Unmount it and let go of the image; processes that are in it keep their mounts."""
+        try:
+            mounts.umount_tree(str(self.path))
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # not a mount point
+                raise
+        finally:
+            self._image.let_go()
+        os.rmdir(self.path)

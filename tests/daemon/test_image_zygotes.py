@@ -1,0 +1,197 @@
+"""Handlers in container images, served by Zygotes of the image's own Python, and compared with the same handlers as programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.running import RunningDaemon
+from tests.daemon.test_images import deploy, upload
+from tests.daemon.test_zygote_tree_of_a_daemon import LOUD, SLOW
+from tests.support.house import namespaces_of, status_of
+from tests.support.image_layouts import PYTHON, Files, python_files, write_layout
+
+pytestmark = pytest.mark.root
+
+SITE = f"opt/python/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+RUNTIME_CLIENT = """
+import http.client, importlib, json, os, sys
+sys.path.insert(0, os.getcwd())
+name, _, attribute = sys.argv[1].rpartition(".")
+handler = getattr(importlib.import_module(name), attribute)
+api = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
+def ask(method, path, body=None):
+    api.request(method, "/2018-06-01/runtime/" + path, body)
+    answer = api.getresponse()
+    return answer.headers, answer.read()
+class Context: pass
+while True:
+    headers, event = ask("GET", "invocation/next")
+    context = Context()
+    context.aws_request_id = headers["Lambda-Runtime-Aws-Request-Id"]
+    try:
+        answer = json.dumps(handler(json.loads(event), context))
+    except Exception as error:
+        failure = {"errorType": type(error).__name__, "errorMessage": str(error), "stackTrace": []}
+        ask("POST", "invocation/" + context.aws_request_id + "/error", json.dumps(failure))
+    else:
+        ask("POST", "invocation/" + context.aws_request_id + "/response", answer)
+"""
+"""As AWS's awslambdaric, in short."""
+APP = """
+import os, sys, sockets, hooked_by_pth, slow_package
+def handler(event, context):
+    if event.get("raise"):
+        raise KeyError(event["raise"])
+    return {
+        "event": event, "cwd": os.getcwd(), "path": sys.path, "version": list(sys.version_info), "executable": sys.executable,
+        "env": dict(os.environ), "uid": os.getuid(), "hooked": hooked_by_pth.done, "package": slow_package.V,
+        "shadowed": sockets.WHERE, "listed": sorted(os.listdir(".")), "tmp": os.listdir("/tmp"),
+        "writable": [each for each in ("/", "/app", "/tmp") if os.access(each, os.W_OK)], "argv": sys.argv[1:],
+        "host": [each for each in ("/usr/bin/env", "/etc/shadow", "/packages/x") if os.path.exists(each)],
+    }
+"""
+FILES = Files(
+    plain={
+        "app/app.py": APP,
+        "app/sockets.py": "WHERE = 'the code'\n",
+        f"{SITE}/sockets.py": "WHERE = 'the packages'\n",
+        f"{SITE}/awslambdaric/__init__.py": "",
+        f"{SITE}/awslambdaric/__main__.py": RUNTIME_CLIENT,
+        f"{SITE}/slow_package/__init__.py": SLOW + LOUD + "V = 1\n",
+        f"{SITE}/hooked_by_pth.py": "done = False\n",
+        f"{SITE}/hook.pth": "import hooked_by_pth; hooked_by_pth.done = True\n",
+        f"{SITE}/more.pth": "/opt/more\n",
+        "opt/more/empty.py": "",
+    }
+)
+CONFIG = {
+    "Entrypoint": [PYTHON, "-m", "awslambdaric"],
+    "Cmd": ["app.handler"],
+    "Env": ["PATH=/opt/python/bin", "GREETING=from the image"],
+    "WorkingDir": "/app",
+}
+OWN_TO_ZYGOTES = {
+    *("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "MALLOC_ARENA_MAX"),
+    *(
+        "AWS_LAMBDA_RUNTIME_API",
+        "AWS_LAMBDA_FUNCTION_NAME",
+        "AWS_LAMBDA_LOG_GROUP_NAME",
+        "LC_CTYPE",
+        "LAMBDA_RUNTIME_DIR",
+    ),
+}
+"""Variables that differ: threads of libraries at a fork, the address of a program's API, the two functions' names."""
+
+
+@pytest.fixture(scope="module")
+def image(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Its digest."""
+    path = tmp_path_factory.mktemp("image")
+    write_layout(path, [python_files().tar(), FILES], CONFIG)
+    return upload(daemon, path)
+
+
+def roots(daemon: RunningDaemon) -> list[dict[str, Any]]:
+    return [node for node in daemon.nodes() if node["interpreter"].startswith("image:")]
+
+
+def zygotes(daemon: RunningDaemon) -> list[int]:
+    """Processes of the image's Python that are Zygotes."""
+    found = []
+    for pid in daemon.pids():
+        try:
+            is_zygote = Path(f"/proc/{pid}/comm").read_text() == "sockd-zygote\n"
+            if is_zygote and os.readlink(f"/proc/{pid}/exe") == os.path.realpath(PYTHON):
+                found.append(pid)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def served(daemon: RunningDaemon, name: str, image: str, **settings: Any) -> None:
+    deploy(daemon, name, image, **settings)
+    daemon.wait_line(rf"deploy of {name}: served by Zygotes of the image's Python 3\.")
+
+
+def test_a_handler_answers_as_its_image_run_as_a_program(daemon: RunningDaemon, image: str) -> None:
+    served(daemon, "by-zygote", image)
+    deploy(daemon, "as-program", image, zygote="none")
+    daemon.wait_line(r'deploy of as-program: runs as a program: zygote = "none"')
+    for event in ({}, {"a": [1, 2.5, None, "é"]}):
+        ours, theirs = daemon.call("by-zygote", event), daemon.call("as-program", event)
+        mine, own = ours.pop("env"), theirs.pop("env")
+        assert theirs.pop("argv") == ["app.handler"] and ours.pop("argv") is not None
+        assert ours == theirs
+        assert {key: mine[key] for key in mine.keys() - OWN_TO_ZYGOTES} == {
+            key: own[key] for key in own.keys() - OWN_TO_ZYGOTES
+        }
+    assert ours["shadowed"] == "the code" and ours["hooked"] is True and "/opt/more" in ours["path"]
+    assert ours["host"] == [] and ours["writable"] == ["/tmp"]
+    failures = [daemon.run(name, {"raise": "no"}) for name in ("by-zygote", "as-program")]
+    assert [failure.json["errorType"] for failure in failures] == ["KeyError"] * 2
+
+
+def test_its_packages_are_imported_once_for_all_functions_of_the_image(daemon: RunningDaemon, image: str) -> None:
+    served(daemon, "first", image, reuse_sandbox=False)
+    daemon.call("first", {})
+    daemon.when(lambda: [node for node in roots(daemon) if node["packages"]])
+    served(daemon, "second", image)
+    daemon.wait_verified()
+    answer = daemon.run("second", {})
+    assert answer.json["package"] == 1 and daemon.log_of("second", answer) == "", "it was imported in a Zygote"
+
+
+def test_the_images_python_has_no_capability_outside_of_its_user_namespace(daemon: RunningDaemon, image: str) -> None:
+    served(daemon, "confined", image)
+    daemon.call("confined", {})
+    for pid in daemon.when(lambda: zygotes(daemon)):
+        status, namespaces = status_of(pid), namespaces_of(pid)
+        assert namespaces["user"] != namespaces_of("self")["user"] and "0" not in status["Uid"].split()
+        assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2"
+        assert not os.path.exists(f"/proc/{pid}/root/usr/bin/env") and os.path.exists(f"/proc/{pid}/root{PYTHON}")
+
+
+def test_a_zygote_that_is_killed_is_made_anew(daemon: RunningDaemon, image: str) -> None:
+    served(daemon, "killed", image, reuse_sandbox=False)
+    daemon.call("killed", {})
+    for pid in daemon.when(lambda: zygotes(daemon)):
+        os.kill(pid, signal.SIGKILL)
+    assert daemon.call("killed", {"again": 1})["event"] == {"again": 1}
+
+
+def test_without_network_it_reaches_none(daemon: RunningDaemon, image: str) -> None:
+    served(daemon, "alone", image, network="none")
+    daemon.call("alone", {})
+    assert any(node["network"] == "none" for node in roots(daemon))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"Entrypoint": [PYTHON, "-S", "-m", "awslambdaric"]}, "its ENTRYPOINT gives Python options: -S"),
+        ({"Entrypoint": [PYTHON, "/app/main.py"]}, "its ENTRYPOINT is not python -m awslambdaric"),
+        ({"Cmd": ["no handler"]}, "it names no handler"),
+        ({"Entrypoint": ["/nowhere/python", "-m", "awslambdaric"]}, "its Python did not answer"),
+    ],
+)
+def test_other_images_run_as_programs_and_the_deploy_says_why(
+    daemon: RunningDaemon, tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    write_layout(tmp_path, [FILES], {**CONFIG, **changes})
+    digest, mark = upload(daemon, tmp_path), daemon.mark
+    deploy(daemon, "program", digest)
+    daemon.wait_line(f"deploy of program: runs as a program: {why}", since=mark)
+
+
+def test_the_images_zygotes_end_with_its_last_function(daemon: RunningDaemon, image: str) -> None:
+    served(daemon, "last", image)
+    daemon.call("last", {})
+    for name in ("by-zygote", "first", "second", "confined", "killed", "alone", "last"):
+        daemon.remove(name)
+    daemon.when(lambda: not roots(daemon) and not zygotes(daemon))
