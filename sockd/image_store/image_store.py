@@ -31,7 +31,7 @@ from sockd.images.base import Base
 from sockd.images.image_base import ImageBase
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import BadImage, ImagesUnavailable, UnknownImage
+from sockd.plain.errors import BadImage, ImagesUnavailable, TooManyRequests, UnknownImage
 from sockd.plain.single_flight import SingleFlight
 
 RECORD = "record.json"
@@ -69,13 +69,17 @@ class Importer(Protocol):
 class ImageStore:
     """`recover` first; `aclose` last."""
 
-    def __init__(self, root: Path, tmp: Path, base: Base, importer: Importer, why_not: str = "") -> None:
+    def __init__(
+        self, root: Path, tmp: Path, base: Base, importer: Importer, why_not: str = "", *, most_cold: int = 8
+    ) -> None:
         """Args:
         root, tmp: directories on one file system.
         base: the host's part of a sandbox's root.
+        most_cold: images that are mounted for their first start at once.
         why_not: this worker cannot run functions in images; empty: it can."""
         self._why_not: str | None = why_not or None
         """None: nobody has tried yet."""
+        self._most_cold = most_cold
         self._root = root
         self._tmp = tmp
         self._base = base
@@ -196,9 +200,17 @@ class ImageStore:
         return ImageUse(self, self.get(digest))
 
     async def mounted(self, record: ImageRecord) -> ImageBase:
-        """An image's mount, held by nobody yet. Raises: SockdError, OSError."""
+        """An image's mount, held by nobody yet. Raises: TooManyRequests; SockdError, OSError."""
         mounted = self._mounts.get(record.digest)
-        return mounted or await self._mounting.do(record.digest, lambda: self._mount(record))
+        if mounted is not None:
+            return mounted
+        if record.digest not in self._mounting and len(self._mounting) >= self._most_cold:
+            raise TooManyRequests(f"{len(self._mounting)} images are being started for the first time (images.cold_starts)")
+        return await self._mounting.do(record.digest, lambda: self._mount(record))
+
+    def is_current(self, mounted: ImageBase) -> bool:
+        """Whether new users of an image get this mount."""
+        return any(each is mounted for each in self._mounts.values())
 
     async def _mount(self, record: ImageRecord) -> ImageBase:
         source = await self._importer.open(record, self._directory(record))
@@ -296,6 +308,8 @@ class ImageUse:
         self._base: ImageBase | None = None
 
     async def mounted(self) -> ImageBase:
+        if self._base is not None and not self._store.is_current(self._base):
+            self.close()  # what served its blocks has ended
         if self._base is None:
             base = await self._store.mounted(self._record)
             if self._base is None:  # another start may have waited, too

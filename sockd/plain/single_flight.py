@@ -25,6 +25,10 @@ class SingleFlight(Generic[K, V]):
         """True while the work for this key runs."""
         return key in self._running
 
+    def __len__(self) -> int:
+        """How many tasks run."""
+        return len(self._running)
+
     async def do(self, key: K, work: Callable[[], Awaitable[V]]) -> V:
         """The result of the running work for `key`, or of `work`, which is started if there is none.
 
