@@ -122,6 +122,9 @@ class Deployments:
         record = await self._images.resolve(text, progress)
         for note in image_programs.notes(record):
             progress(note)
+        config = image_programs.with_adapter(config, record)
+        if config.app_port is not None:
+            progress(f"its web server is asked on port {config.app_port}")
         image_programs.command(config, record.config)
         if self._image_pythons is not None:
             python = await self._image_pythons.find(record, config, progress)

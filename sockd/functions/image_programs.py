@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from sockd.code.function_config import FunctionConfig
 from sockd.image_store.image_record import ImageRecord
 from sockd.images import base as bases
@@ -23,6 +25,8 @@ DEFAULTS = {
     "TZ": ":UTC",
 }
 """Of what an image may set otherwise; PATH as docker has it."""
+ADAPTER_PORT = 8080
+"""Default of AWS's Lambda Web Adapter."""
 IMAGE = "image"
 """INIT's `provided`, of a function whose program is an image's."""
 
@@ -61,6 +65,17 @@ def init_part(config: FunctionConfig, image: ImageConfig) -> dict[str, Any]:
     if config.app_port is not None:
         part |= {"port": config.app_port, "shares_ports": config.network == "host"}
     return part
+
+
+def with_adapter(config: FunctionConfig, record: ImageRecord) -> FunctionConfig:
+    """Settings with the port of an image's web server, if the image has AWS's adapter for one. Raises: BadFunctionConfig."""
+    if config.app_port is not None or not record.facts.has_web_adapter:
+        return config
+    own = dict(variable.split("=", 1) for variable in record.config.env if "=" in variable) | config.environment
+    text = own.get("AWS_LWA_PORT") or own.get("PORT") or str(ADAPTER_PORT)
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise BadFunctionConfig(f"AWS_LWA_PORT = {text[:40]!r}: must be a port")
+    return msgspec.structs.replace(config, app_port=int(text))
 
 
 def notes(record: ImageRecord) -> list[str]:

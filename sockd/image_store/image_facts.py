@@ -19,6 +19,8 @@ from sockd.plain.file_tree import FileTree, Inode, LayerData
 
 Libc = Literal["glibc", "musl", "static", "unknown"]
 
+WEB_ADAPTER = "opt/extensions/lambda-adapter"
+"""Where images have it, as its documentation says."""
 MOST_LINKS = 40
 """In one path, as the kernel counts them."""
 MOST_PYTHONS = 32
@@ -58,6 +60,8 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of the image's PATH, then those of virtual environments elsewhere."""
     command: str = ""
     """The file that the image's ENTRYPOINT or CMD starts; empty: it has none, or there is no such program."""
+    has_web_adapter: bool = False
+    """Whether AWS's Lambda Web Adapter is in it as an extension: its program is a web server."""
     files: int = 0
     """Paths of all kinds."""
     size_bytes: int = 0
@@ -77,6 +81,7 @@ def facts_of(tree: FileTree, data: LayerData, config: ImageConfig) -> ImageFacts
     return ImageFacts(
         pythons=tuple(_pythons(view, path)),
         command=view.program(command[0], path, config.working_dir) if command else "",
+        has_web_adapter=WEB_ADAPTER in tree,
         files=len(tree),
         size_bytes=sum(regular.values()),
     )

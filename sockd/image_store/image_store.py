@@ -205,7 +205,9 @@ class ImageStore:
         if mounted is not None:
             return mounted
         if record.digest not in self._mounting and len(self._mounting) >= self._most_cold:
-            raise TooManyRequests(f"{len(self._mounting)} images are being started for the first time (images.cold_starts)")
+            raise TooManyRequests(
+                f"{len(self._mounting)} images are being started for the first time (images.cold_starts)"
+            )
         return await self._mounting.do(record.digest, lambda: self._mount(record))
 
     def is_current(self, mounted: ImageBase) -> bool:

@@ -343,7 +343,9 @@ def _images(
     parts = ImageParts(config.images, state.path, state.id, cgroups, config.sandbox.base_uid)
     stack.callback(parts.close)
     importer = parts.importer()
-    store = ImageStore(state.path / "images", state.path / "tmp", base, importer, why_not)
+    store = ImageStore(
+        state.path / "images", state.path / "tmp", base, importer, why_not, most_cold=config.images.cold_starts
+    )
     importer.known = lambda: {record.digest for record in store.all()}
     importer.on_lost = store.forget_mount
     store.recover()

@@ -336,6 +336,13 @@ def test_events_reach_a_web_server_as_requests(daemon: RunningDaemon, web: str) 
     assert (other["method"], other["path"], other["body"]) == ("POST", "/events", '{"n": 1}')
 
 
+def test_an_image_with_awss_web_adapter_needs_no_setting(daemon: RunningDaemon, python: bytes, tmp_path: Path) -> None:
+    files = Files(executable={"server": WEB_SERVER, "opt/extensions/lambda-adapter": "not run"})
+    write_layout(tmp_path, [python, files], {"Cmd": ["/server"], "Env": ["PATH=/opt/python/bin", "PORT=9000"]})
+    deploy(daemon, "adapted", upload(daemon, tmp_path), network="none")
+    assert daemon.request("GET", "/run/adapted/x").json["port"] == "9000"
+
+
 def test_a_web_server_that_ends_ends_its_sandbox(daemon: RunningDaemon, web: str) -> None:
     deploy(daemon, "web-ends", web, app_port=8080, network="none")
     ended = daemon.request("GET", "/run/web-ends/exit")
