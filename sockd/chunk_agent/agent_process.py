@@ -148,6 +148,8 @@ def main(control_fd: int, source_of: Callable[[wire.Setup, list[int]], ChunkSour
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with socket.socket(fileno=control_fd) as control, ExitStack() as stack:
         data, descriptors = wire.receive_with_descriptors(control, stack)
+        if not data:
+            return  # the daemon ended while this process started
         setup = wire.decode_to_agent(data)
         if not isinstance(setup, wire.Setup):
             raise wire.BadAgentMessage("the first message is not Setup")
