@@ -50,7 +50,7 @@ class OpenFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # an import may have lowered it
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # an import may have lowered it
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._soft, hard), hard))
 
 

@@ -144,10 +144,11 @@ class RunningDaemon:
         """A connection to the management socket; the caller closes it."""
         return _UnixConnection(self.state / "sockd.sock")
 
-    def run(self, name: str, event: object = None, *, patience_s: float = 60, **headers: str) -> Answer:
+    def run(self, name: str, event: object = None, **headers: str) -> Answer:
         """Invoke with a JSON event."""
-        sent = {k.replace("_", "-"): v for k, v in headers.items()}
-        return self.request("POST", f"/run/{name}", json.dumps(event), sent, patience_s=patience_s)
+        return self.request(
+            "POST", f"/run/{name}", json.dumps(event), {k.replace("_", "-"): v for k, v in headers.items()}
+        )
 
     def call(self, name: str, event: object = None) -> Any:
         """The answer of an invocation that must succeed."""

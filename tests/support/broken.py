@@ -281,7 +281,7 @@ def without_other_packages() -> None:
         every = list(nodes)
         return selection.best_node(every, closure.union(*(node.packages for node in every)), *rest)
 
-    zygote_tree.best_node = any_node  # type: ignore[assignment]
+    zygote_tree.best_node = any_node  # type: ignore[attr-defined, assignment]
 
 
 @breaks("plans-by-subset")

@@ -6,6 +6,7 @@ second one has a variable that every import is taken to read: its starts are rig
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter
@@ -15,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.running import Answer, RunningDaemon
+from tests.daemon.running import RunningDaemon
 from tests.faults.sharing.catalogue import Entry
 
 PATIENCE_S = 600.0
@@ -106,7 +107,9 @@ class Worker:
         return difference(own, seen)
 
     def _taken(self, name: str, **event: Sequence[object]) -> Fingerprint:
-        answer: Answer = self.daemon.run(name, event, patience_s=PATIENCE_S, **{"x-sockd-fresh": "1"})
+        answer = self.daemon.request(
+            "POST", f"/run/{name}", json.dumps(event), {"x-sockd-fresh": "1"}, patience_s=PATIENCE_S
+        )
         assert answer.status == 200, answer.body[:300]
         taken: Fingerprint = answer.json
         return taken
