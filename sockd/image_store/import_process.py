@@ -24,6 +24,7 @@ from sockd.erofs.mount_points import add_mount_points
 from sockd.image_store import import_wire
 from sockd.image_store.image_facts import facts_of
 from sockd.image_store.import_wire import Decision, Failed, Imported, ImportRequest, Progress, Resolved
+from sockd.oci.bytecode import mend_times
 from sockd.oci.http import HttpClient
 from sockd.oci.image import OciImage
 from sockd.oci.merge import apply_layers
@@ -68,6 +69,7 @@ def import_image(request: ImportRequest, wire: Wire) -> Imported | None:
             wire.progress("merging layers")
             merged = apply_layers(layers, request.limits)
             facts = facts_of(merged.tree, layers, image.config)
+            mend_times(merged.tree, layers)
             add_mount_points(merged.tree, directories=request.directories, files=request.files)
             layout = Layout.plan(merged.tree)
             _write(layout, layers, request.output_fd, wire)
