@@ -11,10 +11,17 @@ from sockd.oci.digests import Readable
 from sockd.plain.errors import BadImage
 
 zstandard: Any
+inflate: Any
+"""`zlib`, or what has its names and inflates twice as fast."""
+# Both are in the extra `images`.
 try:
     zstandard = importlib.import_module("zstandard")
-except ImportError:  # the extra `images`
+except ImportError:
     zstandard = None
+try:
+    inflate = importlib.import_module("isal.isal_zlib")
+except ImportError:
+    inflate = zlib
 
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
@@ -74,7 +81,7 @@ class _Gzip(io.RawIOBase):
     def __init__(self, stream: Readable, label: str) -> None:
         self._stream = stream
         self._label = label
-        self._member = zlib.decompressobj(_GZIP_WINDOW)
+        self._member = inflate.decompressobj(_GZIP_WINDOW)
         self._input = b""
         self._is_within = True
         """Whether a member has begun, or must."""
@@ -95,10 +102,10 @@ class _Gzip(io.RawIOBase):
                 self._input = self._input.lstrip(b"\0")
                 if not self._input:
                     continue
-                self._member, self._is_within = zlib.decompressobj(_GZIP_WINDOW), True
+                self._member, self._is_within = inflate.decompressobj(_GZIP_WINDOW), True
             try:
                 data = self._member.decompress(self._input, size)
-            except zlib.error as error:
+            except inflate.error as error:
                 raise BadImage(f"{self._label} has damaged compressed data: {error}") from error
             if self._member.eof:
                 self._input, self._is_within = self._member.unused_data, False

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sockd.oci import documents
+from sockd.oci import decompression, documents
 from sockd.oci.image import OciImage, Platform
 from sockd.oci.limits import Limits
 from sockd.oci.merge import apply_layers
@@ -209,6 +209,13 @@ def stored_as(images: Images, stored: bytes, layer: bytes) -> Any:
     return apply_layers(images.unpacked(f"oci:{path}"), Limits()).tree
 
 
+@pytest.fixture(params=["zlib", "isal.isal_zlib"])
+def inflating(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the modules that inflate."""
+    monkeypatch.setattr(decompression, "inflate", pytest.importorskip(request.param))
+
+
+@pytest.mark.usefixtures("inflating")
 def test_a_layer_may_be_plain_gzip_in_members_or_zstd_in_frames(images: Images) -> None:
     zstandard = pytest.importorskip("zstandard")
     layer = tar([member("f", bytes(range(256)) * 5000)])
@@ -225,6 +232,7 @@ def test_a_layer_compressed_by_something_else_is_refused(images: Images, magic: 
         stored_as(images, magic + b"data", b"")
 
 
+@pytest.mark.usefixtures("inflating")
 def test_compressed_data_that_is_damaged_or_ends_early_is_refused(images: Images) -> None:
     zstandard = pytest.importorskip("zstandard")
     layer = tar([member("f", bytes(range(256)) * 50)])
