@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 # In two halves, so that this file passes.
 MARKS = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK")) + r")\b")
@@ -17,6 +19,9 @@ SLEEPERS = {("time", "sleep"), ("asyncio", "sleep"), ("anyio", "sleep")}
 def python_files(*tops: str) -> list[Path]:
     return sorted(file for top in tops for file in (ROOT / top).rglob("*.py"))
 
+
+# The first test that asks parses every file, which is 15 s of a processor.
+pytestmark = pytest.mark.timeout(300)
 
 # demo/functions is code as users write it.
 OURS = [
