@@ -16,7 +16,7 @@ from tests.daemon.test_zygote_tree_of_a_daemon import LOUD, SLOW
 from tests.support.house import namespaces_of, status_of
 from tests.support.image_layouts import PYTHON, Files, python_files, write_layout
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
 SITE = f"opt/python/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 RUNTIME_CLIENT = """
