@@ -21,13 +21,15 @@ from sockd.functions.initscripts import CompanionRun, Initscript
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.version import Version
 from sockd.images.program import Program
-from sockd.plain.errors import ClientGone, SockdError
+from sockd.plain.errors import ClientGone, InitFailed, SandboxDied, SockdError, TimedOut
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import ASKED_FOR
 from sockd.sandbox.exchange import Call, Reply
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.stream import BoundedSink, Joined, Stream
 
+ENDED_BY_ITSELF = (InitFailed, SandboxDied, TimedOut)
+"""How a sandbox ends whose image could not be read, among other causes."""
 Done = Callable[[Outcome | BaseException], None]
 """Receives the outcome of a request, or the error if it did not run."""
 
@@ -220,6 +222,8 @@ class Serving:
 
     def _end(self, reply: Reply) -> None:
         self._stop = _nothing
+        if isinstance(reply.error, ENDED_BY_ITSELF) and (image := self._version.program.image) is not None:
+            reply.error = image.failure_since(self._admitted_ns) or reply.error
         self._put_back()
         if reply.stream is None:
             self._answer(reply, reply.body)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from sockd.chunk_agent.agent_wire import error_of
 from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunk_agent.profile import seal_profile, unseal_profile
 from sockd.chunks.catalog import Catalog, UploadTarget
@@ -93,6 +94,8 @@ class ChunkedImporter:
         self._open: dict[str, Manifest] = {}
         """By digest, of images that are served."""
         self._users: Counter[str] = Counter()
+        self._failures: dict[str, tuple[int, SockdError]] = {}
+        """By digest: when a read failed last, and why."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._recording: set[asyncio.Task[None]] = set()
         self.known: Callable[[], set[str]] = set
@@ -129,6 +132,12 @@ class ChunkedImporter:
             loop = asyncio.get_running_loop()
             self._timers[record.digest] = loop.call_later(PROFILE_AFTER_S, self._record_profile, record, directory)
         return served
+
+    def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
+        failed_ns, error = self._failures.get(record.digest, (0, None))
+        if error is None or failed_ns < begun_ns:
+            return None
+        return error_of(type(error).__name__, error.message)  # whoever is given it may add to it
 
     async def close(self, record: ImageRecord) -> None:
         self._users[record.digest] -= 1
@@ -212,6 +221,7 @@ class ChunkedImporter:
 
     def _trouble(self, image: str, error: SockdError) -> None:
         _log.warning("reads of the image %s fail: %s", image[:19], error.message)
+        self._failures[digest_of(image)] = time.monotonic_ns(), error
         if isinstance(error, ImageUnavailable):
             digest = digest_of(image)
             self._forget(digest)

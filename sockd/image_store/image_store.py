@@ -31,7 +31,7 @@ from sockd.images.base import Base
 from sockd.images.image_base import ImageBase
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import BadImage, ImagesUnavailable, TooManyRequests, UnknownImage
+from sockd.plain.errors import BadImage, DamagedImage, ImagesUnavailable, SockdError, TooManyRequests, UnknownImage
 from sockd.plain.single_flight import SingleFlight
 
 RECORD = "record.json"
@@ -55,6 +55,9 @@ class Importer(Protocol):
 
     async def open(self, record: ImageRecord, directory: Path) -> str:
         """The path of the image's EROFS file, valid until `close`. Raises: SockdError, OSError."""
+
+    def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
+        """As `ImageInUse` says."""
 
     async def close(self, record: ImageRecord) -> None:
         """Nobody uses what `open` gave any more."""
@@ -215,11 +218,14 @@ class ImageStore:
         return any(each is mounted for each in self._mounts.values())
 
     async def _mount(self, record: ImageRecord) -> ImageBase:
+        begun_ns = time.monotonic_ns()
         source = await self._importer.open(record, self._directory(record))
         try:
             mounted = await in_thread(ImageBase.mount, source, self._base)
-        except BaseException:
+        except BaseException as error:
             await self._importer.close(record)
+            if isinstance(error, OSError | DamagedImage) and (why := self.failure_since(record, begun_ns)) is not None:
+                raise why from error
             raise
         mounted.on_unused = lambda base: self._unmount(record)
         self._mounts[record.digest] = mounted
@@ -239,6 +245,10 @@ class ImageStore:
         mounted = self._mounts.pop(digest, None)
         if mounted is not None:
             mounted.on_unused = ImageBase.close
+
+    def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
+        """Why reads of an image have failed, if one has since then (CLOCK_MONOTONIC)."""
+        return self._importer.failure_since(record, begun_ns)
 
     @contextlib.contextmanager
     def holding(self, digest: str) -> Iterator[None]:
@@ -318,6 +328,9 @@ class ImageUse:
                 base.hold()
                 self._base = base
         return self._base
+
+    def failure_since(self, begun_ns: int) -> SockdError | None:
+        return self._store.failure_since(self._record, begun_ns)
 
     def close(self) -> None:
         base, self._base = self._base, None

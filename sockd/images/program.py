@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from sockd.images.image_base import ImageBase
 from sockd.kernel import mounts
 from sockd.kernel.bpf.socket_counts import NO_FUNCTION
+from sockd.plain.errors import SockdError
 
 Network = Literal["host", "none", "private"]
 """The host's, none at all, or one of its own."""
@@ -53,6 +54,9 @@ class ImageInUse(Protocol):
 
     async def mounted(self) -> ImageBase:
         """The image, mounted until `close`. Raises: SockdError, OSError."""
+
+    def failure_since(self, begun_ns: int) -> SockdError | None:
+        """Why reads of the image have failed, if one has since then (CLOCK_MONOTONIC)."""
 
     def close(self) -> None:
         """Let go of it; sandboxes that run hold it themselves. Safe to call twice."""

@@ -29,7 +29,10 @@ LIBRARIES = (
     *("wasmtime", "ziglang"),
 )
 """Of the extra `selftest`."""
-FOLDERS = ("tests/abuse", "tests/chunk_agent", "tests/faults", "tests/networks", "tests/spec")
+FOLDERS = (
+    *("tests/abuse", "tests/chunk_agent", "tests/faults", "tests/networks", "tests/spec"),
+    "tests/daemon/test_image_failures.py",
+)
 
 
 @click.command()
