@@ -164,6 +164,14 @@ class Collector:
             frozenset(leftovers | {root for root in manifests if table.state(root) is RootState.DELETED}),
         )
 
+    def has_stray_chunks(self, root: str, images: Iterable[Image]) -> bool:
+        """Whether a root has chunks that none of these images names."""
+        named: set[bytes] = set()
+        for image in images:
+            if (sealed := self._store.get_object(manifest_key(root, image))) is not None:
+                named |= chunk_names(sealed.data)
+        return any(name not in named for name in self._store.names(root))
+
     # ---- steps ----
 
     def _migrate(self, action: Migrate) -> Step:

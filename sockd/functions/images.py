@@ -55,13 +55,16 @@ class Images:
         await self.store.remove(record.digest)
         return row
 
-    async def collect(self, *, clear_alarms: bool = False, restore: bool = False) -> dict[str, Any]:
+    async def collect(
+        self, *, clear_alarms: bool = False, restore: bool = False, forget_worker: str = ""
+    ) -> dict[str, Any]:
         """Remove those that no function needs, also of the last hour, and collect the garbage of the chunk store.
 
-        Args: clear_alarms, restore: as of `ImageGarbage.collect`."""
+        Args: clear_alarms, restore, forget_worker: as of `ImageGarbage.collect`."""
         gone = await self.store.collect(self._registry.images(), at_once=True)
         removed = [self._row(record) for record in gone]
-        return {"removed": removed, "store": await self._garbage.collect(clear_alarms=clear_alarms, restore=restore)}
+        state = await self._garbage.collect(clear_alarms=clear_alarms, restore=restore, forget_worker=forget_worker)
+        return {"removed": removed, "store": state}
 
     def _row(self, record: ImageRecord) -> dict[str, Any]:
         return {

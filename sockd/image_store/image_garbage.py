@@ -19,7 +19,7 @@ from sockd.chunks.root_table import RootState
 from sockd.chunks.root_watch import RootWatch
 from sockd.image_store.chunked_importer import ChunkedImporter
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import SockdError
+from sockd.plain.errors import BadRequest, SockdError
 
 EVERY_S = 60.0
 STEPS_AT_ONCE = 200
@@ -55,19 +55,27 @@ class ImageGarbage:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def collect(self, *, clear_alarms: bool = False, restore: bool = False) -> dict[str, Any]:
+    async def collect(
+        self, *, clear_alarms: bool = False, restore: bool = False, forget_worker: str = ""
+    ) -> dict[str, Any]:
         """Collect what can be collected now, and the state of the store.
 
         Args:
             clear_alarms: the cause of the alarms is removed, so that deletion may go on.
             restore: copy what is referenced in expired roots that were read, instead.
+            forget_worker: a worker that is gone for ever, whose references are dropped.
 
-        Raises: ChunkStoreFailed."""
+        Raises: ChunkStoreFailed; BadRequest: this is no worker's name."""
         await self._importer.parts()
         async with self._working:
             collector = self._opened()[0]
             if clear_alarms or restore:
                 await in_thread(collector.clear_alarms, restore=restore)
+            if forget_worker:
+                try:
+                    await in_thread(collector.forget_worker, forget_worker)
+                except ValueError as error:
+                    raise BadRequest(str(error)) from None
             if await in_thread(has_garbage, collector):
                 await in_thread(collector.rotate)
             steps = await in_thread(_steps, collector, None)
@@ -106,10 +114,11 @@ class ImageGarbage:
 
 
 def has_garbage(collector: Collector) -> bool:
-    """Whether the active root has an image that no worker uses; chunks of failed uploads go with the next one."""
+    """Whether the active root has an image that no worker uses, or chunks of an upload that failed or is under way."""
     held = collector.holdings()
     root = held.table.active
-    return bool(held.manifests.get(root, frozenset[Image]()) - {each.image for each in held.references})
+    stored = held.manifests.get(root, frozenset[Image]())
+    return bool(stored - {each.image for each in held.references}) or collector.has_stray_chunks(root, stored)
 
 
 def state_of(collector: Collector, steps: list[Step]) -> dict[str, Any]:

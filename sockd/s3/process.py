@@ -31,6 +31,7 @@ class S3Process:
         directory: where it keeps objects. None: a temporary one, which ends with it.
         access_key, secret_key: the secret is made up when None.
         log: a file for its request log, if wanted.
+        port: 0: a free one, which a server that is started again has, too.
 
     The server ends with the context, and if this process dies before, with this process."""
 
@@ -41,6 +42,7 @@ class S3Process:
         access_key: str = "sockd",
         secret_key: str | None = None,
         log: Path | None = None,
+        port: int = 0,
     ) -> None:
         self.access_key = access_key
         self.secret_key = secret_key or secrets.token_urlsafe(24)
@@ -48,6 +50,7 @@ class S3Process:
         self.url = ""
         self._directory = directory
         self._log = log
+        self._port = port
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -91,6 +94,8 @@ class S3Process:
         command = [sys.executable, "-m", "sockd.s3", "--access-key", self.access_key, "--die-on-eof"]
         if self._directory:
             command.append(str(self._directory))
+        if self._port:
+            command += ["--port", str(self._port)]
         if self._log:
             command += ["--log", str(self._log)]
         environment = {
@@ -110,6 +115,7 @@ class S3Process:
             self.url = self._process.stdout.readline().strip() if ready else ""
             if not self.url:
                 raise ServerFailed("the S3 server did not start")
+            self._port = int(self.url.rpartition(":")[2])
         except BaseException:
             self.stop()
             raise

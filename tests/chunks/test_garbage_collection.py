@@ -261,6 +261,16 @@ def test_an_image_with_a_lost_chunk_keeps_its_root_and_is_named(
     assert store.has(manifest.root, manifest.chunks[0].name)  # type: ignore[union-attr]
 
 
+def test_chunks_of_a_failed_upload_are_seen(store: ChunkStore, catalog: Catalog, collector: Collector) -> None:
+    manifest = deployed(catalog, store, "a")
+    images = collector.holdings().manifests[manifest.root]
+    assert not collector.has_stray_chunks(manifest.root, images)
+    target = catalog.begin("b")
+    upload([b"half" * 100], store, root=target.root, salt=target.salt)
+    catalog.abandon(target)
+    assert collector.has_stray_chunks(manifest.root, images)
+
+
 def test_one_collector_at_a_time_until_its_lease_ends(store: ChunkStore, catalog: Catalog, clock: Clock) -> None:
     deployed(catalog, store, "a")
     first = Collector(store, worker="w1", clock=clock)

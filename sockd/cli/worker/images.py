@@ -114,13 +114,16 @@ def rm(image: str, state_dir: Path, as_json: bool) -> None:
 @click.option(
     "--restore", is_flag=True, help="After an alarm: keep what has expired, and copy what functions need from there."
 )
+@click.option("--forget-worker", metavar="NAME", default="", help="Another worker of this store is gone for ever.")
 @state_dir_option
 @json_option
-def gc(clear_alarms: bool, restore: bool, state_dir: Path, as_json: bool) -> None:
+def gc(clear_alarms: bool, restore: bool, forget_worker: str, state_dir: Path, as_json: bool) -> None:
     """Remove all images that no function needs, and their chunks from the store.
 
     Chunks are deleted some time after the last worker has stopped using them; the worker does that by itself."""
     query = {name: "true" for name, given in (("clear_alarms", clear_alarms), ("restore", restore)) if given}
+    if forget_worker:
+        query["forget_worker"] = forget_worker
     found = Management(state_dir).call("POST", "images", "gc", query=query)
     if as_json:
         print_json(found)

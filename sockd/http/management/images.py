@@ -5,7 +5,7 @@
     POST   /images                   {"reference": "registry.example.com/app:1"}, with content-type application/json
     GET    /images/{image}           one of them; a digest, the beginning of one, or a reference
     DELETE /images/{image}
-    POST   /images/gc                ?clear_alarms=true, ?restore=true: after an alarm of the chunk store
+    POST   /images/gc                ?clear_alarms=true, ?restore=true: after an alarm of the chunk store; ?forget_worker=NAME
 
 A POST of an image streams lines of JSON, as a deploy does. Owns the temporary file of an upload.
 """
@@ -40,7 +40,7 @@ class ImagesApi(Protocol):
     async def add(self, reference: str, progress: Progress) -> dict[str, Any]: ...
     async def add_archive(self, path: Path, reference: str, progress: Progress) -> dict[str, Any]: ...
     async def remove(self, text: str) -> dict[str, Any]: ...
-    async def collect(self, *, clear_alarms: bool, restore: bool) -> dict[str, Any]: ...
+    async def collect(self, *, clear_alarms: bool, restore: bool, forget_worker: str) -> dict[str, Any]: ...
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,7 +74,8 @@ def routes(images: ImagesApi, max_archive_bytes: int, tmp: Path) -> list[Route]:
 
     async def collect(request: Request) -> Response:
         wanted = {name: request.query_params.get(name) == "true" for name in ("clear_alarms", "restore")}
-        return respond(json_answer(await images.collect(**wanted)))
+        forgotten = request.query_params.get("forget_worker", "")
+        return respond(json_answer(await images.collect(**wanted, forget_worker=forgotten)))
 
     return typed_routes(
         [

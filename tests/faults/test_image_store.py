@@ -1,0 +1,322 @@
+"""The chunk store of images fails: it is not reached, answers errors, is slow, sends wrong bytes, or is full. Functions whose
+images are in the worker's cache go on; others fail with a typed error, and serve when the store is back. No byte is wrong."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sockd.chunks.layout import Image, Reference
+from sockd.chunks.root_table import RootEvent, changed_table
+from sockd.chunks.root_watch import RootWatch
+from sockd.chunks.s3_store import S3Store
+from sockd.kernel import syscalls
+from sockd.kernel.syscalls import MountFlag
+from sockd.s3.client import Client
+from sockd.s3.process import S3Process
+from tests.daemon.running import Answer, DeployFailed, RunningDaemon
+from tests.daemon.test_images import CONFIG, app, deploy, upload
+from tests.support.cases import Happened, case
+from tests.support.image_layouts import Files, python_files, write_layout
+from tests.support.private_worker import command_without
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
+
+BUCKET = "images"
+ATTEMPT_S = 0.5
+CHUNKS_ONLY = f"{BUCKET}/worker/roots/"
+
+
+@dataclass
+class ImageWorker:
+    """A daemon whose chunk store is our S3 server."""
+
+    daemon: RunningDaemon
+    server: S3Process
+    s3: Client
+    python: bytes
+    directory: Path
+    count: int = 0
+
+    def new_image(self, name: str, *, data_bytes: int = 0) -> str:
+        """An image with a program that answers with its version, which no other image has; its digest."""
+        self.count += 1
+        path = self.directory / f"layout-{self.count}"
+        files = app(f"{name}-{self.count}")
+        if data_bytes:
+            files = Files(plain={**files.plain, "data": os.urandom(data_bytes)}, executable=files.executable)
+        write_layout(path, [self.python, files], CONFIG)
+        return upload(self.daemon, path)
+
+    def deployed(self, name: str, **options: int) -> str:
+        digest = self.new_image(name, **options)
+        deploy(self.daemon, name, digest, timeout_s=60, init_timeout_s=60)
+        return digest
+
+    def asked(self, name: str, event: object = None) -> Answer:
+        return self.daemon.run(name, event)
+
+    def fails_typed(self, name: str, *types: str) -> str:
+        answer = self.asked(name)
+        assert answer.status in (500, 502, 503, 504), answer.body
+        assert answer.json["errorType"] in types, answer.body
+        return f"{answer.status} {answer.json['errorType']}: {answer.json['errorMessage'][:160]}"
+
+
+@pytest.fixture(scope="module")
+def python() -> bytes:
+    return python_files().tar()
+
+
+@pytest.fixture(scope="module")
+def images(
+    request: pytest.FixtureRequest, python: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ImageWorker]:
+    broken: str = request.config.getoption("broken", default="")
+    directory = tmp_path_factory.mktemp("images")
+    with ExitStack() as stack:
+        server = stack.enter_context(S3Process(directory / "s3"))
+        client = stack.enter_context(server.client())
+        client.make_bucket(BUCKET)
+        credentials = directory / "credentials"
+        credentials.touch(mode=0o600)
+        credentials.write_text(
+            f"[default]\naws_access_key_id = {server.access_key}\naws_secret_access_key = {server.secret_key}\n"
+        )
+        settings = f"""
+[images]
+store = "s3://{BUCKET}/worker"
+endpoint = "{server.url}"
+credentials_file = "{credentials}"
+store_attempt_s = {ATTEMPT_S}
+gc_grace_s = 0.001
+"""
+        daemon = RunningDaemon.start(directory / "state", settings, command=command_without(broken))
+        stack.callback(daemon.close)
+        worker = ImageWorker(daemon, server, client, python, directory)
+        worker.deployed("cached")
+        assert worker.asked("cached").status == 200
+        yield worker
+
+
+@pytest.fixture
+def worker(images: ImageWorker) -> Iterator[ImageWorker]:
+    yield images
+    images.s3.remove_faults()
+    assert images.daemon.process.poll() is None
+
+
+STORE_ERRORS = ("Images.StoreUnavailable", "Images.Tampered", "Images.ChunkMissing", "Images.Unavailable")
+
+
+@case(
+    "I41",
+    "the chunk store of images is not reached, while functions start and a new image is deployed",
+    expect="functions with cached images start; others get Images.StoreUnavailable before their deadline, and serve later",
+)
+def test_a_store_that_is_not_reached(worker: ImageWorker, happened: Happened) -> None:
+    worker.deployed("unreached")
+    drop_sandboxes(worker, "cached")
+    worker.server.stop()
+    try:
+        assert worker.asked("cached").status == 200
+        happened("cached: 200")
+        happened(worker.fails_typed("unreached", *STORE_ERRORS))
+        with pytest.raises(DeployFailed, match="chunk store") as refused:
+            worker.new_image("refused")
+        happened(f"deploy: {refused.value.status}")
+        assert refused.value.status == 503
+    finally:
+        worker.server.start()
+    assert worker.asked("unreached").json["version"].startswith("unreached")
+    worker.deployed("later")
+    assert worker.asked("later").status == 200
+
+
+def drop_sandboxes(worker: ImageWorker, name: str) -> None:
+    """The next request of this function is a cold start of the same image."""
+    record = worker.daemon.manage("GET", f"/functions/{name}").json
+    deploy(worker.daemon, name, record["image"], timeout_s=60, init_timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"status": 500}, {"status": 503}, {"delay_s": 30}, {"truncate_after": 1000}, {"wrong_length": -1000}],
+    ids=str,
+)
+@case(
+    "I42",
+    "the chunk store answers 500, 503, after 30 s, the beginning of a chunk only, and less than a chunk",
+    expect="functions with cached images start; others get a typed error before their deadline, and serve later",
+)
+def test_a_store_that_answers_wrongly(worker: ImageWorker, happened: Happened, fault: dict[str, Any]) -> None:
+    worker.deployed("wronged")
+    drop_sandboxes(worker, "cached")
+    worker.s3.inject(CHUNKS_ONLY, method="GET", **fault)
+    assert worker.asked("cached").status == 200
+    happened(worker.fails_typed("wronged", *STORE_ERRORS))
+    worker.s3.remove_faults()
+    assert worker.asked("wronged").json["version"].startswith("wronged")
+
+
+@case(
+    "I43",
+    "two answers of the chunk store in a row fail, for each first chunk of an image",
+    expect="requests are repeated, and the function starts",
+)
+def test_a_store_that_fails_now_and_then(worker: ImageWorker, happened: Happened) -> None:
+    worker.deployed("lucky")
+    worker.s3.inject(CHUNKS_ONLY, method="GET", status=500, times=2)
+    answer = worker.asked("lucky")
+    happened(f"{answer.status}")
+    assert answer.status == 200
+
+
+@case(
+    "I44",
+    "chunks of an image are changed by one bit in the store, or replaced by others",
+    expect="the function does not start, and starts when the chunks are back",
+)
+def test_a_changed_chunk(worker: ImageWorker, happened: Happened) -> None:
+    known = set(worker.s3.list(BUCKET, "worker/roots/"))
+    worker.deployed("changed")
+    new = sorted(set(worker.s3.list(BUCKET, "worker/roots/")) - known)
+    originals = {key: worker.s3.get(BUCKET, key) for key in new}
+    happened(f"{len(new)} chunks of its own")
+
+    def with_chunks(change: Callable[[bytes], bytes]) -> None:
+        for key, data in originals.items():
+            worker.s3.put(BUCKET, key, change(data))
+
+    for change in (
+        lambda data: bytes([data[0] ^ 1]) + data[1:],
+        lambda data: data[:-1] + bytes([data[-1] ^ 0x80]),
+        lambda data: bytes(len(data)),
+        lambda data: data[:-16],
+        lambda data: data + b"\0",
+    ):
+        with_chunks(change)
+        happened(worker.fails_typed("changed", *STORE_ERRORS))
+    with_chunks(lambda data: data)
+    assert worker.asked("changed").json["version"].startswith("changed")
+
+
+@case(
+    "I45",
+    "a manifest is changed in each of its fields, in the store and beside the worker's record",
+    expect="the changed manifest is never used: the function starts from the other copy, or not at all",
+)
+def test_a_changed_manifest(worker: ImageWorker, happened: Happened) -> None:
+    digest = worker.new_image("manifest")
+    (key,) = [key for key in worker.s3.list(BUCKET, "worker/objects/manifests/") if digest in key]
+    copy = worker.daemon.state / "images" / digest.removeprefix("sha256:") / "manifest"
+    in_store, beside = worker.s3.get(BUCKET, key), copy.read_bytes()
+    at = {"magic": 0, "nonce": 8, "size": 27, "count": 31, "facts": 45, "name": -90 * 64, "key": -40, "tag": -1}
+    refused = 0
+    for name, offset in at.items():
+        changed = bytearray(in_store)
+        changed[offset] ^= 1
+        worker.s3.put(BUCKET, key, bytes(changed))
+        with beside_changed(copy, beside, offset):
+            deploy(worker.daemon, f"m-{name}", digest)
+            worker.fails_typed(f"m-{name}", "Images.Tampered")
+            refused += 1
+            worker.s3.put(BUCKET, key, in_store)
+            assert worker.asked(f"m-{name}").status == 200, "the store's manifest is right again"
+        worker.daemon.remove(f"m-{name}")
+    happened(f"{refused} fields")
+
+
+@contextmanager
+def beside_changed(copy: Path, content: bytes, offset: int) -> Iterator[None]:
+    start = content.index(b"\n") + 1
+    changed = bytearray(content)
+    changed[offset if offset < 0 else start + offset] ^= 1
+    copy.write_bytes(changed)
+    yield
+    copy.write_bytes(content)
+
+
+@case(
+    "I46",
+    "the chunk store is a directory on a disk that is full",
+    expect="a deploy gets 507, earlier functions go on, and sockd images gc makes room for the next deploy",
+)
+def test_a_full_disk(python: bytes, tmp_path: Path, happened: Happened) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    syscalls.mount("tmpfs", str(disk), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=80m")
+    try:
+        daemon = RunningDaemon.start(tmp_path / "state", f'[images]\nstore = "{disk}/chunks"\ngc_grace_s = 0.001\n')
+        try:
+            worker = ImageWorker(daemon, None, None, python, tmp_path)  # type: ignore[arg-type]
+            worker.deployed("first")
+            assert worker.asked("first").status == 200
+            with pytest.raises(DeployFailed, match="is full") as refused:
+                worker.new_image("large", data_bytes=70 << 20)
+            happened(f"{refused.value.status}: {refused.value.message[:100]}")
+            assert refused.value.status == 507
+            drop_sandboxes(worker, "first")
+            assert worker.asked("first").status == 200
+            happened(f"{daemon.manage('POST', '/images/gc').json['store']['deleted']} chunks deleted")
+            worker.deployed("small")
+            assert worker.asked("small").status == 200
+            assert daemon.terminate() == 0
+        finally:
+            daemon.close()
+    finally:
+        syscalls.umount(str(disk))
+
+
+@case(
+    "I47",
+    "garbage is collected again and again, while functions run in images and an image is removed",
+    expect="functions go on; what is not used is deleted",
+)
+def test_collections_while_functions_run(worker: ImageWorker, happened: Happened) -> None:
+    worker.deployed("kept")
+    for _ in range(3):
+        assert worker.asked("kept").status == 200
+        digest = worker.new_image("garbage", data_bytes=2 << 20)
+        found = worker.daemon.manage("POST", "/images/gc").json
+        assert digest in [row["digest"] for row in found["removed"]]
+        assert found["store"]["problems"] == [] and found["store"]["deleted"]
+        drop_sandboxes(worker, "kept")
+        assert worker.asked("kept").json["version"].startswith("kept")
+        assert worker.asked("cached").status == 200
+    states = [root["state"] for root in found["store"]["roots"]]
+    happened(f"roots: {', '.join(states)}")
+    assert states == ["active"]
+
+
+@case(
+    "I48",
+    "a worker without a reference reads an expired root of the chunk store, and a collection goes on",
+    expect="an alarm stops all deletions, until an operator clears it",
+)
+def test_a_read_of_an_expired_root(worker: ImageWorker, happened: Happened) -> None:
+    digest = worker.new_image("unused", data_bytes=1 << 20)
+    credentials = worker.server.credentials
+    with closing(S3Store(worker.server.url, BUCKET, "worker", credentials)) as store:
+        old = next(key for key in store.list_objects("manifests/") if digest in key).split("/")[1]
+        blocker = Reference("another", old, Image("default", "held"))
+        store.put_object(blocker.key, b"")
+        worker.daemon.manage("POST", "/images/gc")
+        assert list(store.names(old)), "another worker refers to it"
+        store.delete_object(blocker.key)
+        changed_table(store, lambda table: table.after(old, RootEvent.EXPIRE, time.time()))
+        RootWatch(store, "another").reading(old)
+        found = worker.daemon.manage("POST", "/images/gc").json["store"]
+        happened("; ".join(found["waits"]))
+        assert "nothing is deleted: another has read an expired root" in found["waits"] and list(store.names(old))
+        worker.daemon.manage("POST", "/images/gc?clear_alarms=true")
+        worker.daemon.manage("POST", "/images/gc")
+        assert list(store.names(old)) == []
+    assert worker.asked("cached").status == 200
