@@ -20,7 +20,7 @@ import_deadline_s = 1.5
 canary_deadline_s = 1.5
 memory_mb = 96
 [sandbox]
-spawn_deadline_s = 1.0
+spawn_deadline_s = 4.0
 memory_mb = 4096
 """
 
