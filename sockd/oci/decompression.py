@@ -104,7 +104,7 @@ class _Gzip(io.RawIOBase):
                     continue
                 self._member, self._is_within = inflate.decompressobj(_GZIP_WINDOW), True
             try:
-                data = self._member.decompress(self._input, size)
+                data: bytes = self._member.decompress(self._input, size)
             except inflate.error as error:
                 raise BadImage(f"{self._label} has damaged compressed data: {error}") from error
             if self._member.eof:
