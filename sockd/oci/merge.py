@@ -239,7 +239,7 @@ def path_parts(name: str, limits: Limits) -> list[str]:
     """The parts of a member's path below the root; `/x`, `./x` and `x/` are `x`, and none is the root.
 
     Raises: BadImage for `..`, which nothing needs; ImageTooLarge."""
-    size = len(os.fsencode(name))
+    size = len(name) if name.isascii() else len(os.fsencode(name))
     if size > limits.max_path_bytes:
         raise ImageTooLarge(f"a path has {size} bytes; the limit is {limits.max_path_bytes}: {_shown(name)}")
     parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -247,7 +247,7 @@ def path_parts(name: str, limits: Limits) -> list[str]:
         raise BadImage(f"the path {_shown(name)} leaves its directory ('..')")
     if len(parts) > limits.max_depth:
         raise ImageTooLarge(f"a path has {len(parts)} parts; the limit is {limits.max_depth}: {_shown(name)}")
-    if any(len(os.fsencode(part)) > NAME_BYTES for part in parts) or "\0" in name:
+    if "\0" in name or (size > NAME_BYTES and any(len(os.fsencode(part)) > NAME_BYTES for part in parts)):
         raise BadImage(f"the path {_shown(name)} has a part that no file system holds")
     return parts
 
