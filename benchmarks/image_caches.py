@@ -134,8 +134,9 @@ def measure_caches(run: Run, result: Result) -> None:
     """Append rows and aims."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory, nodes(NODES) as started:
         measure_tiers(run, result, [address for address, _ in started], Path(directory))
-        measure_node(run, result, started[0][0])
         measure_lost_node(run, result, started)
+    with nodes(1) as started:
+        measure_node(run, result, started[0][0])
     measure_slow_stripes(run, result)
     measure_simulated(result)
 

@@ -132,8 +132,6 @@ class _Connection(asyncio.BufferedProtocol):
         """The request whose body is incomplete."""
         self._body = bytearray()
         self._body_filled = 0
-        self._accepted = b""
-        """The last head of a GET without its path: what is equal to it needs no second look."""
         self._is_reading_file = False
         self._is_full = False
         """The client has not taken the last answers."""
@@ -214,7 +212,11 @@ class _Connection(asyncio.BufferedProtocol):
             if self._filled >= MAX_HEAD_BYTES:
                 raise BadHead(431, "a long head")
             return None
-        request = self._parsed(bytes(self._buffer[:end]))
+        request = parse_request(bytes(self._buffer[:end]))
+        if not self._server.may(request):
+            raise BadHead(401, "no token")
+        if request.body_bytes > self._server.max_body_bytes:
+            raise BadHead(413, "a long body")
         rest = end + len(END_OF_HEAD)
         taken = min(request.body_bytes, self._filled - rest)
         if request.body_bytes:
@@ -226,21 +228,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._filled = left
         if request.expects_continue and taken < request.body_bytes:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return request
-
-    def _parsed(self, head: bytes) -> Request:
-        """The request, if it may be served. Raises: BadHead."""
-        _, _, rest = head.partition(b" ")
-        path, _, rest = rest.partition(b" ")
-        if self._accepted and rest == self._accepted and head.startswith(b"GET "):
-            return Request(b"GET", path, 0, b"", False)
-        request = parse_request(head)
-        if not self._server.may(request):
-            raise BadHead(401, "no token")
-        if request.body_bytes > self._server.max_body_bytes:
-            raise BadHead(413, "a long body")
-        if request.method == b"GET" and not request.body_bytes and not request.expects_continue:
-            self._accepted = rest
         return request
 
     def _answer(self, request: Request, body: bytearray) -> None:
