@@ -38,7 +38,7 @@ def _row(function: dict[str, object]) -> tuple[str, ...]:
     return (
         str(function["name"]),
         str(function["version_number"]),
-        str(function["handler"]),
+        f"image {short_image(function['image'])}" if function.get("image") else str(function["handler"]),
         f"{function['memory_mb']} MB",
         f"{function['timeout_s']:g} s",
         str(function["concurrency"]),
@@ -60,3 +60,8 @@ def rm(name: str, state_dir: Path, as_json: bool) -> None:
         print_json(removed)
     else:
         say(f"removed {name}")
+
+
+def short_image(image: str) -> str:
+    """An image as its settings name it; of a digest the first digits."""
+    return image.removeprefix("sha256:")[:12] if image.startswith("sha256:") else image

@@ -49,7 +49,7 @@ def facts(worker: PageWorker, name: str) -> Values:
     return {
         "name": info.name,
         "version": f"{info.version_number} ({info.version[:12]})",
-        "handler": info.handler,
+        "handler": f"image {info.image[:80]}" if info.image else info.handler,
         "limits": f"{info.memory_mb} MB, {info.timeout_s:g} s, {info.concurrency} at once",
         "network": network(info.network, info.egress, has_private=info.has_private),
         "code": size(info.code_bytes),
