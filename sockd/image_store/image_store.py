@@ -234,11 +234,16 @@ class ImageStore:
     def _unmount(self, record: ImageRecord) -> None:
         mounted = self._mounts.pop(record.digest, None)
         if mounted is not None:
-            mounted.close()
-            task = asyncio.get_running_loop().create_task(self._importer.close(record))
+            task = asyncio.get_running_loop().create_task(self._closed(mounted, record))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
             _log.info("image %s is unmounted: nothing uses it", record.digest[:19])
+
+    async def _closed(self, mounted: ImageBase, record: ImageRecord) -> None:
+        # In a thread: an unmount waits for pages that are being read through the agent (truncate_inode_pages), and the loop may
+        # have to start the agent anew before they come.
+        await in_thread(mounted.close)
+        await self._importer.close(record)
 
     def forget_mount(self, digest: str) -> None:
         """Mount an image anew for its next user; reads of its present users fail."""
@@ -289,9 +294,9 @@ class ImageStore:
         """Unmount everything; what runs in an image keeps it."""
         await self._importing.aclose()
         await self._mounting.aclose()
-        for mounted in self._mounts.values():
-            mounted.close()
-        self._mounts.clear()
+        mounts, self._mounts = list(self._mounts.values()), {}
+        for mounted in mounts:
+            await in_thread(mounted.close)
         await asyncio.gather(*self._closing, return_exceptions=True)
         await self._importer.aclose()
 
