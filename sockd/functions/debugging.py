@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
 from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
-from sockd.caches.zygotes.zygote_tree import ROOT_UIDS
 from sockd.code.entrypoint import provided
 from sockd.functions.debug_port import HOST, DebugPort
 from sockd.functions.version import Version
@@ -31,8 +30,6 @@ MORE_PIDS = 32
 """Threads of the debugger."""
 MORE_SOCKETS = 32
 """Of the debugger."""
-ENGINE_UIDS = 2
-"""Below the first uid of sandboxes: what is prefetched for functions runs as these."""
 
 
 class CannotDebug(BadRequest):
@@ -122,13 +119,15 @@ class Debugged:
 
 
 class Debugging:
-    """All sessions of one worker."""
+    """All sessions of one worker. `confined`: the uids that may not attach to one."""
 
-    def __init__(self, config: DebugConfig, packages: InstallCache, ports: PortGuard, *, base_uid: int) -> None:
+    def __init__(
+        self, config: DebugConfig, packages: InstallCache, ports: PortGuard, confined: Sequence[range]
+    ) -> None:
         self._config = config
         self._ports = ports
         self._packages = packages
-        self._sandboxes = range(base_uid - ENGINE_UIDS, base_uid + ROOT_UIDS)
+        self._confined = confined
         self._resolved: dict[str, Closure] = {}
         self._sessions: dict[Debugged, str] = {}
 
@@ -140,7 +139,9 @@ class Debugging:
         check(version)
         package = await self._resolve(version.config.python, tell)
         try:
-            port = await DebugPort.open(number, lambda uid: uid not in self._sandboxes, self._ports)
+            port = await DebugPort.open(
+                number, lambda uid: not any(uid in block for block in self._confined), self._ports
+            )
         except OSError as error:
             words = os.strerror(error.errno) if error.errno else str(error)
             where = " ".join(getattr(error, "__notes__", [])) or f"{HOST}:{number}"

@@ -38,7 +38,7 @@ from sockd.functions.serving import serve_request
 from sockd.functions.version import UsedImage, Version
 from sockd.image_store.image_record import ImageRecord
 from sockd.images.image_python import SCHEME, ImagePython
-from sockd.plain import spelling
+from sockd.plain import spelling, uids
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import Config, RunRule
 from sockd.plain.errors import (
@@ -88,7 +88,8 @@ class Functions:
         self._deployments = Deployments(
             config.function, registry, code, packages, config.packages.default, self._images, caches.image_pythons
         )
-        self.debugging = Debugging(config.debug, packages, caches.ports, base_uid=config.sandbox.base_uid)
+        confined = uids.confined(config.sandbox.base_uid, config.initscripts.uid)
+        self.debugging = Debugging(config.debug, packages, caches.ports, confined)
         self.live: dict[str, Function] = {}
         """The last deploy of each function whose packages are there."""
         self.allowances = Allowances(caches)

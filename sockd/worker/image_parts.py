@@ -29,14 +29,13 @@ from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.import_runs import ImportRuns, ImportSettings
 from sockd.images.base import Base, Bind, interpreter, software
 from sockd.oci.limits import Limits
+from sockd.plain import uids
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB, ImagesConfig
 from sockd.plain.errors import BadConfig, SockdError
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd_initscripts.client.process import Ground, import_paths
 
-AGENT_UID_BELOW, IMPORTER_UID_BELOW = 4, 5
-"""These processes' uids are so far below those of sandboxes."""
 LOCAL_GRACE_S = 120.0
 SHARED_GRACE_S = 24 * 3600.0
 
@@ -61,7 +60,7 @@ class ImageParts:
     def importer(self) -> ChunkedImporter:
         config = self._config
         settings = ImportSettings(
-            uid=self._base_uid - IMPORTER_UID_BELOW,
+            uid=self._base_uid - uids.IMPORTER_BELOW,
             limits=Limits(max_bytes=config.max_image_mb * MB, max_layers=config.max_layers, max_files=config.max_files),
             deadline_s=config.import_timeout_s,
             insecure_registries=config.insecure_registries,
@@ -120,7 +119,7 @@ class ImageParts:
             token=_token(config.nodes_token_file),
         )
         settings = AgentSettings(
-            uid=self._base_uid - AGENT_UID_BELOW,
+            uid=self._base_uid - uids.AGENT_BELOW,
             source=source,
             on_demand=config.on_demand,
             fill_bytes_s=config.fill_mb_s * MB,

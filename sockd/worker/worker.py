@@ -32,7 +32,7 @@ from sockd.caches.zygotes.program_zygotes import ProgramZygotes
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.verifier import Verifier
 from sockd.caches.zygotes.zygote_node import ZygoteNode
-from sockd.caches.zygotes.zygote_tree import ROOT_UIDS, SPARE_MEMORY_BYTES, ZygoteTree
+from sockd.caches.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.code.code_store import CodeStore
 from sockd.code.function_config import ENDPOINT
 from sockd.functions.function import Caches
@@ -63,6 +63,7 @@ from sockd.networks.namespace_thread import have_nft
 from sockd.networks.networks import Networks, Resolving
 from sockd.plain.config import MB, Config, ZygoteConfig
 from sockd.plain.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
+from sockd.plain.uids import ENGINE_BELOW, RESOLVER_BELOW, ROOT_UIDS
 from sockd.registry.function_urls import FunctionUrls
 from sockd.registry.registry import Registry
 from sockd.registry.secrets import Vault, key_path
@@ -100,8 +101,6 @@ FDS_AT_ONCE = 1 << 14
 
 WALLED: tuple[Network, ...] = ("none", "private")
 """Networks whose functions are forked from walled Zygotes."""
-RESOLVER_UID_BELOW = 3
-"""The resolver's uid is so far below those of sandboxes; the engine's and the compiler's are nearer."""
 ENGINE_MEMORY_BYTES = 256 * MB
 """What the initscript engine needs for itself, regions and linear memories not counted: those are in the budget."""
 
@@ -290,7 +289,7 @@ async def _networks(
         root, places = state.path / "resolver", resolver.places()
         stack.callback(Base.build(root, (*software(), *(Bind(source, target) for source, target in places))).close)
         ground = engine.Ground(root, interpreter(), engine.import_paths(places), cgroups.take, cgroups.give_back)
-        resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_UID_BELOW, asked)
+        resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_BELOW, asked)
     networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving)
     stack.push_async_callback(networks.aclose)
     networks.configured.check_defaults(config.function.egress)
@@ -376,7 +375,7 @@ def _initscripts(
         binds = [Bind(source, target) for source, target in places]
         stack.callback(Base.build(root, (*software(), *binds)).close)
     ground = engine.Ground(root, interpreter(), engine.import_paths(places), cgroups.take, cgroups.give_back)
-    uid = settings.uid if settings.uid is not None else config.sandbox.base_uid - 1
+    uid = settings.uid if settings.uid is not None else config.sandbox.base_uid - ENGINE_BELOW
     memory_bytes = settings.memory_mb * MB if settings.memory_mb is not None else ENGINE_MEMORY_BYTES + budget.total
     engine_settings = EngineSettings(uid, memory_bytes, memory_bytes, settings.runs)
     store = InitscriptStore(state.path / "initscripts", state.path / "tmp", ground, settings, compiler_uid=uid - 1)

@@ -107,6 +107,23 @@ def test_packages_are_resolved_compiled_and_imported_ahead_for_it(daemon: Runnin
     assert again.json[:1] == [1] and daemon.log_of(f"{name}-again", again) == "", "it was imported in a Zygote"
 
 
+LOOKS = """
+import http.client
+def f(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/", headers={"Sec-Fetch-Dest": "document"})
+    return connection.getresponse().status
+"""
+
+
+@pytest.mark.parametrize("version", (OWN_PYTHON.short, *OTHERS))
+def test_no_function_sees_the_page(daemon: RunningDaemon, version: str) -> None:
+    installed(version)
+    daemon.deploy("looks", LOOKS, python=version, network="host")
+    assert daemon.call("looks", daemon.port) == 403
+    assert daemon.request("GET", "/", headers={"Sec-Fetch-Dest": "document"}).status == 200
+
+
 def test_functions_of_two_pythons_share_no_package_and_no_zygote(daemon: RunningDaemon) -> None:
     versions = [OWN_PYTHON.short, *(installed(version).short for version in OTHERS)]
     answers = {}

@@ -99,8 +99,8 @@ def test_a_package_of_thousands_of_modules_is_learned(unhurried: PrivateWorker, 
 SMALL_BLOCKS = (
     sys.executable,
     "-c",
-    "import sys; from sockd.sandbox import uids; from sockd.caches.zygotes import zygote_tree; from sockd.cli.main import main; "
-    "uids.LEAST = 2; zygote_tree.ROOT_UIDS = 1024; sys.argv[0] = 'sockd'; main()",
+    "import sys; from sockd.plain import uids as worker_uids; worker_uids.ROOT_UIDS = 1024; "
+    "from sockd.sandbox import uids; uids.LEAST = 2; from sockd.cli.main import main; sys.argv[0] = 'sockd'; main()",
     *COMMAND[3:],
 )
 """A worker whose Zygotes have uids for 3 sandboxes each, and none for children."""

@@ -31,6 +31,7 @@ from sockd.images.program import HOST_LINEAGE, OWN, Limits, Lineage, Network, Pr
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import NoCapacity, SockdError
+from sockd.plain.uids import ROOT_UIDS
 from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.farm import Farm
 from sockd.sandbox.foreign_farms import ForeignFarms
@@ -42,7 +43,6 @@ from sockd.sandbox.uids import UidBlock
 from sockd.sandbox.walled_networks import Wall
 from sockd.sandbox.zygote import Zygote
 
-ROOT_UIDS = 1 << 30
 FARM_BYTES = 3 << 20
 """Memory of a farm's launcher and init."""
 SPARE_MEMORY_BYTES = 16 << 20

@@ -10,9 +10,7 @@ import sockd_storage_lib
 from sockd.cli.doctor.checks import Check
 from sockd.latency import favordynmods
 from sockd.plain.config import SandboxConfig
-
-UIDS = 2 << 30
-"""Twice `sockd.caches.zygotes.zygote_tree.ROOT_UIDS`: for the worker's own interpreter, and for others."""
+from sockd.plain.uids import confined
 
 
 def effects() -> list[Check]:
@@ -35,8 +33,8 @@ def real_time_threads() -> Check:
 
 
 def uids() -> Check:
-    first = SandboxConfig().base_uid
-    return _effect("uids", f"{first} to {first + UIDS - 1} belong to sandboxes", "the worker's end", "sandbox.base_uid")
+    (block,) = confined(SandboxConfig().base_uid)
+    return _effect("uids", f"{block[0]} to {block[-1]} are the worker's", "the worker's end", "sandbox.base_uid")
 
 
 def cgroups() -> Check:

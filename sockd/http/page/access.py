@@ -32,13 +32,10 @@ from starlette.requests import Request
 from sockd.http.wire.host_check import is_loopback
 from sockd.http.wire.sockets import parse_listen
 from sockd.kernel.network.socket_owners import owner
+from sockd.plain import uids
 from sockd.plain.config import Config
 from sockd.plain.errors import BadConfig, SockdError
 
-UIDS = 1 << 30
-"""So many from `sandbox.base_uid` on are the Zygotes' and sandboxes' (`sockd.caches.zygotes.zygote_tree`)."""
-ENGINE_UIDS = 2
-"""Below it: the initscript engine's and its compiler's, unless `initscripts.uid` says otherwise."""
 PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
 
@@ -71,8 +68,7 @@ class PageAccess:
         self._secret = secrets.token_bytes(32)
         self.token = secrets.token_urlsafe(16)
         """What pages give the streams that they open, until the worker ends."""
-        self._uids = range(base_uid - ENGINE_UIDS, base_uid + UIDS)
-        self._engine = (engine_uid, engine_uid - 1) if engine_uid is not None else ()
+        self._confined = uids.confined(base_uid, engine_uid)
 
     @classmethod
     def of(cls, config: Config) -> PageAccess | None:
@@ -147,7 +143,7 @@ class PageAccess:
             raise PageForbidden(
                 "this page is available on this machine only, and the kernel does not know the uid of this connection"
             )
-        if uid in self._uids or uid in self._engine:
+        if any(uid in block for block in self._confined):
             raise PageForbidden("functions may not read the page")
 
     def _check_key(self, header: str) -> None:

@@ -1,0 +1,18 @@
+"""The uids of one worker's confined processes, all around `sandbox.base_uid`.
+
+What asks who a peer is (the page, the debugger's port) has to know each of them: none may be served as a user of the host.
+"""
+
+from __future__ import annotations
+
+ROOT_UIDS = 1 << 30
+"""Of the Zygotes and sandboxes of one farm: the worker's own interpreter from the base on, all others above it."""
+ENGINE_BELOW, COMPILER_BELOW, RESOLVER_BELOW, AGENT_BELOW, IMPORTER_BELOW = range(1, 6)
+"""How far below the base: the initscript engine and compiler (unless `initscripts.uid` is set), the resolver of names, the agent
+that serves images and the process that reads their layers."""
+
+
+def confined(base_uid: int, engine_uid: int | None = None) -> list[range]:
+    """All uids that a worker gives to what it confines, on the host. Args: engine_uid: `initscripts.uid`."""
+    engine = [range(engine_uid - 1, engine_uid + 1)] if engine_uid is not None else []
+    return [range(base_uid - IMPORTER_BELOW, base_uid + 2 * ROOT_UIDS), *engine]
