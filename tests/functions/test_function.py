@@ -20,7 +20,7 @@ from sockd.functions.function import Caches, Function
 from sockd.functions.leased import Outcome
 from sockd.functions.serving import Serving
 from sockd.functions.version import Version, limits_of
-from sockd.images.program import Program
+from sockd.images.program import Lineage, Program
 from sockd.latency.latency import Latency
 from sockd.plain.config import SandboxConfig
 from sockd.plain.errors import NoCapacity
@@ -41,8 +41,11 @@ class FakeTree:
 
     most_spares, most_levels = 0, 1
 
-    def expect(self, network: str) -> None:
+    def expect(self, lineage: Lineage, *, at_once: bool) -> None:
         """Every root is there."""
+
+    def release(self, lineage: Lineage) -> None:
+        """Nothing ends with its last function."""
 
     async def living_best(self, view: ImportView) -> None:
         raise NoCapacity("no memory left")

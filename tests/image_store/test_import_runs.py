@@ -213,7 +213,7 @@ async def test_an_import_that_needs_too_much_memory_is_refused(imports: Imports)
 
 async def test_the_process_is_confined(imports: Imports, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = """
-import json, os, sys
+import json, os, socket, ssl, sys
 from sockd.image_store import import_wire
 request = json.loads(sys.stdin.readline())
 scratch = request["scratch_fd"]
@@ -230,6 +230,8 @@ found = {
     "up": sorted(os.listdir("/proc/self/fd/%d/.." % scratch)) == sorted(os.listdir("/proc/self/fd/%d" % scratch)),
     "shadow": fails(open, "/etc/shadow"), "root": sorted(os.listdir("/")), "fork": fails(os.fork),
     "write": fails(open, "/x", "w"), "exec": fails(os.mkdir, "/tmp/x"),
+    "names": socket.getaddrinfo("localhost", 443)[0][4][0], "authorities": ssl.get_default_verify_paths().capath,
+    "authority": len(os.listdir(ssl.get_default_verify_paths().capath or "/nothing")),
     "fds": sorted(int(each) for each in os.listdir("/proc/self/fd")),
 }
 os.write(1, import_wire.encode(import_wire.Progress(json.dumps(found))))
@@ -254,4 +256,5 @@ os.write(1, import_wire.encode(import_wire.Progress(json.dumps(found))))
         and found["exec"]
     )
     assert not {"home", "srv", "boot"} & set(found["root"])
+    assert found["names"] in ("127.0.0.1", "::1") and found["authority"] > 0, found["authorities"]
     assert len(found["fds"]) <= 6 and not os.path.exists(imports.path / "scratch")

@@ -31,7 +31,16 @@ def answered(file: ImportFile, report: object) -> Imported:
 
 def test_a_zygote_reads_the_request_and_the_daemon_its_report(file: ImportFile) -> None:
     request = json.loads(os.pread(file.fd, file.request_bytes, 0))
-    assert request == {"paths": ["/packages/p"], "modules": ["p"], "pth": [], "env": {}, "standard_library": False}
+    assert request == {
+        "paths": ["/packages/p"],
+        "modules": ["p"],
+        "pth": [],
+        "env": {},
+        "open_files": 1024,
+        "sys_path": [],
+        "directory": "",
+        "standard_library": False,
+    }
     report = answered(file, GOOD)
     assert report.seconds == 0.5 and report.seen == Observed(missed=frozenset({"socks"}), every_variable=True)
 

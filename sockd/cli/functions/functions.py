@@ -38,7 +38,7 @@ def _row(function: dict[str, object]) -> tuple[str, ...]:
     return (
         str(function["name"]),
         str(function["version_number"]),
-        f"image {short_image(function['image'])}" if function.get("image") else str(function["handler"]),
+        f"image {short_image(str(function['image']))}" if function.get("image") else str(function["handler"]),
         f"{function['memory_mb']} MB",
         f"{function['timeout_s']:g} s",
         str(function["concurrency"]),
