@@ -56,7 +56,7 @@ NAMING = [
 ]
 
 
-@pytest.mark.parametrize("command", ["config echo", "deploy ."])
+@pytest.mark.parametrize("command", ["config echo", "deploy . --name echo"])
 def test_a_wrong_rule_is_a_wrong_option(run: Run, command: str) -> None:
     done = run(*command.split(), "--egress", "internet", "--egress", "none")
     assert done.returncode == 2 and "egress, entry 2, 'none'" in done.stderr
