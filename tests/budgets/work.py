@@ -1,4 +1,4 @@
-"""The pieces of work that have a budget: each is done some times, and what a piece costs is what all of them cost, divided.
+"""The pieces of work that have a budget: each is done some times, in parts that are counted apart.
 
 Owns nothing: the caller owns the worker."""
 
@@ -18,7 +18,8 @@ CALLS = 15
 WARM_CALLS = 100
 _numbers = itertools.count()
 
-Work = Callable[[], None]
+Work = Callable[[], Iterator[int]]
+"""Does the pieces; yields after each part how many pieces it had."""
 PAUSE_S = 0.05
 """Behind each start: its sandbox has ended and another spare is there before the next, on most machines."""
 
@@ -38,7 +39,7 @@ def calls(daemon: RunningDaemon, name: str, origin: str) -> Iterator[Work]:
     traced = {**headers, "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     pause = threading.Event()
 
-    def work() -> None:
+    def work() -> Iterator[int]:
         for number in range(WARM_CALLS if origin == "warm" else CALLS):
             body = b'"%s"' % (b"x" * (number * 37 % 2000))
             connection.request("POST", f"/run/{name}", body, traced if number % 2 else headers)
@@ -48,6 +49,9 @@ def calls(daemon: RunningDaemon, name: str, origin: str) -> Iterator[Work]:
                 raise NotThatWork(answer.headers["x-sockd-origin"])
             if origin != "warm":
                 pause.wait(PAUSE_S)
+                yield 1
+        if origin == "warm":
+            yield WARM_CALLS
 
     try:
         yield work
@@ -58,8 +62,9 @@ def calls(daemon: RunningDaemon, name: str, origin: str) -> Iterator[Work]:
 def deploys(daemon: RunningDaemon) -> Work:
     """Deploys of one function, each with other code."""
 
-    def work() -> None:
+    def work() -> Iterator[int]:
         for _ in range(CALLS):
             daemon.deploy("deployed", f"# {next(_numbers)}\n{NOOP}")
+        yield CALLS
 
     return work

@@ -114,9 +114,7 @@ def held_bodies(port: int, count: int, *, again: bool) -> Iterator[None]:
     """That many connections of another user, each with a whole head and the first byte of its body.
 
     Args: again: those that are ended are opened anew, as fast as that goes."""
-    with flooding("bodies", port, count, int(again)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+    with flooding("bodies", port, count, int(again), first=b"ready\n"):
         yield
 
 
@@ -129,17 +127,24 @@ def answers_of_burst(port: int, name: str, count: int) -> list[Answer]:
 
 
 @contextmanager
-def flooding(*words: str | int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does what this module's words say, in spare time only; what still runs at the end is killed."""
+def flooding(*words: str | int, first: bytes = b"") -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does what this module's words say, in spare time only; what still runs at the end is killed.
+
+    Args: first: what it prints before that holds: a busy machine has no spare time in which a crowd would ever be there."""
     command = [sys.executable, "-m", "tests.faults.flood", *map(str, words)]
     with (
         spare_time() as spare,
         subprocess.Popen(command, stdin=PIPE, stdout=PIPE, cwd=REPO, start_new_session=True) as process,
     ):
         try:
+            if first:
+                assert process.stdout is not None
+                assert process.stdout.readline() == first
             spare.take_in(process.pid)
             yield process
         finally:
+            if process.returncode is None:  # nobody has waited for it: its number is its own
+                spare.let_out(process.pid)
             process.kill()
 
 

@@ -134,6 +134,7 @@ def test_unfinished_bodies_stay_within_a_budget(limited: list[str], happened: Ha
     "5400 connections of one user with a whole head and an unfinished body",
     expect=f"the {CALLS} calls of others are answered",
 )
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("again", [False, True], ids=["held", "opened again"])
 def test_a_crowd_with_unfinished_bodies_takes_no_places_from_others(
     house: PrivateWorker, happened: Happened, again: bool
