@@ -116,7 +116,7 @@ def f(port):
 """
 
 
-@pytest.mark.parametrize("version", (OWN_PYTHON.short, *OTHERS))
+@pytest.mark.parametrize("version", [OWN_PYTHON.short, *OTHERS])
 def test_no_function_sees_the_page(daemon: RunningDaemon, version: str) -> None:
     installed(version)
     daemon.deploy("looks", LOOKS, python=version, network="host")
