@@ -23,6 +23,8 @@ FIRST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
 """Between attempts, doubled each time; a Retry-After of the server counts instead, up to the most."""
 TIMEOUT_S = 30.0
 """For a connection, and for each read."""
+PROBE_S = 3.0
+"""For the TLS handshake of a server that may also be spoken with in plain HTTP: some wait for the end of a request in it."""
 AGENT = "sockd"
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
@@ -142,7 +144,7 @@ class HttpClient:
 
     def probe(self, url: str) -> None:
         """Whether a server speaks HTTPS. Raises: ssl.SSLError if it does not; OSError if it does not answer."""
-        self._send("GET", url, {}, None).close()
+        self._send("GET", url, {}, None, timeout_s=min(PROBE_S, self._timeout_s)).close()
 
     def pause(self, failures: int, asked_s: float | None = None) -> None:
         """Wait before another attempt.
@@ -175,19 +177,20 @@ class HttpClient:
             url = target
         raise BadImage(f"{origin.host} redirects more than {MOST_REDIRECTS} times")
 
-    def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Response:
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, *, timeout_s: float | None = None
+    ) -> Response:
+        timeout_s = timeout_s or self._timeout_s
         origin = Origin.of(url)
         connection: http.client.HTTPConnection
         if origin.scheme == "https":
-            connection = http.client.HTTPSConnection(
-                origin.host, origin.port, timeout=self._timeout_s, context=self._tls
-            )
+            connection = http.client.HTTPSConnection(origin.host, origin.port, timeout=timeout_s, context=self._tls)
         else:
             if not self.allows_plain(origin):
                 raise BadImage(
                     f"{origin.host} is only spoken with over HTTPS; images.insecure_registries names exceptions"
                 )
-            connection = http.client.HTTPConnection(origin.host, origin.port, timeout=self._timeout_s)
+            connection = http.client.HTTPConnection(origin.host, origin.port, timeout=timeout_s)
         try:
             parts = urllib.parse.urlsplit(url)
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

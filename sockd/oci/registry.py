@@ -90,7 +90,7 @@ class RegistrySource:
             self._client.probe(self._base)
         except ssl.SSLCertVerificationError:
             return  # the next request says so
-        except (ssl.SSLError, ConnectionError):
+        except (ssl.SSLError, ConnectionError, TimeoutError):
             self._base = "http" + self._base.removeprefix("https")
             # Without a port, the two schemes have different ones.
             self._authorization = self._authorize()

@@ -6,8 +6,10 @@ import base64
 import datetime
 import ipaddress
 import json
+import socket
 import ssl
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -306,6 +308,25 @@ def test_no_other_host_than_this_machine_is_spoken_with_in_plain_http() -> None:
         *[True] * 3,
         *[False] * 2,
     ]
+
+
+def test_a_registry_that_waits_in_the_handshake_is_spoken_with_in_plain_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one behind a proxy that reads up to the end of a head before it does anything."""
+    monkeypatch.setattr("sockd.oci.http.PROBE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def serve() -> bytes:
+            with closing(listener.accept()[0]), closing(listener.accept()[0]) as plain:
+                head = plain.recv(1 << 16)
+                plain.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                return head
+
+        served = pool.submit(serve)
+        with pytest.raises(NoSuchImage):
+            pulled(f"127.0.0.1:{listener.getsockname()[1]}/team/app:v1", tmp_path)
+        assert served.result(5).startswith(b"GET /v2/team/app/manifests/v1 ")
 
 
 def certificate(path: Path) -> tuple[ssl.SSLContext, Path]:
