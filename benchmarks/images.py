@@ -8,10 +8,15 @@ from __future__ import annotations
 import sys
 
 from benchmarks.harness import Run, main
-from benchmarks.image_parts import agent, dedup
+from benchmarks.image_parts import agent, dedup, first_answer, zygote_starts
 from benchmarks.results import Result
 
-PARTS = {"dedup": dedup.measure, "agent": agent.measure}
+PARTS = {
+    "first-answer": first_answer.measure,
+    "zygotes": zygote_starts.measure,
+    "dedup": dedup.measure,
+    "agent": agent.measure,
+}
 ONLY = "--only="
 
 

@@ -31,6 +31,8 @@ FIRST_BYTE_MS, BANDWIDTH_MB = 25.0, 60.0
 PIECE_S = 0.002
 MAX_HEAD_BYTES = 64 << 10
 BUFFER_BYTES = 1 << 20
+TLS_HANDSHAKE = b"\x16"
+"""With which a client begins that tries HTTPS first."""
 REPOSITORY = Path(__file__).resolve().parent.parent
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
@@ -100,6 +102,8 @@ class Stream:
             if len(self._rest) > MAX_HEAD_BYTES:
                 raise Ended("the head is too long")
             self._rest += self._received(MAX_HEAD_BYTES)
+            if self._rest.startswith(TLS_HANDSHAKE):
+                raise Ended("it is TLS")
         head, self._rest = self._rest[: end + 4], self._rest[end + 4 :]
         return head
 

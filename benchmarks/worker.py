@@ -69,19 +69,22 @@ def sockd() -> list[str]:
 
 
 @contextlib.contextmanager
-def worker(config: Config | None = None, *, environment: Mapping[str, str] | None = None) -> Iterator[Worker]:
+def worker(
+    config: Config | None = None, *, environment: Mapping[str, str] | None = None, state_dir: Path | None = None
+) -> Iterator[Worker]:
     """A worker with this configuration, stopped with SIGTERM at the end.
 
     Args:
         config: sections of its TOML; the rest are defaults.
         environment: variables set for it besides our own.
+        state_dir: kept for another worker; None: one of its own.
 
     Raises: WorkerFailed. Whatever is raised, also by the caller, is given the end of the worker's log as a note."""
     with tempfile.TemporaryDirectory(prefix="sockd-bench-") as scratch:
         directory = Path(scratch)
         config_file, log = directory / "sockd.toml", directory / "worker.log"
         config_file.write_text(to_toml(config or {}))
-        state_dir = directory / "state"
+        state_dir = state_dir or directory / "state"
         command = [
             *sockd(),
             "up",

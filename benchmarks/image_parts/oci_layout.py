@@ -35,13 +35,13 @@ def write_layer(path: Path, files: Iterable[tuple[str, Path]], *, mtime_s: int |
     return path
 
 
-def write_text_layer(path: Path, texts: Mapping[str, str], *, mtime_s: int) -> Path:
+def write_text_layer(path: Path, texts: Mapping[str, str], *, mtime_s: int, mode: int = 0o644) -> Path:
     """A layer with a few files of text."""
     with tarfile.open(path, "w") as tar:
         for name, text in texts.items():
             data = text.encode()
             member = tarfile.TarInfo(name)
-            member.size, member.mtime, member.mode = len(data), mtime_s, 0o644
+            member.size, member.mtime, member.mode = len(data), mtime_s, mode
             tar.addfile(member, io.BytesIO(data))
     return path
 

@@ -1,0 +1,302 @@
+"""From nothing on a worker to the first answer of a function in a container image, with the origin at two distances.
+
+    full pull        skopeo copies the image from the registry, umoci unpacks it, the program is started in its files (chroot)
+    on demand        a worker that has nothing deploys the image, which the store has, and is asked once
+    with profile     the same; the store has a startup profile, so the start's chunks are fetched ahead
+    L2, L1, unpacked the worker knows the function and was started again: nothing is in memory; chunks come from cache nodes,
+                     from its own disk, or there is a whole file system on its disk (`images.on_demand = false`)
+
+Two images: a program that imports what its Runtime API needs, and one that imports numpy, pandas and Django. Cases take turns.
+The worker's own start is not counted, as no function waits for it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import json
+import os
+import random
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.client import Client
+from benchmarks.harness import Run
+from benchmarks.image_parts import python_image
+from benchmarks.image_parts.origin import REGISTRY, Origin, origin
+from benchmarks.image_parts.python_image import NoPackages
+from benchmarks.results import Result
+from benchmarks.worker import Worker, WorkerFailed, worker
+
+DISK = "/var/tmp"
+DISTANCES_MS = (0.0, 36.0)
+HEAVY = ("numpy==1.26.4", "pandas==2.2.2", "Django==5.0.6")
+PULL, PLAIN, PROFILED = "full pull and unpack", "on demand", "on demand, with profile"
+L2, L1, UNPACKED = "L2 warm", "L1 warm", "unpacked"
+ANSWER = "first answer"
+SETTINGS = {"memory_mb": 1024, "timeout_s": 60, "init_timeout_s": 60}
+PROFILE_DEADLINE_S = 60.0
+EMPTY_ZIP = b"PK\5\6" + bytes(18)
+TOOLS = ("skopeo", "umoci", REGISTRY)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One that is measured."""
+
+    name: str
+    layout: Path
+
+
+def measure(run: Run, result: Result) -> None:
+    """Needs root, skopeo, umoci and docker-registry."""
+    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        result.notes.append(f"first answer: not measured: {', '.join(missing)} not installed")
+        return
+    with tempfile.TemporaryDirectory(prefix="sockd-first-", dir=DISK) as directory:
+        scratch = Path(directory)
+        images = make_images(run, scratch, result)
+        for distance_ms in DISTANCES_MS:
+            with origin(distance_ms, secrets.token_bytes(32)) as there:
+                for image in images:
+                    run.say(f"first answers of {image.name}, origin at {distance_ms:g} ms")
+                    Measuring(image, there, scratch).measure(run, result, f"{image.name}, {distance_ms:g} ms")
+    judge(result, [image.name for image in images])
+
+
+def make_images(run: Run, scratch: Path, result: Result) -> list[Image]:
+    """The light one, and the heavy one where there are packages."""
+    interpreter = python_image.interpreter_layer(scratch / "interpreter.tar")
+    light = Image("handler", scratch / "handler")
+    python_image.write_image(light.layout, [interpreter], light.name, python_image.program())
+    if run.quick:
+        return [light]
+    heavy = Image("heavy", scratch / "heavy")
+    try:
+        packages = python_image.packages_layer(scratch / "packages.tar", HEAVY)
+    except NoPackages as error:
+        result.notes.append(f"first answer: the heavy image was not measured: {error}")
+        return [light]
+    text = python_image.program("import numpy, pandas, django.http, django.db.models")
+    python_image.write_image(heavy.layout, [interpreter, packages], heavy.name, text)
+    return [light, heavy]
+
+
+class Measuring:
+    """One image from one origin."""
+
+    def __init__(self, image: Image, there: Origin, scratch: Path) -> None:
+        self._image = image
+        self._there = there
+        self._scratch = scratch
+        self._reference = f"{there.registry}/{image.name}:1"
+        self._fresh = 0
+
+    def measure(self, run: Run, result: Result, case: str) -> None:
+        copy = ["skopeo", "copy", "--quiet", "--dest-tls-verify=false"]
+        subprocess.run([*copy, f"oci:{self._image.layout}", f"docker://{self._reference}"], check=True)
+        size = self._publish("plain", profile=False)
+        self._publish("profiled", profile=True)
+        kept = self._kept_workers()
+        cases: dict[str, Callable[[], dict[str, float]]] = {
+            PULL: self._pull,
+            PLAIN: lambda: self._from_nothing("plain", size),
+            PROFILED: lambda: self._from_nothing("profiled", size),
+            L2: lambda: self._restarted(L2, kept[L2]),
+            L1: lambda: self._restarted(L1, kept[L1]),
+            UNPACKED: lambda: self._restarted(UNPACKED, kept[UNPACKED]),
+        }
+        found: dict[tuple[str, str], list[float]] = {}
+        order = random.Random(0)
+        for _ in range(run.pick(7, 2)):
+            for name in order.sample(list(cases), len(cases)):
+                for metric, value in cases[name]().items():
+                    found.setdefault((name, metric), []).append(value)
+        for (name, metric), samples in found.items():
+            result.add(f"{case}: {name}", metric, "%" if metric.endswith("moved") else "ms", samples, tail=False)
+        for path, _ in kept.values():
+            shutil.rmtree(path)
+
+    def _publish(self, tenant: str, *, profile: bool) -> int:
+        """Have a worker put the image into the store; its size. Args: profile: start it, too, until its profile is kept."""
+        with self._worker(f"publisher-{tenant}", tenant) as house:
+            deploy(house, self._image.name, self._reference)
+            (image,) = house.json("images", "ls")
+            if profile:
+                invoke(house, self._image.name)
+                wait_for(house.state_dir / "images" / image["digest"].removeprefix("sha256:") / "profile")
+            return int(image["size_bytes"])
+
+    def _kept_workers(self) -> dict[str, tuple[Path, dict[str, Any]]]:
+        """State directories of workers that know the function, with their settings."""
+        kept = {}
+        for name, settings in ((L2, {"nodes": True}), (L1, {}), (UNPACKED, {"on_demand": False})):
+            path = Path(tempfile.mkdtemp(dir=self._scratch))
+            kept[name] = path, settings
+            with self._worker(name, "plain", path, **settings) as house:
+                deploy(house, self._image.name, self._reference)
+                invoke(house, self._image.name)
+            self._restarted(name, kept[name])  # cache nodes are filled beside a start
+        return kept
+
+    @contextmanager
+    def _worker(self, name: str, tenant: str, path: Path | None = None, **settings: Any) -> Iterator[Worker]:
+        named = name.replace(" ", "-")
+        with worker({"images": self._there.settings(named, tenant=tenant, **settings)}, state_dir=path) as house:
+            yield house
+
+    def _from_nothing(self, tenant: str, size: int) -> dict[str, float]:
+        self._fresh += 1
+        with self._worker(f"fresh-{self._fresh}", tenant) as house:
+            self._there.bytes_moved()
+            begun = time.perf_counter()
+            deploy(house, self._image.name, self._reference)
+            deployed = time.perf_counter()
+            invoke(house, self._image.name)
+            ended = time.perf_counter()
+            moved = self._there.bytes_moved()
+        times = {ANSWER: ended - begun, "deploy": deployed - begun, "request": ended - deployed}
+        return {**{name: seconds * 1000 for name, seconds in times.items()}, "moved": 100 * moved / size}
+
+    def _restarted(self, name: str, kept: tuple[Path, dict[str, Any]]) -> dict[str, float]:
+        path, settings = kept
+        if name == L2:
+            shutil.rmtree(path / "images" / "cache", ignore_errors=True)
+        forget_pages(path)
+        with self._worker(name, "plain", path, **settings) as house:
+            return {"request": invoke(house, self._image.name)}
+
+    def _pull(self) -> dict[str, float]:
+        with tempfile.TemporaryDirectory(dir=self._scratch) as directory:
+            begun = time.perf_counter()
+            copy = ["skopeo", "copy", "--quiet", "--src-tls-verify=false", f"docker://{self._reference}"]
+            subprocess.run([*copy, f"oci:{directory}/layout:1"], check=True)
+            pulled = time.perf_counter()
+            unpack = ["umoci", "unpack", "--image", f"{directory}/layout:1", f"{directory}/bundle"]
+            subprocess.run(unpack, check=True, capture_output=True)
+            unpacked = time.perf_counter()
+            first_answer_of(f"{directory}/bundle/rootfs", f"/{self._image.name}")
+            ended = time.perf_counter()
+        times = {ANSWER: ended - begun, "pull": pulled - begun, "unpack": unpacked - pulled, "start": ended - unpacked}
+        return {name: seconds * 1000 for name, seconds in times.items()}
+
+
+class ManagementConnection(http.client.HTTPConnection):
+    """To a worker's Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(str(self._path))
+
+
+def deploy(house: Worker, name: str, reference: str) -> None:
+    """By the management API, as a command has a start of its own. Raises: WorkerFailed."""
+    settings = {"image": reference, "zygote": "none", **SETTINGS}
+    with closing(ManagementConnection(house.state_dir / "sockd.sock")) as connection:
+        connection.request("PUT", f"/functions/{name}", EMPTY_ZIP, {"x-sockd-overrides": json.dumps(settings)})
+        last = json.loads(connection.getresponse().read().splitlines()[-1])
+    if "result" not in last:
+        raise WorkerFailed(str(last))
+
+
+def invoke(house: Worker, name: str) -> float:
+    """A cold request; its ms."""
+    with Client(house.host, house.port) as client:
+        answer = client.invoke(name)
+    if not answer.cold:
+        raise WorkerFailed(f"{name} was warm")
+    return answer.ms
+
+
+def wait_for(path: Path) -> None:
+    """Until the worker has written a file. Raises: WorkerFailed."""
+    deadline = time.monotonic() + PROFILE_DEADLINE_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise WorkerFailed(f"{path.name} was not written")
+        time.sleep(0.1)
+
+
+def forget_pages(directory: Path) -> None:
+    """Have the kernel drop what it has cached of these files (posix_fadvise(2))."""
+    for path in directory.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
+
+
+def first_answer_of(root: str, program: str) -> None:
+    """Start a program in a directory as its root, give it one event, and wait for its answer."""
+    answered = threading.Event()
+
+    class RuntimeApi(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if answered.is_set():
+                self.connection.close()
+            else:
+                self._answer(b"{}")
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            answered.set()
+            self._answer(b"")
+
+        def _answer(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Lambda-Runtime-Aws-Request-Id", "1")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), RuntimeApi) as api:
+        threading.Thread(target=api.serve_forever, daemon=True).start()
+        environment = {
+            "PATH": "/opt/python/bin",
+            "AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{api.server_address[1]}",
+        }
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(["/usr/sbin/chroot", root, program], env=environment, **quiet) as process:  # type: ignore[call-overload]
+            if not answered.wait(60):
+                raise WorkerFailed("the unpacked program did not answer")
+            process.kill()
+        api.shutdown()
+
+
+def judge(result: Result, images: list[str]) -> None:
+    """Aims, each at the distance that is worse for us."""
+
+    def ratio(image: str, above: str, below: str, metric: str) -> list[float]:
+        cases = [f"{image}, {distance:g} ms" for distance in DISTANCES_MS]
+        return [result.row(f"{c}: {above}", metric).p50 / result.row(f"{c}: {below}", metric).p50 for c in cases]
+
+    for image in images:
+        least = ">= 20" if image == "handler" else ">= 3.5"
+        result.aim(
+            f"{image}: full pull, times on demand with profile", min(ratio(image, PULL, PROFILED, ANSWER)), least
+        )
+        result.aim(f"{image}: L2 warm, times unpacked", max(ratio(image, L2, UNPACKED, "request")), "<= 1.3")
+    moved = max(result.row(f"handler, {d:g} ms: {PLAIN}", "moved").p50 for d in DISTANCES_MS)
+    result.aim("handler: bytes moved, % of the image", moved, "<= 6.5")
