@@ -5,6 +5,8 @@ Owns nothing: the store has the images, the registry what each function needs.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.plain.errors import ImageInUse
 from sockd.registry.registry import Registry
+
+LEAVING_S = 10.0
+"""How long the removal of an image waits for what still uses it: sandboxes of functions that were removed just now."""
 
 
 class Images:
@@ -45,15 +50,24 @@ class Images:
         return self._row(await self.store.add_archive(path, reference, progress))
 
     async def remove(self, text: str) -> dict[str, Any]:
-        """Raises: UnknownImage; ImageInUse, if a function that is remembered needs it."""
+        """Waits for sandboxes of removed functions to end.
+
+        Raises: UnknownImage; ImageInUse, if a function that is remembered needs it."""
         record = self.store.find(text)
-        row = self._row(record)
-        if row["functions"]:
-            raise ImageInUse(record.digest, row["functions"])
+        self._refuse_needed(record)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVING_S):
+                await self.store.until_unused(record.digest)
+        self._refuse_needed(record)  # a deploy may have ended meanwhile
         if self.store.is_in_use(record.digest):
             raise ImageInUse(record.digest, ["a deploy or a sandbox that has not ended"])
+        row = self._row(record)
         await self.store.remove(record.digest)
         return row
+
+    def _refuse_needed(self, record: ImageRecord) -> None:
+        if functions := self._functions()[record.digest]:
+            raise ImageInUse(record.digest, functions)
 
     async def collect(
         self, *, clear_alarms: bool = False, restore: bool = False, forget_worker: str = ""

@@ -93,6 +93,8 @@ class ImageStore:
         self._importing: SingleFlight[str, ImageRecord] = SingleFlight()
         self._held: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
+        self._let_go = asyncio.Event()
+        """Set for a moment when somebody has let go of an image."""
 
     def recover(self) -> None:
         """Find the images of an earlier daemon, and remove what a killed one left half done. Blocks briefly."""
@@ -126,6 +128,11 @@ class ImageStore:
     def is_in_use(self, digest: str) -> bool:
         """Whether a deploy holds it, or a sandbox runs in it."""
         return bool(self._held[digest]) or digest in self._mounts
+
+    async def until_unused(self, digest: str) -> None:
+        """Wait until no deploy holds it and no sandbox runs in it."""
+        while self.is_in_use(digest):
+            await self._let_go.wait()
 
     def find(self, text: str) -> ImageRecord:
         """By a digest, the first digits of one, or a reference. Raises: UnknownImage, BadImage."""
@@ -234,6 +241,7 @@ class ImageStore:
     def _unmount(self, record: ImageRecord) -> None:
         mounted = self._mounts.pop(record.digest, None)
         if mounted is not None:
+            self._wake()
             task = asyncio.get_running_loop().create_task(self._closed(mounted, record))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
@@ -250,6 +258,7 @@ class ImageStore:
         mounted = self._mounts.pop(digest, None)
         if mounted is not None:
             mounted.on_unused = ImageBase.close
+            self._wake()
 
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         """Why reads of an image have failed, if one has since then (CLOCK_MONOTONIC)."""
@@ -263,6 +272,11 @@ class ImageStore:
             yield
         finally:
             self._held[digest] -= 1
+            self._wake()
+
+    def _wake(self) -> None:
+        self._let_go.set()
+        self._let_go.clear()  # whoever waited continues all the same
 
     # -- removal
 
