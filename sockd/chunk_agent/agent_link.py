@@ -23,6 +23,8 @@ MODULE = "sockd.chunk_agent"
 TMP_BYTES, PIDS, OPEN_FILES = 1 << 20, 128, 1024
 LIBRARIES = ("cryptography", "msgspec")
 """Whose directories the process imports from; their own dependencies are installed beside them."""
+MOST_AT_ONCE = 64
+"""Messages that are read before the loop does something else."""
 _log = logging.getLogger(__name__)
 
 
@@ -163,28 +165,36 @@ class AgentLink:
         await self._process.close()
 
     def _received(self) -> None:
+        """Everything that has come: why a read failed is known before whoever it has failed for goes on."""
+        for _ in range(MOST_AT_ONCE):
+            if self.is_ended or not self._receive():
+                return
+
+    def _receive(self) -> bool:
+        """One message. False: there is none."""
         try:
             with ExitStack() as stack:
                 data, _ = wire.receive_with_descriptors(self._ours, stack)
             if not data:
                 self._end()
-                return
+                return False
             message = wire.decode_to_daemon(data)
         except BlockingIOError:
-            return
+            return False
         except OSError:  # it has ended with messages unread
             self._end()
-            return
+            return False
         except wire.BadAgentMessage as error:
             _log.error("the agent of images is ended, because it sent what is no message: %s", error)
             self._end()
             if self._process.launcher.returncode is None:
                 self._process.launcher.kill()
-            return
+            return False
         if isinstance(message, wire.Trouble):
             self._on_trouble(message)
         elif (answer := self._answers.get(message.number)) is not None and not answer.done():
             answer.set_result(message)
+        return True
 
     def _end(self) -> None:
         if self.is_ended:

@@ -28,8 +28,6 @@ from sockd.plain.errors import SockdError
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter from one that has received a read; Python's default is 5 ms."""
-REPORT_PERIOD_S = 0.5
-"""Least time between two reports on one image."""
 
 
 class AgentProcess:
@@ -117,7 +115,7 @@ class AgentProcess:
     def _report(self, image: str, error: SockdError) -> None:
         """Not more often than the daemon can use it; dropped when it does not read."""
         now_s = time.monotonic()
-        if now_s - self._reported_s.get(image, 0.0) < REPORT_PERIOD_S:
+        if now_s - self._reported_s.get(image, 0.0) < wire.REPORT_PERIOD_S:
             return
         self._reported_s[image] = now_s
         trouble = wire.Trouble(image, type(error).__name__, error.message)

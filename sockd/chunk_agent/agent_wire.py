@@ -31,6 +31,8 @@ from sockd.plain.errors import SockdError
 
 MOST_MESSAGE_BYTES = 128 << 10
 MOST_DESCRIPTORS = 64
+REPORT_PERIOD_S = 0.1
+"""Least time between two `Trouble`s of one image. Failures in between are for the same reason, most likely."""
 _T = TypeVar("_T")
 _TABLE = struct.Struct("=Q")
 _ENTRY_BYTES = NAME_BYTES + KEY_BYTES

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from sockd.chunk_agent.agent_wire import error_of
+from sockd.chunk_agent.agent_wire import REPORT_PERIOD_S, error_of
 from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunk_agent.profile import seal_profile, unseal_profile
 from sockd.chunks.catalog import Catalog, UploadTarget
@@ -135,7 +135,8 @@ class ChunkedImporter:
 
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         failed_ns, error = self._failures.get(record.digest, (0, None))
-        if error is None or failed_ns < begun_ns:
+        # The agent is silent for a moment after each report: one from just before may be all that is heard of this failure.
+        if error is None or failed_ns + int(REPORT_PERIOD_S * 1e9) < begun_ns:
             return None
         return error_of(type(error).__name__, error.message)  # whoever is given it may add to it
 
