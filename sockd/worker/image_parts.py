@@ -55,7 +55,8 @@ class ImageParts:
         self._base_uid = base_uid
         self._root: Base | None = None
         self._store: ChunkStore | None = None
-        self._grace_s = config.gc_grace_s or (LOCAL_GRACE_S if self._settings.is_directory else SHARED_GRACE_S)
+        default_s = LOCAL_GRACE_S if self._settings.is_directory else SHARED_GRACE_S
+        self._grace_s = default_s if config.gc_grace_s is None else config.gc_grace_s
 
     def importer(self) -> ChunkedImporter:
         config = self._config

@@ -36,7 +36,7 @@ def config(s3: S3Process, tmp_path_factory: pytest.TempPathFactory) -> str:
 store = "s3://{BUCKET}/worker"
 endpoint = "{s3.url}"
 credentials_file = "{credentials}"
-gc_grace_s = 0.001
+gc_grace_s = 0
 """
 
 

@@ -25,7 +25,7 @@ from tests.daemon.running import Answer, DeployFailed, RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.support.cases import Happened, case
 from tests.support.image_layouts import Files, python_files, write_layout
-from tests.support.private_worker import command_without
+from tests.support.private_worker import LedgerBesideWorkers, command_without
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
 
@@ -45,14 +45,16 @@ class ImageWorker:
     directory: Path
     count: int = 0
 
-    def new_image(self, name: str, *, data_bytes: int = 0) -> str:
-        """An image with a program that answers with its version, which no other image has; its digest."""
+    def new_image(self, name: str, *, data_bytes: int = 0, runs: bool = True) -> str:
+        """An image with a program that answers with its version, which no other image has; its digest.
+
+        Args: runs: False: it lacks the interpreter."""
         self.count += 1
         path = self.directory / f"layout-{self.count}"
         files = app(f"{name}-{self.count}")
         if data_bytes:
             files = Files(plain={**files.plain, "data": os.urandom(data_bytes)}, executable=files.executable)
-        write_layout(path, [self.python, files], CONFIG)
+        write_layout(path, [self.python, files] if runs else [files], CONFIG, compress=False)
         return upload(self.daemon, path)
 
     def deployed(self, name: str, **options: int) -> str:
@@ -63,6 +65,10 @@ class ImageWorker:
     def asked(self, name: str, event: object = None) -> Answer:
         return self.daemon.run(name, event)
 
+    def until_unmounted(self, digest: str) -> None:
+        """The next start reads the manifest."""
+        self.daemon.when(lambda: not self.daemon.manage("GET", f"/images/{digest}").json["mounted"])
+
     def fails_typed(self, name: str, *types: str) -> str:
         answer = self.asked(name)
         assert answer.status in (500, 502, 503, 504), answer.body
@@ -72,7 +78,7 @@ class ImageWorker:
 
 @pytest.fixture(scope="module")
 def python() -> bytes:
-    return python_files().tar()
+    return python_files(("http.client", "json", "os", "socket")).tar()
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +89,8 @@ def images(
     directory = tmp_path_factory.mktemp("images")
     with ExitStack() as stack:
         server = stack.enter_context(S3Process(directory / "s3"))
-        client = stack.enter_context(server.client())
-        client.make_bucket(BUCKET)
+        with server.client() as client:
+            client.make_bucket(BUCKET)
         credentials = directory / "credentials"
         credentials.touch(mode=0o600)
         credentials.write_text(
@@ -96,11 +102,11 @@ store = "s3://{BUCKET}/worker"
 endpoint = "{server.url}"
 credentials_file = "{credentials}"
 store_attempt_s = {ATTEMPT_S}
-gc_grace_s = 0.001
+gc_grace_s = 0
 """
         daemon = RunningDaemon.start(directory / "state", settings, command=command_without(broken))
         stack.callback(daemon.close)
-        worker = ImageWorker(daemon, server, client, python, directory)
+        worker = ImageWorker(daemon, server, server.client(), python, directory)
         worker.deployed("cached")
         assert worker.asked("cached").status == 200
         yield worker
@@ -108,8 +114,10 @@ gc_grace_s = 0.001
 
 @pytest.fixture
 def worker(images: ImageWorker) -> Iterator[ImageWorker]:
-    yield images
-    images.s3.remove_faults()
+    """The module's worker, with a connection to its store that ends with the test."""
+    with images.server.client() as images.s3:
+        yield images
+        images.s3.remove_faults()
     assert images.daemon.process.poll() is None
 
 
@@ -121,7 +129,7 @@ STORE_ERRORS = ("Images.StoreUnavailable", "Images.Tampered", "Images.ChunkMissi
     "the chunk store of images is not reached, while functions start and a new image is deployed",
     expect="functions with cached images start; others get Images.StoreUnavailable before their deadline, and serve later",
 )
-def test_a_store_that_is_not_reached(worker: ImageWorker, happened: Happened) -> None:
+def test_a_store_that_is_not_reached(worker: ImageWorker, ledger: LedgerBesideWorkers, happened: Happened) -> None:
     worker.deployed("unreached")
     drop_sandboxes(worker, "cached")
     worker.server.stop()
@@ -130,11 +138,12 @@ def test_a_store_that_is_not_reached(worker: ImageWorker, happened: Happened) ->
         happened("cached: 200")
         happened(worker.fails_typed("unreached", *STORE_ERRORS))
         with pytest.raises(DeployFailed, match="chunk store") as refused:
-            worker.new_image("refused")
+            worker.new_image("refused", runs=False)
         happened(f"deploy: {refused.value.status}")
         assert refused.value.status == 503
     finally:
-        worker.server.start()
+        with ledger.replacing():
+            worker.server.start()
     assert worker.asked("unreached").json["version"].startswith("unreached")
     worker.deployed("later")
     assert worker.asked("later").status == 200
@@ -203,8 +212,10 @@ def test_a_changed_chunk(worker: ImageWorker, happened: Happened) -> None:
         lambda data: data + b"\0",
     ):
         with_chunks(change)
-        happened(worker.fails_typed("changed", *STORE_ERRORS))
-    with_chunks(lambda data: data)
+        try:
+            happened(worker.fails_typed("changed", *STORE_ERRORS))
+        finally:
+            with_chunks(lambda data: data)
     assert worker.asked("changed").json["version"].startswith("changed")
 
 
@@ -218,19 +229,23 @@ def test_a_changed_manifest(worker: ImageWorker, happened: Happened) -> None:
     (key,) = [key for key in worker.s3.list(BUCKET, "worker/objects/manifests/") if digest in key]
     copy = worker.daemon.state / "images" / digest.removeprefix("sha256:") / "manifest"
     in_store, beside = worker.s3.get(BUCKET, key), copy.read_bytes()
-    at = {"magic": 0, "nonce": 8, "size": 27, "count": 31, "facts": 45, "name": -90 * 64, "key": -40, "tag": -1}
+    names = -16 - 64 * int.from_bytes(in_store[28:32])  # of chunks; their keys follow, and the tag
+    at = {"magic": 0, "nonce": 8, "size": 27, "count": 31, "facts": 45, "name": names, "key": -40, "tag": -1}
     refused = 0
     for name, offset in at.items():
         changed = bytearray(in_store)
         changed[offset] ^= 1
-        worker.s3.put(BUCKET, key, bytes(changed))
         with beside_changed(copy, beside, offset):
-            deploy(worker.daemon, f"m-{name}", digest)
-            worker.fails_typed(f"m-{name}", "Images.Tampered")
+            worker.s3.put(BUCKET, key, bytes(changed))
+            try:
+                deploy(worker.daemon, f"m-{name}", digest)
+                worker.fails_typed(f"m-{name}", "Images.Tampered")
+            finally:
+                worker.s3.put(BUCKET, key, in_store)
             refused += 1
-            worker.s3.put(BUCKET, key, in_store)
             assert worker.asked(f"m-{name}").status == 200, "the store's manifest is right again"
         worker.daemon.remove(f"m-{name}")
+        worker.until_unmounted(digest)
     happened(f"{refused} fields")
 
 
@@ -240,8 +255,10 @@ def beside_changed(copy: Path, content: bytes, offset: int) -> Iterator[None]:
     changed = bytearray(content)
     changed[offset if offset < 0 else start + offset] ^= 1
     copy.write_bytes(changed)
-    yield
-    copy.write_bytes(content)
+    try:
+        yield
+    finally:
+        copy.write_bytes(content)
 
 
 @case(
@@ -252,20 +269,22 @@ def beside_changed(copy: Path, content: bytes, offset: int) -> Iterator[None]:
 def test_a_full_disk(python: bytes, tmp_path: Path, happened: Happened) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    syscalls.mount("tmpfs", str(disk), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=80m")
+    syscalls.mount("tmpfs", str(disk), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=44m")
     try:
-        daemon = RunningDaemon.start(tmp_path / "state", f'[images]\nstore = "{disk}/chunks"\ngc_grace_s = 0.001\n')
+        daemon = RunningDaemon.start(tmp_path / "state", f'[images]\nstore = "{disk}/chunks"\ngc_grace_s = 0\n')
         try:
             worker = ImageWorker(daemon, None, None, python, tmp_path)  # type: ignore[arg-type]
             worker.deployed("first")
             assert worker.asked("first").status == 200
             with pytest.raises(DeployFailed, match="is full") as refused:
-                worker.new_image("large", data_bytes=70 << 20)
+                worker.new_image("large", data_bytes=24 << 20, runs=False)
             happened(f"{refused.value.status}: {refused.value.message[:100]}")
             assert refused.value.status == 507
             drop_sandboxes(worker, "first")
             assert worker.asked("first").status == 200
-            happened(f"{daemon.manage('POST', '/images/gc').json['store']['deleted']} chunks deleted")
+            collected = daemon.manage("POST", "/images/gc").json["store"]
+            assert collected["deleted"] and collected["problems"] == [], collected
+            happened(f"{collected['deleted']} chunks deleted")
             worker.deployed("small")
             assert worker.asked("small").status == 200
             assert daemon.terminate() == 0
@@ -282,9 +301,9 @@ def test_a_full_disk(python: bytes, tmp_path: Path, happened: Happened) -> None:
 )
 def test_collections_while_functions_run(worker: ImageWorker, happened: Happened) -> None:
     worker.deployed("kept")
-    for _ in range(3):
+    for _ in range(2):
         assert worker.asked("kept").status == 200
-        digest = worker.new_image("garbage", data_bytes=2 << 20)
+        digest = worker.new_image("garbage", data_bytes=2 << 20, runs=False)
         found = worker.daemon.manage("POST", "/images/gc").json
         assert digest in [row["digest"] for row in found["removed"]]
         assert found["store"]["problems"] == [] and found["store"]["deleted"]
@@ -302,7 +321,7 @@ def test_collections_while_functions_run(worker: ImageWorker, happened: Happened
     expect="an alarm stops all deletions, until an operator clears it",
 )
 def test_a_read_of_an_expired_root(worker: ImageWorker, happened: Happened) -> None:
-    digest = worker.new_image("unused", data_bytes=1 << 20)
+    digest = worker.new_image("unused", data_bytes=1 << 20, runs=False)
     credentials = worker.server.credentials
     with closing(S3Store(worker.server.url, BUCKET, "worker", credentials)) as store:
         old = next(key for key in store.list_objects("manifests/") if digest in key).split("/")[1]

@@ -106,26 +106,37 @@ def _add(
     archive.addfile(info, io.BytesIO(data))
 
 
-def write_layout(path: Path, layers: Sequence[Files | bytes], config: Mapping[str, Any] | None = None) -> str:
+def write_layout(
+    path: Path, layers: Sequence[Files | bytes], config: Mapping[str, Any] | None = None, *, compress: bool = True
+) -> str:
     """Write a layout with one image; its digest.
 
     Args: layers: the lowest first, tar archives or their files; config: as in an image's configuration, such as `Entrypoint`."""
     blobs = oci_images.Blobs()
-    manifest = made(blobs, layers, config)
+    manifest = made(blobs, layers, config, compress=compress)
     blobs.write_layout(path, {"latest": manifest})
     return oci_images.digest(manifest)
 
 
-def made(blobs: oci_images.Blobs, layers: Sequence[Files | bytes], config: Mapping[str, Any] | None = None) -> bytes:
+def made(
+    blobs: oci_images.Blobs,
+    layers: Sequence[Files | bytes],
+    config: Mapping[str, Any] | None = None,
+    *,
+    compress: bool = True,
+) -> bytes:
     """The manifest of an image, whose blobs are kept."""
     archives = [layer if isinstance(layer, bytes) else layer.tar() for layer in layers]
-    return blobs.image(archives, **(config or {}))
+    return blobs.image(archives, compress=compress, **(config or {}))
 
 
-def python_files() -> Files:
-    """The layer of PYTHON: an interpreter with its standard library, below /opt/python, and the shared objects that they need."""
+def python_files(imports: Sequence[str] = ()) -> Files:
+    """The layer of PYTHON: an interpreter with its standard library, below /opt/python, and the shared objects that they need.
+
+    Args: imports: the modules that the image's programs import, so that others are left out; none: all stay."""
     executable = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix}))
+    imported = imported_files(executable, imports) if imports else None
     plain: dict[str, bytes | str] = {}
     mtimes_s = {}
     needed = [executable]
@@ -135,6 +146,7 @@ def python_files() -> Files:
             file = Path(directory) / name
             if (
                 file.is_file()
+                and (imported is None or source_of(file) in imported or file.parent.name == "encodings")
                 and not name.startswith(LEFT_OUT_MODULES)
                 and not name.endswith((".a", ".opt-1.pyc", ".opt-2.pyc"))
             ):
@@ -148,6 +160,21 @@ def python_files() -> Files:
     executables: dict[str, bytes | str] = {PYTHON.lstrip("/"): Path(executable).read_bytes()}
     executables |= {each.lstrip("/"): stripped(each) for each in shared_objects(needed)}
     return Files(plain, executables, mtimes_s=mtimes_s)
+
+
+def imported_files(executable: str, modules: Sequence[str]) -> set[Path]:
+    """The files of modules, and of all that they import."""
+    program = (
+        f"import {', '.join(modules)}, encodings.idna, sys\n"
+        "print(*(getattr(each, '__file__', None) or '' for each in list(sys.modules.values())), sep='\\n')"
+    )
+    found = subprocess.run([executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    return {Path(line) for line in found.splitlines() if line}
+
+
+def source_of(file: Path) -> Path:
+    """Of a file of bytecode; another file itself."""
+    return file.parent.parent / f"{file.name.partition('.')[0]}.py" if file.parent.name == "__pycache__" else file
 
 
 def stripped(path: str) -> bytes:

@@ -64,6 +64,13 @@ class Ledger:
         self._watched.append(directory)
         self._before.update(_directory(directory))
 
+    @contextlib.contextmanager
+    def replacing(self) -> Iterator[None]:
+        """What the block starts takes the place of something that was there before, and lives as long."""
+        before = set(self._entries())
+        yield
+        self._before |= set(self._entries()) - before
+
     def check(self, *, grace_s: float = GRACE_S) -> None:
         """Raise Imbalance, naming what is there now and was not at the beginning.
 
