@@ -199,7 +199,7 @@ class Management:
             names = self._names()
             close = [] if path[1] in names else get_close_matches(path[1], names, n=1)
             message += f"; did you mean {close[0]}?" if close else ""
-        return Failure(message, why=str(error.get("errorType", "")), fix=fix, exit_code=exit_code)
+        return Failure(message, kind=str(error.get("errorType", "")), fix=fix, exit_code=exit_code)
 
     def check_function(self, name: str) -> None:
         """Raises: Failure if no function has this name."""

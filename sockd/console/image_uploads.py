@@ -31,12 +31,26 @@ def imported(image: str, management: Management, show: Callable[[str], None]) ->
         raise Failure(f"{image[:80]!r} is no image reference", why=error.message, exit_code=USAGE) from None
     if reference.kind == "registry":
         return _posted(management, show, body=_json(image), headers={"content-type": "application/json"})
-    show(f"sending {image}")
     path = Path(reference.path)
-    if reference.kind != "stdin" and not path.exists():
-        raise Failure(f"there is no {reference.path!r}", exit_code=USAGE)
+    if reference.kind != "stdin":
+        _check(path)
+    show("sending the standard input" if reference.kind == "stdin" else f"sending {image}")
     with closing(_pieces(reference.kind, path)) as pieces:
         return _posted(management, show, body=pieces, query={"reference": str(reference)})
+
+
+def _check(path: Path) -> None:
+    """Raises: Failure if this is no image, as far as a look at the path tells: before a directory is sent."""
+    if not path.exists():
+        raise Failure(f"{str(path)!r} does not exist", exit_code=USAGE)
+    if path.is_file() and not path.stat().st_size:
+        raise Failure(f"{str(path)!r} is empty", fix="docker save IMAGE -o FILE.tar", exit_code=USAGE)
+    if path.is_dir() and not (path / "oci-layout").is_file():
+        raise Failure(
+            f"{str(path)!r} is not an OCI layout: it has no file 'oci-layout'",
+            fix="`docker save IMAGE -o FILE.tar` or `skopeo copy docker-daemon:IMAGE oci:DIR` writes one",
+            exit_code=USAGE,
+        )
 
 
 def is_local(image: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -39,6 +40,7 @@ EXIT_CODES = {
 """The meaning of each exit status, in all commands (docs/reference/cli.md)."""
 _BY_STATUS = {404: NOT_FOUND, 429: THROTTLED, 504: TIMED_OUT}
 _WANTS_JSON = "sockd.json"
+_HOW_FAR = re.compile(r": \d+( of \d+)? MB$")
 
 
 def _note_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
@@ -62,9 +64,11 @@ class Failure(click.ClickException):
 
     exit_code: int  # type: ignore[misc]  # click's own pattern: read from the instance
 
-    def __init__(self, what: str, *, why: str = "", fix: str = "", exit_code: int = FAILED) -> None:
+    def __init__(self, what: str, *, why: str = "", fix: str = "", exit_code: int = FAILED, kind: str = "") -> None:
+        """Args: kind: the worker's name of the error, for programs; people do not see it."""
         super().__init__(what)
         self.why = why
+        self.kind = kind
         self.fix = runnable(fix)
         self.exit_code = exit_code
 
@@ -85,7 +89,8 @@ class JsonFailure(click.ClickException):
     def __init__(self, error: click.ClickException) -> None:
         super().__init__(error.format_message())
         self.exit_code = error.exit_code
-        self._why, self._fix = getattr(error, "why", ""), getattr(error, "fix", "")
+        self._why = getattr(error, "why", "") or getattr(error, "kind", "")
+        self._fix = getattr(error, "fix", "")
 
     def show(self, file: IO[Any] | None = None) -> None:
         fields = {"error": self.message, "why": self._why, "fix": self._fix, "exit_code": self.exit_code}
@@ -185,15 +190,34 @@ def show_uncaught(kind: type[BaseException], error: BaseException, frames: Trace
 
 @contextmanager
 def progress(first: str) -> Iterator[Callable[[str], None]]:
-    """Progress on stderr: one updated line on a terminal, otherwise one line per step."""
-    if not sys.stderr.isatty():
-        say(first)
-        yield say
-        return
-    from rich.markup import escape
+    """Progress on stderr: one updated line on a terminal, otherwise one line per step.
 
-    with console(stderr=True).status(escape(one_line(first))) as status:
-        yield lambda text: status.update(escape(one_line(text)))
+    How far a step is ("writing: 3 of 40 MB") is shown on a terminal only."""
+    if not sys.stderr.isatty():
+        last = ""
+
+        def step(text: str) -> None:
+            nonlocal last
+            if (stage := _HOW_FAR.sub("", text)) != last:
+                last = stage
+                say(stage)
+
+        step(first)
+        yield step
+        return
+    from rich.text import Text
+
+    screen = console(stderr=True)
+
+    def line(text: str) -> Text:
+        shown = Text(one_line(text))
+        shown.truncate(
+            max(screen.width - 3, 1), overflow="ellipsis"
+        )  # beside the spinner: a longer one becomes several lines
+        return shown
+
+    with screen.status(line(first)) as status:
+        yield lambda text: status.update(line(text))
 
 
 def age(seconds: float) -> str:

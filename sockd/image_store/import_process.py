@@ -100,14 +100,14 @@ class _Fetching:
 
     def __init__(self, image: OciImage, wire: Wire) -> None:
         self._done = [0] * len(image.layers)
+        count = len(image.layers)
+        self._what = f"fetching {count} layer{'' if count == 1 else 's'}"
         self._wire = wire
 
     def report(self, layer: int, size_bytes: int) -> None:
         """Called from several threads."""
         self._done[layer] = size_bytes
-        begun = sum(1 for each in self._done if each)
-        total = sum(self._done) >> 20
-        self._wire.progress(f"fetching layers: {begun} of {len(self._done)} begun, {total} MB", is_often=True)
+        self._wire.progress(f"{self._what}: {sum(self._done) >> 20} MB", is_often=True)
 
 
 class Wire:

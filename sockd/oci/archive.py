@@ -11,7 +11,7 @@ import stat
 import tempfile
 
 from sockd.oci.decompression import GZIP, ZSTD, decompressed
-from sockd.oci.digests import Slice
+from sockd.oci.digests import AGAIN, Slice
 from sockd.oci.limits import Limits
 from sockd.oci.tar_members import members
 from sockd.plain.errors import BadImage, ImageTooLarge, NoSuchImage
@@ -80,7 +80,7 @@ class Archive:
         try:
             return self._found[self._target(name)]
         except KeyError:
-            raise NoSuchImage(f"the archive has no {name[:200]!r}") from None
+            raise NoSuchImage(f"the archive is not complete: it has no {name[:200]!r}; {AGAIN}") from None
 
 
 def _index(fd: int, limits: Limits) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:

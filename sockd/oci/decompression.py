@@ -7,7 +7,7 @@ import io
 import zlib
 from typing import Any, BinaryIO, cast
 
-from sockd.oci.digests import Readable
+from sockd.oci.digests import AGAIN, Readable
 from sockd.plain.errors import BadImage
 
 zstandard: Any
@@ -96,7 +96,7 @@ class _Gzip(io.RawIOBase):
                 self._input = self._stream.read(INPUT_BYTES)
                 if not self._input:
                     if self._is_within:
-                        raise BadImage(f"{self._label} ends inside of its compressed data")
+                        raise BadImage(f"{self._label} ends inside of its compressed data; {AGAIN}")
                     return b""
             if not self._is_within:
                 self._input = self._input.lstrip(b"\0")
@@ -106,7 +106,7 @@ class _Gzip(io.RawIOBase):
             try:
                 data: bytes = self._member.decompress(self._input, size)
             except inflate.error as error:
-                raise BadImage(f"{self._label} has damaged compressed data: {error}") from error
+                raise BadImage(f"{self._label} has damaged compressed data ({error}); {AGAIN}") from error
             if self._member.eof:
                 self._input, self._is_within = self._member.unused_data, False
             else:
@@ -134,7 +134,7 @@ class _Zstd(io.RawIOBase):
         try:
             data: bytes = self._reader.read(size)
         except zstandard.ZstdError as error:
-            raise BadImage(f"{self._label} has damaged compressed data: {error}") from error
+            raise BadImage(f"{self._label} has damaged compressed data ({error}); {AGAIN}") from error
         if not data:
             while self._stream.read(INPUT_BYTES):
                 pass

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from sockd.plain.errors import BadImage
 
+AGAIN = "push or save the image again"
+"""What helps against an image that arrives damaged."""
+
 
 class Readable(Protocol):
     """The part of a binary file that is needed here."""
@@ -48,10 +51,10 @@ class Verified(io.RawIOBase):
 
     def _check(self) -> None:
         if 0 <= self._size_bytes != self._read_bytes:
-            raise BadImage(f"{self._label} ended after {self._read_bytes} of {self._size_bytes} bytes")
+            raise BadImage(f"{self._label} ended after {self._read_bytes} of {self._size_bytes} bytes; {AGAIN}")
         found = self._hash.hexdigest()
         if found != self._digest.partition(":")[2]:
-            raise BadImage(f"{self._label} was altered: its digest is {found[:16]}..., not {self._digest}")
+            raise BadImage(f"{self._label} was altered: its digest is {found[:16]}..., not {self._digest}; {AGAIN}")
 
     def close(self) -> None:
         self._stream.close()

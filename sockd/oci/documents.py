@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from sockd.oci.digests import AGAIN
 from sockd.oci.image import ImageConfig, Layer, OciImage, Platform
 from sockd.oci.reference import DIGEST
 from sockd.plain.errors import BadImage
@@ -152,7 +153,13 @@ def choose(index: Index, platform: Platform, label: str) -> Descriptor:
     if len(unnamed) == 1 and len(index.manifests) == 1:
         return unnamed[0]  # its configuration names the platform, and is checked
     offers = sorted({_spelled(one.platform) for one in index.manifests if one.platform} - {"unknown/unknown"})
-    raise BadImage(f"{label} has no image for {platform}; it has {', '.join(offers)[:300] or 'none at all'}")
+    raise BadImage(
+        f"{label} has no image for {platform}; it has {', '.join(offers)[:300] or 'none at all'}; {_built_for(platform)}"
+    )
+
+
+def _built_for(platform: Platform) -> str:
+    return f"build it with `docker build --platform {platform}`"
 
 
 def _spelled(platform: dict[str, Any] | None) -> str:
@@ -163,7 +170,10 @@ def _spelled(platform: dict[str, Any] | None) -> str:
 def check_layers(manifest: Manifest, label: str, max_layers: int) -> None:
     """Refuse an artifact that is no container image, and layers that cannot be read. Raises: BadImage."""
     if manifest.config.media_type not in CONFIGS:
-        raise BadImage(f"{label} is not a container image: its configuration is {manifest.config.media_type[:80]!r}")
+        raise BadImage(
+            f"{label} is not a container image but another artifact, of the type {manifest.config.media_type[:80]!r}; "
+            "name one that `docker run` starts"
+        )
     if len(manifest.layers) > max_layers:
         raise BadImage(f"{label} has {len(manifest.layers)} layers; the limit is {max_layers}")
     for layer in manifest.layers:
@@ -184,7 +194,9 @@ def image_of(digest: str, manifest: Manifest, config_data: bytes, platform: Plat
         platform.os,
         platform.architecture,
     ):
-        raise BadImage(f"{label} is for {configuration.os}/{configuration.architecture}, not for {platform}")
+        raise BadImage(
+            f"{label} is for {configuration.os}/{configuration.architecture}, not for {platform}; {_built_for(platform)}"
+        )
     layers = tuple(
         Layer(one.digest, diff_id, one.media_type, one.size)
         for one, diff_id in zip(manifest.layers, diff_ids, strict=True)
@@ -232,5 +244,5 @@ def check_digest(data: bytes, digest: str, label: str) -> bytes:
     """The data. Raises: BadImage if its digest is another one."""
     found = digest_of(data, digest)
     if found != digest:
-        raise BadImage(f"{label} was altered or truncated: its digest is {found}, not {digest}")
+        raise BadImage(f"{label} was altered or truncated: its digest is {found}, not {digest}; {AGAIN}")
     return data

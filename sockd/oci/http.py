@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
+import socket
 import ssl
 import threading
 import urllib.parse
@@ -26,6 +27,7 @@ TIMEOUT_S = 30.0
 PROBE_S = 3.0
 """For the TLS handshake of a server that may also be spoken with in plain HTTP: some wait for the end of a request in it."""
 AGENT = "sockd"
+_PORTS = {"https": 443, "http": 80}
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 BROKEN = (OSError, http.client.HTTPException)
@@ -50,7 +52,12 @@ class Origin:
             raise BadImage(f"a registry sent the malformed address {url[:100]!r}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise BadImage(f"a registry sent the address {url[:100]!r}, which is not followed")
-        return cls(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
+        return cls(parts.scheme, parts.hostname, port or _PORTS[parts.scheme])
+
+    def __str__(self) -> str:
+        """The host for people: with its port, unless it is the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 class Response:
@@ -129,10 +136,11 @@ class HttpClient:
             try:
                 response = self._follow(method, url, headers, authorization, body)
             except ssl.SSLCertVerificationError as error:
-                host = Origin.of(url).host
-                raise RegistryUnavailable(f"the certificate of {host} is not valid: {error.verify_message}") from None
+                raise RegistryUnavailable(
+                    f"the certificate of {Origin.of(url)} is not valid: {error.verify_message}"
+                ) from None
             except BROKEN as error:
-                why, asked_s = f"{type(error).__name__}: {error}"[:200], None
+                why, asked_s = _words(error), None
             else:
                 if response.status not in _TEMPORARY:
                     return response
@@ -140,7 +148,7 @@ class HttpClient:
                 response.close()
             if attempt < MOST_ATTEMPTS:
                 self.pause(attempt, asked_s)
-        raise RegistryUnavailable(f"{Origin.of(url).host} does not answer after {MOST_ATTEMPTS} attempts: {why}")
+        raise RegistryUnavailable(f"{Origin.of(url)} does not answer after {MOST_ATTEMPTS} attempts: {why}")
 
     def probe(self, url: str) -> None:
         """Whether a server speaks HTTPS. Raises: ssl.SSLError if it does not; OSError if it does not answer."""
@@ -173,9 +181,9 @@ class HttpClient:
             response.close()
             target = urllib.parse.urljoin(url, location)
             if origin.scheme == "https" and Origin.of(target).scheme != "https":
-                raise BadImage(f"{origin.host} redirects from HTTPS to plain HTTP")
+                raise BadImage(f"{origin} redirects from HTTPS to plain HTTP")
             url = target
-        raise BadImage(f"{origin.host} redirects more than {MOST_REDIRECTS} times")
+        raise BadImage(f"{origin} redirects more than {MOST_REDIRECTS} times")
 
     def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, *, timeout_s: float | None = None
@@ -187,9 +195,7 @@ class HttpClient:
             connection = http.client.HTTPSConnection(origin.host, origin.port, timeout=timeout_s, context=self._tls)
         else:
             if not self.allows_plain(origin):
-                raise BadImage(
-                    f"{origin.host} is only spoken with over HTTPS; images.insecure_registries names exceptions"
-                )
+                raise BadImage(f"{origin} is only spoken with over HTTPS; images.insecure_registries names exceptions")
             connection = http.client.HTTPConnection(origin.host, origin.port, timeout=timeout_s)
         try:
             parts = urllib.parse.urlsplit(url)
@@ -202,6 +208,14 @@ class HttpClient:
         except BaseException:
             connection.close()
             raise
+
+
+def _words(error: Exception) -> str:
+    """Why a connection failed or broke."""
+    if isinstance(error, socket.gaierror):
+        return "the name is not known (DNS)"
+    text = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    return text[:200].lower() if isinstance(error, ConnectionError) else text[:200]
 
 
 def is_loopback(host: str) -> bool:

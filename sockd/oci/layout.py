@@ -69,7 +69,7 @@ class LayoutDirectory:
                 # Not blocking: whoever wrote the layout may have put a FIFO there.
                 below = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=fd)
             except (FileNotFoundError, NotADirectoryError):
-                raise NoSuchImage(f"the layout has no {name!r}") from None
+                raise NoSuchImage(f"the layout is not complete: it has no {name!r}") from None
             except OSError as error:
                 raise BadImage(f"{name!r} of the layout cannot be read: {error.strerror}") from None
             finally:

@@ -97,6 +97,10 @@ def _local(kind: Kind, rest: str, text: str) -> Reference:
 
 
 def _registry(name: str, text: str) -> Reference:
+    if name.startswith(("sha256:", "sha512:")):
+        raise BadImage(
+            f"{text!r} is not a whole digest: sha256: and 64 hexadecimal digits; `sockd images ls --json` has them"
+        )
     rest, at, digest = name.partition("@")
     if at and not DIGEST.fullmatch(digest):
         raise BadImage(f"the digest in {text!r} is not sha256: and 64 lower-case hexadecimal digits")

@@ -141,15 +141,13 @@ class RegistrySource:
         raise self._refusal(response.status, why)
 
     def _refusal(self, status: int, why: str) -> Exception:
-        label = str(self._reference)
+        label, host = str(self._reference), self._reference.host
         if status in (401, 403):
-            hint = "" if self._credentials else "; sockd has no credentials of this registry"
-            return ImageAccessDenied(
-                f"{self._reference.host} denies access to {label}, or has no such image{hint}{why}"
-            )
+            hint = "" if self._credentials else f"; the worker has no credentials of it (`docker login {host}` there)"
+            return ImageAccessDenied(f"{host} denies access to {label}, or has no such image{why}{hint}")
         if status == 404:
-            return NoSuchImage(f"{self._reference.host} has no {label}{why}")
-        return BadImage(f"{self._reference.host} answers with HTTP status {status} for {label}{why}")
+            return NoSuchImage(f"{host} has no {label}{why}")
+        return BadImage(f"{host} answers with HTTP status {status} for {label}{why}")
 
 
 class _ResumedBlob(io.RawIOBase):

@@ -16,7 +16,7 @@ from sockd.oci.layout import LayoutDirectory, LayoutSource
 from sockd.oci.limits import Limits
 from sockd.oci.reference import Reference
 from sockd.oci.registry import RegistrySource
-from sockd.plain.errors import BadImage, NoSuchImage
+from sockd.plain.errors import BadImage, ImageTooLarge, NoSuchImage
 
 
 def open_source(
@@ -55,11 +55,21 @@ def open_source(
 
 def _of_archive(reference: Reference, where: str | int, directory: str, platform: Platform, limits: Limits) -> Source:
     with ExitStack() as stack:
-        archive = Archive.open(where, directory, limits)
+        try:
+            archive = Archive.open(where, directory, limits)
+        except ImageTooLarge:
+            raise
+        except BadImage as error:
+            raise BadImage(
+                f"{reference.path or 'the standard input'} is not an archive that can be read: {error.message} "
+                "(`docker save` writes one)"
+            ) from error
         stack.callback(archive.close)
         is_layout = layout.MARK in archive and reference.kind != "docker-archive"
         if not is_layout and (docker_archive.MANIFEST not in archive or reference.kind == "oci-archive"):
-            raise BadImage(f"{reference.path!r} is neither an OCI archive nor what `docker save` writes")
+            raise BadImage(
+                f"{reference.path or 'the standard input'} is neither an OCI archive nor what `docker save` writes"
+            )
         source: Source
         if is_layout:
             source = LayoutSource(archive, reference.tag, platform, limits)

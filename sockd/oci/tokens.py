@@ -54,14 +54,16 @@ class Authorization:
                 case "bearer":
                     self._header = f"Bearer {self._token(dict(_PARAMETER.findall(rest)))}"
                 case _:
-                    raise ImageAccessDenied(f"{self._registry.host} asks for credentials in an unknown way")
+                    raise ImageAccessDenied(f"{self._registry} asks for credentials in an unknown way")
             if self._header == refused:
-                raise ImageAccessDenied(f"{self._registry.host} does not accept these credentials")
+                raise ImageAccessDenied(
+                    f"{self._registry} does not accept these credentials; `docker login` renews them"
+                )
 
     def _basic(self) -> str:
         if self._credentials is None or not self._credentials.username:
             raise ImageAccessDenied(
-                f"{self._registry.host} asks for a user name and a password; `docker login` keeps them"
+                f"{self._registry} asks for a user name and a password; `docker login` on the worker keeps them"
             )
         return _basic(self._credentials)
 
@@ -69,7 +71,7 @@ class Authorization:
         realm = parameters.get("realm", "")
         origin = Origin.of(realm)
         if origin.scheme != "https" and not self._client.allows_plain(origin):
-            raise BadImage(f"{self._registry.host} has a token server without HTTPS")
+            raise BadImage(f"{self._registry} has a token server without HTTPS")
         query = {"service": parameters.get("service", ""), "scope": self._scope}
         if self._credentials is not None and self._credentials.identity_token:
             return self._ask(
@@ -94,7 +96,7 @@ class Authorization:
         body: dict[str, str] | None = None,
         authorization: Callable[[Origin], str] = lambda origin: "",
     ) -> str:
-        host = Origin.of(url).host
+        host = Origin.of(url)
         form = urllib.parse.urlencode(body).encode() if body is not None else None
         headers = {"Content-Type": "application/x-www-form-urlencoded"} if body is not None else {}
         response = self._client.request(
@@ -103,7 +105,7 @@ class Authorization:
         try:
             if response.status in (400, 401, 403):
                 raise ImageAccessDenied(
-                    f"the token server {host} does not accept the credentials of {self._registry.host}"
+                    f"the token server {host} does not accept the credentials of {self._registry}; `docker login` renews them"
                 )
             if response.status != 200:
                 raise RegistryUnavailable(f"the token server {host} answers with HTTP status {response.status}")

@@ -115,16 +115,18 @@ def deploy(
     wasm = _module(initscript, management) if initscript is not None else b""
     if wasm:
         headers["x-sockd-initscript-bytes"] = str(len(wasm))
-    with progress(f"packing {source}") as show:
+    has_code = image is None or source.is_dir()
+    with progress(f"packing {source}" if has_code else f"deploying {name}") as show:
         if image is not None:
             overrides["image"] = worker_reference(image, management, show)
             headers["x-sockd-overrides"] = json.dumps(overrides)
-        body = wasm + (packed(source, management) if image is None or source.is_dir() else EMPTY)
-        show(f"sending {len(body)} bytes")
+        body = wasm + (packed(source, management) if has_code else EMPTY)
+        if has_code:
+            show(f"sending {len(body)} bytes")
         try:
             function = result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
         except Failure as failure:
-            if failure.why == BuildNeeded.error_type:
+            if failure.kind == BuildNeeded.error_type:
                 failure.fix = runnable(f"sockd {shlex.join(sys.argv[1:])} --build")
             raise
     # Of a worker elsewhere nobody here knows where its port is published.

@@ -59,7 +59,7 @@ async def store(request: Request, archive: Any, limit_bytes: int, *, prefix_byte
             await asyncio.to_thread(archive.write, pending)
             pending = bytearray()
     if empty:
-        raise BadArchive("the body is empty; send a zip")
+        raise BadArchive("the body is empty; send an archive")
     await asyncio.to_thread(archive.write, pending)
     await asyncio.to_thread(archive.flush)
     return bytes(prefix)

@@ -1,0 +1,84 @@
+"""Images at the command line: what a deploy shows, and which wrong ones are refused before anything is sent."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sockd.console import output
+from tests.cli.pty_process import Terminal
+from tests.cli.serving import REPOSITORY, Run, Served
+
+STEPS = (
+    *("fetching 2 layers: 1 MB", "fetching 2 layers: 14 MB", "merging layers"),
+    *(f"writing the file system: {number} of 90 MB" for number in range(90)),
+)
+
+
+def test_a_deploy_of_an_image_without_code_packs_and_sends_nothing(run: Run, served: Served, tmp_path: Path) -> None:
+    done = run("deploy", "in-image", "--image", "registry.example.com/app:1")
+    assert done.returncode == 0, done.stderr
+    assert "packing" not in done.stderr and "sending" not in done.stderr
+    assert served.worker.deployed["in-image"][0] == []
+    code = tmp_path / "with-code"
+    code.mkdir()
+    (code / "f.py").touch()
+    done = run("deploy", str(code), "--image", "registry.example.com/app:1")
+    assert "packing" in done.stderr and "sending" in done.stderr
+
+
+def test_each_stage_is_one_line_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress("deploying f") as show:
+        for text in STEPS:
+            show(text)
+    assert capsys.readouterr().err.splitlines() == [
+        "deploying f",
+        "fetching 2 layers",
+        "merging layers",
+        "writing the file system",
+    ]
+
+
+def test_all_stages_are_one_line_of_a_terminal(served: Served) -> None:
+    program = (
+        "from sockd.console import output\n"
+        f"with output.progress('deploying f') as show: [show(text + ' ' * 9 + 'and so on' * 9) for text in {STEPS!r}]\n"
+        "print('END')"
+    )
+    terminal = Terminal(
+        [sys.executable, "-c", program], {**served.environment(), "PYTHONPATH": str(REPOSITORY)}, columns=60
+    )
+    try:
+        shown = terminal.wait_for(b"END")
+    finally:
+        terminal.close()
+    assert b"writing the file system: 89" in shown and shown.count(b"\n") <= 2, "the line, and END"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "is not an OCI layout"),
+        (lambda path: path.touch(), "is empty"),
+    ],
+    ids=["missing", "directory", "empty"],
+)
+@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
+def test_a_local_image_that_is_none_is_refused_at_once(
+    run: Run, tmp_path: Path, kind: str, make: object, words: str
+) -> None:
+    path = tmp_path / "image"
+    make(path)  # type: ignore[operator]
+    done = run("deploy", "f", "--image", f"{kind}:{path}")
+    assert done.returncode == output.USAGE and f"error: {str(path)!r} {words}" in done.stderr, done.stderr
+    assert "sending" not in done.stderr
+
+
+def test_a_type_of_error_is_shown_to_programs_only(run: Run) -> None:
+    plain, as_json = run("rm", "nothing"), run("rm", "nothing", "--json")
+    assert plain.returncode == as_json.returncode == output.NOT_FOUND
+    assert "error:" in plain.stderr and "why:" not in plain.stderr and "Exception" not in plain.stderr
+    assert "ResourceNotFoundException" in as_json.stderr
