@@ -36,6 +36,9 @@ from sockd.plain.errors import BadConfig, SockdError
 from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd_initscripts.client.process import Ground, import_paths
 
+OWN_STORE = "chunks"
+"""In the state directory, whose entries are closed to others. The store is a directory in this one: the agent, which is
+another user, has a descriptor of it."""
 LOCAL_GRACE_S = 120.0
 SHARED_GRACE_S = 24 * 3600.0
 
@@ -85,6 +88,8 @@ class ImageParts:
         """Blocks. Raises: BadConfig, ChunkStoreFailed."""
         path = Path(self._config.key_file) if self._config.key_file else self._state / "images.key"
         keys = ImageKeys.at(path, make=self._config.key_file is None)
+        if not self._config.store:
+            (self._state / OWN_STORE).mkdir(mode=0o700, exist_ok=True)
         self._store = open_store(self._settings)
         catalog = Catalog(
             self._store,
@@ -131,7 +136,7 @@ class ImageParts:
 def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:
     """Where the store is, with its credentials. Raises: BadConfig."""
     if config.store is None or not config.store.startswith("s3://"):
-        return StoreSettings(url=config.store or str(state / "chunks"))
+        return StoreSettings(url=config.store or str(state / OWN_STORE / "store"))
     keys = _credentials(Path(config.credentials_file)) if config.credentials_file else dict(os.environ)
     found = {name.upper(): value for name, value in keys.items()}
     access_key, secret_key = found.get("AWS_ACCESS_KEY_ID", ""), found.get("AWS_SECRET_ACCESS_KEY", "")

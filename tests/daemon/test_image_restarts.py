@@ -1,0 +1,35 @@
+"""Functions in images after a restart of the daemon, with the chunk store in the state directory."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.running import RunningDaemon
+from tests.daemon.test_images import CONFIG, app, deploy, upload
+from tests.support.image_layouts import python_files, write_layout
+
+pytestmark = pytest.mark.root
+
+
+def test_an_image_is_read_from_the_store_of_an_earlier_daemon(tmp_path: Path) -> None:
+    layout, state = tmp_path / "layout", tmp_path / "state"
+    write_layout(
+        layout, [python_files(("http.client", "json", "os", "socket")).tar(), app("1")], CONFIG, compress=False
+    )
+    daemon = RunningDaemon.start(state)
+    try:
+        deploy(daemon, "stays", upload(daemon, layout), timeout_s=30)
+        assert daemon.call("stays")["version"] == "1"
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+    shutil.rmtree(state / "agent")  # the cache of chunks
+    daemon = RunningDaemon.start(state)
+    try:
+        assert daemon.call("stays")["version"] == "1"
+        assert (state / "chunks").stat().st_mode & 0o077 == 0, "no other user enters it"
+    finally:
+        daemon.close()
