@@ -11,7 +11,6 @@ from sockd.s3.client import Client
 from sockd.s3.process import S3Process
 from tests.daemon.running import RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, small, upload
-from tests.daemon.versions.numbered import until
 from tests.support.image_layouts import Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
@@ -74,7 +73,7 @@ def test_an_image_that_was_removed_comes_back_without_its_layers(
 ) -> None:
     digest = upload(daemon, layout)
     daemon.remove("chunked")
-    until(lambda: daemon.manage("DELETE", f"/images/{digest}").status == 200)  # its sandboxes have ended
+    assert daemon.manage("DELETE", f"/images/{digest}").status == 200, "its sandboxes are waited for"
     assert keys(bucket, "objects/references") == [] and len(keys(bucket, "objects/manifests")) == 1
     bucket.forget_requests()
     assert upload(daemon, layout) == digest
