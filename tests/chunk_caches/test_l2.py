@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -23,6 +25,9 @@ CHUNK_BYTES = 512 << 10
 CHUNKS = 12
 
 
+_numbers = itertools.count(1000)
+
+
 def chunk_of(number: int, size: int = CHUNK_BYTES) -> tuple[bytes, bytes]:
     chunk = random.Random(number).randbytes(size)
     return hashlib.sha256(chunk).digest(), chunk
@@ -31,6 +36,26 @@ def chunk_of(number: int, size: int = CHUNK_BYTES) -> tuple[bytes, bytes]:
 @pytest.fixture(scope="module")
 def chunks() -> list[tuple[bytes, bytes]]:
     return [chunk_of(number) for number in range(CHUNKS)]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[list[CacheNode]]:
+    with cache_nodes(6) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def six(running: list[CacheNode]) -> Iterator[list[CacheNode]]:
+    """Nodes of all tests, which may be stopped and not killed, and hold `fresh` chunks only."""
+    yield running
+    for each in running:
+        each.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def fresh() -> list[tuple[bytes, bytes]]:
+    """Chunks of one test."""
+    return [chunk_of(next(_numbers)) for _ in range(CHUNKS)]
 
 
 @contextmanager
@@ -63,19 +88,21 @@ def fill_again(nodes: list[CacheNode], chunks: list[tuple[bytes, bytes]]) -> int
         return client.counters.repaired_stripes
 
 
-def test_what_is_written_is_read_with_five_requests_each(chunks: list[tuple[bytes, bytes]]) -> None:
-    with cache_nodes(6) as nodes, client_of(nodes) as client:
-        fill(client, chunks)
+def test_what_is_written_is_read_with_five_requests_each(
+    six: list[CacheNode], fresh: list[tuple[bytes, bytes]]
+) -> None:
+    with client_of(six) as client:
+        fill(client, fresh)
         before = client.counters.requests
-        assert hits(client, chunks) == CHUNKS
+        assert hits(client, fresh) == CHUNKS
         assert hits(client, [chunk_of(99)]) == 0
         assert client.counters.requests - before == STRIPES * (CHUNKS + 1)
         assert client.counters.misses == 1
 
 
-def test_a_chunk_that_is_short_or_odd_is_read(chunks: list[tuple[bytes, bytes]]) -> None:
+def test_a_chunk_that_is_short_or_odd_is_read(six: list[CacheNode]) -> None:
     some = [chunk_of(number, size) for number, size in enumerate((1, 3, 4, 5, 4096, 100_001))]
-    with cache_nodes(5) as nodes, client_of(nodes) as client:
+    with client_of(six[:5]) as client:
         fill(client, some)
         assert hits(client, some) == len(some)
 
@@ -115,19 +142,19 @@ def test_two_lost_nodes_are_a_miss_and_not_an_error(chunks: list[tuple[bytes, by
         assert client.counters.misses == CHUNKS
 
 
-def test_stopped_nodes_are_a_miss_at_the_deadline(chunks: list[tuple[bytes, bytes]]) -> None:
-    with cache_nodes(5) as nodes, client_of(nodes) as client, client_of(nodes, deadline_s=0.05) as hurried:
-        fill(client, chunks)
-        for stopped in nodes[:2]:
+def test_stopped_nodes_are_a_miss_at_the_deadline(six: list[CacheNode], fresh: list[tuple[bytes, bytes]]) -> None:
+    with client_of(six[:5]) as client, client_of(six[:5], deadline_s=0.05) as hurried:
+        fill(client, fresh)
+        for stopped in six[:2]:
             stopped.send_signal(signal.SIGSTOP)
         begun = time.monotonic()
-        assert hits(hurried, chunks[:3]) == 0
+        assert hits(hurried, fresh[:3]) == 0
         assert 0.15 <= time.monotonic() - begun < DEADLINE_S
 
 
-def test_a_miss_does_not_wait_for_a_stopped_node() -> None:
-    with cache_nodes(5) as nodes, client_of(nodes, deadline_s=20) as client:
-        nodes[0].send_signal(signal.SIGSTOP)
+def test_a_miss_does_not_wait_for_a_stopped_node(six: list[CacheNode]) -> None:
+    with client_of(six[:5], deadline_s=20) as client:
+        six[0].send_signal(signal.SIGSTOP)
         begun = time.monotonic()
         assert hits(client, [chunk_of(99)]) == 0
         assert time.monotonic() - begun < 10
@@ -160,31 +187,35 @@ def test_an_empty_node_is_filled_by_reads(chunks: list[tuple[bytes, bytes]]) -> 
             assert hits(client, chunks) == CHUNKS
 
 
-def test_a_node_in_place_of_another_gets_the_stripes_of_the_other(chunks: list[tuple[bytes, bytes]]) -> None:
-    with cache_nodes(6) as nodes:
-        with client_of(nodes[:5]) as client:
-            fill(client, chunks)
-        with client_of(nodes[1:]) as client:
-            for _ in range(3):
-                assert hits(client, chunks) == CHUNKS
-                client.flush()
-            assert client.counters.repaired_stripes > 0
+def test_a_node_in_place_of_another_gets_the_stripes_of_the_other(
+    six: list[CacheNode], fresh: list[tuple[bytes, bytes]]
+) -> None:
+    with client_of(six[:5]) as client:
+        fill(client, fresh)
+    with client_of(six[1:]) as client:
+        for _ in range(3):
+            assert hits(client, fresh) == CHUNKS
+            client.flush()
+        assert client.counters.repaired_stripes > 0
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_fewer_than_five_nodes_hold_all_stripes(count: int, chunks: list[tuple[bytes, bytes]]) -> None:
-    with cache_nodes(count) as nodes, client_of(nodes) as client:
-        fill(client, chunks)
-        assert hits(client, chunks) == CHUNKS
+def test_fewer_than_five_nodes_hold_all_stripes(
+    count: int, six: list[CacheNode], fresh: list[tuple[bytes, bytes]]
+) -> None:
+    with client_of(six[:count]) as client:
+        fill(client, fresh)
+        assert hits(client, fresh) == CHUNKS
 
 
 def test_without_any_node_each_read_is_a_miss(chunks: list[tuple[bytes, bytes]]) -> None:
     with client_of([]) as client:
         assert hits(client, chunks[:1]) == 0
         client.put_later(*chunks[0])
-    with cache_nodes(5) as nodes:
-        pass
-    with client_of(nodes) as client:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+    gone = [f"127.0.0.{number}:{port}" for number in range(1, 6)]
+    with closing(L2Client(gone, deadline_s=DEADLINE_S)) as client:
         assert hits(client, chunks) == 0
 
 
