@@ -24,13 +24,13 @@ from tests.support.chunk_memory import MemoryStore
 QUICK = Patience(connect_s=5.0, attempt_s=20.0, attempts=3, pause_s=0.001)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def s3() -> Iterator[S3Process]:
     with S3Process() as process:
         yield process
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def moto_url() -> Iterator[str]:
     """moto's S3 in a process that ends with its standard input."""
     pytest.importorskip("moto")

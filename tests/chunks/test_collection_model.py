@@ -33,7 +33,7 @@ IMAGES = ("a", "b", "c")
 # Images share the chunks "base" and "lib".
 PIECES = {"a": (b"base", b"lib", b"a"), "b": (b"base", b"b"), "c": (b"lib", b"c", b"base", b"c2")}
 GRACE_S = 1000.0
-EXAMPLES = int(os.environ.get("SOCKD_MODEL_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("SOCKD_MODEL_EXAMPLES", "30"))
 
 
 class Worker:

@@ -162,7 +162,7 @@ def trees(draw: st.DrawFn) -> tuple[FileTree, Layers]:
 
 
 @pytest.mark.root
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(made=trees(), shuffled=st.randoms(use_true_random=False))
 def test_any_tree_is_whole_and_in_any_order_the_same_bytes(
     tmp_path: Path, made: tuple[FileTree, Layers], shuffled: random.Random

@@ -20,7 +20,7 @@ from tests.support.cases import Happened, case
 from tests.support.chunk_probe import ChunkProbe, chunk_probe, command
 
 CHUNKS = 16
-READS = 200
+READS = 100
 STARTS = 20
 NODE_MEMORY_MB = 16
 NODE_REST_MB = 90

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sockd.oci.reference import Reference
@@ -86,6 +86,7 @@ def test_what_is_no_reference_is_refused_by_a_typed_error(text: str) -> None:
         Reference.parse(text)
 
 
+@settings(max_examples=40)
 @given(st.text(st.characters(), max_size=60) | st.from_regex(r"[a-zA-Z0-9./:@_\-\[\]]{0,60}", fullmatch=True))
 def test_any_text_is_parsed_or_refused_and_the_canonical_form_is_stable(text: str) -> None:
     try:
