@@ -10,9 +10,9 @@ in tmp/, which `recover` removes: their locks are free. Chunks are not synced on
 syncfs(2) makes everything durable that was written before it, and an object names only chunks that were put before. A power
 cut may leave a chunk shorter than it should be; `put` replaces it.
 
-Files are readable by all, as far as the umask permits: the directory's own permissions decide who reads. It holds ciphertext,
-sealed manifests and the names of images. All paths are relative to a descriptor of the directory, so that a confined process
-uses a store that has no path in its root.
+Files are readable by all: the directory's own permissions decide who reads. It holds ciphertext, sealed manifests and the names
+of images. All paths are relative to a descriptor of the directory, so that a confined process uses a store that has no path in
+its root.
 """
 
 from __future__ import annotations

@@ -77,6 +77,8 @@ from sockd_initscripts.report import AppRead
 _log = logging.getLogger(__name__)
 
 Begin = Callable[[InvokeRequest, Callable[[Ending], None]], Callable[[], object] | None]
+UMASK = 0o022
+"""What is secret has a mode of its own; the rest is read by confined processes, which are other users. Functions inherit it."""
 REPORT_DEADLINE_S = 1.0
 """How long somebody who asks for a trace waits for its initscript's report, which comes after the answer."""
 
@@ -337,6 +339,7 @@ async def serve(config: Config) -> int:
     """Run a daemon until SIGTERM, SIGINT, or the end of the farm; returns the exit status.
 
     Raises: SockdError that says what to do, before anything is served."""
+    os.umask(UMASK)
     stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def stop(status: int) -> None:

@@ -1,4 +1,4 @@
-"""Functions in images after a restart of the daemon, with the chunk store in the state directory."""
+"""Functions in images with the chunk store in the state directory: after a restart of the daemon, under any umask."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import COMMAND, RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.support.image_layouts import python_files, write_layout
 
@@ -19,8 +19,10 @@ def test_an_image_is_read_from_the_store_of_an_earlier_daemon(tmp_path: Path) ->
     write_layout(
         layout, [python_files(("http.client", "json", "os", "socket")).tar(), app("1")], CONFIG, compress=False
     )
-    daemon = RunningDaemon.start(state)
+    daemon = RunningDaemon.start(state, command=("sh", "-c", 'umask 077; exec "$@"', "sh", *COMMAND))
     try:
+        daemon.deploy("masked", "import os\ndef f(event): return os.umask(0)\n")
+        assert daemon.call("masked") == 0o022, "as on AWS, whatever the host's service manager says"
         deploy(daemon, "stays", upload(daemon, layout), timeout_s=30)
         assert daemon.call("stays")["version"] == "1"
         assert daemon.terminate() == 0

@@ -57,7 +57,7 @@ class ImageWorker:
         write_layout(path, [self.python, files] if runs else [files], CONFIG, compress=False)
         return upload(self.daemon, path)
 
-    def deployed(self, name: str, **options: int) -> str:
+    def deployed(self, name: str, **options: Any) -> str:
         digest = self.new_image(name, **options)
         deploy(self.daemon, name, digest, timeout_s=60, init_timeout_s=60)
         return digest
