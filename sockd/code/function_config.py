@@ -68,6 +68,7 @@ ONLY_WITH_IMAGE = (
     "working_directory",
     "app_port",
     "readiness_path",
+    "writable_root",
 )
 MASK = "********"
 """Stands for a value that is not shown."""
@@ -198,6 +199,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """Port of a web server in the image, to which requests are forwarded; None: its program asks the Runtime API for events."""
     readiness_path: str = "/"
     """What is requested of that server until it answers."""
+    writable_root: bool = False
+    """Whether each sandbox may change its image's files, for itself; what is written counts as /tmp (`tmp_mb`)."""
     python: str | None = None
     """Version of the interpreter that runs it, as "3.13"; None: the worker's own."""
     reserved_memory_mb: int = 0

@@ -23,6 +23,7 @@ from sockd.functions.image_pythons import ImagePythons
 from sockd.image_store.image_store import ImageStore
 from sockd.images.image_python import ImagePython
 from sockd.images.interpreter import Interpreter
+from sockd.images.writable_root import why_no_writable_roots
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import FunctionDefaults
 from sockd.plain.errors import BadArchive, ImagesUnavailable, NameTaken, NoSuchFunction, ResolveFailed, SecretsLocked
@@ -119,6 +120,7 @@ class Deployments:
             raise ImagesUnavailable("this worker runs no container images")
         if code.files > (code.settings() is not None):
             progress("the files beside sockd.toml are not used: the function's code is the image's")
+        await check_writable_root(config)
         record = await self._images.resolve(text, progress)
         for note in image_programs.notes(record):
             progress(note)
@@ -198,6 +200,12 @@ class Deployments:
             await self._packages.ensure(closure, progress=progress)
         finally:
             self._under_way.remove(deploying)
+
+
+async def check_writable_root(config: FunctionConfig) -> None:
+    """Raises: ImagesUnavailable, where sandboxes cannot change their image's files and the function's are to."""
+    if config.writable_root and (reason := await in_thread(why_no_writable_roots)):
+        raise ImagesUnavailable(f"writable_root: this worker's kernel has no overlays for it: {reason}")
 
 
 def served_words(python: ImagePython) -> str:

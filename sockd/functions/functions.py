@@ -28,7 +28,7 @@ from sockd.functions import image_programs
 from sockd.functions.allowance import Allowance
 from sockd.functions.allowances import Allowances
 from sockd.functions.debugging import Debugging, ReportProgress
-from sockd.functions.deployments import FORCE, Deployments, Progress
+from sockd.functions.deployments import FORCE, Deployments, Progress, check_writable_root
 from sockd.functions.function import Caches, Function
 from sockd.functions.initscript_deploys import InitscriptDeploys
 from sockd.functions.initscripts import Initscripts
@@ -237,6 +237,7 @@ class Functions:
         try:
             current = self.current(name)
             config = current.config.changed(changes)
+            await check_writable_root(config)
             if "egress" in changes and not self.has_private(name):
                 config.check_egress()
             self._check_reserve(name, config)

@@ -255,8 +255,8 @@ def python_command(config: FunctionConfig, record: ImageRecord) -> tuple[list[st
     words = image_programs.command(config, record.config)
     if config.zygote == "none":
         return [], 'zygote = "none"'
-    if config.app_port is not None or config.runtime == "provided":
-        return [], "it is a program (app_port or runtime)"
+    if config.app_port is not None or config.writable_root or config.runtime == "provided":
+        return [], "it is a program (app_port, writable_root or runtime)"
     if EXEC_WRAPPER in config.environment:
         return [], f"{EXEC_WRAPPER} starts its runtime"
     try:

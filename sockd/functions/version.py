@@ -144,6 +144,7 @@ class Version:
             is_app=config.app_port is not None,
             json_log_level=config.json_log_level,
             image=image.use,
+            writable_root=config.writable_root,
         )
         view = ImportView(frozenset(), network=config.network)
         return cls(record, config, Closure(), program, number, view)

@@ -24,6 +24,7 @@ from sockd.images import base as bases
 from sockd.images.premade import Premade
 from sockd.images.program import Limits, Program
 from sockd.images.root import EarlyRoot, LateRoot, Root
+from sockd.images.writable_root import OwnerMaps, WritableRoot
 from sockd.kernel import mounts, pidfds, syscalls
 from sockd.kernel.syscalls import MountAttr
 from sockd.plain.errors import BadConfig
@@ -41,11 +42,12 @@ class Assembly(Protocol):
     reason: str
     """Why it is not the better one; empty when it is, or when it was asked for."""
 
-    def create(self, limits: Limits, program: Program | None) -> Root:
+    def create(self, limits: Limits, program: Program | None, *, uid: int = 0) -> Root:
         """A root, the caller's.
 
         Args:
             program: what will run in it; None: not known (a spare), or nothing that has code (a canary).
+            uid: on the host, of its process; who has a writable root has to have one.
         Raises: OSError naming the call; then nothing stays behind."""
 
     def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
@@ -68,9 +70,12 @@ class Late:
         self._base = base
         self._usual = usual
         self._premade = Premade(self._make_usual, LateRoot.close)
+        self._owner_maps = OwnerMaps()
 
-    def create(self, limits: Limits, program: Program | None) -> Root:
+    def create(self, limits: Limits, program: Program | None, *, uid: int = 0) -> Root:
         if program is not None and program.base is not None:
+            if program.writable_root:
+                return WritableRoot.over(program.base, limits, uid, self._owner_maps)
             return LateRoot.create(program.base, limits)
         if self._usual is not None and limits.same_tmp(self._usual):
             return self._premade.take()
@@ -88,6 +93,7 @@ class Late:
 
     def close(self) -> None:
         self._premade.close()
+        self._owner_maps.close()
 
     def _make_usual(self) -> LateRoot:
         assert self._usual is not None
@@ -128,7 +134,7 @@ class Early:
             raise
         return early
 
-    def create(self, limits: Limits, program: Program | None) -> Root:
+    def create(self, limits: Limits, program: Program | None, *, uid: int = 0) -> Root:
         """Without waiting: one staging directory serves all, as nothing else runs between mounting and unmounting."""
         code = (program.code if program is not None else None) or self._no_code
         mounts.bind_tree(self._base, self._stage)

@@ -27,6 +27,8 @@ from sockd.plain.errors import BadImage
 DIRECTORIES = ("dev", "proc", "tmp", bases.CODE, bases.PACKAGES, bases.ZYGOTE, bases.STORAGE)
 """Mount points that an image must have (`sockd.erofs.mount_points` adds them)."""
 FILES = (bases.RESOLV_CONF, "etc/hosts", "etc/passwd", "etc/group")
+FURNITURE = ("dev", *FILES)
+"""Where a mount stands over the image."""
 USER = "sandbox"
 MOST_NAMES_BYTES = 1 << 20
 """Of an image's /etc/passwd and /etc/group; longer ones are replaced."""
@@ -38,6 +40,7 @@ class ImageBase:
     def __init__(self, tree: int, resolv_conf: int) -> None:
         """Args: tree: its mount, detached; resolv_conf: that of private networks. Both are owned from now on."""
         self.at = tree, ""
+        self.furniture = FURNITURE
         self.resolv_conf_fd = resolv_conf
         self.holders = 0
         self.on_unused: Callable[[ImageBase], None] = ImageBase.close

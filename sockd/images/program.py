@@ -79,11 +79,13 @@ class Program:
         json_log_level: str = "",
         image: ImageInUse | None = None,
         interpreter: str = OWN,
+        writable_root: bool = False,
     ) -> None:
         """Args:
         code: None: it has none.
         image: the root of its sandboxes; None: the host's software.
-        is_app: whether the handler is a web app; None: its first sandbox will tell."""
+        is_app: whether the handler is a web app; None: its first sandbox will tell.
+        writable_root: whether each sandbox may change the image's files, for itself."""
         self.code = code
         self._code_fd = -1
         self.init = init
@@ -99,6 +101,7 @@ class Program:
         self.image = image
         self.base: ImageBase | None = None
         """The image, mounted; whoever starts a sandbox sees to it (`mount_image`)."""
+        self.writable_root = writable_root
         self.lineage = Lineage(limits.network, interpreter)
         self.policy: object | None = None
         """The rules of its private network (`sockd.networks.policy.Policy`); its function sets them before the first start."""

@@ -60,9 +60,11 @@ def seal(target: str) -> None:
     syscalls.mount("none", target, None, MountFlag.REMOUNT | MountFlag.BIND | MountFlag.RDONLY | MountFlag.NOSUID)
 
 
-def attach_copy(mount_fd: int, root_fd: int, path: str) -> None:
-    """Attach a copy of a detached mount at `path` in a detached tree; the original stays for the next (Linux 6.15)."""
-    copy = syscalls.open_tree(mount_fd, "", recursive=False)
+def attach_copy(mount_fd: int, root_fd: int, path: str, *, source: str = "") -> None:
+    """Attach a copy of a detached mount at `path` in a detached tree; the original stays for the next (Linux 6.15).
+
+    Args: source: a directory or a mount below it; empty: itself."""
+    copy = syscalls.open_tree(mount_fd, source, recursive=False)
     with owned(copy):
         syscalls.move_mount(copy, root_fd, path)
 
@@ -86,6 +88,34 @@ def attach_procfs(root_fd: int, path: str, pid_namespace_fd: int, *, only_own: b
     mount = syscalls.new_filesystem("proc", options, attributes)
     with owned(mount):
         syscalls.move_mount(mount, root_fd, path)
+
+
+def mapped_copy(mount_fd: int, user_namespace: int) -> int:
+    """A detached copy of a mount whose files have the owners that a user namespace maps theirs to; an fd."""
+    copy = syscalls.open_tree(mount_fd, "", recursive=False)
+    try:
+        syscalls.mount_setattr(copy, MountAttr.IDMAP, recursive=False, user_namespace=user_namespace)
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy
+
+
+def new_overlay(lower: int, upper: int, work: int) -> int:
+    """A detached overlay (overlayfs; layers by descriptor: Linux 6.13), nosuid and nodev; an fd. Args: each a directory."""
+    options: dict[str, str | int] = {
+        "lowerdir+": lower,
+        "upperdir": upper,
+        "workdir": work,
+        "redirect_dir": "on",  # or rename(2) of a directory of the lower one would be refused
+        # Each of these asks more of the lower file system, or writes more into the upper, for overlays that are mounted again.
+        "index": "off",
+        "metacopy": "off",
+        "nfs_export": "off",
+        "xino": "off",
+        "uuid": "null",
+    }
+    return syscalls.new_filesystem("overlay", options, PRIVATE_TMP)
 
 
 @contextmanager

@@ -69,6 +69,7 @@ class MountAttr(enum.IntFlag):
     NOSUID = 0x2
     NODEV = 0x4
     NOEXEC = 0x8
+    IDMAP = 0x00100000
     NONE = 0
 
 
@@ -185,9 +186,9 @@ class _MountAttr(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
 
 
-def mount_setattr(mount_fd: int, attributes: MountAttr, *, recursive: bool) -> None:
-    """Add attributes to a mount, or to a tree of them (mount_setattr(2))."""
-    attr = _MountAttr(attributes, 0, 0, 0)
+def mount_setattr(mount_fd: int, attributes: MountAttr, *, recursive: bool, user_namespace: int = 0) -> None:
+    """Add attributes to a mount, or to a tree of them (mount_setattr(2)). Args: user_namespace: an fd, with IDMAP."""
+    attr = _MountAttr(attributes, 0, 0, user_namespace)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     size = ctypes.sizeof(attr)
     _call(_MOUNT_SETATTR, "mount_setattr", mount_fd, mount_fd, b"", flags, ctypes.byref(attr), size)

@@ -72,14 +72,14 @@ class SandboxProcess:
             undo.callback(parts.cgroups.give_back, cgroup)
             cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
             cgroup.limit_sockets(limits.sockets, program.socket_account if program is not None else NO_FUNCTION)
-            root = parts.assembly.create(limits, program)
+            uid = zygote.take_uid()
+            undo.callback(zygote.give_back_uid, uid)
+            root = parts.assembly.create(limits, program, uid=zygote.uids.on_host(uid))
             undo.callback(root.close)
             image = program.base if program is not None else None
             if image is not None:
                 image.hold()
                 undo.callback(image.let_go)
-            uid = zygote.take_uid()
-            undo.callback(zygote.give_back_uid, uid)
             ends = parts.take_ends()
             undo.callback(ends.close_ours)
             with ExitStack() as theirs:
@@ -92,6 +92,8 @@ class SandboxProcess:
                     uid, endpoint, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
                 )
             undo.pop_all()
+        while root.spent:
+            parts.release(root.spent.pop())
         return process
 
     def mount(self, program: Program | None) -> None:

@@ -30,6 +30,11 @@ from sockd.plain.spelling import network
 )
 @click.option("--network", type=click.Choice(["host", "none", "private"]), help="The function's network.")
 @egress_option
+@click.option(
+    "--writable-root/--read-only-root",
+    default=None,
+    help="Whether each sandbox may change its image's files, for itself.",
+)
 @state_dir_option
 @json_option
 def config(name: str, egress: tuple[str, ...], state_dir: Path, as_json: bool, **options: Any) -> None:

@@ -42,6 +42,9 @@ def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 @click.option("--working-directory", metavar="PATH", help="Instead of the image's WORKDIR.")
 @click.option("--app-port", type=int, metavar="PORT", help="The port of a web server in the image.")
 @click.option("--readiness-path", metavar="PATH", help="What is requested of it until it answers.  [default: /]")
+@click.option(
+    "--writable-root", is_flag=True, default=None, help="Let each sandbox change its image's files, for itself."
+)
 @click.option("--handler", metavar="MODULE:ATTR", help="module:attr of the handler.  [default: found by name]")
 @click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory limit of a sandbox.")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Time limit of a request.")

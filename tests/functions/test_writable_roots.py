@@ -1,0 +1,17 @@
+"""Functions whose sandboxes change their image's files, where the kernel has no overlays."""
+
+from __future__ import annotations
+
+import pytest
+
+from sockd.code.function_config import FunctionConfig
+from sockd.functions import deployments
+from sockd.plain.errors import ImagesUnavailable
+
+
+@pytest.mark.anyio
+async def test_they_are_refused_with_the_kernels_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployments, "why_no_writable_roots", lambda: "fsopen: No such device")
+    await deployments.check_writable_root(FunctionConfig(image="x"))
+    with pytest.raises(ImagesUnavailable, match="has no overlays for it: fsopen: No such device"):
+        await deployments.check_writable_root(FunctionConfig(image="x", writable_root=True))
