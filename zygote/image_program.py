@@ -48,6 +48,8 @@ def why_not(name: str, path: str, directory: str, error: OSError) -> str:
         return f"{file} exists in the image, but {interpreter(file)} does not"
     if error.errno == errno.ENOEXEC:
         return f"{file} cannot be executed: exec format error (another architecture, or a script without #!)"
+    if os.path.isdir(file):
+        return f"{file} is a directory, not a program"
     if error.errno == errno.EACCES:
         return f"{file} may not be executed by the sandbox's user (mode {os.stat(file).st_mode & 0o7777:04o})"
     return f"{file} cannot be executed: {os.strerror(error.errno or 0)}"

@@ -186,6 +186,7 @@ ENTRY_POINTS: Sequence[tuple[str, str]] = (
     ("script", "/app/script exists in the image, but its interpreter /nowhere/sh does not"),
     ("/app/rubbish", "/app/rubbish cannot be executed: exec format error"),
     ("/app/plain", "/app/plain may not be executed by the sandbox's user (mode 0644)"),
+    ("/app", "/app is a directory, not a program"),
 )
 
 
