@@ -39,7 +39,9 @@ def flatten(reference: str, path: Path) -> dict[str, object]:
         layers = stack.enter_context(closing(UnpackedLayers.fetch(source, image.layers, scratch, limits)))
         steps["unpack"] = time.perf_counter() - began
         merged = apply_layers(layers, limits)
-        add_mount_points(merged.tree, directories=image_base.DIRECTORIES, files=image_base.FILES)
+        add_mount_points(
+            merged.tree, directories=image_base.DIRECTORIES, files=image_base.FILES, places=image_base.PLACES
+        )
         steps["merge"] = time.perf_counter() - began
         layout = Layout.plan(merged.tree)
         steps["plan"] = time.perf_counter() - began

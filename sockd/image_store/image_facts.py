@@ -15,14 +15,12 @@ from typing import Literal
 import msgspec
 
 from sockd.oci.image import ImageConfig
-from sockd.plain.file_tree import FileTree, Inode, LayerData
+from sockd.plain.file_tree import FileTree, Inode, LayerData, resolve
 
 Libc = Literal["glibc", "musl", "static", "unknown"]
 
 WEB_ADAPTER = "opt/extensions/lambda-adapter"
 """Where images have it, as its documentation says."""
-MOST_LINKS = 40
-"""In one path, as the kernel counts them."""
 MOST_PYTHONS = 32
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INTERPRETER = re.compile(r"python(?:3(?:\.\d{1,2})?)?")
@@ -102,27 +100,7 @@ class _View:
 
     def resolve(self, path: str) -> str | None:
         """Where a path leads, relative to the root; None: nowhere."""
-        pending = [part for part in reversed(path.split("/")) if part not in ("", ".")]
-        here: list[str] = []
-        links = 0
-        while pending:
-            part = pending.pop()
-            if part == "..":
-                del here[-1:]
-                continue
-            inode = self._tree.get("/".join([*here, part]))
-            if inode is None:
-                return None
-            if not stat.S_ISLNK(inode.mode):
-                here.append(part)
-                continue
-            links += 1
-            if links > MOST_LINKS:
-                return None
-            if inode.target.startswith("/"):
-                here = []
-            pending += [each for each in reversed(inode.target.split("/")) if each not in ("", ".")]
-        return "/".join(here)
+        return resolve(self._tree, path)
 
     def inode(self, path: str) -> Inode | None:
         found = self.resolve(path)

@@ -70,7 +70,7 @@ def import_image(request: ImportRequest, wire: Wire) -> Imported | None:
             merged = apply_layers(layers, request.limits)
             facts = facts_of(merged.tree, layers, image.config)
             mend_times(merged.tree, layers)
-            add_mount_points(merged.tree, directories=request.directories, files=request.files)
+            add_mount_points(merged.tree, directories=request.directories, files=request.files, places=request.places)
             layout = Layout.plan(merged.tree)
             _write(layout, layers, request.output_fd, wire)
     return Imported(

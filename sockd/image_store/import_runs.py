@@ -136,6 +136,7 @@ class ImportRuns:
             insecure_registries=settings.insecure_registries,
             directories=image_base.DIRECTORIES,
             files=image_base.FILES,
+            places=image_base.PLACES,
             scratch_fd=scratch,
             output_fd=output,
             archive_fd=archive,

@@ -44,6 +44,8 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     directories: tuple[str, ...]
     """Mount points that the image must have."""
     files: tuple[str, ...]
+    places: tuple[str, ...]
+    """Directories that it must have, perhaps by a link."""
     scratch_fd: int
     """Of a directory on disk, for temporary files."""
     output_fd: int

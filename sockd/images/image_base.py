@@ -24,8 +24,10 @@ from sockd.kernel import mounts, syscalls
 from sockd.kernel.syscalls import MountAttr
 from sockd.plain.errors import BadImage
 
-DIRECTORIES = ("dev", "proc", "tmp", bases.CODE, bases.PACKAGES, bases.ZYGOTE, bases.STORAGE)
+DIRECTORIES = ("dev", "proc", "tmp", bases.PACKAGES, bases.ZYGOTE, bases.STORAGE)
 """Mount points that an image must have (`sockd.erofs.mount_points` adds them)."""
+PLACES = (bases.CODE,)
+"""Directories that it must have, perhaps by a link: a Zygote enters them, but nothing is mounted there."""
 FILES = (bases.RESOLV_CONF, "etc/hosts", "etc/passwd", "etc/group")
 FURNITURE = ("dev", *FILES)
 """Where a mount stands over the image."""

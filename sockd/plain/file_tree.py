@@ -5,10 +5,13 @@ Plain data, between those who read layers (`sockd.oci`) and those who write file
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass, field
 from typing import Protocol
 
 NO_DATA = -1
+MOST_LINKS = 40
+"""Symbolic links that a path may lead through (path_resolution(7))."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +41,31 @@ class Inode:
 FileTree = dict[str, Inode]
 """By path: relative, without a leading or trailing slash; "" is the root. Bytes that are not UTF-8 are surrogates
 (os.fsdecode). Each parent directory is there."""
+
+
+def resolve(tree: FileTree, path: str) -> str | None:
+    """Where a path leads, relative to the root; None: nowhere."""
+    pending = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    here: list[str] = []
+    links = 0
+    while pending:
+        part = pending.pop()
+        if part == "..":
+            del here[-1:]
+            continue
+        inode = tree.get("/".join([*here, part]))
+        if inode is None:
+            return None
+        if not stat.S_ISLNK(inode.mode):
+            here.append(part)
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            return None
+        if inode.target.startswith("/"):
+            here = []
+        pending += [each for each in reversed(inode.target.split("/")) if each not in ("", ".")]
+    return "/".join(here)
 
 
 class LayerData(Protocol):

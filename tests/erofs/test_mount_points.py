@@ -44,6 +44,34 @@ def test_a_link_above_a_mount_point_is_refused(path: str) -> None:
         add_mount_points(tree, directories=DIRECTORIES, files=FILES)
 
 
+@pytest.mark.parametrize(
+    ("target", "is_kept"), [("/srv/code", True), ("../srv/code", True), ("/srv/none", False), ("/f", False)]
+)
+def test_a_link_to_a_directory_stays_where_nothing_is_mounted(target: str, is_kept: bool) -> None:
+    tree: FileTree = {
+        "": directory(),
+        "srv": directory(),
+        "srv/code": directory(),
+        "f": Inode(mode=stat.S_IFREG | 0o644),
+    }
+    tree |= {"var": directory(), "var/task": symlink(target)}
+    add_mount_points(tree, directories=(), files=(), places=["var/task"])
+    assert stat.S_ISLNK(tree["var/task"].mode) == is_kept
+    assert is_kept or stat.S_ISDIR(tree["var/task"].mode)
+
+
+def test_a_link_to_a_directory_above_a_place_stays() -> None:
+    tree: FileTree = {"": directory(), "data": directory(), "data/task": directory(), "var": symlink("data")}
+    add_mount_points(tree, directories=(), files=(), places=["var/task"])
+    assert stat.S_ISLNK(tree["var"].mode)
+
+
+def test_everybody_may_enter_the_root() -> None:
+    tree: FileTree = {"": directory(0o700), "srv": directory(0o700)}
+    add_mount_points(tree, directories=DIRECTORIES, files=FILES)
+    assert (tree[""].mode, tree["srv"].mode) == (stat.S_IFDIR | 0o755, stat.S_IFDIR | 0o700)
+
+
 def test_a_directory_in_place_of_a_file_is_refused() -> None:
     tree: FileTree = {"": directory(), "etc": directory(), "etc/hosts": directory()}
     with pytest.raises(BadImage, match="/etc/hosts is a directory"):
