@@ -10,7 +10,7 @@ import http.client
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -176,7 +176,9 @@ class Management:
     ) -> Iterator[dict[str, Any]]:
         """Stream an answer of JSON lines. Raises: Failure, also for an error line."""
         with self._reached() as connection:
-            connection.request(method, self._target(path, query), body, self._headers(headers))
+            # A worker that refuses a long body answers before it has read all of it, and closes.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, self._target(path, query), body, self._headers(headers))
             response = connection.getresponse()
             if response.status != 200:
                 raise self.failure(response.status, self._parsed(response.status, response.read()), path)

@@ -93,15 +93,23 @@ def _read(file: Any) -> Iterator[bytes]:
 
 
 def _archived(directory: Path) -> Iterator[bytes]:
-    """A layout's directory as a tar file, which a thread writes into a pipe."""
+    """A layout's directory as a tar file, which a thread writes into a pipe. Raises: Failure if it cannot be read."""
     ours, theirs = os.pipe()
+    failed: list[OSError] = []
 
     def write() -> None:
-        with open(theirs, "wb") as file, tarfile.open(fileobj=file, mode="w|") as archive:
-            archive.add(directory, ".")
+        try:
+            with open(theirs, "wb") as file, tarfile.open(fileobj=file, mode="w|") as archive:
+                archive.add(directory, ".")
+        except BrokenPipeError:
+            pass  # the worker refuses the image; its answer says why
+        except OSError as error:
+            failed.append(error)
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
     with open(ours, "rb") as file:
         yield from _read(file)
     thread.join()
+    if failed:
+        raise Failure(f"{str(directory)!r} cannot be read", why=str(failed[0]))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import socket
 import sys
+import tarfile
+import threading
 from pathlib import Path
 
 import pytest
 
 from sockd.console import output
+from sockd.console.client import Management
+from sockd.console.image_uploads import imported
 from tests.cli.pty_process import Terminal
 from tests.cli.serving import REPOSITORY, Run, Served
 
@@ -82,3 +89,45 @@ def test_a_type_of_error_is_shown_to_programs_only(run: Run) -> None:
     assert plain.returncode == as_json.returncode == output.NOT_FOUND
     assert "error:" in plain.stderr and "why:" not in plain.stderr and "Exception" not in plain.stderr
     assert "ResourceNotFoundException" in as_json.stderr
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Path:
+    """More than a socket buffers."""
+    directory = tmp_path / "layout"
+    directory.mkdir()
+    (directory / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
+    (directory / "blob").write_bytes(bytes(8 << 20))
+    return directory
+
+
+def test_why_a_worker_refuses_an_image_is_heard_before_all_of_it_is_sent(layout: Path, tmp_path: Path) -> None:
+    error = json.dumps({"errorType": "InsufficientStorageException", "errorMessage": "the disk is full"}).encode()
+    head = b"HTTP/1.1 507 Insufficient Storage\r\ncontent-length: %d\r\n\r\n" % len(error)
+
+    def refuse() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(head + error)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "sockd.sock"))
+        listener.listen()
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        with pytest.raises(output.Failure, match="the disk is full"):
+            imported(f"oci:{layout}", Management(tmp_path), lambda _: None)
+        thread.join()
+
+
+def test_a_layout_that_cannot_be_read_is_an_error(
+    layout: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(archive: tarfile.TarFile, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "blob")
+
+    monkeypatch.setattr(tarfile.TarFile, "add", add)
+    with pytest.raises(output.Failure, match="cannot be read") as raised:
+        imported(f"oci:{layout}", Management(served.state_dir), lambda _: None)
+    assert "Permission denied" in raised.value.why

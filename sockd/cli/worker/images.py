@@ -29,7 +29,7 @@ def ls(state_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        suggest("no images yet; a deploy imports what it needs:", "sockd deploy NAME --image REF")
+        suggest("no images yet; a deploy imports what it needs", "sockd deploy NAME --image REF")
     else:
         headings = ("image", "reference", "size", "imported", "functions")
         print_table(headings, [_row(row) for row in rows], optional=("functions", "imported"))
