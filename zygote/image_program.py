@@ -29,6 +29,9 @@ def start(image: dict, environment: dict[str, str], fds: tuple[int, ...]) -> sub
     try:
         return subprocess.Popen(command, env=environment, pass_fds=fds, cwd=directory)
     except OSError as error:
+        if closed := closed_above(os.path.join(directory, "")):
+            message = f"the working directory {directory} may not be entered: {no_entry(closed)}"
+            raise errors.ReportedError(INVALID_DIRECTORY, message, []) from None
         if not os.path.isdir(directory):
             message = f"the working directory {directory} is not a directory of the image"
             raise errors.ReportedError(INVALID_DIRECTORY, message, []) from None
@@ -41,6 +44,8 @@ def start(image: dict, environment: dict[str, str], fds: tuple[int, ...]) -> sub
 def why_not(name: str, path: str, directory: str, error: OSError) -> str:
     """Why a program cannot be run, in words."""
     file = find(name, path, directory)
+    if file is None and "/" in name and (closed := closed_above(os.path.join(directory, name))):
+        return f"the image's entry point {name} cannot be reached: {no_entry(closed)}"
     if file is None:
         where = f"in its PATH ({path})" if "/" not in name else "there"
         return f"the image's entry point {name} does not exist {where}"
@@ -50,9 +55,22 @@ def why_not(name: str, path: str, directory: str, error: OSError) -> str:
         return f"{file} cannot be executed: exec format error (another architecture, or a script without #!)"
     if os.path.isdir(file):
         return f"{file} is a directory, not a program"
+    if error.errno == errno.EACCES and os.access(file, os.X_OK):
+        return f"{file} cannot be executed, because {interpreter(file)} may not be executed by the sandbox's user"
     if error.errno == errno.EACCES:
         return f"{file} may not be executed by the sandbox's user (mode {os.stat(file).st_mode & 0o7777:04o})"
     return f"{file} cannot be executed: {os.strerror(error.errno or 0)}"
+
+
+def closed_above(path: str) -> str | None:
+    """The first directory on the way to a path that the sandbox's user may not enter."""
+    ends = [index for index, character in enumerate(path) if character == "/"]
+    above = [path[:end] or "/" for end in ends]
+    return next((each for each in above if os.path.isdir(each) and not os.access(each, os.X_OK)), None)
+
+
+def no_entry(directory: str) -> str:
+    return f"{directory} is closed to the sandbox's user (mode {os.stat(directory).st_mode & 0o7777:04o})"
 
 
 def find(name: str, path: str, directory: str) -> str | None:

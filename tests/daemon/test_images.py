@@ -186,6 +186,8 @@ ENTRY_POINTS: Sequence[tuple[str, str]] = (
     ("script", "/app/script exists in the image, but its interpreter /nowhere/sh does not"),
     ("/app/rubbish", "/app/rubbish cannot be executed: exec format error"),
     ("/app/plain", "/app/plain may not be executed by the sandbox's user (mode 0644)"),
+    ("/closed/script", "/closed/script cannot be reached: /closed is closed to the sandbox's user (mode 0700)"),
+    ("/app/below", "/app/below cannot be executed, because its interpreter /closed/sh may not be executed"),
     ("/app", "/app is a directory, not a program"),
 )
 
@@ -194,7 +196,8 @@ ENTRY_POINTS: Sequence[tuple[str, str]] = (
 def broken(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image without a program that can be run."""
     programs: dict[str, bytes | str] = {"app/script": "#!/nowhere/sh\n", "app/rubbish": b"\1\2\3\4"}
-    files = Files(plain={"app/plain": "text"}, executable=programs)
+    programs |= {"closed/script": "#!/bin/sh\n", "closed/sh": b"\1\2\3\4", "app/below": "#!/closed/sh\n"}
+    files = Files(plain={"app/plain": "text"}, executable=programs, closed=["closed"])
     config = {"Entrypoint": ["/app/missing"], "Env": ["PATH=/app:/bin"]}
     return small(daemon, tmp_path_factory.mktemp("broken"), files, config)
 
@@ -214,6 +217,13 @@ def test_a_working_directory_that_is_not_there_is_named(daemon: RunningDaemon, i
     deploy(daemon, "nowhere", image, working_directory="/nowhere")
     answer = daemon.run("nowhere").json
     assert answer["errorType"] == "Runtime.InvalidWorkingDir" and "/nowhere" in answer["errorMessage"]
+
+
+def test_a_working_directory_that_is_closed_is_named(daemon: RunningDaemon, broken: str) -> None:
+    deploy(daemon, "closed", broken, entrypoint=["/app/script"], working_directory="/closed")
+    answer = daemon.run("closed").json
+    assert answer["errorType"] == "Runtime.InvalidWorkingDir"
+    assert "/closed is closed to the sandbox's user (mode 0700)" in answer["errorMessage"]
 
 
 def test_an_image_with_nothing_to_run_is_refused_when_it_is_deployed(daemon: RunningDaemon, tmp_path: Path) -> None:

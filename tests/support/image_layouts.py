@@ -74,6 +74,8 @@ class Files:
     executable: Mapping[str, bytes | str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     directories: Sequence[str] = ()
+    closed: Sequence[str] = ()
+    """Directories that only root may enter."""
     mtimes_s: Mapping[str, int] = field(default_factory=dict)
     """Of files; else MTIME_S."""
 
@@ -83,6 +85,8 @@ class Files:
         with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for path in self.directories:
                 _add(archive, path, tarfile.DIRTYPE, 0o755)
+            for path in self.closed:
+                _add(archive, path, tarfile.DIRTYPE, 0o700)
             for files, mode in ((self.plain, 0o644), (self.executable, 0o755)):
                 for path, data in files.items():
                     content = data.encode() if isinstance(data, str) else data
