@@ -36,6 +36,20 @@ def test_a_deploy_of_an_image_without_code_packs_and_sends_nothing(run: Run, ser
     assert "packing" in done.stderr and "sending" in done.stderr
 
 
+@pytest.mark.parametrize("settings", ["", "memory_mb = 256\n"])
+def test_of_an_images_directory_only_the_settings_are_sent(
+    run: Run, served: Served, tmp_path: Path, settings: str
+) -> None:
+    directory = tmp_path / "function"
+    (directory / "data").mkdir(parents=True)
+    (directory / "data" / "link").symlink_to("/nowhere")  # what could not be deployed as code
+    if settings:
+        (directory / "sockd.toml").write_text(settings)
+    done = run("deploy", str(directory), "--image", "registry.example.com/app:1")
+    assert done.returncode == 0, done.stderr
+    assert served.worker.deployed["function"][0] == (["sockd.toml"] if settings else [])
+
+
 def test_each_stage_is_one_line_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     with output.progress("deploying f") as show:
         for text in STEPS:

@@ -19,6 +19,7 @@ from sockd.console.output import USAGE, Failure, echo, json_option, print_json, 
 from sockd.plain.errors import BuildNeeded
 from sockd.plain.own_command import runnable
 
+SETTINGS = "sockd.toml"
 EMPTY = b"PK\5\6" + bytes(18)
 """A zip without files: of a function whose code is all in its image."""
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -123,7 +124,7 @@ def deploy(
         if image is not None:
             overrides["image"] = worker_reference(image, management, show)
             headers["x-sockd-overrides"] = json.dumps(overrides)
-        body = wasm + (packed(source, management) if has_code else EMPTY)
+        body = wasm + (packed(source, management, in_image=image is not None) if has_code else EMPTY)
         if has_code:
             show(f"sending {len(body)} bytes")
         try:
@@ -214,13 +215,28 @@ def _pair(item: str) -> tuple[str, str]:
     return key, value
 
 
-def packed(source: Path, management: Management) -> bytes:
-    """A zip as it is, or a directory as a zip. Raises: Failure."""
-    from sockd.code.packing import pack
+def packed(source: Path, management: Management, *, in_image: bool) -> bytes:
+    """A zip as it is, or a directory as a zip. Args: in_image: its code is an image's. Raises: Failure."""
+    from sockd.code.packing import pack, pack_with_digest
 
+    if in_image and source.is_dir() and (only := _of_image(source)) is not None:
+        return readable(source, lambda directory: pack_with_digest(directory, only=only)[0])
     if source.is_file():
         return read_file(source, ARCHIVE_BYTES, lambda: int(management.get("status")["limits"]["archive_bytes"]))
     return readable(source, pack)
+
+
+def _of_image(directory: Path) -> list[str] | None:
+    """The files that a function in an image has beside it; None: perhaps more, as an initscript may be among them.
+
+    The directory is often that of the Dockerfile: with all that the image is built from, or the image itself."""
+    try:
+        settings = (directory / SETTINGS).read_text()
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError):
+        return None
+    return None if "initscript" in settings else [SETTINGS]
 
 
 def readable(source: Path, read: Callable[[Path], T]) -> T:
