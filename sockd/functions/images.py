@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
+from sockd.code.function_config import FunctionConfig
 from sockd.functions.deployments import Progress
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
-from sockd.plain.errors import ImageInUse
+from sockd.plain.errors import ImageInUse, UnknownImage
 from sockd.registry.registry import Registry
 
 LEAVING_S = 10.0
@@ -37,8 +38,10 @@ class Images:
         return [self._row(record) for record in self.store.all()]
 
     def show(self, text: str) -> dict[str, Any]:
-        """One of them, and how it wants to be run. Args: text: a digest, its beginning, or a reference. Raises: UnknownImage."""
-        record = self.store.find(text)
+        """One of them, and how it wants to be run.
+
+        Args: text: a digest, its beginning, a reference, or a function that runs in it. Raises: UnknownImage."""
+        record = self._find(text)
         return {**self._row(record), "config": msgspec.to_builtins(record.config), "notes": list(record.notes)}
 
     async def add(self, reference: str, progress: Progress) -> dict[str, Any]:
@@ -64,6 +67,16 @@ class Images:
         row = self._row(record)
         await self.store.remove(record.digest)
         return row
+
+    def _find(self, text: str) -> ImageRecord:
+        """An image that was here already when it was asked for has the reference of its import; its functions have theirs."""
+        try:
+            return self.store.find(text)
+        except UnknownImage:
+            for function in self._registry.list():
+                if function.image and text in (function.name, FunctionConfig.from_json(function.config).image):
+                    return self.store.get(function.image)
+            raise
 
     def _refuse_needed(self, record: ImageRecord) -> None:
         if functions := self._functions()[record.digest]:

@@ -164,6 +164,13 @@ def test_the_sandboxs_user_and_host_are_known_in_an_image(daemon: RunningDaemon,
     assert daemon.call("known", {"what": "lookup"}) == "127.0.0.1"
 
 
+def test_an_image_is_shown_by_a_function_that_runs_in_it(daemon: RunningDaemon, image: str) -> None:
+    deploy(daemon, "shown", image)
+    shown = daemon.manage("GET", "/images/shown")
+    assert (shown.status, shown.json["digest"]) == (200, image)
+    assert daemon.manage("GET", "/images/nobody").status == 404
+
+
 @pytest.mark.parametrize("network", ["host", "none"])
 def test_the_runtime_api_is_reached_in_each_network(daemon: RunningDaemon, image: str, network: str) -> None:
     deploy(daemon, f"in-{network}", image, network=network)

@@ -68,7 +68,7 @@ def add(reference: str, state_dir: Path, as_json: bool) -> None:
 @state_dir_option
 @json_option
 def inspect(image: str, state_dir: Path, as_json: bool) -> None:
-    """Show one image: its digest or the beginning of it, or its reference."""
+    """Show one image: by its digest or the beginning of it, a reference, or a function that runs in it."""
     row = Management(state_dir).get("images", image)
     if as_json:
         print_json(row)
