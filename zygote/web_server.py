@@ -16,6 +16,7 @@ import base64
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -36,6 +37,8 @@ POLL_S = 0.005
 """Between two attempts to reach a server that is starting."""
 EXIT_GRACE_S = 0.1
 """From a connection that a server breaks to its exit, if that is why."""
+SLOW_START_S = 2.0
+"""Of a server that does not answer: then the log says what is waited for, as the deadline ends this process without a word."""
 UNHEALTHY = 500
 HOP_BY_HOP = frozenset(
     (
@@ -147,7 +150,17 @@ class WebServer(App):
         port = int(self._variables.get("AWS_LWA_READINESS_CHECK_PORT") or self._port)
         path = self._variables.get("AWS_LWA_READINESS_CHECK_PATH") or "/"
         unhealthy = int(self._variables.get("AWS_LWA_READINESS_CHECK_MIN_UNHEALTHY_STATUS") or UNHEALTHY)
+        slow_at = time.monotonic() + SLOW_START_S
         while not is_ready(port, path if checked == "http" else "", unhealthy):
+            if time.monotonic() > slow_at:
+                slow_at = float("inf")
+                asked = f"GET {path} on" if checked == "http" else "a connection to"
+                print(
+                    f"sockd waits for the web server: {asked} {LOOPBACK}:{port} has no answer below {unhealthy} yet "
+                    "(it must listen on $PORT)",
+                    file=sys.stderr,
+                    flush=True,
+                )
             if self._ended.wait(POLL_S):
                 raise SystemExit(self._status)
         if not is_own_listener(self._port):

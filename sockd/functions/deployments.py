@@ -126,7 +126,7 @@ class Deployments:
             progress(note)
         config = image_programs.with_adapter(config, record)
         if config.app_port is not None:
-            progress(f"its web server is asked on port {config.app_port}")
+            progress(image_programs.port_words(config))
         image_programs.command(config, record.config)
         if self._image_pythons is not None:
             python = await self._image_pythons.find(record, config, progress)

@@ -46,6 +46,16 @@ def handler(config: FunctionConfig, image: ImageConfig) -> str:
     return config.handler or (arguments[0] if arguments else command(config, image)[0])
 
 
+def port_words(config: FunctionConfig) -> str:
+    """Where the web server must listen, for whoever deploys it."""
+    if config.network == "host":
+        return (
+            'its web server must listen on $PORT, a free one of the host\'s; with network = "none" or "private" '
+            f"it is always {config.app_port}"
+        )
+    return f"its web server is asked on port {config.app_port}"
+
+
 def directory(config: FunctionConfig, image: ImageConfig) -> str:
     """Where it is run."""
     return config.working_directory or image.working_dir or "/"

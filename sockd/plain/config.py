@@ -384,7 +384,7 @@ class ImagesConfig(Slice, frozen=True):
     cache_mb: int = 2048
     """Of chunks on this worker's disk."""
     nodes: tuple[str, ...] = ()
-    """Cache nodes (`sockd cache-node`), as ADDRESS:PORT; at least five, and the same list on each worker."""
+    """Cache nodes (`sockd cache-node`), as ADDRESS:PORT; five or more survive the loss of one. The same list on each worker."""
     nodes_token_file: str | None = None
     """Whose first line the cache nodes require (`sockd cache-node --token-file`)."""
     on_demand: bool = True

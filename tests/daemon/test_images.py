@@ -7,10 +7,12 @@ import json
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from sockd.code.function_config import FunctionConfig
+from sockd.functions import image_programs
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.support.image_layouts import PYTHON, Files, python_files, write_layout
 
@@ -359,6 +361,19 @@ def test_an_image_with_awss_web_adapter_needs_no_setting(daemon: RunningDaemon, 
     write_layout(tmp_path, [python, files], {"Cmd": ["/server"], "Env": ["PATH=/opt/python/bin", "PORT=9000"]})
     deploy(daemon, "adapted", upload(daemon, tmp_path), network="none")
     assert daemon.request("GET", "/run/adapted/x").json["port"] == "9000"
+
+
+@pytest.mark.parametrize(("network", "words"), [("host", "listen on $PORT"), ("none", "asked on port 8080")])
+def test_a_deploy_says_where_a_web_server_is_asked(network: Literal["host", "none"], words: str) -> None:
+    assert words in image_programs.port_words(FunctionConfig(image="i", app_port=8080, network=network))
+
+
+def test_the_log_says_where_a_web_server_that_does_not_answer_was_asked(daemon: RunningDaemon, web: str) -> None:
+    variables = {"AWS_LWA_READINESS_CHECK_PORT": "1"}
+    deploy(daemon, "web-silent", web, app_port=8080, network="none", env=variables, init_timeout_s=4)
+    answer = daemon.request("GET", "/run/web-silent/")
+    assert (answer.status, answer.json["errorType"]) == (504, "Sandbox.Timedout")
+    assert "waits for the web server: GET / on 127.0.0.1:1 has no answer" in daemon.log_of("web-silent", answer)
 
 
 def test_a_web_server_that_ends_ends_its_sandbox(daemon: RunningDaemon, web: str) -> None:
