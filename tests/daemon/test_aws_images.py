@@ -101,6 +101,8 @@ def test_what_cannot_be_is_refused_as_by_aws(client: Any, registry: Registry) ->
     client.create_function(**image, Code={"ImageUri": f"{registry.address}/small:1"})
     code, words = refused(client.update_function_code, FunctionName="refused", ZipFile=zipped({"a.py": ""}))
     assert code == "InvalidParameterValueException" and "packageType Image" in words
+    code, words = refused(client.update_function_configuration, FunctionName="refused", Handler="a.b")
+    assert code == "InvalidParameterValueException" and "Runtime and Handler" in words
     other = push(registry, "other:1", [Files(plain={"a": "b"})], Entrypoint=[], Cmd=[])
     assert other
     code, words = refused(client.update_function_code, FunctionName="refused", ImageUri=f"{registry.address}/other:1")

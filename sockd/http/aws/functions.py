@@ -136,6 +136,8 @@ class FunctionOperations:
         settings.check()
         with self._changes.of(name):
             details = self._checked(name, settings.revision_id)
+            if details.record.image and (settings.runtime or settings.handler):
+                raise InvalidParameterValue("Runtime and Handler are not for functions created with an ImageUri.")
             await self._worker.configure(name, settings.changes(shapes.attributes(details)))
             return 200, shapes.configuration(self._worker.details(name))
 
