@@ -120,6 +120,8 @@ class Deployments:
             raise ImagesUnavailable("this worker runs no container images")
         if code.files > (code.settings() is not None):
             progress("the files beside sockd.toml are not used: the function's code is the image's")
+        if config.python is not None:
+            progress(f'python = "{config.python}" is not used: the function runs with the image\'s own')
         await check_writable_root(config)
         record = await self._images.resolve(text, progress)
         for note in image_programs.notes(record):
