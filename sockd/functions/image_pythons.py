@@ -14,6 +14,7 @@ import binascii
 import hashlib
 import re
 import shutil
+import tempfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,6 +102,8 @@ class ImagePythons:
         self._budget = budget
         self._host = host
         self._path = path
+        shutil.rmtree(path, ignore_errors=True)  # of a worker that was killed
+        path.mkdir(parents=True)
         self._found: dict[str, tuple[ImageRecord, Known]] = {}
         self._asking = asyncio.Lock()
 
@@ -142,12 +145,15 @@ class ImagePythons:
         record, known = self._found[interpreter]
         if known.python.facts is None or known.python.reason:
             raise NoInterpreter(known.python.reason or "the image's Python was not asked")
-        directory = self._path / interpreter.replace(":", "-")
         image = await self._images.mounted(record)
         image.hold()
+        directory = Path(tempfile.mkdtemp(dir=self._path))
         try:
-            ours = await in_thread(put_ours, directory / "ours", known)
-            return known.python.interpreter(), ImageTree.attach(directory / "root", image, self._host, ours)
+            ours = await in_thread(put_ours, directory, known)
+            return known.python.interpreter(), ImageTree.attach(directory, image, self._host, ours)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         finally:
             image.let_go()
 
@@ -294,7 +300,6 @@ def put_ours(directory: Path, known: Known) -> tuple[Path, Path]:
     """Copies of our packages, with the bytecode that an image's Python has made of them. Blocks. Raises: OSError."""
     assert known.python.facts is not None
     modules = our_modules()
-    shutil.rmtree(directory, ignore_errors=True)
     copies = directory / "sockd_zygote", directory / "sockd_storage_lib"
     for source, copy in zip(bases.our_packages(), copies, strict=True):
         copy_package(source, copy)

@@ -1,12 +1,12 @@
 """What the farm of an image's Python stands on: the image, and our packages at the places that every image has for them.
 
-Owns a mount in the daemon's private mount namespace; holds the image.
+Owns a directory with a mount, in the daemon's private mount namespace, and copies of our packages; holds the image.
 """
 
 from __future__ import annotations
 
 import errno
-import os
+import shutil
 from pathlib import Path
 
 from sockd.images import base as bases
@@ -24,10 +24,11 @@ class ImageTree:
         self._host = host
 
     @classmethod
-    def attach(cls, path: Path, image: ImageBase, host: bases.Base, ours: tuple[Path, Path]) -> ImageTree:
-        """Args: path: a directory that is made; image: held from now on; host: has what is the host's; ours: our packages, as the
-        image's Python reads them. Raises: OSError naming the call; then nothing stays behind."""
-        path.mkdir(parents=True, exist_ok=True)
+    def attach(cls, directory: Path, image: ImageBase, host: bases.Base, ours: tuple[Path, Path]) -> ImageTree:
+        """Args: directory: for this tree alone, removed with it; image: held from now on; host: has what is the host's; ours: our
+        packages in that directory, as the image's Python reads them. Raises: OSError naming the call; then nothing is mounted."""
+        path = directory / "root"
+        path.mkdir()
         with mounts.owned(syscalls.open_tree(*image.at, recursive=True)) as copy:
             syscalls.move_mount(copy, syscalls.AT_FDCWD, str(path))
         image.hold()
@@ -57,4 +58,4 @@ class ImageTree:
                 raise
         finally:
             self._image.let_go()
-        os.rmdir(self.path)
+        shutil.rmtree(self.path.parent)

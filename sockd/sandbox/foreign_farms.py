@@ -164,8 +164,12 @@ class ForeignFarms:
         if not farm.zygotes and self._farms.get(farm.interpreter.id) is farm:
             self._close(farm)
 
+    async def _ended(self, farm: ForeignFarm) -> None:
+        await farm.aclose()
+        _log.info("Python %s (%s) has no farm any more", farm.interpreter.words, farm.interpreter.id)
+
     def _close(self, farm: ForeignFarm) -> None:
         del self._farms[farm.interpreter.id]
-        task = asyncio.get_running_loop().create_task(farm.aclose())
+        task = asyncio.get_running_loop().create_task(self._ended(farm))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -194,4 +194,6 @@ def test_the_images_zygotes_end_with_its_last_function(daemon: RunningDaemon, im
     daemon.call("last", {})
     for name in ("by-zygote", "first", "second", "confined", "killed", "alone", "last"):
         daemon.remove(name)
-    daemon.when(lambda: not roots(daemon) and not zygotes(daemon))
+    daemon.wait_line("has no farm any more")
+    assert not roots(daemon) and not zygotes(daemon)
+    assert not [*(daemon.state / "pythons" / "images").iterdir()]
