@@ -15,19 +15,17 @@ import hashlib
 import re
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from sockd.caches.starts import Starts, Wanted
-from sockd.caches.zygotes.soundness import ImportView
+from sockd.caches.starts import Starts
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.code.entrypoint import parse_handler
 from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.functions import image_programs
+from sockd.functions.image_probe import probing
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.images import base as bases
@@ -36,13 +34,13 @@ from sockd.images.host_pythons import copy_package
 from sockd.images.image_python import SCHEME, Facts, ImagePython
 from sockd.images.image_tree import ImageTree
 from sockd.images.interpreter import Interpreter
-from sockd.images.program import Limits, Lineage, Program
+from sockd.images.program import Limits, Lineage
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB
 from sockd.plain.errors import BadFunctionConfig, SandboxFailed, SockdError
 from sockd.sandbox.foreign_farms import NoInterpreter
-from sockd.sandbox.memory_budget import MemoryBudget, Reservation
-from sockd_zygote import protocol, rehearsal
+from sockd.sandbox.memory_budget import MemoryBudget
+from sockd_zygote import rehearsal
 
 AWS_ENTRYPOINT = "/lambda-entrypoint.sh"
 """Of AWS's base images; it starts awslambdaric in the Python of /var/lang."""
@@ -52,8 +50,6 @@ PLAIN_OPTIONS = frozenset(("-u", "-B"))
 """Options of an ENTRYPOINT's Python that make no difference to a handler."""
 CACHE_TAG = re.compile(r"[a-z0-9_-]{1,40}")
 PROBE_S = 60.0
-WAIT_S = 30.0
-"""How long a probe waits for memory."""
 PROBE_LIMITS = Limits(256 * MB, 64, 1.0, 16 * MB, 1024, network="none")
 ANSWER_BYTES = 6 * MB
 OUR_MODULES_BYTES = 4 * MB
@@ -74,19 +70,6 @@ class Known(msgspec.Struct, frozen=True):
     """Digest of our modules that were compiled."""
     compiled: dict[str, str] = {}
     """Their bytecode, by the path that they have in a sandbox; base64."""
-
-
-@dataclass(slots=True)
-class _Memory:
-    """Conditions of a probe: its memory."""
-
-    budget: MemoryBudget
-
-    def reserve_nowait(self, program: Program) -> Reservation | None:
-        return self.budget.reserve_nowait(program.limits.memory_bytes)
-
-    async def reserve(self, program: Program) -> Reservation:
-        return await self.budget.reserve(program.limits.memory_bytes, deadline_s=WAIT_S)
 
 
 class ImagePythons:
@@ -174,48 +157,18 @@ class ImagePythons:
         self, record: ImageRecord, wanted: ImagePython, command: list[str], modules: dict[str, str]
     ) -> _Answer:
         """Run the probe. Raises: SockdError, OSError, TimeoutError."""
-        use = self._images.use(record.digest)
         variables = {**wanted.variables, "_HANDLER": "probe"}
         source = await in_thread(Path(str(python_probe.__file__)).read_text)
-        init = {
-            "name": "probe",
-            "version": "0",
-            "handler": "probe",
-            "code": "/",
-            "entry_file": "",
-            "provided": image_programs.IMAGE,
-            "paths": [],
-            "pth": [],
-            "env": variables,
-            "image": {"command": [*command, "-c", source], "directory": wanted.directory},
-            "memory_mb": PROBE_LIMITS.memory_bytes >> 20,
-            "open_files": 1024,
-            "max_answer_bytes": ANSWER_BYTES,
-        }
-        program = Program(
-            None,
-            protocol.encode_init(init),
-            PROBE_LIMITS,
-            init_timeout_s=PROBE_S,
+        image = self._images.use(record.digest)
+        words = [*command, "-c", source]
+        async with probing(
+            *(self._starts, self._budget, image, words, wanted.directory, variables, PROBE_LIMITS),
             timeout_s=PROBE_S,
-            log_bytes=64 << 10,
-            image=use,
-        )
+            answer_bytes=ANSWER_BYTES,
+        ) as ask:
+            body = await ask(msgspec.json.encode({"modules": modules}))
         try:
-            view = ImportView(frozenset(), network=PROBE_LIMITS.network)
-            started = await self._starts.new(Wanted(view, program, _Memory(self._budget), new=True))
-            try:
-                started.sandbox.become(program)
-                event = msgspec.json.encode({"modules": modules})
-                reply = await started.sandbox.request(uuid.uuid4().bytes, event)
-            finally:
-                started.sandbox.destroy()
-        finally:
-            program.close()
-        if reply.error is not None:
-            raise reply.error
-        try:
-            return msgspec.json.decode(reply.body, type=_Answer)
+            return msgspec.json.decode(body, type=_Answer)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise SandboxFailed(f"its answer is not usable: {error}") from None
 

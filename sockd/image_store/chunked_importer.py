@@ -32,14 +32,14 @@ from sockd.chunks.upload import upload
 from sockd.image_store.image_facts import ImageFacts
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import Progress
-from sockd.image_store.import_runs import FILE, ImportRuns
+from sockd.image_store.import_runs import FILE, Compile, ImportRuns
 from sockd.image_store.import_wire import Imported
 from sockd.oci.image import ImageConfig
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, Tampered
 
-FORM = "1"
+FORM = "2"
 """Of the file system that is made of an image's layers; raised when the same layers give other bytes."""
 MANIFEST, PROFILE = "manifest", "profile"
 PROFILE_AFTER_S = 10.0
@@ -102,6 +102,10 @@ class ChunkedImporter:
         """The digests of all records; set by the owner."""
         self.on_lost: Callable[[str], None] = lambda digest: None
         """Called when an image's mount serves nothing any more, with its digest; set by the owner."""
+
+    def compile_with(self, compile_sources: Compile) -> None:
+        """Have imports compile what has no bytecode; called before the first."""
+        self._runs.compile = compile_sources
 
     # -- Importer
 

@@ -25,7 +25,7 @@ MOST_PYTHONS = 32
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INTERPRETER = re.compile(r"python(?:3(?:\.\d{1,2})?)?")
 _LIBRARY = re.compile(r"python(3\.\d{1,2})")
-_SITES = ("site-packages", "dist-packages")
+SITES = ("site-packages", "dist-packages")
 _PROGRAM_START_BYTES = 4096
 _ELF = b"\x7fELF"
 
@@ -185,7 +185,7 @@ def _python(view: _View, directory: str, name: str) -> Python | None:
     library = f"{prefix}/lib/python{version}"
     places = [f"{environment}/lib/python{version}/site-packages"] if is_virtual else []
     if not is_virtual or _has_system_sites(view, f"{environment}/pyvenv.cfg"):
-        places += [f"{library}/{site}" for site in _SITES]
+        places += [f"{library}/{site}" for site in SITES]
         # Debian's: one directory for all versions, and one of the administrator's.
         places += [f"/usr/local/lib/python{version}/dist-packages", f"{prefix}/lib/python3/dist-packages"]
     sites = tuple(dict.fromkeys(each for each in places if view.is_directory(each)))

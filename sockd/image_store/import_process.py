@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import queue
 import sys
 import threading
 import time
@@ -22,8 +23,18 @@ import msgspec
 from sockd.erofs.layout import Layout
 from sockd.erofs.mount_points import add_mount_points
 from sockd.image_store import import_wire
-from sockd.image_store.image_facts import facts_of
-from sockd.image_store.import_wire import Decision, Failed, Imported, ImportRequest, Progress, Resolved
+from sockd.image_store.image_facts import ImageFacts, facts_of
+from sockd.image_store.import_wire import (
+    Compiled,
+    Decision,
+    Failed,
+    Imported,
+    ImportRequest,
+    Progress,
+    Resolved,
+    Uncompiled,
+)
+from sockd.image_store.missing_bytecode import MOST_BYTECODE_BYTES, add_bytecode, compile_jobs
 from sockd.oci.bytecode import mend_times
 from sockd.oci.http import HttpClient
 from sockd.oci.image import OciImage
@@ -32,6 +43,7 @@ from sockd.oci.reference import Kind, Reference
 from sockd.oci.sources import open_source
 from sockd.oci.unpacked import UnpackedLayers
 from sockd.plain.errors import SockdError
+from sockd.plain.file_tree import FileTree
 
 NICE = 5
 """Requests come first."""
@@ -73,6 +85,17 @@ def import_image(request: ImportRequest, wire: Wire) -> Imported | None:
             add_mount_points(merged.tree, directories=request.directories, files=request.files, places=request.places)
             layout = Layout.plan(merged.tree)
             _write(layout, layers, request.output_fd, wire)
+            notes = merged.notes
+            if request.answers_fd >= 0:
+                jobs = compile_jobs(merged.tree, layers, facts, image.config, request.limits)
+                if jobs:
+                    note = _compile(merged.tree, layers, facts, Uncompiled(image.config.env, jobs), request, wire)
+                    notes += (note,) if note else ()
+                    facts = facts_of(merged.tree, layers, image.config)
+                    layout = Layout.plan(merged.tree)
+                    os.ftruncate(request.output_fd, 0)
+                    os.lseek(request.output_fd, 0, os.SEEK_SET)
+                    _write(layout, layers, request.output_fd, wire)
     return Imported(
         digest=image.digest,
         config=image.config,
@@ -80,8 +103,32 @@ def import_image(request: ImportRequest, wire: Wire) -> Imported | None:
         layers=len(image.layers),
         size_bytes=layout.size_bytes,
         metadata_chunks=layout.metadata_chunks,
-        notes=merged.notes,
+        notes=notes,
     )
+
+
+def _compile(
+    tree: FileTree,
+    layers: UnpackedLayers,
+    facts: ImageFacts,
+    uncompiled: Uncompiled,
+    request: ImportRequest,
+    wire: Wire,
+) -> str:
+    """Have sources compiled, and add their bytecode to the tree; a note for people, or nothing. Raises: OSError, EOFError."""
+    answer = wire.compiled(uncompiled)
+
+    def read(offset: int, size: int) -> bytes:
+        return os.pread(request.answers_fd, size, offset)
+
+    most_bytes = min(MOST_BYTECODE_BYTES, request.limits.max_bytes - facts.size_bytes)
+    added = add_bytecode(tree, uncompiled.jobs, answer.batches, read, layers.append, most_bytes)
+    if not answer.reason and added:
+        return ""  # some sources of large packages are for other versions of Python
+    reason = answer.reason or "its Python has compiled nothing"
+    if not added:
+        return f"bytecode was not compiled: {reason}"
+    return f"bytecode was not compiled for all of {uncompiled.sources} sources, but for {added}: {reason}"
 
 
 def _write(layout: Layout, layers: UnpackedLayers, fd: int, wire: Wire) -> None:
@@ -118,6 +165,7 @@ class Wire:
         self._outgoing = outgoing
         self._lock = threading.Lock()
         self._next_s = 0.0
+        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def request(self) -> ImportRequest:
         return msgspec.json.decode(self._incoming.readline(), type=ImportRequest)
@@ -132,6 +180,11 @@ class Wire:
         if goes_on:
             threading.Thread(target=self._end_with_the_daemon, daemon=True).start()
         return goes_on
+
+    def compiled(self, uncompiled: Uncompiled) -> Compiled:
+        """What the image's Python has made of sources."""
+        self.send(uncompiled)
+        return msgspec.json.decode(self._answers.get(), type=Compiled)
 
     def progress(self, text: str, *, is_often: bool = False) -> None:
         """Args: is_often: it is not sent if the last one was sent just now."""
@@ -149,7 +202,8 @@ class Wire:
                 view = view[os.write(self._outgoing, view) :]
 
     def _end_with_the_daemon(self) -> None:
-        self._incoming.read()
+        while line := self._incoming.readline():
+            self._answers.put(line)
         os._exit(1)
 
 

@@ -1,8 +1,9 @@
 """Runs of the import process, a confined one for each image, from the daemon's side.
 
 The process has an own uid, no capability, a seccomp filter, a tree with the interpreter and our packages, and the host's network.
-It gets three descriptors: a directory for temporary files, as a detached mount, so that no path leads out of it; the file that
-it writes; the archive, if one was uploaded. Whatever ends an import ends the process, and with it the temporary files.
+It gets descriptors of: a directory for temporary files, as a detached mount, so that no path leads out of it; the file that it
+writes; the archive, if one was uploaded; the answers of the image's Python about sources without bytecode. Whatever ends
+an import ends the process, and with it the temporary files.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import logging
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -20,7 +22,16 @@ from pathlib import Path
 import msgspec
 
 from sockd.image_store import import_wire
-from sockd.image_store.import_wire import Decision, Failed, Imported, ImportRequest, Message, Resolved
+from sockd.image_store.import_wire import (
+    Compiled,
+    Decision,
+    Failed,
+    Imported,
+    ImportRequest,
+    Message,
+    Resolved,
+    Uncompiled,
+)
 from sockd.images import base as bases
 from sockd.images import image_base
 from sockd.images.base import Base, Bind
@@ -35,12 +46,15 @@ from sockd.plain.errors import BadImage, ImageTooLarge, RegistryUnavailable, San
 from sockd_initscripts.client import process as processes
 from sockd_initscripts.client.process import ConfinedProcess, Ground
 
-FILE = "image.erofs"
+FILE, UNCOMPILED = "image.erofs", "uncompiled.erofs"
 MODULE = "sockd.image_store.import_process"
 MEMORY_BYTES, TMP_BYTES, PIDS = 2 << 30, 1 << 20, 16
 """The memory includes the page cache of its temporary files, which the kernel writes back when there is no more."""
 Progress = Callable[[str], None]
 IsWanted = Callable[[str], Awaitable[bool]]
+Compile = Callable[[Path, Uncompiled, int, Progress], Awaitable[Compiled]]
+"""Have the sources compiled that a file system has no bytecode of. Args: the file system's file; the sources; the descriptor of a
+file that answers are written to. Never fails, but says why in the answer."""
 _LOOSE = MountAttr.NOSUID | MountAttr.NODEV | MountAttr.NOEXEC
 _log = logging.getLogger(__name__)
 
@@ -73,6 +87,8 @@ class ImportRuns:
         self._root = root
         self._take_cgroup = take_cgroup
         self._give_back_cgroup = give_back_cgroup
+        self.compile: Compile | None = None
+        """Set by the owner; None: nothing is compiled."""
 
     async def run(
         self, reference: Reference, directory: Path, progress: Progress, *, path: str, is_wanted: IsWanted
@@ -113,8 +129,12 @@ class ImportRuns:
         archive = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else -1
         if archive >= 0:
             stack.callback(os.close, archive)
+        answers = -1
+        if self.compile is not None:
+            answers = _nameless_file(directory)
+            stack.callback(os.close, answers)
         ground = await self._ground(stack)
-        keep = tuple(fd for fd in (scratch, output, archive) if fd >= 0)
+        keep = tuple(fd for fd in (scratch, output, archive, answers) if fd >= 0)
         process = await ConfinedProcess.start(
             ground,
             *("-m", MODULE),
@@ -140,8 +160,27 @@ class ImportRuns:
             scratch_fd=scratch,
             output_fd=output,
             archive_fd=archive,
+            answers_fd=answers,
         )
-        return await _converse(process, request, progress, is_wanted)
+
+        async def compile_sources(uncompiled: Uncompiled) -> Compiled:
+            return await self._compiled(directory, uncompiled, output, answers, progress)
+
+        return await _converse(process, request, progress, is_wanted, compile_sources)
+
+    async def _compiled(
+        self, directory: Path, uncompiled: Uncompiled, output: int, answers: int, progress: Progress
+    ) -> Compiled:
+        if self.compile is None:
+            raise msgspec.ValidationError("nothing was to be compiled")
+        copy = directory / UNCOMPILED
+        try:
+            await in_thread(_copy, output, copy)
+            return await self.compile(copy, uncompiled, answers, progress)
+        except OSError as error:
+            return Compiled(reason=f"{error.strerror or error}")
+        finally:
+            await in_thread(copy.unlink, missing_ok=True)
 
     async def _ground(self, stack: AsyncExitStack) -> Ground:
         """A tree for one process, so that a worker without imports has none."""
@@ -169,10 +208,12 @@ async def _converse(
     request: ImportRequest,
     progress: Progress,
     is_wanted: IsWanted,
+    compile_sources: Callable[[Uncompiled], Awaitable[Compiled]],
 ) -> Imported | None:
     reader, writer = process.launcher.stdout, process.launcher.stdin
     assert reader is not None and writer is not None
     lines = _Lines(reader)
+    has_compiled = False
     try:
         writer.write(import_wire.encode(request))
         await writer.drain()
@@ -185,6 +226,12 @@ async def _converse(
                         return None
                     writer.write(import_wire.encode(Decision(goes_on=True)))
                     await writer.drain()
+                case Uncompiled() if not has_compiled:
+                    has_compiled = True
+                    writer.write(import_wire.encode(await compile_sources(message)))
+                    await writer.drain()
+                case Uncompiled():
+                    raise msgspec.ValidationError("sources for a second time")
                 case Imported():
                     return message
                 case Failed():
@@ -216,6 +263,27 @@ class _Lines:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return import_wire.decode(line)
+
+
+def _copy(source: int, path: Path) -> None:
+    """A copy of the file system for a mount. The import process, which strangers may have taken over, can write to its own file,
+    and the kernel expects that a mounted one does not change. The copy is a clone where the disk has clones."""
+    with open(path, "xb", opener=_private) as file:
+        offset, size = 0, os.fstat(source).st_size
+        while offset < size:
+            done = os.copy_file_range(source, file.fileno(), size - offset, offset, offset)
+            if not done:
+                return  # it is shorter now: the kernel refuses it
+            offset += done
+
+
+def _nameless_file(directory: Path) -> int:
+    with tempfile.TemporaryFile(dir=directory) as file:
+        return os.dup(file.fileno())
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _error(failed: Failed) -> Exception:

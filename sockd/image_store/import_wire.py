@@ -3,6 +3,8 @@
 daemon   ImportRequest                                            on the process's standard input
 process  Progress ... Resolved                                    on its standard output
 daemon   Decision                                                 go on, or the image is here already
+process  Progress ... Uncompiled                                  only if sources have no bytecode
+daemon   Compiled
 process  Progress ... Imported | Failed (also before Resolved)
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from sockd.image_store.image_facts import ImageFacts
+from sockd.image_store.missing_bytecode import CompiledBatch, CompileJob
 from sockd.oci.credentials import Credentials
 from sockd.oci.image import ImageConfig, Platform
 from sockd.oci.limits import Limits
@@ -52,6 +55,8 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Of the file that becomes the image's file system."""
     archive_fd: int = -1
     """Of an archive that was uploaded; -1: the reference is for a registry."""
+    answers_fd: int = -1
+    """Of the file of answers to `Uncompiled`; -1: nothing is compiled."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
@@ -70,6 +75,26 @@ class Decision(msgspec.Struct, frozen=True):
     """After Resolved."""
 
     goes_on: bool
+
+
+class Uncompiled(msgspec.Struct, frozen=True, tag=True):
+    """The file is written, and has sources without bytecode. It is written anew after the answer."""
+
+    env: tuple[str, ...]
+    """Of the image."""
+    jobs: tuple[CompileJob, ...]
+
+    @property
+    def sources(self) -> int:
+        return sum(job.sources for job in self.jobs)
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """After Uncompiled."""
+
+    batches: tuple[CompiledBatch, ...] = ()
+    reason: str = ""
+    """Why some are missing; empty: all were asked for."""
 
 
 class Imported(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -93,7 +118,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-Message = Progress | Resolved | Imported | Failed
+Message = Progress | Resolved | Uncompiled | Imported | Failed
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 

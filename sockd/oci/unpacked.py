@@ -111,6 +111,12 @@ class UnpackedLayers:
             offset += length
         return len(self._fds) - 1, start
 
+    def append(self, data: bytes) -> tuple[int, int]:
+        """Store a file that is in no layer; returns the layer and offset where it is now."""
+        start = os.lseek(self._fds[-1], 0, os.SEEK_END)
+        _write(self._fds[-1], data)
+        return len(self._fds) - 1, start
+
     def close(self) -> None:
         """Free the files. Safe to call twice."""
         fds, self._fds = self._fds, []

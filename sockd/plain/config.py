@@ -350,6 +350,8 @@ class ImagesConfig(Slice, frozen=True):
     """Of an image."""
     import_timeout_s: float = 900.0
     """For one import: fetching an image's layers and writing its file system."""
+    compile_timeout_s: float = 120.0
+    """For the image's own Python to compile sources that have no bytecode, once for each image; 0: nothing is compiled."""
     docker_config: str | None = None
     """Credentials for registries, as `docker login` writes them; None: ~/.docker/config.json of the worker's user, if it is
     there."""

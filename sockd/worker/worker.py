@@ -37,12 +37,14 @@ from sockd.code.code_store import CodeStore
 from sockd.code.function_config import ENDPOINT
 from sockd.functions.function import Caches
 from sockd.functions.functions import Functions
+from sockd.functions.image_compiler import ImageCompiler
 from sockd.functions.image_pythons import ImagePythons
 from sockd.functions.images import Images
 from sockd.functions.initscript_store import InitscriptStore
 from sockd.functions.initscripts import Initscripts
 from sockd.functions.provisioning import Provisioning
 from sockd.functions.versions import Versions
+from sockd.image_store.chunked_importer import ChunkedImporter
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_store import ImageStore
 from sockd.images.assembly import Assembly, open_assembly
@@ -203,10 +205,12 @@ class Worker:
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
-        images, garbage = _images(config, state, base, assembly, cgroups, stack)
+        images, garbage, importer = _images(config, state, base, assembly, cgroups, stack)
         programs = ProgramZygotes(tree, deadline_s=config.zygote.import_deadline_s)
         stack.push_async_callback(programs.aclose)
         starts = Starts(handlers, tree, programs)
+        if config.images.compile_timeout_s > 0:
+            importer.compile_with(ImageCompiler(starts, budget, base, config.images.compile_timeout_s).compile)
         image_pythons = ImagePythons(images, starts, tree, budget, base, state.path / "pythons" / "images")
         foreign.add(IMAGE_SCHEME, image_pythons)
         caches = Caches(
@@ -334,7 +338,7 @@ def _functions(
 
 def _images(
     config: Config, state: StateDir, base: Base, assembly: Assembly, cgroups: CgroupPool, stack: AsyncExitStack
-) -> tuple[ImageStore, ImageGarbage]:
+) -> tuple[ImageStore, ImageGarbage, ChunkedImporter]:
     """The images of an earlier daemon, too. Nothing is started."""
     why_not = ""
     if assembly.kind != "late":
@@ -352,7 +356,7 @@ def _images(
     garbage = parts.garbage(importer)
     garbage.start()
     stack.push_async_callback(garbage.aclose)
-    return store, garbage
+    return store, garbage, importer
 
 
 def compile_ours() -> None:
