@@ -409,6 +409,8 @@ class ZygoteTree:
             node.parent = max(above, key=lambda other: len(other.packages), default=None)
         node.unverified = self.unverified
         self.nodes.append(node)
+        if not self._users[node.lineage] and node.lineage.interpreter != OWN and not self._closed:
+            self._end_lineage(node.lineage)  # its last function has gone while the node imported
 
     def replace(self, old: ZygoteNode, new: ZygoteNode) -> None:
         """A provisioned node with the same packages serves instead of an old one, whose use it goes on counting."""
