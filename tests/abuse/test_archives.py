@@ -10,22 +10,37 @@ import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.abuse.archives import FILE, raw_zip
-from tests.daemon.running import DeployFailed, zipped
+from tests.daemon.running import DeployFailed, RunningDaemon, zipped
+from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.faults.watching import disk_usage
 from tests.support.cases import Happened, case
+from tests.support.image_layouts import Files, python_files, write_layout
 from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
 
 
 @case(
-    "A7", "deploy an image whose /dev, /proc, /tmp is a symbolic link", expect="the deploy is refused, with the reason"
+    "A7",
+    "deploy an image whose /dev, /proc and /tmp are symbolic links",
+    expect="the function finds directories of its own there, and no link leads elsewhere",
 )
-def test_an_image_with_links_for_directories() -> None:
-    pytest.skip("sockd has no images: a function is a directory or a zip")
+def test_an_image_with_links_for_directories(happened: Happened, tmp_path: Path) -> None:
+    links = Files(links={"tmp": "/app", "proc": "/", "dev": "../../.."})
+    write_layout(tmp_path / "image", [python_files().tar(), app("1"), links], CONFIG, compress=False)
+    daemon = RunningDaemon.start(tmp_path / "state")
+    try:
+        deploy(daemon, "linked", upload(daemon, tmp_path / "image"), timeout_s=30)
+        found = {path: daemon.call("linked", {"what": "list", "path": path}) for path in ("/tmp", "/proc", "/dev")}
+    finally:
+        daemon.close()
+    happened(f"{found['/tmp']} in /tmp, {len(found['/proc'])} entries in /proc, {found['/dev']} in /dev")
+    assert found["/tmp"] == [] and "self" in found["/proc"] and {"null", "shm"} <= {*found["/dev"]}
+    assert not {"app", "bin", "etc"} & {*found["/proc"], *found["/dev"]}
 
 
 @functools.cache

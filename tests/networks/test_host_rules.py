@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.root, pytest.mark.anyio]
 
 TABLE = table_of(WORKER)
 REFUSED = "EHOSTUNREACH"
+MOST_SYNS = 7
+"""Of one connect(2) (tcp_syn_retries, tcp(7))."""
 _SIOCGIFFLAGS, _UP = 0x8913, 1
 
 
@@ -93,6 +95,7 @@ async def test_packets_that_no_rule_allows_are_counted(world: Lab, networks: Net
     one = await endpoint(networks, [])
     before = networks.view()["packets_refused"]
     assert connect(world, one, HOST) == REFUSED
-    assert networks.view()["packets_refused"] == before + 1
+    refused = networks.view()["packets_refused"] - before
+    assert 1 <= refused <= MOST_SYNS, "a busy machine waits long enough for the kernel to send it again"
     assert networks.view()["packets_limited"] == 0
     one.close()

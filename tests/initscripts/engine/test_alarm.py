@@ -27,7 +27,7 @@ async def timer() -> AsyncIterator[AlarmTimer]:
 async def test_each_alarm_goes_off_in_its_time(timer: AlarmTimer) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
     alarms = {name: timer.alarm() for name in ("late", "early", "cleared", "latest")}
-    for name, seconds in (("late", 0.06), ("early", 0.02), ("cleared", 0.03), ("latest", 0.09)):
+    for name, seconds in (("late", 0.6), ("early", 0.2), ("cleared", 0.3), ("latest", 0.9)):
         await asyncio.to_thread(alarms[name].set, seconds, partial(heard.put_nowait, name))
     alarms["cleared"].clear()
     for name in ("early", "late", "latest"):
