@@ -75,7 +75,9 @@ def make_image(scratch: Path) -> Path:
         python_image.interpreter_layer(scratch / "interpreter.tar"),
         python_image.packages_layer(scratch / "numpy.tar", [NUMPY]),
         write_text_layer(
-            scratch / "handlers.tar", {f"app/{name}.py": text for name, text in HANDLERS.items()}, mtime_s=MTIME_S
+            scratch / "handlers.tar",
+            {f"app/{module(name)}.py": text for name, text in HANDLERS.items()},
+            mtime_s=MTIME_S,
         ),
     ]
     config = {"Entrypoint": [f"/{python_image.PYTHON}"], "Env": python_image.ENVIRONMENT, "WorkingDir": "/app"}
@@ -83,18 +85,23 @@ def make_image(scratch: Path) -> Path:
     return scratch / "layout"
 
 
+def module(name: str) -> str:
+    """Of a handler: no package's name, as it would be imported in its place."""
+    return f"{name}_handler"
+
+
 def deploy(plain: Worker, imaged: Worker, scratch: Path, layout: Path) -> None:
     for name, text in HANDLERS.items():
         code = scratch / f"{name}-on-host"
         code.mkdir()
-        (code / f"{name}.py").write_text(text)
-        _write_settings(code, handler=f"{name}:handler")
+        (code / f"{module(name)}.py").write_text(text)
+        _write_settings(code, handler=f"{module(name)}:handler")
         if name == "numpy":
             (code / "requirements.txt").write_text(f"{NUMPY}\n")
         plain.deploy(code, name)
         own = scratch / f"{name}-in-image"
         own.mkdir()
-        _write_settings(own, handler=f"{name}:handler", runtime="python")
+        _write_settings(own, handler=f"{module(name)}:handler", runtime="python")
         imaged.cli("deploy", str(own), "--name", name, "--image", f"oci:{layout}")
 
 
