@@ -29,6 +29,7 @@ from tests.support.network_lab import (
     ROUTER,
     UNUSED_RANGE,
     Lab,
+    frames_of,
     lab,
 )
 
@@ -174,7 +175,7 @@ class Seen:
     def on_the_internet(self) -> set[tuple[str, int]]:
         """Where those went that reached the internet's link; its own packets are not among them."""
         found = set()
-        for frame in _all_of(self._link):
+        for frame in frames_of(self._link):
             kind, packet = frame[12:14], frame[14:]
             if kind == b"\x86\xdd" and not packet[24:].startswith(OF_THE_LINK):
                 found.add(("IPv6", 0))
@@ -186,17 +187,8 @@ class Seen:
 
     def by_the_host(self) -> list[str]:
         """Sources of those that the host took in for itself."""
-        sources = [socket.inet_ntoa(packet[12:16]) for sock in self._own for packet in _all_of(sock)]
+        sources = [socket.inet_ntoa(packet[12:16]) for sock in self._own for packet in frames_of(sock)]
         return [each for each in sources if IPv4Address(each) in RANGE or IPv4Address(each) in UPLINKS]
-
-
-def _all_of(sock: socket.socket) -> Iterator[bytes]:
-    sock.setblocking(False)
-    while True:
-        try:
-            yield sock.recv(1 << 16)
-        except BlockingIOError:
-            return
 
 
 @case(

@@ -86,6 +86,14 @@ class Lab:
         return sock
 
 
+def frames_of(capture: socket.socket) -> Iterator[bytes]:
+    """All that has been received since the last call."""
+    capture.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            yield capture.recv(1 << 16)
+
+
 @contextlib.contextmanager
 def lab() -> Iterator[Lab]:
     """The calling thread is on the lab's host for the block."""
