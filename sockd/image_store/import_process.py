@@ -89,13 +89,15 @@ def import_image(request: ImportRequest, wire: Wire) -> Imported | None:
             if request.answers_fd >= 0:
                 jobs = compile_jobs(merged.tree, layers, facts, image.config, request.limits)
                 if jobs:
-                    note = _compile(merged.tree, layers, facts, Uncompiled(image.config.env, jobs), request, wire)
+                    uncompiled = Uncompiled(image.config.env, jobs)
+                    added, note = _compile(merged.tree, layers, facts, uncompiled, request, wire)
                     notes += (note,) if note else ()
-                    facts = facts_of(merged.tree, layers, image.config)
-                    layout = Layout.plan(merged.tree)
-                    os.ftruncate(request.output_fd, 0)
-                    os.lseek(request.output_fd, 0, os.SEEK_SET)
-                    _write(layout, layers, request.output_fd, wire)
+                    if added:
+                        facts = facts_of(merged.tree, layers, image.config)
+                        layout = Layout.plan(merged.tree)
+                        os.ftruncate(request.output_fd, 0)
+                        os.lseek(request.output_fd, 0, os.SEEK_SET)
+                        _write(layout, layers, request.output_fd, wire)
     return Imported(
         digest=image.digest,
         config=image.config,
@@ -114,8 +116,10 @@ def _compile(
     uncompiled: Uncompiled,
     request: ImportRequest,
     wire: Wire,
-) -> str:
-    """Have sources compiled, and add their bytecode to the tree; a note for people, or nothing. Raises: OSError, EOFError."""
+) -> tuple[int, str]:
+    """Have sources compiled, and add their bytecode to the tree.
+
+    Returns: how many were added, and a note for people, or nothing. Raises: OSError, EOFError."""
     answer = wire.compiled(uncompiled)
 
     def read(offset: int, size: int) -> bytes:
@@ -124,11 +128,11 @@ def _compile(
     most_bytes = min(MOST_BYTECODE_BYTES, request.limits.max_bytes - facts.size_bytes)
     added = add_bytecode(tree, uncompiled.jobs, answer.batches, read, layers.append, most_bytes)
     if not answer.reason and added:
-        return ""  # some sources of large packages are for other versions of Python
+        return added, ""  # some sources of large packages are for other versions of Python
     reason = answer.reason or "its Python has compiled nothing"
     if not added:
-        return f"bytecode was not compiled: {reason}"
-    return f"bytecode was not compiled for all of {uncompiled.sources} sources, but for {added}: {reason}"
+        return added, f"bytecode was not compiled: {reason}"
+    return added, f"bytecode was not compiled for all of {uncompiled.sources} sources, but for {added}: {reason}"
 
 
 def _write(layout: Layout, layers: UnpackedLayers, fd: int, wire: Wire) -> None:

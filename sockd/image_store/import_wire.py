@@ -78,7 +78,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Uncompiled(msgspec.Struct, frozen=True, tag=True):
-    """The file is written, and has sources without bytecode. It is written anew after the answer."""
+    """The file is written, and has sources without bytecode. It is written anew if the answer has some."""
 
     env: tuple[str, ...]
     """Of the image."""
