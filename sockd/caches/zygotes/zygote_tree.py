@@ -186,12 +186,14 @@ class ZygoteTree:
             self._expect_root(lineage)
 
     def release(self, lineage: Lineage) -> None:
-        """A function is of this lineage no more. With its last one all Zygotes of another interpreter end."""
+        """A function is of this lineage no more."""
         self._users[lineage] -= 1
-        if not self._users[lineage] and lineage.interpreter != OWN and not self._closed:
-            self._end_lineage(lineage)
+        self._end_if_unused(lineage)
 
-    def _end_lineage(self, lineage: Lineage) -> None:
+    def _end_if_unused(self, lineage: Lineage) -> None:
+        """With its last function all Zygotes of another interpreter end."""
+        if lineage.interpreter == OWN or self._users[lineage] or self._closed:
+            return
         for node in reversed(self.nodes_of(lineage)):
             self.remove(node)
 
@@ -298,8 +300,8 @@ class ZygoteTree:
 
     def adjust_spares(self) -> None:
         """Drop the spares that no recent use asks for, and make those that are missing (called now and then)."""
-        for lineage in [each for each in self._roots if each.interpreter != OWN and not self._users[each]]:
-            self._end_lineage(lineage)  # the start of a function that was removed meanwhile has made it
+        for lineage in [*self._roots]:
+            self._end_if_unused(lineage)  # the start of a function that was removed meanwhile has made it
         for node in self.nodes:
             node.drop_spares(keep=self._wanted(node))
             self.refill(node)
@@ -409,8 +411,7 @@ class ZygoteTree:
             node.parent = max(above, key=lambda other: len(other.packages), default=None)
         node.unverified = self.unverified
         self.nodes.append(node)
-        if not self._users[node.lineage] and node.lineage.interpreter != OWN and not self._closed:
-            self._end_lineage(node.lineage)  # its last function has gone while the node imported
+        self._end_if_unused(node.lineage)  # its last function has gone while the node imported
 
     def replace(self, old: ZygoteNode, new: ZygoteNode) -> None:
         """A provisioned node with the same packages serves instead of an old one, whose use it goes on counting."""

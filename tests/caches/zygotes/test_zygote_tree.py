@@ -11,7 +11,7 @@ from sockd.caches.starts import Forks, Wanted
 from sockd.caches.zygotes.soundness import NO_PACKAGES
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
-from sockd.images.program import Program
+from sockd.images.program import Lineage, Program
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import SandboxFailed
 from sockd.sandbox.control import ZygoteGone
@@ -160,4 +160,16 @@ async def test_a_node_whose_parent_was_replaced_while_it_imported_hangs_below_th
     assert late.parent is new and late.depth == 2
     tree.remove(new)
     assert late.parent is tree.root
+    tree.close()
+
+
+async def test_a_node_that_imported_while_its_last_function_went_does_not_stay(roots: list[Any]) -> None:
+    tree, image = Tree(), Lineage(interpreter="image:a")
+    first, late = (ZygoteNode(Root(number, alive=True), frozenset({"a"}), None, lineage=image) for number in (1, 2))  # type: ignore[arg-type]
+    tree.expect(image, at_once=False)
+    tree.add(first)
+    assert tree.nodes == [first]
+    tree.release(image)
+    tree.add(late)
+    assert tree.nodes == [] and not first.zygote.alive and not late.zygote.alive
     tree.close()
