@@ -14,21 +14,20 @@ from tests.daemon.running import RunningDaemon
 from tests.daemon.test_images import deploy, upload
 from tests.daemon.test_zygote_tree_of_a_daemon import LOUD, SLOW
 from tests.support.house import namespaces_of, status_of
-from tests.support.image_layouts import PYTHON, Files, python_files, write_layout
+from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
 SITE = f"opt/python/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-RUNTIME_CLIENT = """
+RUNTIME_CLIENT = (
+    """
 import http.client, importlib, json, os, sys
 sys.path.insert(0, os.getcwd())
 name, _, attribute = sys.argv[1].rpartition(".")
 handler = getattr(importlib.import_module(name), attribute)
-api = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
-def ask(method, path, body=None):
-    api.request(method, "/2018-06-01/runtime/" + path, body)
-    answer = api.getresponse()
-    return answer.headers, answer.read()
+"""
+    + ASK
+    + """
 class Context: pass
 while True:
     headers, event = ask("GET", "invocation/next")
@@ -42,6 +41,7 @@ while True:
     else:
         ask("POST", "invocation/" + context.aws_request_id + "/response", answer)
 """
+)
 """As AWS's awslambdaric, in short."""
 APP = """
 import os, sys, sockets, hooked_by_pth, slow_package

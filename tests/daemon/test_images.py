@@ -14,18 +14,13 @@ import pytest
 from sockd.code.function_config import FunctionConfig
 from sockd.functions import image_programs
 from tests.daemon.running import DeployFailed, RunningDaemon
-from tests.support.image_layouts import PYTHON, Files, python_files, write_layout
+from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
 
 BOOTSTRAP = f"""#!{PYTHON}
 import http.client, json, os, socket, sys
-api = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
-def ask(method, path, body=None):
-    api.request(method, "/2018-06-01/runtime/" + path, body)
-    answer = api.getresponse()
-    return answer.headers, answer.read()
-def refused(path):
+{ASK}def refused(path):
     try:
         open(path, "w").close()
     except OSError as error:

@@ -14,18 +14,13 @@ from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_images import deploy, upload
 from tests.support import oci_images
-from tests.support.image_layouts import PYTHON, python_files, write_layout
+from tests.support.image_layouts import ASK, PYTHON, python_files, write_layout
 
 pytestmark = pytest.mark.root
 
 BOOTSTRAP = f"""#!{PYTHON}
 import errno, http.client, json, os, stat, sys
-api = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
-def ask(method, path, body=None):
-    api.request(method, "/2018-06-01/runtime/" + path, body)
-    answer = api.getresponse()
-    return answer.headers, answer.read()
-while True:
+{ASK}while True:
     headers, event = ask("GET", "invocation/next")
     scope = dict(globals())
     try:

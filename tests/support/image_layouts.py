@@ -64,6 +64,13 @@ LEFT_OUT_MODULES = (
 )
 """Extension modules, by how their names begin."""
 PYTHON = "/opt/python/bin/python3"
+ASK = """api = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
+def ask(method, path, body=None):
+    api.request(method, "/2018-06-01/runtime/" + path, body)
+    answer = api.getresponse()
+    return answer.headers, answer.read()
+"""
+"""Of a program that speaks to the Runtime API; it imports http.client and os."""
 
 
 @dataclass
