@@ -36,18 +36,37 @@ def test_a_deploy_of_an_image_without_code_packs_and_sends_nothing(run: Run, ser
     assert "packing" in done.stderr and "sending" in done.stderr
 
 
-@pytest.mark.parametrize("settings", ["", "memory_mb = 256\n"])
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ("", ("--image", "registry.example.com/app:1")),
+        ("memory_mb = 256\n", ("--image", "registry.example.com/app:1")),
+        ('image = "registry.example.com/app:1"\n', ()),
+    ],
+)
 def test_of_an_images_directory_only_the_settings_are_sent(
-    run: Run, served: Served, tmp_path: Path, settings: str
+    run: Run, served: Served, tmp_path: Path, settings: str, options: tuple[str, ...]
 ) -> None:
     directory = tmp_path / "function"
     (directory / "data").mkdir(parents=True)
     (directory / "data" / "link").symlink_to("/nowhere")  # what could not be deployed as code
     if settings:
         (directory / "sockd.toml").write_text(settings)
-    done = run("deploy", str(directory), "--image", "registry.example.com/app:1")
+    done = run("deploy", str(directory), *options)
     assert done.returncode == 0, done.stderr
     assert served.worker.deployed["function"][0] == (["sockd.toml"] if settings else [])
+
+
+@pytest.mark.parametrize("settings", ["memory_mb = 256\n", "image = \n"])
+def test_a_directory_whose_settings_name_no_image_is_sent_whole(
+    run: Run, served: Served, tmp_path: Path, settings: str
+) -> None:
+    directory = tmp_path / "function"
+    directory.mkdir()
+    (directory / "f.py").touch()
+    (directory / "sockd.toml").write_text(settings)
+    run("deploy", str(directory))
+    assert sorted(served.worker.deployed["function"][0]) == ["f.py", "sockd.toml"]
 
 
 def test_each_stage_is_one_line_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,12 +120,13 @@ def deploy(
     wasm = _module(initscript, management) if initscript is not None else b""
     if wasm:
         headers["x-sockd-initscript-bytes"] = str(len(wasm))
+    in_image = image is not None or (source.is_dir() and _names_image(source))
     has_code = image is None or source.is_dir()
     with progress(f"packing {source}" if has_code else f"deploying {name}") as show:
         if image is not None:
             overrides["image"] = worker_reference(image, management, show)
             headers["x-sockd-overrides"] = json.dumps(overrides)
-        body = wasm + (packed(source, management, in_image=image is not None) if has_code else EMPTY)
+        body = wasm + (packed(source, management, in_image=in_image) if has_code else EMPTY)
         if has_code:
             show(f"sending {len(body)} bytes")
         try:
@@ -224,6 +226,14 @@ def packed(source: Path, management: Management, *, in_image: bool) -> bytes:
     if source.is_file():
         return read_file(source, ARCHIVE_BYTES, lambda: int(management.get("status")["limits"]["archive_bytes"]))
     return readable(source, pack)
+
+
+def _names_image(directory: Path) -> bool:
+    """Whether its settings name an image. Settings that cannot be read are the worker's to refuse."""
+    try:
+        return "image" in tomllib.loads((directory / SETTINGS).read_text())
+    except (OSError, ValueError):
+        return False
 
 
 def _of_image(directory: Path) -> list[str] | None:
