@@ -161,6 +161,26 @@ def test_the_sandboxs_user_and_host_are_known_in_an_image(daemon: RunningDaemon,
     assert daemon.call("known", {"what": "lookup"}) == "127.0.0.1"
 
 
+def test_an_image_whose_etc_is_a_link_has_its_files_and_the_sandboxs(
+    daemon: RunningDaemon, python: bytes, tmp_path: Path
+) -> None:
+    files = Files(
+        plain={
+            "version": "1",
+            "nix/base/etc/passwd": "mine:x:7:7::/:/bin/sh\n",
+            "nix/base/etc/app/settings": "of the image",
+        },
+        executable={"app/bootstrap": BOOTSTRAP},
+        links={"etc": "/nix/base/etc"},
+    )
+    write_layout(tmp_path, [python, files], CONFIG)
+    deploy(daemon, "linked-etc", upload(daemon, tmp_path))
+    names = daemon.call("linked-etc", {"what": "read", "path": "/etc/passwd"})
+    assert names.startswith("mine:x:7:7") and ":x:1000:" in names
+    assert daemon.call("linked-etc", {"what": "read", "path": "/etc/app/settings"}) == "of the image"
+    assert daemon.call("linked-etc", {"what": "lookup"}).startswith("127.")
+
+
 def test_an_image_is_shown_by_a_function_that_runs_in_it(daemon: RunningDaemon, image: str) -> None:
     deploy(daemon, "shown", image)
     shown = daemon.manage("GET", "/images/shown")

@@ -8,8 +8,8 @@ import pytest
 
 from sockd.erofs.mount_points import add_mount_points
 from sockd.plain.errors import BadImage
-from sockd.plain.file_tree import FileTree, Inode
-from tests.support.image_files import directory, symlink
+from sockd.plain.file_tree import FileTree, Inode, resolve
+from tests.support.image_files import Layers, directory, symlink, written
 
 DIRECTORIES, FILES = ("var/task", "proc", "opt/sockd/sockd_zygote"), ("etc/hosts",)
 
@@ -37,11 +37,53 @@ def test_a_link_at_a_mount_point_is_replaced() -> None:
     assert stat.S_ISDIR(tree["proc"].mode) and stat.S_ISREG(tree["etc/hosts"].mode)
 
 
+def test_a_link_above_a_mount_point_becomes_a_directory_with_the_same_files() -> None:
+    layers = Layers()
+    passwd, nested = layers.file(b"root:x:0:0::/:/bin/sh\n"), layers.file(b"a certificate")
+    tree: FileTree = {
+        "": directory(),
+        "etc": symlink("nix/store/base/etc"),
+        "nix": directory(),
+        "nix/store": directory(),
+    }
+    tree |= {
+        "nix/store/base": directory(),
+        "nix/store/base/etc": directory(0o750),
+        "nix/store/base/etc/ssl": directory(),
+    }
+    tree |= {"nix/store/base/etc/passwd": passwd, "nix/store/base/etc/ssl/cert": nested}
+    tree |= {"nix/store/base/etc/mtab": symlink("../../proc/mounts")}
+    add_mount_points(tree, directories=DIRECTORIES, files=["etc/hosts", "etc/passwd"])
+    assert tree["etc"].mode == stat.S_IFDIR | 0o750
+    assert tree["etc/passwd"] is passwd and tree["nix/store/base/etc/passwd"] is passwd
+    assert tree["etc/ssl"].target == "/nix/store/base/etc/ssl" and resolve(tree, "etc/ssl/cert") is not None
+    assert tree["etc/mtab"].target == "/nix/store/base/etc/mtab"
+    assert stat.S_ISREG(tree["etc/hosts"].mode) and "nix/store/base/etc/hosts" not in tree
+    written(tree, layers)
+
+
 @pytest.mark.parametrize("path", ["var", "opt/sockd"])
-def test_a_link_above_a_mount_point_is_refused(path: str) -> None:
-    tree: FileTree = {"": directory(), "opt": directory(), path: symlink("/elsewhere")}
-    with pytest.raises(BadImage, match=f"/{path} is not a directory"):
+@pytest.mark.parametrize("target", ["/elsewhere", "..", "/", "proc", "var", "opt/sockd"])
+def test_a_link_above_a_mount_point_leads_no_mount_elsewhere(path: str, target: str) -> None:
+    tree: FileTree = {"": directory(), "opt": directory(), path: symlink(target)}
+    add_mount_points(tree, directories=DIRECTORIES, files=FILES)
+    for each in (*DIRECTORIES, *FILES):
+        parts = each.split("/")
+        assert all(stat.S_ISDIR(tree["/".join(parts[:depth])].mode) for depth in range(len(parts)))
+
+
+def test_a_file_above_a_mount_point_is_refused_with_advice() -> None:
+    tree: FileTree = {"": directory(), "etc": Inode(mode=stat.S_IFREG | 0o644)}
+    with pytest.raises(BadImage, match=r"/etc is a file in the image; .*: make /etc a directory in the Dockerfile"):
         add_mount_points(tree, directories=DIRECTORIES, files=FILES)
+
+
+def test_a_link_to_passwd_becomes_the_file_that_it_leads_to() -> None:
+    passwd = Layers().file(b"root:x:0:0::/:/bin/sh\n")
+    tree: FileTree = {"": directory(), "etc": directory(), "etc/passwd": symlink("/srv/passwd"), "srv": directory()}
+    tree |= {"srv/passwd": passwd}
+    add_mount_points(tree, directories=(), files=["etc/passwd"])
+    assert tree["etc/passwd"] is passwd
 
 
 @pytest.mark.parametrize(
