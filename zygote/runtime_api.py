@@ -199,18 +199,19 @@ def is_own(peer_port: int, port: int) -> bool:
     return False
 
 
-def is_own_listener(port: int) -> bool:
-    """Whether a socket of our own uid's listens on a port, on any address."""
+def own_ports() -> set[int]:
+    """Those that sockets of our own uid listen on, on any address."""
+    found = set()
     for table in (TABLE, f"{TABLE}6"):
         try:
             with open(table) as lines:
                 for line in lines:
                     fields = line.split()
-                    if fields[3] == LISTENING and fields[1].endswith(f":{port:04X}") and int(fields[7]) == os.getuid():
-                        return True
+                    if fields[3] == LISTENING and int(fields[7]) == os.getuid():
+                        found.add(int(fields[1].rpartition(":")[2], 16))
         except FileNotFoundError:  # a kernel without IPv6
             continue
-    return False
+    return found
 
 
 def _end(port: int) -> str:

@@ -26,7 +26,7 @@ from sockd_zygote import errors, image_program, protocol
 from sockd_zygote.apps import App, Exchange, Request
 from sockd_zygote.handler import Context, shared_context
 from sockd_zygote.outlet import Outlet
-from sockd_zygote.runtime_api import LOOPBACK, is_own_listener
+from sockd_zygote.runtime_api import LOOPBACK, own_ports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ EXIT_GRACE_S = 0.1
 """From a connection that a server breaks to its exit, if that is why."""
 SLOW_START_S = 2.0
 """Of a server that does not answer: then the log says what is waited for, as the deadline ends this process without a word."""
+GIVE_UP_S = 0.5
+"""Before a deadline, at most: so long it takes to say why it was missed. Of a short one, a tenth."""
 UNHEALTHY = 500
 HOP_BY_HOP = frozenset(
     (
@@ -62,12 +64,14 @@ class WebServer(App):
     def __init__(self, function: dict) -> None:
         """Start the program; returns when it answers.
 
-        Raises: errors.ReportedError: it cannot be run, or another process has its port; SystemExit: it has ended."""
+        Raises: errors.ReportedError: it cannot be run, does not answer in time, or another process has its port; SystemExit: it
+        has ended."""
         super().__init__(None)
         image = function["image"]
         variables = image_program.environment(function)
         self._shared = shared_context(function)
-        self._port = free_port() if image["shares_ports"] else image["port"]
+        self._shares_ports = image["shares_ports"]
+        self._port = free_port() if self._shares_ports else image["port"]
         variables |= {"PORT": str(self._port), "AWS_LWA_PORT": str(self._port)}
         self._variables = variables
         self._status: int | None = None
@@ -76,13 +80,13 @@ class WebServer(App):
         threading.Thread(target=self._wait_for, args=(program,), daemon=True).start()
         self._is_ready = False
         if variables.get("AWS_LWA_ASYNC_INIT", "").lower() != "true":
-            self._await_ready()
+            self._await_ready(image["init_timeout_s"], "init_timeout_s")
 
     def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> Any:
         """One request. Raises: SystemExit: the server has ended; errors.ReportedError; InvalidEvent."""
-        if not self._is_ready:
-            self._await_ready()
         context = Context(self._shared, request, deadline_ns)
+        if not self._is_ready:
+            self._await_ready(context.get_remaining_time_in_millis() / 1000, "timeout_s")
         if told is not None:
             context.tell(told)
         self._told = lambda_context(context)
@@ -144,29 +148,50 @@ class WebServer(App):
             message = f"the web server on port {self._port} did not answer: {type(error).__name__}: {error}"
             raise errors.ReportedError("WebServer.NoAnswer", message, []) from None
 
-    def _await_ready(self) -> None:
-        """Until the server answers; the daemon ends this process if that takes too long. Raises: SystemExit."""
+    def _await_ready(self, within_s: float, setting: str) -> None:
+        """Until the server answers. Args: within_s: from now to the deadline, which `setting` says.
+
+        Raises: SystemExit: the server has ended; errors.ReportedError: it did not answer, or another process has its port."""
         checked = self._variables.get("AWS_LWA_READINESS_CHECK_PROTOCOL", "http").lower()
         port = int(self._variables.get("AWS_LWA_READINESS_CHECK_PORT") or self._port)
-        path = self._variables.get("AWS_LWA_READINESS_CHECK_PATH") or "/"
+        path = (self._variables.get("AWS_LWA_READINESS_CHECK_PATH") or "/") if checked == "http" else ""
         unhealthy = int(self._variables.get("AWS_LWA_READINESS_CHECK_MIN_UNHEALTHY_STATUS") or UNHEALTHY)
-        slow_at = time.monotonic() + SLOW_START_S
-        while not is_ready(port, path if checked == "http" else "", unhealthy):
-            if time.monotonic() > slow_at:
+        begun = time.monotonic()
+        until = begun + within_s - min(GIVE_UP_S, within_s / 10)
+        slow_at = begun + SLOW_START_S
+        while why := why_not_ready(port, path, unhealthy, max(until - time.monotonic(), POLL_S)):
+            now = time.monotonic()
+            if now >= until:
+                message = (
+                    f"the web server was not ready after {now - begun:.1f} s: {asked(port, path)} {why}. "
+                    f"{self._advice(port, path, why, setting)}"
+                )
+                raise errors.ReportedError("WebServer.NotReady", message, [])
+            if now > slow_at:
                 slow_at = float("inf")
-                asked = f"GET {path} on" if checked == "http" else "a connection to"
                 print(
-                    f"sockd waits for the web server: {asked} {LOOPBACK}:{port} has no answer below {unhealthy} yet "
-                    "(it must listen on $PORT)",
+                    f"sockd waits for the web server: {asked(port, path)} {why} (it must listen on $PORT)",
                     file=sys.stderr,
                     flush=True,
                 )
             if self._ended.wait(POLL_S):
                 raise SystemExit(self._status)
-        if not is_own_listener(self._port):
+        if self._port not in own_ports():
             message = f"port {self._port} is another process's: on the host's network, listen on $PORT"
             raise errors.ReportedError("WebServer.PortInUse", message, [])
         self._is_ready = True
+
+    def _advice(self, port: int, path: str, why: str, setting: str) -> str:
+        """What helps a server that was not ready."""
+        if why == REFUSED:
+            others = ", ".join(map(str, sorted(own_ports())))
+            listens = f"The program listens on {others}. " if others else "The program listens on no port. "
+            if others and not self._shares_ports and port == self._port:
+                return f"{listens}Set app_port to its port, or have it listen on $PORT"
+            return f"{listens}It must listen on $PORT; if it only needs longer to start, raise {setting}"
+        if not path:
+            return f"If it only needs longer to start, raise {setting}"
+        return f"Set readiness_path to a path that it answers; if it only needs longer to start, raise {setting}"
 
     def _wait_for(self, program: subprocess.Popen[bytes]) -> None:
         status = program.wait()
@@ -182,19 +207,34 @@ def free_port() -> int:
         return number
 
 
-def is_ready(port: int, path: str, unhealthy: int) -> bool:
-    """Args: path: empty: it is enough that the port is open; unhealthy: the lowest status that is not ready."""
-    connection = HTTPConnection(LOOPBACK, port)
+REFUSED = "was refused, as nobody listens there"
+
+
+def why_not_ready(port: int, path: str, unhealthy: int, timeout_s: float) -> str:
+    """What came of a request, if the server is not ready; empty: it is.
+
+    Args: path: empty: it is enough that the port is open; unhealthy: the lowest status that is not ready."""
+    connection = HTTPConnection(LOOPBACK, port, timeout=timeout_s)
     try:
         connection.connect()
         if not path:
-            return True
+            return ""
         connection.request("GET", path, headers={"connection": "close"})
-        return connection.getresponse().status < unhealthy
-    except (OSError, HTTPException):
-        return False
+        status = connection.getresponse().status
+        return f"has status {status}, and not one below {unhealthy}" if status >= unhealthy else ""
+    except ConnectionRefusedError:
+        return REFUSED
+    except TimeoutError:
+        return "has no answer"
+    except (OSError, HTTPException) as error:
+        return f"failed: {type(error).__name__}: {error}"
     finally:
         connection.close()
+
+
+def asked(port: int, path: str) -> str:
+    """What a server was asked, for people."""
+    return f"GET {path} on port {port}" if path else f"a connection to port {port}"
 
 
 def kept_headers(response: HTTPResponse) -> list[tuple[str, str]]:

@@ -73,7 +73,8 @@ def init_part(config: FunctionConfig, image: ImageConfig) -> dict[str, Any]:
     """INIT's `image` (`sockd_zygote.image_program`)."""
     part: dict[str, Any] = {"command": command(config, image), "directory": directory(config, image)}
     if config.app_port is not None:
-        part |= {"port": config.app_port, "shares_ports": config.network == "host"}
+        shares_ports = config.network == "host"
+        part |= {"port": config.app_port, "shares_ports": shares_ports, "init_timeout_s": config.init_timeout_s}
     return part
 
 

@@ -308,16 +308,18 @@ def test_an_image_is_unmounted_with_its_last_function(daemon: RunningDaemon, pyt
 
 
 WEB_SERVER = f"""#!{PYTHON}
-import http.server, json, os, sys
+import http.server, json, os, sys, threading
 class Requests(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def answer(self):
         if self.path == "/exit":
             os._exit(5)
+        if self.path == "/silent":
+            threading.Event().wait()
         told = {{"method": self.command, "path": self.path, "headers": dict(self.headers.items()),
                 "body": self.rfile.read(int(self.headers.get("content-length", 0))).decode(), "port": os.environ["PORT"]}}
         data = json.dumps(told).encode()
-        self.send_response(418 if self.path == "/teapot" else 200)
+        self.send_response({{"/teapot": 418, "/broken": 503}}.get(self.path, 200))
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
         self.send_header("set-cookie", "a=b")
@@ -327,7 +329,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = answer
     def log_message(self, *args):
         pass
-http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Requests).serve_forever()
+http.server.ThreadingHTTPServer(("127.0.0.1", int([*sys.argv, os.environ["PORT"]][1])), Requests).serve_forever()
 """
 
 
@@ -383,12 +385,46 @@ def test_a_deploy_says_where_a_web_server_is_asked(network: Literal["host", "non
     assert words in image_programs.port_words(FunctionConfig(image="i", app_port=8080, network=network))
 
 
-def test_the_log_says_where_a_web_server_that_does_not_answer_was_asked(daemon: RunningDaemon, web: str) -> None:
-    variables = {"AWS_LWA_READINESS_CHECK_PORT": "1"}
-    deploy(daemon, "web-silent", web, app_port=8080, network="none", env=variables, init_timeout_s=4)
+@pytest.mark.parametrize(
+    ("port", "env", "path", "words"),
+    [
+        (
+            3000,
+            {},
+            "/",
+            "GET / on port 3000 was refused, as nobody listens there. The program listens on 8080. Set app_port",
+        ),
+        (
+            *(8080, {"AWS_LWA_READINESS_CHECK_PORT": "1"}, "/"),
+            "GET / on port 1 was refused, as nobody listens there. The program listens on 8080. It must listen on $PORT",
+        ),
+        (8080, {}, "/broken", "GET /broken on port 8080 has status 503, and not one below 500. Set readiness_path"),
+        (8080, {}, "/silent", "GET /silent on port 8080 has no answer. Set readiness_path"),
+        (
+            *(3000, {"AWS_LWA_READINESS_CHECK_PROTOCOL": "tcp"}, "/"),
+            "a connection to port 3000 was refused, as nobody listens there. The program listens on 8080. Set app_port",
+        ),
+    ],
+)
+def test_an_error_says_what_a_web_server_that_is_not_ready_was_asked(
+    daemon: RunningDaemon, web: str, port: int, env: dict[str, str], path: str, words: str
+) -> None:
+    settings = {"app_port": port, "readiness_path": path, "env": env, "init_timeout_s": 4}
+    deploy(daemon, "web-silent", web, command=["/server", "8080"], network="none", **settings)
     answer = daemon.request("GET", "/run/web-silent/")
-    assert (answer.status, answer.json["errorType"]) == (504, "Sandbox.Timedout")
-    assert "waits for the web server: GET / on 127.0.0.1:1 has no answer" in daemon.log_of("web-silent", answer)
+    assert (answer.status, answer.json["errorType"]) == (500, "WebServer.NotReady")
+    message = answer.json["errorMessage"]
+    assert message.startswith("the web server was not ready after 3.") and words in message
+    is_heard = path != "/silent"  # else the first request lasts until the deadline
+    assert ("sockd waits for the web server: " in daemon.log_of("web-silent", answer)) == is_heard
+
+
+def test_a_server_that_may_start_late_is_waited_for_by_its_request(daemon: RunningDaemon, web: str) -> None:
+    env = {"AWS_LWA_ASYNC_INIT": "true"}
+    deploy(daemon, "web-late", web, app_port=8080, network="none", env=env, timeout_s=2, readiness_path="/silent")
+    answer = daemon.request("GET", "/run/web-late/")
+    assert (answer.status, answer.json["errorType"]) == (500, "WebServer.NotReady")
+    assert answer.json["errorMessage"].endswith("raise timeout_s")
 
 
 def test_a_web_server_that_ends_ends_its_sandbox(daemon: RunningDaemon, web: str) -> None:

@@ -51,7 +51,8 @@ class Outlet:
     def head(self, status, headers): print(status, sorted(dict(headers)))
     def chunk(self, data): print(data.decode())
     def flush(self): pass
-served = {**function["image"], "command": [sys.argv[2], "-c", sys.argv[4]], "port": 1, "shares_ports": True}
+served = {**function["image"], "command": [sys.argv[2], "-c", sys.argv[4]], "port": 1, "shares_ports": True,
+          "init_timeout_s": 10}
 server = web_server.WebServer({**function, "image": served})
 http = {"method": "GET", "root_path": "/run/f", "raw_path": "/a", "query": "b=c", "headers": [["x-a", "d"]]}
 server.call(b"", bytes(16), time.monotonic_ns() + 10**10, {"http": http}).pour(Outlet())
