@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,22 @@ import msgspec
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.deployments import Progress
 from sockd.image_store.image_garbage import ImageGarbage
-from sockd.image_store.image_record import ImageRecord
+from sockd.image_store.image_record import DIGEST, ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.plain.errors import ImageInUse, UnknownImage
 from sockd.registry.registry import Registry
 
 LEAVING_S = 10.0
 """How long the removal of an image waits for what still uses it: sandboxes of functions that were removed just now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """What remembered deploys say of one image."""
+
+    functions: set[str] = field(default_factory=set)
+    references: set[str] = field(default_factory=set)
+    """As their settings name it; not those that name its digest."""
 
 
 class Images:
@@ -35,7 +45,8 @@ class Images:
 
     def all(self) -> list[dict[str, Any]]:
         """The latest import first."""
-        return [self._row(record) for record in self.store.all()]
+        users = self._users()
+        return [self._row(record, users[record.digest]) for record in self.store.all()]
 
     def show(self, text: str) -> dict[str, Any]:
         """One of them, and how it wants to be run.
@@ -79,8 +90,8 @@ class Images:
             raise
 
     def _refuse_needed(self, record: ImageRecord) -> None:
-        if functions := self._functions()[record.digest]:
-            raise ImageInUse(record.digest, functions)
+        if functions := self._users()[record.digest].functions:
+            raise ImageInUse(record.digest, sorted(functions))
 
     async def collect(
         self, *, clear_alarms: bool = False, restore: bool = False, forget_worker: str = ""
@@ -93,20 +104,26 @@ class Images:
         state = await self._garbage.collect(clear_alarms=clear_alarms, restore=restore, forget_worker=forget_worker)
         return {"removed": removed, "store": state}
 
-    def _row(self, record: ImageRecord) -> dict[str, Any]:
+    def _row(self, record: ImageRecord, users: Users | None = None) -> dict[str, Any]:
+        users = users or self._users()[record.digest]
         return {
             "digest": record.digest,
             "reference": record.reference,
+            "references": [record.reference, *sorted(users.references - {record.reference})],
             "size_bytes": record.size_bytes,
             "layers": record.layers,
             "imported_at": record.imported_at,
             "mounted": self.store.is_mounted(record.digest),
-            "functions": self._functions()[record.digest],
+            "functions": sorted(users.functions),
         }
 
-    def _functions(self) -> dict[str, list[str]]:
-        """By digest, the functions with a deploy that is remembered and runs in it."""
-        found: dict[str, list[str]] = defaultdict(list)
-        for name, digest in sorted(self._registry.image_users()):
-            found[digest].append(name)
+    def _users(self) -> dict[str, Users]:
+        """By digest."""
+        found: dict[str, Users] = defaultdict(Users)
+        for deploy in self._registry.deploys_in_images():
+            users = found[deploy.image]
+            users.functions.add(deploy.name)
+            reference = FunctionConfig.from_json(deploy.config).image
+            if reference and not DIGEST.fullmatch(reference):
+                users.references.add(reference)
         return found

@@ -86,9 +86,9 @@ class Registry:
         """The images that any remembered deploy needs, by digest."""
         return {record.image for record in self._deploys() if record.image}
 
-    def image_users(self) -> set[tuple[str, str]]:
-        """The functions with a remembered deploy in an image, each with the image's digest."""
-        return {(record.name, record.image) for record in self._deploys() if record.image}
+    def deploys_in_images(self) -> Iterator[FunctionRecord]:
+        """Those that are remembered and run in an image."""
+        return (record for record in self._deploys() if record.image)
 
     def publications(self) -> Iterator[Publication]:
         """All published versions, those of each function oldest first."""

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from sockd.oci import documents
 from tests.daemon.aws_client import KEYS, ROLE
-from tests.daemon.running import zipped
+from tests.daemon.running import RunningDaemon, zipped
 from tests.daemon.test_images import CONFIG, app
 from tests.support import docker_registry as registries
 from tests.support.docker_registry import Registry, docker_registry
@@ -86,6 +86,20 @@ def refused(call: Any, **arguments: Any) -> tuple[str, str]:
         call(**arguments)
     error = caught.value.response["Error"]
     return error["Code"], error["Message"]
+
+
+def test_an_image_is_listed_with_the_references_of_all_its_functions(
+    client: Any, registry: Registry, daemon: RunningDaemon
+) -> None:
+    files = Files(plain={"listed": ""})
+    same = {push(registry, name, [files]) for name in ("listed:1", "listed:2", "another:1")}
+    names = [f"{registry.address}/{name}" for name in ("listed:1", "listed:2", "another:1")]
+    for number, name in enumerate(names):
+        code = {"ImageUri": name}
+        client.create_function(FunctionName=f"listed-{number}", Role=ROLE, PackageType="Image", Code=code)
+    (row,) = [row for row in daemon.manage("GET", "/images").json if row["digest"] in same]
+    assert row["references"] == [names[0], names[2], names[1]], "the first is that of the import"
+    assert row["functions"] == ["listed-0", "listed-1", "listed-2"]
 
 
 def test_what_cannot_be_is_refused_as_by_aws(client: Any, registry: Registry) -> None:

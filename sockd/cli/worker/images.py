@@ -31,14 +31,14 @@ def ls(state_dir: Path, as_json: bool) -> None:
     elif not rows:
         suggest("no images yet; a deploy imports what it needs", "sockd deploy NAME --image REF")
     else:
-        headings = ("image", "reference", "size", "imported", "functions")
+        headings = ("image", "references", "size", "imported", "functions")
         print_table(headings, [_row(row) for row in rows], optional=("functions", "imported"))
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         _short(row["digest"]),
-        row["reference"],
+        ", ".join(row["references"]),
         size(row["size_bytes"]),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(row["imported_at"])),
         ", ".join(row["functions"]),
@@ -76,7 +76,7 @@ def inspect(image: str, state_dir: Path, as_json: bool) -> None:
     config = row["config"]
     lines = {
         "digest": row["digest"],
-        "reference": row["reference"],
+        "references": ", ".join(row["references"]),
         "size": f"{size(row['size_bytes'])}, {row['layers']} layers",
         "entrypoint": " ".join(config["entrypoint"]),
         "command": " ".join(config["cmd"]),
