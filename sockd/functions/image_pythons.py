@@ -89,6 +89,7 @@ class ImagePythons:
         path.mkdir(parents=True)
         self._found: dict[str, tuple[ImageRecord, Known]] = {}
         self._asking = asyncio.Lock()
+        images.on_removed = self._forget
 
     async def find(self, record: ImageRecord, config: FunctionConfig, progress: Progress) -> ImagePython:
         """What serves a function of an image: Zygotes, or with a `reason` none. Never fails: programs go without."""
@@ -139,6 +140,9 @@ class ImagePythons:
             raise
         finally:
             image.let_go()
+
+    def _forget(self, record: ImageRecord) -> None:
+        self._found = {id_: found for id_, found in self._found.items() if found[0].digest != record.digest}
 
     async def _asked(self, record: ImageRecord, wanted: ImagePython, command: list[str]) -> Known:
         modules = await in_thread(our_modules)

@@ -93,6 +93,8 @@ class ImageStore:
         self._importing: SingleFlight[str, ImageRecord] = SingleFlight()
         self._held: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
+        self.on_removed: Callable[[ImageRecord], None] = lambda record: None
+        """Called when an image is gone."""
         self._let_go = asyncio.Event()
         """Set for a moment when somebody has let go of an image."""
 
@@ -300,6 +302,7 @@ class ImageStore:
         record = self.get(digest)
         await self._importer.remove(record)
         self._records.pop(digest, None)
+        self.on_removed(record)
         leaving = self._new_tmp()
         await in_thread(self._directory(record).rename, leaving)
         await in_thread(shutil.rmtree, leaving, True)

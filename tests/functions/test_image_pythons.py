@@ -1,0 +1,75 @@
+"""What is kept of the Pythons of images."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from sockd.code.function_config import FunctionConfig
+from sockd.functions.image_pythons import ImagePythons, Known, wanted_python
+from sockd.image_store.image_record import ImageRecord
+from sockd.image_store.image_store import RECORD, ImageStore, Importer
+from sockd.images.base import Base
+from sockd.images.image_python import Facts
+from sockd.oci.image import ImageConfig
+from sockd.sandbox.foreign_farms import NoInterpreter
+
+FACTS = Facts("/usr/bin/python3", (3, 12, 1), "cpython-312", "cpython", True, True, [], ["/usr/lib/python3.12"], [], [])
+CONFIG = FunctionConfig(image="i", runtime="python", handler="app:handler")
+
+
+class NoFiles:
+    """An importer of images without a file."""
+
+    async def remove(self, record: ImageRecord) -> None:
+        return
+
+
+def record_of(digits: str) -> ImageRecord:
+    return ImageRecord(
+        digest=f"sha256:{digits * 64}",
+        reference="i",
+        config=ImageConfig(cmd=("app.handler",)),
+        size_bytes=0,
+        layers=1,
+        imported_at=0,
+    )
+
+
+def test_what_an_images_python_said_goes_with_its_image(tmp_path: Path) -> None:
+    """A farm of it is refused then, whatever the functions of other images know."""
+    images = tmp_path / "images"
+    records = [record_of("1"), record_of("2")]
+    nothing = cast(Any, None)
+    for record in records:
+        directory = images / record.hex
+        directory.mkdir(parents=True)
+        (directory / RECORD).write_bytes(msgspec.json.encode(record))
+    store = ImageStore(images, tmp_path, cast(Base, None), cast(Importer, NoFiles()))
+    store.recover()
+    pythons = ImagePythons(store, nothing, nothing, nothing, nothing, tmp_path / "pythons")
+    ids = []
+    for record in records:
+        python = msgspec.structs.replace(wanted_python(record, CONFIG)[0], facts=FACTS)
+        number = python.id.rpartition(".")[2]
+        (store.directory(record) / f"python-{number}.json").write_bytes(msgspec.json.encode(Known(python)))
+        assert pythons.known(record, CONFIG).id == python.id
+        ids.append(python.id)
+
+    async def why_not(id_: str) -> str:
+        try:
+            await pythons.open(id_)
+        except NoInterpreter as error:
+            return error.message
+        except AttributeError:  # the importer opens no file
+            return "it is mounted"
+        pytest.fail("there is nothing to mount")
+
+    assert asyncio.run(why_not(ids[0])) == "it is mounted"
+    asyncio.run(store.remove(records[0].digest))
+    assert asyncio.run(why_not(ids[0])) == "no function of this worker uses the image's Python"
+    assert asyncio.run(why_not(ids[1])) == "it is mounted"
