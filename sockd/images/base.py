@@ -201,7 +201,7 @@ def populate_etc(etc: Path) -> None:
         source, target = Path("/etc") / name, etc / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, symlinks=True, copy_function=copy_readable, dirs_exist_ok=True)
+            copy_tree(str(source), str(target))
         elif source.exists():
             copy_readable(str(source), str(target))
     (etc / "resolv.conf").touch()  # a mount of another file needs it
@@ -212,8 +212,24 @@ def populate_etc(etc: Path) -> None:
     (etc / "group").write_text(GROUP)
 
 
-def copy_readable(source: str, target: str) -> str:
+def copy_tree(source: str, target: str) -> None:
+    """Copy a directory with its links and readable files; `target` may exist. Of directories, permissions are copied as well.
+
+    A host has hundreds of links to certificates. `shutil.copytree` also copies times and extended attributes of each link."""
+    os.makedirs(target, exist_ok=True)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            copy = f"{target}/{entry.name}"
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), copy)
+            elif entry.is_dir():
+                copy_tree(entry.path, copy)
+            else:
+                copy_readable(entry.path, copy)
+    shutil.copymode(source, target)
+
+
+def copy_readable(source: str, target: str) -> None:
     """Copy one file when everybody may read it on the host, too; what is root's alone there stays there."""
     if os.stat(source).st_mode & stat.S_IROTH:
         shutil.copy(source, target)
-    return target

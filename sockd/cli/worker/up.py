@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import platform
 import sys
@@ -66,12 +67,16 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: 
 
 
 def _serve(settings: object) -> int:
+    # The modules' 100 000 objects stay. Without this, each garbage collection until the worker listens examines them.
+    gc.disable()
     import uvloop
 
     from sockd.kernel.event_loop import EventLoop
     from sockd.plain.config import Config
     from sockd.worker.daemon import serve
 
+    gc.freeze()
+    gc.enable()
     assert isinstance(settings, Config)
     return uvloop.run(serve(settings), loop_factory=EventLoop)
 
