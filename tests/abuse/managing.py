@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.abuse.clients import NOBODY
 from tests.daemon.running import REPO, RunningDaemon
+from tests.support import sockd_template
 
 GROUP = next(group for group in grp.getgrall() if group.gr_gid not in (0, NOBODY))
 """Any group of this host but root's."""
@@ -66,11 +67,9 @@ def cli(
 ) -> subprocess.CompletedProcess[str]:
     """The command of a user who has nothing of the worker but what is in `home`."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("SOCKD_")}
-    env: Mapping[str, str] = {**known, "PYTHONPATH": str(REPO), "XDG_CONFIG_HOME": str(home), **variables}
+    env: Mapping[str, str] = {**known, "XDG_CONFIG_HOME": str(home), **variables}
     command = [sys.executable, "-m", "sockd", *arguments]
-    return subprocess.run(
-        command, cwd=cwd, env=env, input=stdin, capture_output=True, text=True, timeout=60, check=False
-    )
+    return sockd_template.run(command, cwd=cwd, env=env, input=stdin)
 
 
 def bearer(text: str) -> dict[str, Any]:

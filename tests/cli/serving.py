@@ -20,6 +20,7 @@ from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp, bind_unix
 from sockd.plain.config import Config, HttpConfig
 from tests.http.fake_worker import FakeWorker
+from tests.support import sockd_template
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -34,7 +35,7 @@ class Served:
 
     def environment(self) -> dict[str, str]:
         known = {key: value for key, value in os.environ.items() if not key.startswith("SOCKD_")}
-        return {**known, "PYTHONPATH": str(REPOSITORY), "SOCKD_STATE_DIR": str(self.state_dir), "NO_COLOR": "1"}
+        return {**known, "SOCKD_STATE_DIR": str(self.state_dir), "NO_COLOR": "1"}
 
 
 @contextmanager
@@ -78,14 +79,11 @@ def runner(served: Served) -> Run:
     """Runs `sockd` with arguments."""
 
     def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return sockd_template.run(
             [sys.executable, "-m", "sockd", *arguments],
             input=stdin,
-            capture_output=True,
-            text=True,
             timeout=20,
             env={**served.environment(), **environment},
-            check=False,
         )
 
     return run

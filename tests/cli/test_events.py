@@ -28,6 +28,7 @@ from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp, bind_unix
 from sockd.plain.config import Config, EventsConfig, HttpConfig
 from tests.http.fake_worker import FakeWorker
+from tests.support import sockd_template
 from tests.support.fake_clock import FakeClock
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -84,11 +85,11 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def run(state_dir: Path) -> Run:
     known = {key: value for key, value in os.environ.items() if not key.startswith("SOCKD_")}
-    environment = {**known, "PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1", "TZ": "UTC"}
+    environment = {**known, "NO_COLOR": "1", "TZ": "UTC"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "sockd", *arguments, "--state-dir", str(state_dir)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=30)
+        return sockd_template.run(command, env=environment, timeout=30)
 
     return run
 

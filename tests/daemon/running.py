@@ -25,6 +25,7 @@ from typing import Any, ClassVar, TypeVar
 
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from tests.daemon.kernel_view import cgroup_pids, wait_readable
+from tests.support import sockd_template
 
 REPO = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "sockd", "up", "--listen", "127.0.0.1:0")
@@ -105,7 +106,7 @@ class RunningDaemon:
         state.mkdir(exist_ok=True, parents=True)
         file = state.parent / f"{state.name}.toml"
         file.write_text(config)
-        process = subprocess.Popen(
+        process = sockd_template.start(
             [*command, "--config", str(file), "--state-dir", str(state)],
             cwd=REPO,
             env={**os.environ, **(env or {})},

@@ -17,6 +17,7 @@ import pytest
 from sockd.kernel.network.own_addresses import own_addresses
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.versions.numbered import until
+from tests.support import sockd_template
 from tests.support.package_index import PackageIndex, sdist, wheel
 
 pytestmark = pytest.mark.root
@@ -53,7 +54,7 @@ def leftovers(daemon: RunningDaemon) -> list[str]:
 
 
 def sockd(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "sockd", *arguments], capture_output=True, text=True, timeout=60)
+    return sockd_template.run([sys.executable, "-m", "sockd", *arguments])
 
 
 def add(index: PackageIndex, name: str, build: str) -> str:

@@ -15,6 +15,7 @@ import boto3
 import pytest
 
 from tests.daemon.running import REPO, RunningDaemon
+from tests.support import sockd_template
 
 pytestmark = pytest.mark.root
 
@@ -30,13 +31,11 @@ def config() -> str:
 
 def sockd(daemon: RunningDaemon, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     """The command line, as a process of its own."""
-    return subprocess.run(
+    return sockd_template.run(
         [sys.executable, "-m", "sockd", *arguments],
         cwd=REPO,
         env={**os.environ, "SOCKD_STATE_DIR": str(daemon.state)},
         input=text,
-        capture_output=True,
-        text=True,
         timeout=15,
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
 from tests.daemon.gate import Gate
 from tests.daemon.running import REPO, RunningDaemon
+from tests.support import sockd_template
 from tests.support.threads import in_background
 
 COUNTS = "count = 0\ndef f(event):\n    global count\n    count += 1\n    return count\n"
@@ -83,8 +83,7 @@ def test_the_command_asks_for_it_through_both_doors(daemon: RunningDaemon) -> No
     for where in (["--url", daemon.url], ["--state-dir", str(daemon.state)]):
         command = [sys.executable, "-m", "sockd", "invoke", "counts", *where]
         outputs = [
-            subprocess.run([*command, *more], cwd=REPO, capture_output=True, text=True, check=False)
-            for more in ([], ["--fresh"], ["--fresh", "--async"])
+            sockd_template.run([*command, *more], cwd=REPO) for more in ([], ["--fresh"], ["--fresh", "--async"])
         ]
         assert [int(done.stdout or 0) for done in outputs] == [2, 1, 0]
         assert outputs[2].returncode == 2 and "--fresh" in outputs[2].stderr

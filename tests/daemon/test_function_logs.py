@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 
 from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.support import sockd_template
 from tests.support.threads import at_once
 
 
@@ -304,7 +304,7 @@ def test_a_failure_is_found_behind_a_thousand_calls(daemon: RunningDaemon) -> No
     command = [sys.executable, "-m", "sockd", "trace", "--state-dir", str(daemon.state)]
 
     def printed(*arguments: str) -> str:
-        return subprocess.run([*command, *arguments], capture_output=True, text=True, check=True, timeout=30).stdout
+        return sockd_template.run([*command, *arguments], check=True).stdout
 
     assert failed not in printed("--limit", "1000")
     assert failed in printed("--failed") and "ZeroDivisionError" in printed("--failed")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from tests.daemon.running import REPO, Answer, RunningDaemon
+from tests.support import sockd_template
 
 pytestmark = pytest.mark.root
 KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -142,7 +141,7 @@ def test_the_url_of_an_alias_leads_where_the_alias_does(daemon: RunningDaemon, c
 def command(daemon: RunningDaemon, *arguments: str, status: int = 0) -> str:
     """What a command prints."""
     line = [sys.executable, "-m", "sockd", *arguments, "--state-dir", str(daemon.state)]
-    run = subprocess.run(line, cwd=REPO, capture_output=True, text=True, check=False, env={**os.environ})
+    run = sockd_template.run(line, cwd=REPO)
     assert run.returncode == status, run.stderr
     return run.stdout + run.stderr
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tests.daemon.running import RunningDaemon
+from tests.support import sockd_template
 
 pytestmark = pytest.mark.root
 
 
 def sockd(daemon: RunningDaemon, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sockd", *arguments, "--state-dir", str(daemon.state)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return sockd_template.run(command, cwd=cwd)
 
 
 def test_a_broken_handler_never_takes_over(daemon: RunningDaemon, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountFlag
 from sockd.worker.space_reserve import RESERVE_BYTES
 from tests.daemon.running import REPO, DeployFailed
+from tests.support import sockd_template
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
 
@@ -109,7 +110,7 @@ def test_functions_are_removed_from_a_full_disk_and_their_space_is_free_again(sm
 
 def sockd(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sockd", *arguments, "--state-dir", str(state)]
-    return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=30, check=False)
+    return sockd_template.run(command, cwd=REPO, timeout=30)
 
 
 def until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:

@@ -84,17 +84,26 @@ class Ledger:
             _wait_for_one(survivors)
 
     def survivors(self) -> list[Entry]:
-        """What is there now and was not at the beginning."""
-        return [entry for entry in self._entries() if entry not in self._before]
+        """What is there now, was not at the beginning, and does not belong to the run."""
+        return [entry for entry in self._entries() if entry not in self._before and entry not in _of_the_run]
 
     def _entries(self) -> Iterator[Entry]:
         yield from _fds()
-        yield from _processes({int(entry.key) for entry in self._before if entry.kind == "process"})
+        known = self._before - _of_the_run
+        yield from _processes({int(entry.key) for entry in known if entry.kind == "process"})
         yield from _cgroups()
         yield from _mounts()
         yield from _shared_memory()
         for directory in self._watched:
             yield from _directory(directory)
+
+
+_of_the_run: set[Entry] = set()
+
+
+def belongs_to_the_run(kind: str, key: str) -> None:
+    """Whenever a test first needs it: it stays until the run ends, and is in no test's count."""
+    _of_the_run.add(Entry(kind, key))
 
 
 def claim_group() -> None:

@@ -24,6 +24,7 @@ import pytest
 
 from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import COMMAND, DEADLINE_S, REPO, RunningDaemon
+from tests.support import sockd_template
 from tests.support.caller import Caller
 from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex
@@ -142,7 +143,7 @@ class PrivateWorker:
         """The `sockd` command, against this worker."""
         command = [sys.executable, "-m", "sockd", *arguments]
         env = {**os.environ, "SOCKD_STATE_DIR": str(self.daemon.state)}
-        return subprocess.run(command, env=env, cwd=REPO, capture_output=True, text=True, timeout=60, check=check)
+        return sockd_template.run(command, env=env, cwd=REPO, check=check)
 
     def json(self, path: str) -> Any:
         """GET of the management socket."""

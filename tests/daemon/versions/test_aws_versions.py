@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.daemon.aws_client import create, invoke
 from tests.daemon.gate import Gate
 from tests.daemon.running import REPO, RunningDaemon
 from tests.daemon.versions.numbered import code, files, publish, until
+from tests.support import sockd_template
 from tests.support.threads import at_once, in_background
 
 pytestmark = pytest.mark.root
@@ -184,12 +184,10 @@ def test_a_version_over_http_and_in_logs_errors_and_traces(
 
 def test_versions_from_the_command_line(daemon: RunningDaemon) -> None:
     def typed(*arguments: str) -> str:
-        done = subprocess.run(
+        done = sockd_template.run(
             [sys.executable, "-m", "sockd", *arguments],
             cwd=REPO,
             env={**os.environ, "SOCKD_STATE_DIR": str(daemon.state), "SOCKD_URL": daemon.url},
-            capture_output=True,
-            text=True,
             timeout=15,
         )
         assert done.returncode == 0, done.stderr
