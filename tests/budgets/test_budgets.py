@@ -38,12 +38,12 @@ SHARE = 1.1
 SLACK = 0.4
 """Above that, as a share of nothing is nothing: less than one more system call for each request."""
 GROUPS = 7
-"""Measurements, at least. The least of each count is taken, for each part of the work by itself: what else runs on the machine
+"""Measurements for a record. The least of each count is taken, for each part of the work by itself: what else runs on the machine
 can only raise it. (A spare asks again and again for 0.3 ms whether its code is there. A killed process that has not ended at once
 is waited for with 11 more system calls, and memory that a cgroup still holds then is reclaimed with 12: of 15 starts in a row, a
 busy machine spares not one measurement all of that.)"""
 MOST_GROUPS = 40
-"""Measurements, if a count is over its budget until then: load raises some of them, a regression all."""
+"""Measurements for a verdict, at most: load raises the counts of some of them, a regression those of all."""
 MOST_BORDERS = 20
 """Between rooms that a warm request may cross, whatever is recorded."""
 SHOWN_BORDER = 0.05
@@ -135,22 +135,25 @@ def check(piece: str, count: Count, once: Work) -> None:
     """Measure what a piece costs, and compare with the record, or record."""
     recorded = json.loads(RECORDED.read_text())
     if RECORDS:
-        found = measured(count, once, lambda _: True)
+        found = measured(count, once, lambda _, groups: groups == GROUPS)
         recorded.setdefault(piece, {}).update({name: round(value, 1) for name, value in found.items()})
         RECORDED.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
         PAGE.write_text(with_table(PAGE.read_text(), recorded))
         return
     budget = recorded[piece]
-    over = over_budget(budget, measured(count, once, lambda found: not over_budget(budget, found)))
+    # A further measurement can only lower the counts: the first that is within the budget is the verdict.
+    found = measured(count, once, lambda found, groups: groups > 0 and not over_budget(budget, found))
+    over = over_budget(budget, found)
     assert not over, f"{piece}: (counted, recorded): {over}"
 
 
-def measured(count: Count, once: Work, is_enough: Callable[[Costs], bool]) -> Costs:
-    """What a piece costs: the mean of the parts, of each of which the least of GROUPS counts, and of more of them until that
-    is enough."""
+def measured(count: Count, once: Work, is_enough: Callable[[Costs, int], bool]) -> Costs:
+    """What a piece costs: the mean of the parts, of each of which the least of all counts.
+
+    Args: is_enough: whether this many measurements, with this result, suffice."""
     groups: list[list[Costs]] = []
     least: Costs = {}
-    while len(groups) < GROUPS or not (is_enough(least) or len(groups) == MOST_GROUPS):
+    while not is_enough(least, len(groups)) and len(groups) < MOST_GROUPS:
         if not groups:
             one_group(count, once)  # what is done the first time is not counted
         groups.append(one_group(count, once))
