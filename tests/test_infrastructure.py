@@ -17,7 +17,7 @@ from blockbuster import BlockingError
 
 from benchmarks.warm import in_process_server
 from sockd.kernel import mounts
-from tests.faults.flood import flooding
+from tests.faults.flood import NICE, flooding
 from tests.support.caller import Caller
 from tests.support.ledger import Imbalance, Ledger
 from tests.support.watch import ENOUGH, ROUNDS, Watch
@@ -181,10 +181,10 @@ def test_a_caller_that_dies_is_told() -> None:
 
 
 @needs_root
-def test_a_flood_takes_spare_time_and_leaves_nothing_behind_a_failure(ledger: Ledger) -> None:
+def test_a_flood_weighs_less_than_others_and_leaves_nothing_behind_a_failure(ledger: Ledger) -> None:
     def attack(port: int) -> None:
         with flooding("burst", port, "nobody", 1) as process:
-            assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) == NICE
             raise ZeroDivisionError
 
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ZeroDivisionError):

@@ -1,8 +1,8 @@
 """Clients that ask for too much: thousands of connections that say nothing, say it slowly, or ask all at once.
 
 Floods are processes of their own, so that what they do to the neighbour is not what they do to the test's own threads.
-Real clients are other machines: these take only the processor time that nobody else wants. Sockets are closed by reset,
-so that no port is left waiting.
+Real clients are other machines: these weigh a third of what other processes do. They do not take spare time only, because a busy
+host has none. Sockets are closed by reset, so that no port is left waiting.
 
     python -m tests.faults.flood hold PORT COUNT          says "ready" and holds that many connections until stdin ends
     python -m tests.faults.flood bodies PORT COUNT 0|1    the same, with unfinished bodies, as nobody; 1: opened again
@@ -23,12 +23,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from subprocess import PIPE
 
-from benchmarks.spare_time import spare_time
 from tests.daemon.running import REPO, Answer
 
 NOBODY = 65534
+NICE = 5
+"""A third of the weight of others (sched(7))."""
 UNFINISHED = b"POST /run/neighbour HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{"
 _LINGER_0 = struct.pack("ii", 1, 0)
 
@@ -128,24 +130,26 @@ def answers_of_burst(port: int, name: str, count: int) -> list[Answer]:
 
 @contextmanager
 def flooding(*words: str | int, first: bytes = b"") -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does what this module's words say, in spare time only; what still runs at the end is killed.
+    """A process that does what this module's words say, with little weight; what still runs at the end is killed.
 
-    Args: first: what it prints before that holds: a busy machine has no spare time in which a crowd would ever be there."""
+    Args: first: what it prints before that holds."""
     command = [sys.executable, "-m", "tests.faults.flood", *map(str, words)]
-    with (
-        spare_time() as spare,
-        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, cwd=REPO, start_new_session=True) as process,
-    ):
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, cwd=REPO, start_new_session=True) as process:
         try:
             if first:
                 assert process.stdout is not None
                 assert process.stdout.readline() == first
-            spare.take_in(process.pid)
+            weigh_less(process.pid)
             yield process
         finally:
-            if process.returncode is None:  # nobody has waited for it: its number is its own
-                spare.let_out(process.pid)
             process.kill()
+
+
+def weigh_less(pid: int) -> None:
+    """A process that leads a session, where the kernel groups by sessions, or by itself."""
+    os.setpriority(os.PRIO_PROCESS, pid, NICE)
+    with suppress(FileNotFoundError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(NICE))
 
 
 def renew(clients: list[socket.socket], port: int) -> None:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.spare_time import LEAST_NICE
 from tests.daemon.kernel_view import cgroup_directories, rss_kb
+from tests.faults import flood
 from tests.support.cases import Happened
 from tests.support.private_worker import PrivateWorker
 from tests.support.watch import Watch
@@ -87,7 +87,7 @@ def attack(house: PrivateWorker, happened: Happened) -> Iterator[Watch]:
     An attack that is soon over is to be made again, `for _ in watch.rounds()`."""
     undisturbed = Watch.undisturbed(house.caller, GAP_S, SAMPLES)
     before = Taken.by(house)
-    with house.watching(GAP_S, undisturbed) as watch, least_weight():
+    with house.watching(GAP_S, undisturbed) as watch, less_weight():
         yield watch
     beyond = f", more than the aim of {AIM:.0f}x" if watch.ratio > AIM else ""
     p99s = f"{watch.undisturbed_p99:.1f} -> {watch.p99:.1f} ms, {watch.ratio:.1f}x"
@@ -98,16 +98,16 @@ def attack(house: PrivateWorker, happened: Happened) -> Iterator[Watch]:
 
 
 @contextmanager
-def least_weight() -> Iterator[None]:
-    """Take little of the processors that the worker wants, as attackers are other machines: this session, to which neither the
+def less_weight() -> Iterator[None]:
+    """Take less of the processors that the worker wants, as attackers are other machines: this session, to which neither the
     worker nor the neighbour's caller belongs, where the kernel groups by sessions (sched(7)); the group of init's own has no
-    weight of its own, and reads as empty."""
+    weight of its own, and reads as empty. The least weight would stop the test on a busy host."""
     nice = Path("/proc/self/autogroup")
     group = nice.read_text().split() if nice.exists() else []
     if not group:
         yield
         return
-    nice.write_text(LEAST_NICE)
+    nice.write_text(str(flood.NICE))
     try:
         yield
     finally:
