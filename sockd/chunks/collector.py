@@ -156,12 +156,17 @@ class Collector:
             _, root, worker = key.split("/")
             alarms.setdefault(root, set()).add(worker)
         leftovers = {root for root in table.in_state(RootState.DELETED) if any(True for _ in self._store.names(root))}
+        if unknown := manifests.keys() - table.roots.keys():
+            # Another collector has made this root since the table was read, or it was deleted long ago: a root is in the table
+            # before anything is in the root.
+            later = ensured_table(self._store, new_root_name, self._clock())
+            leftovers |= unknown - later.roots.keys()
         return Holdings(
             table,
             references,
             {root: frozenset(images) for root, images in manifests.items()},
             {root: frozenset(workers) for root, workers in alarms.items()},
-            frozenset(leftovers | {root for root in manifests if table.state(root) is RootState.DELETED}),
+            frozenset(leftovers | (manifests.keys() & table.in_state(RootState.DELETED))),
         )
 
     def has_stray_chunks(self, root: str, images: Iterable[Image]) -> bool:

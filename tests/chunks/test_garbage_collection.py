@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ from sockd.chunks.chunk import CHUNK_BYTES, decrypt
 from sockd.chunks.collection import Delete, Wait
 from sockd.chunks.collector import LEASE_S, Collector
 from sockd.chunks.image_keys import ImageKeys
+from sockd.chunks.layout import MANIFESTS
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.root_table import RootState, read_table
 from sockd.chunks.root_watch import RootWatch, WatchedStore
@@ -142,6 +143,24 @@ def test_an_upload_that_a_rotation_overtakes_is_copied_when_it_is_complete(
     catalog.publish(target, uploaded.chunks, uploaded.size_bytes, b"{}")
     collected(collector, catalog, clock)
     assert plain(store, catalog.open("a")) == BASE and catalog.open("a").root != target.root
+
+
+def test_a_root_that_is_made_while_a_collector_lists_is_not_one_that_was_deleted(
+    store: ChunkStore, catalog: Catalog, collector: Collector, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed(catalog, store, "a")
+    listed = store.list_objects
+    rotated = []
+
+    def list_objects(prefix: str) -> Iterator[str]:
+        if prefix == MANIFESTS and not rotated:
+            rotated.append(Collector(store, worker="other", grace_s=GRACE_S, clock=clock).rotate())
+            deployed(catalog, store, "b")
+        return listed(prefix)
+
+    monkeypatch.setattr(store, "list_objects", list_objects)
+    assert isinstance(collector.step().action, Wait)
+    assert catalog.open("b").root == rotated[0] and plain(store, catalog.open("b")) == BASE + b"b" * 100
 
 
 def test_an_upload_that_died_is_forgotten_at_the_next_start(
