@@ -8,7 +8,7 @@
 
 Two images of the same layers (an interpreter; numpy, pandas and Django): the program of one imports what its Runtime API needs,
 that of the other all packages. Cases take turns.
-The worker's own start is not counted, as no function waits for it.
+The worker's own start is not counted, as no function waits for it: each worker is ready for images first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ PULL, PLAIN, PROFILED = "full pull and unpack", "on demand", "on demand, with pr
 L2, L1, UNPACKED = "L2 warm", "L1 warm", "unpacked"
 ANSWER = "first answer"
 SETTINGS = {"memory_mb": 1024, "timeout_s": 60, "init_timeout_s": 60}
-PROFILE_DEADLINE_S = 60.0
+DEADLINE_S = 60.0
+READY = "images are ready"
+"""In the worker's log."""
 EMPTY_ZIP = b"PK\5\6" + bytes(18)
 TOOLS = ("skopeo", "umoci", REGISTRY)
 
@@ -134,7 +136,8 @@ class Measuring:
             (image,) = house.json("images", "ls")
             if profile:
                 invoke(house, self._image.name)
-                wait_for(house.state_dir / "images" / image["digest"].removeprefix("sha256:") / "profile")
+                profile_file = house.state_dir / "images" / image["digest"].removeprefix("sha256:") / "profile"
+                wait_until(house, profile_file.exists)
             return int(image["size_bytes"])
 
     def _kept_workers(self) -> dict[str, tuple[Path, dict[str, Any]]]:
@@ -153,6 +156,7 @@ class Measuring:
     def _worker(self, name: str, tenant: str, path: Path | None = None, **settings: Any) -> Iterator[Worker]:
         named = name.replace(" ", "-")
         with worker({"images": self._there.settings(named, tenant=tenant, **settings)}, state_dir=path) as house:
+            wait_until(house, lambda: READY in house.log.read_text())
             yield house
 
     def _from_nothing(self, tenant: str, size: int) -> dict[str, float]:
@@ -222,12 +226,12 @@ def invoke(house: Worker, name: str) -> float:
     return answer.ms
 
 
-def wait_for(path: Path) -> None:
-    """Until the worker has written a file. Raises: WorkerFailed."""
-    deadline = time.monotonic() + PROFILE_DEADLINE_S
-    while not path.exists():
+def wait_until(house: Worker, is_so: Callable[[], bool]) -> None:
+    """Of what a worker does without being asked. Raises: WorkerFailed."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
         if time.monotonic() > deadline:
-            raise WorkerFailed(f"{path.name} was not written")
+            raise WorkerFailed(f"what was waited for did not happen: {house.log.read_text()[-300:]}")
         time.sleep(0.1)
 
 

@@ -26,6 +26,7 @@ import msgspec
 from sockd.chunks.chunk import KEY_BYTES, NAME_BYTES, Chunk
 from sockd.chunks.manifest import Manifest, chunk_count
 from sockd.chunks.store_settings import StoreSettings
+from sockd.kernel import descriptor_passing
 from sockd.plain import errors
 from sockd.plain.errors import SockdError
 
@@ -181,26 +182,15 @@ def send(wire: socket.socket, message: ToAgent | ToDaemon, descriptors: Sequence
     wire.sendmsg([encode(message)], rights, flags)
 
 
-def receive(wire: socket.socket, stack: ExitStack) -> bytes:
-    """One message, empty at the end; `descriptors` of it are closed by the stack.
-
-    Raises: OSError; BadAgentMessage for one that was cut."""
-    return receive_with_descriptors(wire, stack)[0]
-
-
 def receive_with_descriptors(wire: socket.socket, stack: ExitStack) -> tuple[bytes, list[int]]:
     """One message with its descriptors, which the stack closes. Raises: OSError; BadAgentMessage for one that was cut."""
-    rights = array.array("i")
-    size = socket.CMSG_SPACE(MOST_DESCRIPTORS * rights.itemsize)
-    data, ancillary, flags, _ = wire.recvmsg(MOST_MESSAGE_BYTES + 1, size, socket.MSG_CMSG_CLOEXEC)
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            rights.frombytes(content[: len(content) - len(content) % rights.itemsize])
-    for each in rights:
+    try:
+        data, descriptors = descriptor_passing.receive(wire, MOST_MESSAGE_BYTES + 1, MOST_DESCRIPTORS)
+    except ValueError as error:
+        raise BadAgentMessage(str(error)) from None
+    for each in descriptors:
         stack.callback(os.close, each)
-    if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
-        raise BadAgentMessage("a message was cut")
-    return data, rights.tolist()
+    return data, descriptors
 
 
 def error_of(error_type: str, message: str) -> SockdError:

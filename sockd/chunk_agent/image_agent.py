@@ -96,6 +96,10 @@ class ImageAgent:
         """Processes that were started for the connection there is."""
         return self._keeper.starts if self._keeper else 0
 
+    async def ready(self) -> None:
+        """Wait until a process serves. Raises: ImageUnavailable."""
+        await (await self._kept()).link()
+
     async def open(
         self, manifest: Manifest, profile: tuple[int, ...] | None = None, *, metadata_chunks: int = 1
     ) -> str:

@@ -11,11 +11,12 @@ the store is down. An image that the store has already, of this tenant, is not f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,10 +69,9 @@ class ChunkParts:
 
 
 class ChunkedImporter:
-    """An `Importer`. Opens the store at the first image, and starts the agent at the first start: a worker without images has
-    neither.
+    """An `Importer`. `prepare`, or the first import, opens the store and starts the agent: a worker without images has neither.
 
-    Owns the agent and the store; `aclose` after the images are unmounted."""
+    Owns the agent, the store and the import processes; `aclose` after the images are unmounted."""
 
     def __init__(
         self,
@@ -79,25 +79,30 @@ class ChunkedImporter:
         open_parts: Callable[[], ChunkParts],
         start_agent: Callable[[Callable[[str, SockdError], None]], Awaitable[ImageAgent]],
         runs: ImportRuns,
+        *,
+        keeps_ready: bool = True,
     ) -> None:
         """Args:
         images: the directory of `ImageStore`.
         open_parts: blocks. Raises: SockdError.
-        start_agent: with what it calls when reads of an image have failed. Raises: SockdError, OSError."""
+        start_agent: with what it calls when reads of an image have failed. Raises: SockdError, OSError.
+        keeps_ready: whether, from the first import on, a process waits for the next."""
         self._images = images
         self._open_parts = open_parts
         self._start_agent = start_agent
         self._runs = runs
+        self._keeps_ready = keeps_ready
         self._parts: ChunkParts | None = None
         self._agent: ImageAgent | None = None
-        self._opening = asyncio.Lock()
+        self._opening, self._starting = asyncio.Lock(), asyncio.Lock()
         self._open: dict[str, Manifest] = {}
         """By digest, of images that are served."""
         self._users: Counter[str] = Counter()
         self._failures: dict[str, tuple[int, SockdError]] = {}
         """By digest: when a read failed last, and why."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._recording: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
+        """Profiles that are recorded, and the agent's start beside an import."""
         self.known: Callable[[], set[str]] = set
         """The digests of all records; set by the owner."""
         self.on_lost: Callable[[str], None] = lambda digest: None
@@ -109,8 +114,14 @@ class ChunkedImporter:
 
     # -- Importer
 
+    async def prepare(self) -> None:
+        _, _, agent = await asyncio.gather(self.parts(), self._runs.ready(), self._served())
+        await agent.ready()
+
     async def import_image(self, reference: str, directory: Path, progress: Progress, *, path: str = "") -> ImageRecord:
         parsed = Reference.parse(reference)
+        if self._agent is None:
+            self._do_beside(self._serve_early())
         upload = _Upload(await self.parts())
         try:
             imported = await self._runs.run(
@@ -122,6 +133,9 @@ class ChunkedImporter:
         except BaseException:
             await in_thread(upload.abandon)
             raise
+        finally:
+            if self._keeps_ready:
+                self._runs.keep_ready_later()
         return await in_thread(upload.record, str(parsed), directory)
 
     async def open(self, record: ImageRecord, directory: Path) -> str:
@@ -158,7 +172,8 @@ class ChunkedImporter:
     async def aclose(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        await asyncio.gather(*self._recording, return_exceptions=True)
+        await asyncio.gather(*self._beside, return_exceptions=True)
+        await self._runs.aclose()
         if self._agent is not None:
             await self._agent.aclose()
         if self._parts is not None:
@@ -213,10 +228,20 @@ class ChunkedImporter:
         return parts
 
     async def _served(self) -> ImageAgent:
-        async with self._opening:
+        async with self._starting:
             if self._agent is None:
                 self._agent = await self._start_agent(self._trouble)
             return self._agent
+
+    async def _serve_early(self) -> None:
+        """Start the agent while an image is imported; whoever opens it will be told of a failure."""
+        with contextlib.suppress(SockdError, OSError):
+            await self._served()
+
+    def _do_beside(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     async def _switch(self, manifest: Manifest) -> None:
         digest = digest_of(manifest.image)
@@ -240,9 +265,7 @@ class ChunkedImporter:
 
     def _record_profile(self, record: ImageRecord, directory: Path) -> None:
         self._timers.pop(record.digest, None)
-        task = asyncio.get_running_loop().create_task(self._profile(record, directory))
-        self._recording.add(task)
-        task.add_done_callback(self._recording.discard)
+        self._do_beside(self._profile(record, directory))
 
     async def _profile(self, record: ImageRecord, directory: Path) -> None:
         """Keep which chunks the first start used. Without a profile starts are slower, so failures are logged only."""

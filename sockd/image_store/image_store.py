@@ -47,6 +47,9 @@ _log = logging.getLogger(__name__)
 class Importer(Protocol):
     """Fetches images and writes their file systems."""
 
+    async def prepare(self) -> None:
+        """Start what imports and opens need, so that the first need not wait for it. Raises: SockdError, OSError."""
+
     async def import_image(self, reference: str, directory: Path, progress: Progress, *, path: str = "") -> ImageRecord:
         """Write an image's files into an empty directory.
 
@@ -110,6 +113,17 @@ class ImageStore:
                 _log.warning("images/%s has no record that can be read: %s", directory.name, error)
                 continue
             self._records[record.digest] = record
+
+    async def prepare(self) -> None:
+        """Start what images need before the first is needed; a failure is logged, and the first will meet it again."""
+        try:
+            await self._check_host()
+            await self._importer.prepare()
+            _log.info("images are ready")
+        except SockdError as error:
+            _log.warning("images are not prepared: %s", error.message)
+        except OSError as error:
+            _log.warning("images are not prepared: %s", error)
 
     # -- which images there are
 

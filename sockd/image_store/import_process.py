@@ -1,9 +1,9 @@
 """The import process: fetches an image and writes its file system. Exec'd unprivileged, with nothing of the host but its network.
 
-    python -m sockd.image_store.import_process < REQUEST
+    python -m sockd.image_store.import_process FD
 
 It reads what strangers wrote (registries' answers, compressed data, tar files), so it has no secret but the credentials of the
-one registry, and no file but those whose descriptors it got. It ends with its standard input.
+one registry, and no file but those whose descriptors it got. It ends with the socket FD, on which it waits for its request.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import socket
 import sys
 import threading
 import time
 import traceback
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -35,9 +36,11 @@ from sockd.image_store.import_wire import (
     Uncompiled,
 )
 from sockd.image_store.missing_bytecode import MOST_BYTECODE_BYTES, add_bytecode, compile_jobs
+from sockd.kernel import descriptor_passing
 from sockd.oci.bytecode import mend_times
 from sockd.oci.http import HttpClient
 from sockd.oci.image import OciImage
+from sockd.oci.limits import Limits
 from sockd.oci.merge import apply_layers
 from sockd.oci.reference import Kind, Reference
 from sockd.oci.sources import open_source
@@ -54,28 +57,46 @@ _UPLOADED: dict[Kind, Kind] = {"oci": "oci-archive", "stdin": "path"}
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def import_image(request: ImportRequest, wire: Wire) -> Imported | None:
-    """Write the image's file system to the request's file. None: the daemon has the image already.
+class Unwanted(Exception):
+    """The daemon has the image already."""
 
-    Raises: SockdError; OSError."""
-    scratch = f"/proc/self/fd/{request.scratch_fd}"
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """What the process may read and write."""
+
+    scratch: int
+    output: int
+    archive: int = -1
+    answers: int = -1
+
+    @classmethod
+    def of(cls, request: ImportRequest, received: list[int]) -> Descriptors:
+        """Raises: ValueError, if these are not those of the request."""
+        scratch, output, *more = received
+        archive = more.pop(0) if request.has_archive else -1
+        answers = more.pop(0) if request.compiles else -1
+        return cls(scratch, output, archive, answers)
+
+
+def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire) -> Imported:
+    """Write the image's file system to the request's file. Raises: Unwanted; SockdError; OSError."""
+    scratch = f"/proc/self/fd/{descriptors.scratch}"
     reference = Reference.parse(request.reference)
-    if request.archive_fd >= 0:
+    if request.has_archive:
         reference = replace(reference, kind=_UPLOADED.get(reference.kind, reference.kind))
     client = HttpClient(insecure_hosts=request.insecure_registries)
     source = open_source(
         reference,
         scratch,
-        path=request.archive_fd if request.archive_fd >= 0 else "",
+        path=descriptors.archive if request.has_archive else "",
         platform=request.platform,
         limits=request.limits,
         credentials=request.credentials,
         client=client,
     )
     with closing(source):
-        image = source.resolve()
-        if not wire.goes_on(image.digest):
-            return None
+        image = source.resolve(wire.ask)
         fetching = _Fetching(image, wire)
         with closing(UnpackedLayers.fetch(source, image.layers, scratch, request.limits, fetching.report)) as layers:
             wire.progress("merging layers")
@@ -84,20 +105,20 @@ def import_image(request: ImportRequest, wire: Wire) -> Imported | None:
             mend_times(merged.tree, layers)
             add_mount_points(merged.tree, directories=request.directories, files=request.files, places=request.places)
             layout = Layout.plan(merged.tree)
-            _write(layout, layers, request.output_fd, wire)
+            _write(layout, layers, descriptors.output, wire)
             notes = merged.notes
-            if request.answers_fd >= 0:
+            if request.compiles:
                 jobs = compile_jobs(merged.tree, layers, facts, image.config, request.limits)
                 if jobs:
                     uncompiled = Uncompiled(image.config.env, jobs)
-                    added, note = _compile(merged.tree, layers, facts, uncompiled, request, wire)
+                    added, note = _compile(merged.tree, layers, facts, uncompiled, request.limits, descriptors, wire)
                     notes += (note,) if note else ()
                     if added:
                         facts = facts_of(merged.tree, layers, image.config)
                         layout = Layout.plan(merged.tree)
-                        os.ftruncate(request.output_fd, 0)
-                        os.lseek(request.output_fd, 0, os.SEEK_SET)
-                        _write(layout, layers, request.output_fd, wire)
+                        os.ftruncate(descriptors.output, 0)
+                        os.lseek(descriptors.output, 0, os.SEEK_SET)
+                        _write(layout, layers, descriptors.output, wire)
     return Imported(
         digest=image.digest,
         config=image.config,
@@ -114,7 +135,8 @@ def _compile(
     layers: UnpackedLayers,
     facts: ImageFacts,
     uncompiled: Uncompiled,
-    request: ImportRequest,
+    limits: Limits,
+    descriptors: Descriptors,
     wire: Wire,
 ) -> tuple[int, str]:
     """Have sources compiled, and add their bytecode to the tree.
@@ -123,9 +145,9 @@ def _compile(
     answer = wire.compiled(uncompiled)
 
     def read(offset: int, size: int) -> bytes:
-        return os.pread(request.answers_fd, size, offset)
+        return os.pread(descriptors.answers, size, offset)
 
-    most_bytes = min(MOST_BYTECODE_BYTES, request.limits.max_bytes - facts.size_bytes)
+    most_bytes = min(MOST_BYTECODE_BYTES, limits.max_bytes - facts.size_bytes)
     added = add_bytecode(tree, uncompiled.jobs, answer.batches, read, layers.append, most_bytes)
     if not answer.reason and added:
         return added, ""  # some sources of large packages are for other versions of Python
@@ -164,26 +186,32 @@ class _Fetching:
 class Wire:
     """The process's end of the wire. Messages come from several threads."""
 
-    def __init__(self, incoming: int, outgoing: int) -> None:
-        self._incoming = os.fdopen(incoming, "rb")
-        self._outgoing = outgoing
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._incoming = control.makefile("rb")
         self._lock = threading.Lock()
         self._next_s = 0.0
         self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
-    def request(self) -> ImportRequest:
-        return msgspec.json.decode(self._incoming.readline(), type=ImportRequest)
-
-    def goes_on(self, digest: str) -> bool:
-        """What the daemon decides about an image. Raises: EOFError if it is gone."""
+    def ask(self, digest: str) -> None:
+        """What the daemon decides about an image. Raises: Unwanted; EOFError if it is gone."""
         self.send(Resolved(digest))
         line = self._incoming.readline()
         if not line:
             raise EOFError("the daemon is gone")
-        goes_on = msgspec.json.decode(line, type=Decision).goes_on
-        if goes_on:
-            threading.Thread(target=self._end_with_the_daemon, daemon=True).start()
-        return goes_on
+        if not msgspec.json.decode(line, type=Decision).goes_on:
+            raise Unwanted
+        threading.Thread(target=self._end_with_the_daemon, daemon=True).start()
+
+    def request(self) -> tuple[ImportRequest, Descriptors] | None:
+        """Say that this process waits; what is to be imported. None: the daemon needs no import any more. Raises: ValueError."""
+        self._control.sendall(b"\n")
+        _, received = descriptor_passing.receive(self._control, 1, import_wire.MOST_DESCRIPTORS)
+        line = self._incoming.readline()
+        if not line:
+            return None
+        request = msgspec.json.decode(line, type=ImportRequest)
+        return request, Descriptors.of(request, received)
 
     def compiled(self, uncompiled: Uncompiled) -> Compiled:
         """What the image's Python has made of sources."""
@@ -200,10 +228,8 @@ class Wire:
         self.send(Progress(text))
 
     def send(self, message: msgspec.Struct) -> None:
-        view = memoryview(import_wire.encode(message))
         with self._lock:
-            while view:
-                view = view[os.write(self._outgoing, view) :]
+            self._control.sendall(import_wire.encode(message))
 
     def _end_with_the_daemon(self) -> None:
         while line := self._incoming.readline():
@@ -211,12 +237,21 @@ class Wire:
         os._exit(1)
 
 
-def main() -> None:
+def main(control_fd: int) -> None:
     """One import."""
     os.nice(NICE)
-    wire = Wire(os.dup(0), 1)
+    with socket.socket(fileno=control_fd) as control:
+        wire = Wire(control)
+        if (asked := wire.request()) is not None:
+            _answer(wire, *asked)
+    os._exit(0)  # threads of an import that failed may still wait for a registry
+
+
+def _answer(wire: Wire, request: ImportRequest, descriptors: Descriptors) -> None:
     try:
-        message = import_image(wire.request(), wire)
+        wire.send(import_image(request, descriptors, wire))
+    except Unwanted:
+        return
     except SockdError as error:
         wire.send(Failed(type(error).__name__, error.message))
     except OSError as error:
@@ -224,12 +259,7 @@ def main() -> None:
         wire.send(Failed(kind, f"{error.strerror or error} ({traceback.format_exc(limit=-3)[-2000:]})"))
     except Exception as error:
         wire.send(Failed(type(error).__name__, traceback.format_exc()[-8000:]))
-    else:
-        if message is not None:
-            wire.send(message)
-    sys.stdout.close()
-    os._exit(0)  # threads of an import that failed may still wait for a registry
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

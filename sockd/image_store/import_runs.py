@@ -1,9 +1,9 @@
 """Runs of the import process, a confined one for each image, from the daemon's side.
 
-The process has an own uid, no capability, a seccomp filter, a tree with the interpreter and our packages, and the host's network.
-It gets descriptors of: a directory for temporary files, as a detached mount, so that no path leads out of it; the file that it
-writes; the archive, if one was uploaded; the answers of the image's Python about sources without bytecode. Whatever ends
-an import ends the process, and with it the temporary files.
+The process gets descriptors of: a directory for temporary files, as a detached mount, so that no path leads out of it; the file
+that it writes; the archive, if one was uploaded; the answers of the image's Python about sources without bytecode. Whatever ends
+an import ends the process, and with it the temporary files. A worker that has images, or a store that they come from, has the
+next process wait, as its start takes longer than to find that the store has an image already.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import logging
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,9 +31,8 @@ from sockd.image_store.import_wire import (
     Resolved,
     Uncompiled,
 )
-from sockd.images import base as bases
+from sockd.image_store.waiting_process import MEMORY_BYTES, ProcessSettings, WaitingProcess
 from sockd.images import image_base
-from sockd.images.base import Base, Bind
 from sockd.kernel import syscalls
 from sockd.kernel.cgroups.tree import Cgroup
 from sockd.kernel.syscalls import MountAttr
@@ -43,13 +41,10 @@ from sockd.oci.limits import Limits
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import BadImage, ImageTooLarge, RegistryUnavailable, SandboxFailed, StorageFull
-from sockd_initscripts.client import process as processes
-from sockd_initscripts.client.process import ConfinedProcess, Ground
 
 FILE, UNCOMPILED = "image.erofs", "uncompiled.erofs"
-MODULE = "sockd.image_store.import_process"
-MEMORY_BYTES, TMP_BYTES, PIDS = 2 << 30, 1 << 20, 16
-"""The memory includes the page cache of its temporary files, which the kernel writes back when there is no more."""
+NEXT_AFTER_S = 3.0
+"""How long after an import the next process is started: the function's first start comes first."""
 Progress = Callable[[str], None]
 IsWanted = Callable[[str], Awaitable[bool]]
 Compile = Callable[[Path, Uncompiled, int, Progress], Awaitable[Compiled]]
@@ -73,7 +68,7 @@ class ImportSettings:
 
 
 class ImportRuns:
-    """`run` imports one image."""
+    """`run` imports one image. Owns the process that waits."""
 
     def __init__(
         self,
@@ -82,11 +77,13 @@ class ImportRuns:
         take_cgroup: Callable[[], Cgroup],
         give_back_cgroup: Callable[[Cgroup], None],
     ) -> None:
-        """Args: root: a directory that the processes' trees are mounted in, while an import runs."""
+        """Args: root: a directory that the processes' trees are mounted in."""
         self._settings = settings
         self._root = root
         self._take_cgroup = take_cgroup
         self._give_back_cgroup = give_back_cgroup
+        self._waiting: asyncio.Task[WaitingProcess] | None = None
+        self._next: asyncio.TimerHandle | None = None
         self.compile: Compile | None = None
         """Set by the owner; None: nothing is compiled."""
 
@@ -109,6 +106,58 @@ class ImportRuns:
             raise RegistryUnavailable(
                 f"the import of {str(reference)[:200]} took more than {deadline_s:.0f} s (images.import_timeout_s)"
             ) from None
+
+    async def ready(self) -> None:
+        """Wait until a process waits for the next import. Raises: SandboxFailed, OSError."""
+        self.keep_ready()
+        assert self._waiting is not None
+        await asyncio.shield(self._waiting)
+
+    def keep_ready(self) -> None:
+        """Have a process wait for the next import."""
+        self._forget_timer()
+        if self._waiting is None:
+            self._waiting = asyncio.get_running_loop().create_task(self._start(), name="import process")
+
+    def keep_ready_later(self) -> None:
+        """As `keep_ready`, when the function's first start has had its time."""
+        if self._next is None and self._waiting is None:
+            self._next = asyncio.get_running_loop().call_later(NEXT_AFTER_S, self.keep_ready)
+
+    async def aclose(self) -> None:
+        """End the process that waits. No import runs."""
+        self._forget_timer()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            with suppress(OSError, SandboxFailed):
+                await (await waiting).close()
+
+    def _forget_timer(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    async def _start(self) -> WaitingProcess:
+        settings = self._settings
+        process = ProcessSettings(settings.uid, 2 * settings.limits.max_bytes, settings.memory_bytes)
+        return await WaitingProcess.start(process, self._root, self._take_cgroup, self._give_back_cgroup)
+
+    async def _process(self) -> WaitingProcess:
+        """The one that waits, or a new one. Raises: SandboxFailed, OSError."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            try:
+                process = await asyncio.shield(waiting)
+            except asyncio.CancelledError:
+                self._waiting = waiting
+                raise
+            except (OSError, SandboxFailed) as error:
+                _log.warning("no import process waits: %s", error)
+            else:
+                if process.is_alive:
+                    return process
+                await process.close()
+        return await self._start()
 
     async def _imported(
         self,
@@ -133,21 +182,7 @@ class ImportRuns:
         if self.compile is not None:
             answers = _nameless_file(directory)
             stack.callback(os.close, answers)
-        ground = await self._ground(stack)
-        keep = tuple(fd for fd in (scratch, output, archive, answers) if fd >= 0)
-        process = await ConfinedProcess.start(
-            ground,
-            *("-m", MODULE),
-            uid=settings.uid,
-            memory_bytes=settings.memory_bytes,
-            tmp_bytes=TMP_BYTES,
-            pids=PIDS,
-            network="host",
-            keep=keep,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limits={"RLIMIT_FSIZE": 2 * settings.limits.max_bytes},
-        )
+        process = await self._process()
         stack.push_async_callback(process.close)
         request = ImportRequest(
             reference=str(reference),
@@ -157,16 +192,15 @@ class ImportRuns:
             directories=image_base.DIRECTORIES,
             files=image_base.FILES,
             places=image_base.PLACES,
-            scratch_fd=scratch,
-            output_fd=output,
-            archive_fd=archive,
-            answers_fd=answers,
+            has_archive=archive >= 0,
+            compiles=answers >= 0,
         )
 
         async def compile_sources(uncompiled: Uncompiled) -> Compiled:
             return await self._compiled(directory, uncompiled, output, answers, progress)
 
-        return await _converse(process, request, progress, is_wanted, compile_sources)
+        descriptors = [fd for fd in (scratch, output, archive, answers) if fd >= 0]
+        return await _converse(process, request, descriptors, progress, is_wanted, compile_sources)
 
     async def _compiled(
         self, directory: Path, uncompiled: Uncompiled, output: int, answers: int, progress: Progress
@@ -182,16 +216,6 @@ class ImportRuns:
         finally:
             await in_thread(copy.unlink, missing_ok=True)
 
-    async def _ground(self, stack: AsyncExitStack) -> Ground:
-        """A tree for one process, so that a worker without imports has none."""
-        places = processes.software()
-        root = self._root / f"import-{time.monotonic_ns()}"
-        binds = [*bases.software(), *(Bind(source, target) for source, target in places)]
-        stack.push_async_callback(in_thread, _close_ground, root)
-        await in_thread(Base.build, root, binds)
-        paths = processes.import_paths(places)
-        return Ground(root, bases.interpreter(), paths, self._take_cgroup, self._give_back_cgroup)
-
     def _credentials(self, reference: Reference) -> Credentials | None:
         path = self._settings.docker_config
         if path is None or reference.kind != "registry":
@@ -204,19 +228,17 @@ class ImportRuns:
 
 
 async def _converse(
-    process: ConfinedProcess,
+    process: WaitingProcess,
     request: ImportRequest,
+    descriptors: Sequence[int],
     progress: Progress,
     is_wanted: IsWanted,
     compile_sources: Callable[[Uncompiled], Awaitable[Compiled]],
 ) -> Imported | None:
-    reader, writer = process.launcher.stdout, process.launcher.stdin
-    assert reader is not None and writer is not None
-    lines = _Lines(reader)
     has_compiled = False
     try:
-        writer.write(import_wire.encode(request))
-        await writer.drain()
+        reader, writer = await process.begin(request, descriptors)
+        lines = _Lines(reader)
         while (message := await lines.next()) is not None:
             match message:
                 case import_wire.Progress(text):
@@ -307,10 +329,3 @@ def _scratch(path: Path, uid: int) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _close_ground(root: Path) -> None:
-    """Also if it was not built, or not to its end."""
-    if root.exists():
-        Base(root).close()
-        root.rmdir()

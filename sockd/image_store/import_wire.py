@@ -1,7 +1,8 @@
 """What the daemon and the import process say to each other: one line of JSON a message. Plain data for both ends.
 
-daemon   ImportRequest                                            on the process's standard input
-process  Progress ... Resolved                                    on its standard output
+process  a byte: it waits
+daemon   a byte with descriptors, ImportRequest
+process  Progress ... Resolved
 daemon   Decision                                                 go on, or the image is here already
 process  Progress ... Uncompiled                                  only if sources have no bytecode
 daemon   Compiled
@@ -20,6 +21,7 @@ from sockd.oci.limits import Limits
 from sockd.plain import errors
 from sockd.plain.errors import SockdError
 
+MOST_DESCRIPTORS = 4
 MOST_LINE_BYTES = 16 << 20
 """A configuration has at most 8 MB."""
 FAILURES: dict[str, type[SockdError]] = {
@@ -37,7 +39,8 @@ STORAGE_FULL = "StorageFull"
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which image, and the descriptors that the process was started with."""
+    """Which image. Its descriptors, in order: a directory on disk, for temporary files; the file for the image's file system; the
+    archive, if there is one; the file of answers to `Uncompiled`, if it compiles."""
 
     reference: str
     platform: Platform = Platform()
@@ -49,14 +52,10 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     places: tuple[str, ...]
     """Directories that it must have, perhaps by a link."""
-    scratch_fd: int
-    """Of a directory on disk, for temporary files."""
-    output_fd: int
-    """Of the file that becomes the image's file system."""
-    archive_fd: int = -1
-    """Of an archive that was uploaded; -1: the reference is for a registry."""
-    answers_fd: int = -1
-    """Of the file of answers to `Uncompiled`; -1: nothing is compiled."""
+    has_archive: bool = False
+    """Whether an archive was uploaded; otherwise the reference is for a registry."""
+    compiles: bool = False
+    """Whether sources without bytecode are to be told."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):

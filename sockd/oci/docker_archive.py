@@ -7,6 +7,7 @@ unpacked.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 from typing import BinaryIO, cast
 
 import msgspec
@@ -39,7 +40,7 @@ class DockerArchiveSource:
         self._limits = limits
         self._members: dict[str, str] = {}
 
-    def resolve(self) -> OciImage:
+    def resolve(self, on_digest: Callable[[str], None] = lambda digest: None) -> OciImage:
         data = self._archive.read(MANIFEST, documents.MOST_MANIFEST_BYTES)
         image = self._named(documents.decoded(tuple[_Image, ...], data, MANIFEST))
         config = self._archive.read(_name(image.config), documents.MOST_CONFIG_BYTES)
@@ -54,6 +55,7 @@ class DockerArchiveSource:
         self._members = {diff_id: _name(layer) for diff_id, layer in zip(diff_ids, image.layers, strict=True)}
         manifest = Manifest(Descriptor(digest), layers)
         documents.check_layers(manifest, label, self._limits.max_layers)
+        on_digest(digest)
         return documents.image_of(digest, manifest, config, self._platform, label)
 
     def open_layer(self, layer: Layer) -> BinaryIO:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import BinaryIO, Protocol
 
 import msgspec
@@ -59,8 +60,11 @@ class Platform(msgspec.Struct, frozen=True):
 class Source(Protocol):
     """Where one image is. Calls block; layers may be opened from several threads."""
 
-    def resolve(self) -> OciImage:
-        """The image's manifest and configuration, their digests checked. Raises: BadImage and its kinds."""
+    def resolve(self, on_digest: Callable[[str], None] = lambda digest: None) -> OciImage:
+        """The image's manifest and configuration, their digests checked.
+
+        Args: on_digest: called with the image's digest before a registry is asked for the configuration.
+        Raises: BadImage and its kinds; what `on_digest` raises."""
 
     def open_layer(self, layer: Layer) -> BinaryIO:
         """The layer's bytes as they are stored. The read that reaches the end raises BadImage if their digest is not the

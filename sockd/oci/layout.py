@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from typing import BinaryIO, Protocol, cast
 
 from sockd.oci import documents
@@ -105,7 +106,7 @@ class LayoutSource:
         self._platform = platform
         self._limits = limits
 
-    def resolve(self) -> OciImage:
+    def resolve(self, on_digest: Callable[[str], None] = lambda digest: None) -> OciImage:
         self._blobs.read(MARK, 1 << 16)  # without it, it is no layout
         index = documents.decoded(Index, self._blobs.read(INDEX, documents.MOST_MANIFEST_BYTES), "index.json")
         descriptor = self._named(index)
@@ -115,6 +116,7 @@ class LayoutSource:
             document = documents.index_or_manifest(data, descriptor.media_type, label)
             if isinstance(document, Manifest):
                 documents.check_layers(document, label, self._limits.max_layers)
+                on_digest(descriptor.digest)
                 config = self._document(document.config, documents.MOST_CONFIG_BYTES, "the configuration")
                 return documents.image_of(descriptor.digest, document, config, self._platform, label)
             descriptor = documents.choose(document, self._platform, label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import ssl
+from collections.abc import Callable
 from typing import BinaryIO, cast
 
 import msgspec
@@ -44,7 +45,7 @@ class RegistrySource:
         self._base = f"https://{server}/v2/{reference.repository}"
         self._authorization = self._authorize()
 
-    def resolve(self) -> OciImage:
+    def resolve(self, on_digest: Callable[[str], None] = lambda digest: None) -> OciImage:
         self._choose_scheme()
         reference, label = self._reference, str(self._reference)
         digest, media_type = reference.digest, ""
@@ -54,6 +55,7 @@ class RegistrySource:
             document = documents.index_or_manifest(data, media_type, label)
             if isinstance(document, Manifest):
                 documents.check_layers(document, label, self._limits.max_layers)
+                on_digest(digest)
                 config = self._blob(document.config, documents.MOST_CONFIG_BYTES, f"the configuration of {label}")
                 return documents.image_of(digest, document, config, self._platform, label)
             digest = documents.choose(document, self._platform, label).digest

@@ -393,6 +393,9 @@ class ImagesConfig(Slice, frozen=True):
     """Whether images are read as they are needed, where the host has FUSE; false: written whole before their first start."""
     fill_mb_s: int = 0
     """How much of an image that is in use is fetched in the background, in MB per second; 0: nothing."""
+    ready: bool | None = None
+    """Whether what imports and serves images is started before it is needed (about 100 MB of memory); None: with the worker if
+    `store` is set or there are images, otherwise with the first image."""
     cold_starts: int = 8
     """Starts in images that no sandbox uses at the time, at once; one more is answered 429, to be tried again."""
 

@@ -247,11 +247,17 @@ class Worker:
         self.initscripts.client.open(limits)
 
     async def preload(self) -> None:
-        """Install the packages that the configuration names; a failure is logged, and nothing else."""
+        """Start what images need, install the packages that the configuration names; a failure is logged, and nothing else."""
+        if self._uses_images():
+            await self.images.store.prepare()
         try:
             await self.packages.preload(self.config.packages.preload, progress=_log.info)
         except PackagesFailed as error:
             _log.warning("packages.preload: %s", error.message)
+
+    def _uses_images(self) -> bool:
+        config = self.config.images
+        return bool(config.store or self.images.store.all()) if config.ready is None else config.ready
 
     def _keep_house(self) -> None:
         """Every few seconds, drop or make spares, and forget ports that are free again."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sockd.erofs.reader import ErofsReader
-from sockd.image_store import import_runs
+from sockd.image_store import waiting_process
 from sockd.image_store.import_runs import FILE, ImportRuns, ImportSettings
 from sockd.image_store.import_wire import Imported
+from sockd.image_store.waiting_process import WaitingProcess
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.oci import documents
 from sockd.oci.limits import Limits
@@ -145,7 +148,7 @@ async def test_of_an_image_that_is_not_wanted_no_layer_is_fetched(imports: Impor
     one = script()
     with scripted_registry(one) as address:
         await imports.run(f"{address}/team/app:v1", is_wanted=False)
-        assert one.count("/blobs") == 1  # the configuration
+        assert one.count("/blobs") == 0
 
 
 async def test_credentials_are_those_of_the_file_and_of_this_registry_only(imports: Imports) -> None:
@@ -200,8 +203,8 @@ async def test_an_import_that_is_cancelled_leaves_nothing(imports: Imports) -> N
 
 async def test_a_process_that_dies_is_a_typed_error(imports: Imports, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("sockd.image_store.import_wire", "sockd.nothing"):  # one that says nothing, one that cannot begin
-        monkeypatch.setattr(import_runs, "MODULE", module)
-        with pytest.raises(SandboxFailed, match="without a result"):
+        monkeypatch.setattr(waiting_process, "MODULE", module)
+        with pytest.raises(SandboxFailed, match="while it started"):
             await imports.run("127.0.0.1:1/team/app:v1")
 
 
@@ -214,10 +217,11 @@ async def test_an_import_that_needs_too_much_memory_is_refused(imports: Imports)
 
 async def test_the_process_is_confined(imports: Imports, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = """
-import json, os, socket, ssl, sys
+import os, socket, ssl, sys, json
 from sockd.image_store import import_wire
-request = json.loads(sys.stdin.readline())
-scratch = request["scratch_fd"]
+from sockd.image_store.import_process import Wire
+control = socket.socket(fileno=int(sys.argv[1]))
+scratch = Wire(control).request()[1].scratch
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
 def fails(call, *arguments, **named):
     try:
@@ -235,13 +239,12 @@ found = {
     "authority": len(os.listdir(ssl.get_default_verify_paths().capath or "/nothing")),
     "fds": sorted(int(each) for each in os.listdir("/proc/self/fd")),
 }
-os.write(1, import_wire.encode(import_wire.Progress(json.dumps(found))))
+control.sendall(import_wire.encode(import_wire.Progress(json.dumps(found))))
 """
-    monkeypatch.setattr(import_runs, "MODULE", "code")
     original = ConfinedProcess.start
 
     async def start(ground: object, *arguments: str, **options: object) -> object:
-        return await original(ground, "-c", probe, **options)  # type: ignore[arg-type]
+        return await original(ground, "-c", probe, arguments[-1], **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ConfinedProcess, "start", start)
     with pytest.raises(SandboxFailed):
@@ -258,4 +261,47 @@ os.write(1, import_wire.encode(import_wire.Progress(json.dumps(found))))
     )
     assert not {"home", "srv", "boot"} & set(found["root"])
     assert found["names"] in ("127.0.0.1", "::1") and found["authority"] > 0, found["authorities"]
-    assert len(found["fds"]) <= 6 and not os.path.exists(imports.path / "scratch")
+    assert len(found["fds"]) == 7, (
+        "three streams, the control socket, the scratch directory, the output, and this listing"
+    )
+    assert not os.path.exists(imports.path / "scratch")
+
+
+async def test_a_process_that_waits_is_used_once_and_replaced_if_it_has_died(
+    imports: Imports, pool: CgroupPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[WaitingProcess] = []
+    original = WaitingProcess.start
+
+    async def start(*arguments: Any) -> WaitingProcess:
+        started.append(await original(*arguments))
+        return started[-1]
+
+    monkeypatch.setattr(WaitingProcess, "start", start)
+    settings = ImportSettings(uid=UID, limits=Limits(), deadline_s=60.0)
+    runs = ImportRuns(settings, imports.path, pool.take, pool.give_back)
+    directory = imports.path / "image"
+    directory.mkdir()
+
+    async def run() -> Imported | None:
+        (directory / FILE).unlink(missing_ok=True)
+        reference = Reference.parse(f"{address}/team/app:v1")
+        return await runs.run(reference, directory, imports.progress.append, path="", is_wanted=yes)
+
+    async def yes(digest: str) -> bool:
+        return True
+
+    with scripted_registry(script()) as address:
+        runs.keep_ready()
+        await runs.ready()
+        assert await run() and len(started) == 1, "the process that waited has imported"
+        assert not started[0].is_alive
+        assert await run() and len(started) == 2, "nobody has asked for another one that waits"
+        await runs.ready()
+        os.kill(started[2].pid, signal.SIGKILL)
+        await started[2].wait()
+        assert await run() and len(started) == 4
+        runs.keep_ready()
+        await runs.aclose()
+    assert not any(each.is_alive for each in started)
+    assert [each.name for each in imports.path.iterdir()] == ["image"], "their trees are unmounted"
