@@ -150,7 +150,7 @@ def test_a_root_that_is_made_while_a_collector_lists_is_not_one_that_was_deleted
 ) -> None:
     deployed(catalog, store, "a")
     listed = store.list_objects
-    rotated = []
+    rotated: list[str] = []
 
     def list_objects(prefix: str) -> Iterator[str]:
         if prefix == MANIFESTS and not rotated:
