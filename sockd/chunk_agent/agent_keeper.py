@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sockd.chunk_agent import agent_wire as wire
 from sockd.chunk_agent.agent_link import AgentEnded, AgentLink, AgentSettings
 from sockd.chunk_agent.fuse_mount import FuseMount
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import ImageUnavailable
+from sockd.plain.errors import ImageUnavailable, Tampered
 from sockd_initscripts.client.process import Ground
 
 MOST_ENDS, ENDS_WITHIN_S = 6, 60.0
@@ -42,6 +43,26 @@ class OpenedImage:
     """A memfd with the chunk table."""
     first: tuple[int, ...]
     """Chunks that are prefetched."""
+    startup: int | None = None
+    """A memfd with startup data, while the image starts."""
+    starts: int = 0
+    """The number of the process that served it first."""
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Those of an Open."""
+        return (self.table,) if self.startup is None else (self.table, self.startup)
+
+    def release_startup(self) -> None:
+        """Without startup data from now on. Again is nothing."""
+        startup, self.startup = self.startup, None
+        if startup is not None:
+            os.close(startup)
+
+    def close(self) -> None:
+        """Close the descriptors. Once."""
+        os.close(self.table)
+        self.release_startup()
 
 
 @dataclass(slots=True)
@@ -102,7 +123,7 @@ class AgentKeeper:
 
     async def ask(
         self, question: Callable[[int], wire.ToAgent], descriptors: Callable[[], tuple[int, ...]] = tuple
-    ) -> wire.ProfileIs | wire.CountersAre | wire.Done:
+    ) -> wire.Answer:
         """The answer of whichever process lives long enough. Args: descriptors: called for each process.
 
         Raises: ImageUnavailable; SockdError, the agent's."""
@@ -115,7 +136,9 @@ class AgentKeeper:
 
     async def open(self, opened: OpenedImage) -> None:
         """Have it served, or served from other chunks; it is among `images`. Raises: ImageUnavailable."""
-        await self.ask(lambda number: _open(number, opened), lambda: (opened.table,))
+        with _without_refused(opened):
+            await self.ask(lambda number: _open(number, opened), lambda: opened.descriptors)
+        opened.starts = opened.starts or self.starts
 
     async def aclose(self) -> None:
         """End the process, then the connection."""
@@ -154,7 +177,8 @@ class AgentKeeper:
             link.set_up(self._slab, devices)
             async with asyncio.timeout(START_S):
                 for opened in list(self._images.values()):
-                    await link.ask(lambda number, opened=opened: _open(number, opened), (opened.table,))  # type: ignore[misc]
+                    with _without_refused(opened):
+                        await link.ask(lambda number, opened=opened: _open(number, opened), opened.descriptors)  # type: ignore[misc]
                 await link.ask(wire.Serve)
             if self.mount is not None and self.starts > 1:
                 self.mount.resend()
@@ -200,6 +224,16 @@ class AgentKeeper:
         mount, self.mount = self.mount, None
         if mount is not None:
             await in_thread(mount.close)
+
+
+@contextlib.contextmanager
+def _without_refused(opened: OpenedImage) -> Iterator[None]:
+    """An agent that refuses startup data serves the image without it; the next one is not given it."""
+    try:
+        yield
+    except Tampered as error:
+        opened.release_startup()
+        _log.error("the agent of images refuses the startup data of %s: %s", opened.image[:19], error.message)
 
 
 def _open(number: int, opened: OpenedImage) -> wire.Open:

@@ -135,9 +135,7 @@ class AgentLink:
         """Wait until the process has ended; how it did, in words."""
         return await self._process.wait()
 
-    async def ask(
-        self, question: Callable[[int], wire.ToAgent], descriptors: Sequence[int] = ()
-    ) -> wire.ProfileIs | wire.CountersAre | wire.Done:
+    async def ask(self, question: Callable[[int], wire.ToAgent], descriptors: Sequence[int] = ()) -> wire.Answer:
         """The answer. Args: question: makes the message of this number.
 
         Raises: AgentEnded; SockdError, the agent's."""

@@ -22,9 +22,11 @@ from sockd.chunk_agent.chunk_fetches import ChunkFetches, ChunkSource, Urgency
 from sockd.chunk_agent.image_server import ImageServer
 from sockd.chunk_agent.open_image import Contents, OpenImage
 from sockd.chunk_agent.sources import open_source
+from sockd.chunk_agent.startup_data import BITMAP_BYTES, StartupData
 from sockd.chunk_agent.waiting_reads import WaitingReads
 from sockd.chunk_agent.whole_image import write_image
-from sockd.plain.errors import SockdError
+from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.plain.errors import SockdError, Tampered
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter from one that has received a read; Python's default is 5 ms."""
@@ -63,7 +65,11 @@ class AgentProcess:
     def _do(self, message: wire.ToAgent, descriptors: list[int]) -> None:
         match message:
             case wire.Open():
-                self._open(message, descriptors[0])
+                wire.send(self._control, self._open(message, *descriptors))
+                return
+            case wire.Started():
+                if (image := self._server.image(message.image)) is not None:
+                    image.startup = None
             case wire.Close():
                 self._server.remove(message.image)
             case wire.Serve():
@@ -73,6 +79,9 @@ class AgentProcess:
                 order = tuple(image.order) if image else ()
                 wire.send(self._control, wire.ProfileIs(message.number, order))
                 return
+            case wire.AskUse():
+                wire.send(self._control, wire.UseIs(message.number, self._use(message, descriptors[0])))
+                return
             case wire.AskCounters():
                 wire.send(self._control, wire.CountersAre(message.number, self._counters()))
                 return
@@ -80,7 +89,7 @@ class AgentProcess:
                 raise wire.BadAgentMessage(f"{type(message).__name__} after the first message")
         wire.send(self._control, wire.Done(message.number))
 
-    def _open(self, message: wire.Open, table: int) -> None:
+    def _open(self, message: wire.Open, table: int, startup: int | None = None) -> wire.Done:
         image = self._server.image(message.image)
         size_bytes, chunks = wire.parse_chunk_table(read_all(table))
         contents = Contents(message.root, chunks)
@@ -90,11 +99,31 @@ class AgentProcess:
         elif image.size_bytes != size_bytes:
             raise wire.BadAgentMessage("an image has another size than it had")
         image.contents = contents
+        answer = wire.Done(message.number)
+        if startup is not None:
+            try:
+                image.startup = StartupData.open(startup, size_bytes)
+            except Tampered as error:
+                answer = wire.Done(message.number, type(error).__name__, error.message)
         for number in message.first:
-            if number < len(chunks):
+            if number < len(chunks) and not (image.startup and image.startup.has(number)):
                 self._server.prefetch(image, number, Urgency.PROFILE)
         if self._fill:
             self._fill.look()
+        return answer
+
+    def _use(self, message: wire.AskUse, file: int) -> bytes:
+        """Which blocks of a chunk were read; its ciphertext is written to the file."""
+        image = self._server.image(message.image)
+        if image is None or not (blocks := image.blocks.get(message.chunk, 0)):
+            return b""
+        chunk = image.contents.chunks[message.chunk]
+        size = min(CHUNK_BYTES, image.size_bytes - message.chunk * CHUNK_BYTES)
+        data = self._source.read(chunk.name, 0, size) if chunk is not None else None
+        if data is None:
+            return b""
+        os.pwrite(file, data, 0)
+        return blocks.to_bytes(BITMAP_BYTES, "big")
 
     def _write(self, message: wire.Write, descriptors: list[int], stack: ExitStack) -> None:
         """In a thread: it takes as long as the image is large."""
@@ -126,7 +155,8 @@ class AgentProcess:
 
     def _counters(self) -> dict[str, float]:
         found = self._server.counts + self._fetches.counts + self._reads.counts
-        return {**self._source.counters(), **found, "waiting_reads": len(self._reads)}
+        starting = sum(image.startup is not None for image in self._server.images())
+        return {**self._source.counters(), **found, "waiting_reads": len(self._reads), "starting_images": starting}
 
 
 def read_all(descriptor: int) -> bytes:

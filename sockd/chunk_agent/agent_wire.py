@@ -2,10 +2,12 @@
 
     daemon                                     agent
       Setup + slab, store, devices      →      (once, first)
-      Open  + chunk table               →      Done
+      Open  + chunk table, startup data →      Done
       Serve                             →      Done; requests of FUSE are read from now on
       Write + chunk table, file         →      Done; the file is the image, synced
-      Close, AskProfile, AskCounters    →      Done, ProfileIs, CountersAre
+      AskUse + file                     →      UseIs; the file has the chunk's ciphertext
+      Started, Close                    →      Done
+      AskProfile, AskCounters           →      ProfileIs, CountersAre
                                         ←      Trouble, unasked
 
 Each message of the daemon's but Setup has a number, which its answer repeats. The agent ends with the socket.
@@ -70,14 +72,22 @@ class Setup(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
 
 
 class Open(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
-    """Serve an image; one that is open gets these chunks, whose plaintext is the same. Descriptor: its chunk table."""
+    """Serve an image; one that is open gets these chunks, whose plaintext is the same. Descriptors: its chunk table, and its
+    startup data if it has some. Done with Tampered: the startup data is refused, and the image is served without it."""
 
     number: int
     image: str
     nodeid: int
     root: str
     first: tuple[int, ...]
-    """Chunks that are prefetched now, in this order."""
+    """Chunks that are prefetched now, in this order, unless the startup data has blocks of them."""
+
+
+class Started(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """The start of an image is over: release its startup data."""
+
+    number: int
+    image: str
 
 
 class Close(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
@@ -108,6 +118,14 @@ class AskProfile(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=Tr
     image: str
 
 
+class AskUse(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """Ask which blocks of a chunk were read. Descriptor: a file for the chunk's ciphertext."""
+
+    number: int
+    image: str
+    chunk: int
+
+
 class AskCounters(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
     """Ask for all counters."""
 
@@ -130,6 +148,14 @@ class ProfileIs(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=Tru
     order: tuple[int, ...]
 
 
+class UseIs(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """The answer to AskUse."""
+
+    number: int
+    blocks: bytes
+    """A bitmap as of startup data; empty: the worker does not have the chunk any more, and nothing was written."""
+
+
 class CountersAre(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
     """The answer to AskCounters."""
 
@@ -145,8 +171,9 @@ class Trouble(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True)
     message: str
 
 
-ToAgent = Setup | Open | Close | Serve | Write | AskProfile | AskCounters
-ToDaemon = Done | ProfileIs | CountersAre | Trouble
+ToAgent = Setup | Open | Started | Close | Serve | Write | AskProfile | AskUse | AskCounters
+Answer = Done | ProfileIs | UseIs | CountersAre
+ToDaemon = Answer | Trouble
 _to_agent: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)
 _to_daemon: msgspec.json.Decoder[ToDaemon] = msgspec.json.Decoder(ToDaemon)
 

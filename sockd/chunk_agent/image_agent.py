@@ -22,7 +22,9 @@ from sockd.chunk_agent.agent_keeper import AgentKeeper, OpenedImage
 from sockd.chunk_agent.agent_link import AgentSettings, trouble_error
 from sockd.chunk_agent.fuse_messages import BadMessage
 from sockd.chunk_agent.fuse_mount import FuseMount
-from sockd.chunk_agent.profile import first_chunks
+from sockd.chunk_agent.memory_file import empty_file, fill, memory_file
+from sockd.chunk_agent.profile import Profile, first_chunks
+from sockd.chunk_agent.startup_recorder import recorded
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.plain.blocking import in_thread
@@ -33,6 +35,8 @@ GIVEN_UP_S = 30.0
 """How long `open` fails after the agent ended too often."""
 OPEN_S = 30.0
 """For an image that is read on demand; a whole one takes as long as it is large."""
+START_S = 60.0
+"""How long startup data is kept after an image was opened: a start has read it by then, and the kernel caches it."""
 _FIRST_NODE = 2
 _log = logging.getLogger(__name__)
 
@@ -53,6 +57,9 @@ class ImageAgent:
         self._on_trouble = on_trouble
         self._images: dict[str, OpenedImage] = {}
         self._users: dict[str, int] = {}
+        self._starting: dict[str, asyncio.TimerHandle] = {}
+        """The ends of starts from startup data, by image."""
+        self._ending: set[asyncio.Task[None]] = set()
         self._next_node = _FIRST_NODE
         self._beginning = asyncio.Lock()
         self._keeper: AgentKeeper | None = None
@@ -100,25 +107,19 @@ class ImageAgent:
         """Wait until a process serves. Raises: ImageUnavailable."""
         await (await self._kept()).link()
 
-    async def open(
-        self, manifest: Manifest, profile: tuple[int, ...] | None = None, *, metadata_chunks: int = 1
-    ) -> str:
+    async def open(self, manifest: Manifest, profile: Profile | None = None, *, metadata_chunks: int = 1) -> str:
         """Serve an image until `close` has been called as often. Returns the path of a file that EROFS can mount, for this
         process; open it in a thread only.
 
         Args:
-            profile: what `profile` returned after an earlier start.
+            profile: what `profile` returned after an earlier start of the same bytes.
             metadata_chunks: the first so many are the metadata of EROFS.
 
         Raises: ImageUnavailable: there is no agent; ChunkStoreFailed."""
         keeper = await self._kept()
         image = manifest.image
         if image not in self._images:
-            most = max(self._settings.source.l1_bytes // 2 // CHUNK_BYTES, 1)
-            first = first_chunks(profile, metadata_chunks, len(manifest.chunks), most)
-            table = _memory_file(wire.chunk_table(manifest))
-            self._images[image] = OpenedImage(image, self._next_node, manifest.root, table, first)
-            self._next_node += 1
+            await self._add(manifest, profile, metadata_chunks)
         self._users[image] = self._users.get(image, 0) + 1
         opened = self._images[image]
         try:
@@ -140,7 +141,7 @@ class ImageAgent:
         opened = self._images.get(manifest.image)
         if opened is None:
             return
-        old, opened.table = opened.table, _memory_file(wire.chunk_table(manifest))
+        old, opened.table = opened.table, memory_file("chunk table", wire.chunk_table(manifest))
         os.close(old)
         opened.root, opened.first = manifest.root, ()
         if not self.why_whole:
@@ -156,7 +157,7 @@ class ImageAgent:
         opened = self._images.pop(image, None)
         if opened is None:
             return
-        os.close(opened.table)
+        self._released(opened)
         keeper = self._keeper
         if self.why_whole:
             self._directory.discard(image)
@@ -164,15 +165,18 @@ class ImageAgent:
             with contextlib.suppress(ImageUnavailable):
                 await keeper.ask(lambda number: wire.Close(number, image))
 
-    async def profile(self, image: str) -> tuple[int, ...]:
-        """In which order the chunks of an open image were used first, since the agent's process serves it.
+    async def profile(self, manifest: Manifest, most_bytes: int) -> Profile | None:
+        """What was read of an open image since it was opened; None if that is not known: it is not open, or written whole, or
+        the agent's process has ended meanwhile.
 
-        Raises: ImageUnavailable."""
-        if self.why_whole:
-            return ()
-        answer = await (await self._kept()).ask(lambda number: wire.AskProfile(number, image))
-        assert isinstance(answer, wire.ProfileIs)
-        return answer.order
+        Args: most_bytes: of startup data; 0: none.
+        Raises: ImageUnavailable; Tampered: the agent has handed over other bytes than a chunk's."""
+        opened = self._images.get(manifest.image)
+        if self.why_whole or opened is None:
+            return None
+        keeper = await self._kept()
+        found = await recorded(keeper, manifest, most_bytes)
+        return found if keeper.starts == opened.starts else None
 
     async def counters(self) -> dict[str, float]:
         """All counters of the process that serves, and how many there were. Raises: ImageUnavailable."""
@@ -188,6 +192,7 @@ class ImageAgent:
             if keeper is not None:
                 await keeper.aclose()
         self._forget()
+        await asyncio.gather(*self._ending, return_exceptions=True)
         self._directory.close()
 
     async def _kept(self) -> AgentKeeper:
@@ -225,9 +230,45 @@ class ImageAgent:
 
     def _forget(self) -> None:
         for opened in self._images.values():
-            os.close(opened.table)
+            self._released(opened)
         self._images.clear()
         self._users.clear()
+
+    def _released(self, opened: OpenedImage) -> None:
+        opened.close()
+        if (timer := self._starting.pop(opened.image, None)) is not None:
+            timer.cancel()
+
+    def _started(self, image: str) -> None:
+        """Its start is over: nobody keeps its startup data any more."""
+        del self._starting[image]
+        self._images[image].release_startup()
+        task = asyncio.get_running_loop().create_task(self._release_of_agent(image))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _release_of_agent(self, image: str) -> None:
+        if self._keeper is not None:
+            with contextlib.suppress(ImageUnavailable):
+                await self._keeper.ask(lambda number: wire.Started(number, image))
+
+    async def _add(self, manifest: Manifest, profile: Profile | None, metadata_chunks: int) -> None:
+        data = profile.data if profile and not self.why_whole else b""
+        startup = await _startup_file(data) if data else None
+        if manifest.image in self._images:  # another `open` was faster
+            if startup is not None:
+                os.close(startup)
+            return
+        most = max(self._settings.source.l1_bytes // 2 // CHUNK_BYTES, 1)
+        first = first_chunks(profile.order if profile else None, metadata_chunks, len(manifest.chunks), most)
+        table = memory_file("chunk table", wire.chunk_table(manifest))
+        self._images[manifest.image] = OpenedImage(
+            manifest.image, self._next_node, manifest.root, table, first, startup
+        )
+        self._next_node += 1
+        if startup is not None:
+            timer = asyncio.get_running_loop().call_later(START_S, self._started, manifest.image)
+            self._starting[manifest.image] = timer
 
     async def _whole(self, keeper: AgentKeeper, opened: OpenedImage, size_bytes: int) -> Path:
         """A file with the whole image, written by the agent unless it is there."""
@@ -243,10 +284,10 @@ class ImageAgent:
             return found
 
 
-def _memory_file(data: bytes) -> int:
-    fd = os.memfd_create("chunk table", os.MFD_CLOEXEC)
+async def _startup_file(data: bytes) -> int:
+    fd = empty_file("startup data")
     try:
-        os.write(fd, data)
+        await in_thread(fill, fd, data)
     except BaseException:
         os.close(fd)
         raise

@@ -1,4 +1,5 @@
-"""One image that is being served: its chunks, the order of their first use, and what a sequential reader will want next.
+"""One image that is being served: its chunks, which of them and of their blocks were read, and what a sequential reader will
+want next.
 
 Does no IO. All methods may be called from several threads; a race costs a prefetch, or a place in the order.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sockd.chunk_agent.startup_data import StartupData, blocks_of
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk
 
 MOST_AHEAD = 8
@@ -46,6 +48,10 @@ class OpenImage:
         """May be replaced by another root's, with the same plaintext: a read takes it once."""
         self.order: list[int] = []
         """The chunks in the order of their first use, at most MOST_RECORDED."""
+        self.blocks: dict[int, int] = {}
+        """Bitmaps of the blocks that were read, by chunk, of as many chunks."""
+        self.startup: StartupData | None = None
+        """While the image starts: what an earlier start has read."""
         self._used = bytearray(len(contents.chunks))
         self._runs: dict[int, int] = {}
 
@@ -61,6 +67,12 @@ class OpenImage:
     def is_used(self, index: int) -> bool:
         """Whether a read has needed this chunk."""
         return bool(self._used[index])
+
+    def record(self, span: Span) -> None:
+        """Record that a read has needed these blocks of a chunk."""
+        before = self.blocks.get(span.number, 0)
+        if before or len(self.blocks) < MOST_RECORDED:
+            self.blocks[span.number] = before | blocks_of(span.offset, span.size)
 
     def use(self, index: int) -> range:
         """Record the first use of a chunk. Returns those after it that should be prefetched."""

@@ -2,7 +2,7 @@
 
 roots                                       the table of roots
 manifests/<root>/<tenant>/<image>           sealed; written after its chunks
-profiles/<root>/<tenant>/<image>            which chunks the image's start reads
+profiles/<root>/<tenant>/<image>            what the image's start reads
 references/<worker>/<root>/<tenant>/<image> empty: this worker uses the image from this root
 alarms/<root>/<worker>                      this worker has read a root that was expired
 collector                                   the lease of the garbage collector

@@ -2,10 +2,11 @@
 
     images/<hex>/record.json    the record (`ImageStore`)
     images/<hex>/manifest       a copy of the manifest, sealed as in the store, after the root that it was read from
-    images/<hex>/profile        a copy of the startup profile, sealed
+    images/<hex>/profile        a copy of the startup profile, sealed, from the first start with one
 
 With both copies a start needs no request to the store but for chunks that no cache has; with a warm cache an image starts while
-the store is down. An image that the store has already, of this tenant, is not fetched from its registry.
+the store is down. A start without startup data records a profile. An image that the store has already, of this tenant, is not
+fetched from its registry.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import msgspec
 
 from sockd.chunk_agent.agent_wire import REPORT_PERIOD_S, error_of
 from sockd.chunk_agent.image_agent import ImageAgent
-from sockd.chunk_agent.profile import seal_profile, unseal_profile
+from sockd.chunk_agent.profile import Profile, seal_profile, unseal_profile
 from sockd.chunks.catalog import Catalog, UploadTarget
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
@@ -81,17 +82,20 @@ class ChunkedImporter:
         runs: ImportRuns,
         *,
         keeps_ready: bool = True,
+        profile_bytes: int = 0,
     ) -> None:
         """Args:
         images: the directory of `ImageStore`.
         open_parts: blocks. Raises: SockdError.
         start_agent: with what it calls when reads of an image have failed. Raises: SockdError, OSError.
-        keeps_ready: whether, from the first import on, a process waits for the next."""
+        keeps_ready: whether, from the first import on, a process waits for the next.
+        profile_bytes: of an image's startup data, at most; 0: profiles have none."""
         self._images = images
         self._open_parts = open_parts
         self._start_agent = start_agent
         self._runs = runs
         self._keeps_ready = keeps_ready
+        self._profile_bytes = profile_bytes
         self._parts: ChunkParts | None = None
         self._agent: ImageAgent | None = None
         self._opening, self._starting = asyncio.Lock(), asyncio.Lock()
@@ -140,13 +144,14 @@ class ChunkedImporter:
 
     async def open(self, record: ImageRecord, directory: Path) -> str:
         parts = await self.parts()
-        manifest, order = await in_thread(_loaded, parts.catalog, record, directory)
+        manifest, profile = await in_thread(_loaded, parts.catalog, record, directory)
         header = msgspec.json.decode(manifest.header, type=ImageHeader)
         agent = await self._served()
-        served = await agent.open(manifest, order, metadata_chunks=header.metadata_chunks)
+        served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)
         self._open[record.digest] = manifest
         self._users[record.digest] += 1
-        if order is None and record.digest not in self._timers:
+        is_complete = profile is not None and bool(profile.data or not self._profile_bytes)
+        if not is_complete and record.digest not in self._timers:
             loop = asyncio.get_running_loop()
             self._timers[record.digest] = loop.call_later(PROFILE_AFTER_S, self._record_profile, record, directory)
         return served
@@ -265,19 +270,17 @@ class ChunkedImporter:
 
     def _record_profile(self, record: ImageRecord, directory: Path) -> None:
         self._timers.pop(record.digest, None)
-        self._do_beside(self._profile(record, directory))
+        self._do_beside(self.record_profile(record, directory))
 
-    async def _profile(self, record: ImageRecord, directory: Path) -> None:
-        """Keep which chunks the first start used. Without a profile starts are slower, so failures are logged only."""
-        if self._agent is None or self._parts is None or record.digest not in self._open:
+    async def record_profile(self, record: ImageRecord, directory: Path) -> None:
+        """Keep what was read of an open image. Without a profile starts are slower, so failures are logged only."""
+        manifest = self._open.get(record.digest)
+        if self._agent is None or self._parts is None or manifest is None:
             return
-        image = image_name(record.digest)
         try:
-            order = await self._agent.profile(image)
-            if order:
-                sealed = seal_profile(image, order, self._parts.catalog.tenant_key)
-                await in_thread(_write, directory / PROFILE, sealed)
-                await in_thread(self._parts.catalog.set_profile, image, sealed)
+            profile = await self._agent.profile(manifest, self._profile_bytes)
+            if profile is not None and profile.order:
+                await in_thread(_keep_profile, self._parts.catalog, manifest, profile, directory)
         except (SockdError, OSError) as error:
             _log.warning("the startup profile of %s is not kept: %s", record.digest[:19], error)
 
@@ -370,7 +373,7 @@ def _adopted(catalog: Catalog, image: str) -> bool:
     return False
 
 
-def _loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Manifest, tuple[int, ...] | None]:
+def _loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Manifest, Profile | None]:
     """The manifest and the startup profile: the copies, or those of the store. Raises: ChunkStoreFailed."""
     image = image_name(record.digest)
     try:
@@ -379,29 +382,49 @@ def _loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Man
     except (FileNotFoundError, Tampered):
         manifest = catalog.open(image)
         _write(directory / MANIFEST, copy_of(catalog, manifest))
-    return manifest, _order(catalog, image, directory)
+    return manifest, _profile(catalog, manifest, directory)
 
 
-def _order(catalog: Catalog, image: str, directory: Path) -> tuple[int, ...] | None:
+def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> Profile | None:
+    """The copy; else that of the store, which is copied. One that was not sealed for these bytes of the image is not used."""
+    with contextlib.suppress(FileNotFoundError):
+        copy = (directory / PROFILE).read_bytes()
+        if (found := _unsealed(catalog, manifest, copy)) is not None:
+            return found
     try:
-        found: bytes | None = (directory / PROFILE).read_bytes()
-    except FileNotFoundError:
-        try:
-            found = catalog.profile(image)
-        except ChunkStoreFailed:
-            return None
+        stored = catalog.profile(manifest.image)
+    except ChunkStoreFailed:
+        return None
+    if stored is None or (found := _unsealed(catalog, manifest, stored)) is None:
+        return None
+    with contextlib.suppress(
+        OSError
+    ):  # no cache will have the chunks that its data replaces; a copy that is cut is refused
+        _write(directory / PROFILE, stored, sync=False)
+    return found
+
+
+def _unsealed(catalog: Catalog, manifest: Manifest, sealed: bytes) -> Profile | None:
     try:
-        return unseal_profile(found, image, catalog.tenant_key) if found is not None else None
+        return unseal_profile(sealed, manifest, catalog.tenant_key)
     except Tampered as error:
-        _log.warning("the startup profile of %s is not used: %s", image[:19], error.message)
+        _log.warning("the startup profile of %s is not used: %s", manifest.image[:19], error.message)
         return None
 
 
-def _write(path: Path, data: bytes) -> None:
+def _keep_profile(catalog: Catalog, manifest: Manifest, profile: Profile, directory: Path) -> None:
+    """Raises: OSError; ChunkStoreFailed."""
+    sealed = seal_profile(manifest, profile, catalog.tenant_key)
+    _write(directory / PROFILE, sealed)
+    catalog.set_profile(manifest.image, sealed)
+
+
+def _write(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Replace a file by rename."""
     new = path.with_suffix(".new")
     with open(new, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     new.rename(path)

@@ -339,6 +339,10 @@ class InitscriptsConfig(Slice, frozen=True):
     services of clouds. Link-local addresses are always denied, and so is what carries a denied address of IPv4 in one of IPv6."""
 
 
+MOST_PROFILE_MB = 128
+"""An object of the chunk store holds a profile."""
+
+
 class ImagesConfig(Slice, frozen=True):
     """Container images: where they come from, and what one may cost."""
 
@@ -396,8 +400,15 @@ class ImagesConfig(Slice, frozen=True):
     ready: bool | None = None
     """Whether what imports and serves images is started before it is needed (about 100 MB of memory); None: with the worker if
     `store` is set or there are images, otherwise with the first image."""
+    profile_mb: int = 32
+    """Of what an image's first start reads, compressed, at most 128: kept in the chunk store, and fetched at once for the next
+    starts on other workers; 0: only which chunks it reads."""
     cold_starts: int = 8
     """Starts in images that no sandbox uses at the time, at once; one more is answered 429, to be tried again."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.profile_mb <= MOST_PROFILE_MB:
+            raise ValueError(f"images.profile_mb = {self.profile_mb}: must be between 0 and {MOST_PROFILE_MB}")
 
 
 class TraceConfig(Slice, frozen=True):

@@ -71,8 +71,14 @@ class ImageParts:
             docker_config=Path(config.docker_config or "~/.docker/config.json").expanduser(),
         )
         runs = ImportRuns(settings, self._state / "tmp", self._cgroups.take, self._cgroups.give_back)
-        keeps_ready = config.ready is not False
-        return ChunkedImporter(self._state / "images", self._open, self._start_agent, runs, keeps_ready=keeps_ready)
+        return ChunkedImporter(
+            self._state / "images",
+            self._open,
+            self._start_agent,
+            runs,
+            keeps_ready=config.ready is not False,
+            profile_bytes=config.profile_mb * MB,
+        )
 
     def garbage(self, importer: ChunkedImporter) -> ImageGarbage:
         return ImageGarbage(

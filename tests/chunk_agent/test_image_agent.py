@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sockd.chunk_agent.profile import Profile
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.store import ChunkStore
@@ -92,15 +93,15 @@ async def test_the_chunks_that_a_start_used_are_prefetched_at_the_next(
     path = await agent.open(manifest)
     for number in (8, 30, 21, 8, 9):
         await asyncio.to_thread(read_at, path, number * CHUNK_BYTES + 5000, 4096)
-    profile = await agent.profile("image")
-    assert profile == (8, 30, 21, 9)
+    profile = await agent.profile(manifest, 0)
+    assert profile == Profile((8, 30, 21, 9))
     await agent.close("image")
     (tmp_path / "agent" / "l1").unlink()
     other = await start(s3_settings)
     await asyncio.to_thread(s3_client.forget_requests)
     await other.open(manifest, profile)
     requests = await asyncio.to_thread(s3_client.requests, at_least=5)
-    wanted = {manifest.chunks[number] for number in (0, *profile)}
+    wanted = {manifest.chunks[number] for number in (0, *profile.order)}
     assert {name for each in requests if (name := each["path"].rpartition("/")[2])} == {
         chunk.name.hex() for chunk in wanted if chunk
     }

@@ -1,0 +1,57 @@
+"""Makes the profile of a start, from what the agent has recorded of it and the chunks that the agent has.
+
+The agent hands over ciphertext of chunks. It is verified here, by the names that the manifest has: other workers answer reads
+from the startup data, and an agent that was taken over cannot put other bytes into it. Blocking work is done in threads, one
+chunk at a time.
+"""
+
+from __future__ import annotations
+
+import os
+
+from sockd.chunk_agent import agent_wire as wire
+from sockd.chunk_agent.agent_keeper import AgentKeeper
+from sockd.chunk_agent.memory_file import writable_file
+from sockd.chunk_agent.profile import Profile
+from sockd.chunk_agent.startup_data import BITMAP_BYTES, StartupDataWriter
+from sockd.chunks.chunk import CHUNK_BYTES, Chunk, decrypt, verify
+from sockd.chunks.manifest import Manifest
+from sockd.plain.blocking import in_thread
+
+
+async def recorded(keeper: AgentKeeper, manifest: Manifest, most_bytes: int) -> Profile:
+    """What reads of an image have used, in its order. Chunks that are in no cache any more, and those for which `most_bytes` of
+    startup data have no room, are in the order only.
+
+    Raises: ImageUnavailable; Tampered."""
+    answer = await keeper.ask(lambda number: wire.AskProfile(number, manifest.image))
+    assert isinstance(answer, wire.ProfileIs)
+    order = tuple(chunk for chunk in answer.order if chunk < len(manifest.chunks))
+    if most_bytes == 0:
+        return Profile(order)
+    writer = StartupDataWriter(most_bytes)
+    file = writable_file("chunk", CHUNK_BYTES)
+    try:
+        for index in order:
+            chunk = manifest.chunks[index]
+            if chunk is None:
+                continue
+            use = await keeper.ask(
+                lambda number, index=index: wire.AskUse(number, manifest.image, index),  # type: ignore[misc]
+                lambda: (file,),
+            )
+            assert isinstance(use, wire.UseIs)
+            if len(use.blocks) != BITMAP_BYTES:
+                continue
+            blocks = int.from_bytes(use.blocks, "big")
+            if not await in_thread(_add, writer, index, blocks, file, chunk, manifest.chunk_size(index)):
+                break
+    finally:
+        os.close(file)
+    return Profile(order, writer.data())
+
+
+def _add(writer: StartupDataWriter, index: int, blocks: int, file: int, chunk: Chunk, size: int) -> bool:
+    ciphertext = os.pread(file, size, 0)
+    verify(chunk.name, ciphertext)
+    return writer.add(index, blocks, decrypt(ciphertext, chunk.key))

@@ -1,0 +1,239 @@
+"""Starts from startup data: what one start has read is served to the next, without the chunks that it is from."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sockd.chunk_agent import agent_link, image_agent
+from sockd.chunk_agent.agent_link import AgentSettings
+from sockd.chunk_agent.agent_wire import SourceSettings
+from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunk_agent.profile import Profile
+from sockd.chunk_agent.startup_data import BLOCK_BYTES
+from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.chunks.directory_store import DirectoryStore
+from sockd.chunks.manifest import Manifest
+from sockd.chunks.store import ChunkStore
+from sockd.chunks.store_settings import StoreSettings
+from sockd.plain.errors import Tampered
+from sockd.s3.client import Client
+from tests.chunk_agent.conftest import UID, Start
+from tests.chunk_agent.test_agent_failures import kill
+from tests.support.cases import case
+from tests.support.chunked_images import digest_of, random_image, read_at, stored
+from tests.support.ground import ground_at
+
+CHUNKS = 40
+IMAGE = random_image(CHUNKS)
+DIGEST = hashlib.sha256(IMAGE).hexdigest()
+READS = [
+    (0, 4096),
+    (8 * CHUNK_BYTES + 5000, 4096),
+    (30 * CHUNK_BYTES - 8192, 16384),
+    (21 * CHUNK_BYTES, 100_000),
+    (3 * CHUNK_BYTES, 4096),
+    (len(IMAGE) - 1000, 1000),
+]
+"""Of a start: within a chunk, over the end of one, of zeros, at the image's end."""
+UNREAD = 12
+"""A chunk that they do not touch."""
+MOST = 8 << 20
+
+pytestmark = [pytest.mark.root, pytest.mark.anyio]
+
+
+async def run(path: str) -> list[bytes]:
+    """What a start reads."""
+    return [await asyncio.to_thread(read_at, path, offset, size) for offset, size in READS]
+
+
+def startup_files() -> int:
+    """That this process, the daemon in these tests, has open."""
+    return sum(
+        "memfd:startup data" in os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()
+    )
+
+
+RIGHT = [IMAGE[offset : offset + size] for offset, size in READS]
+
+
+async def recorded(agent: ImageAgent, manifest: Manifest, most_bytes: int = MOST) -> Profile:
+    """The profile of a start."""
+    assert await run(await agent.open(manifest)) == RIGHT
+    profile = await agent.profile(manifest, most_bytes)
+    assert profile is not None
+    await agent.close(manifest.image)
+    return profile
+
+
+async def from_nothing(agent: ImageAgent, directory: Path) -> None:
+    """End an agent, whose cache is gone."""
+    await agent.aclose()
+    (directory / "agent" / "l1").unlink()
+
+
+async def test_a_start_from_startup_data_reads_the_image_s_bytes_and_fetches_no_chunk(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, tmp_path: Path
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    first = await start(s3_settings)
+    profile = await recorded(first, manifest)
+    blocks = {at // BLOCK_BYTES for offset, size in READS for at in range(offset, offset + size)}
+    assert len(profile.data) < (len(blocks) + 2) * BLOCK_BYTES
+    await from_nothing(first, tmp_path)
+    second = await start(s3_settings)
+    await asyncio.to_thread(s3_client.forget_requests)
+    path = await second.open(manifest, profile)
+    assert await run(path) == RIGHT
+    assert await run(path) == RIGHT, "again, although all was read once"
+    assert await asyncio.to_thread(s3_client.requests) == []
+    assert await asyncio.to_thread(digest_of, path) == DIGEST, "the rest comes from chunks"
+
+
+async def test_other_blocks_of_a_chunk_that_startup_data_has_come_from_the_chunk(
+    start: Start, store: DirectoryStore, tmp_path: Path
+) -> None:
+    manifest = stored(IMAGE, store)
+    first = await start()
+    profile = await recorded(first, manifest)
+    await from_nothing(first, tmp_path)
+    second = await start()
+    path = await second.open(manifest, profile)
+    at = 8 * CHUNK_BYTES + 4096  # of three blocks, the first two were read
+    assert await asyncio.to_thread(read_at, path, at, 12288) == IMAGE[at : at + 12288]
+    counters = await second.counters()
+    assert (counters.get("startup_reads", 0), counters["origin_fetches"]) == (0, 1)
+
+
+async def test_what_the_bound_of_startup_data_leaves_out_is_prefetched_as_chunks(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, tmp_path: Path
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    first = await start(s3_settings)
+    most_bytes = 40_000
+    profile = await recorded(first, manifest, most_bytes)
+    assert 0 < len(profile.data) <= most_bytes
+    await from_nothing(first, tmp_path)
+    second = await start(s3_settings)
+    await asyncio.to_thread(s3_client.forget_requests)
+    path = await second.open(manifest, profile)
+    await asyncio.to_thread(s3_client.requests, at_least=2)
+    assert await run(path) == RIGHT
+    requests = await asyncio.to_thread(s3_client.requests)
+    wanted = {chunk.name.hex() for number in (21, CHUNKS - 1) if (chunk := manifest.chunks[number])}
+    assert {each["path"].rpartition("/")[2] for each in requests} == wanted
+
+
+async def test_startup_data_of_a_wrong_form_is_refused_and_the_image_is_served_by_chunks(
+    start: Start, store: DirectoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = await start()
+    path = await agent.open(stored(IMAGE, store), Profile((8, 21), b"\0\0\0\7 of no form"))
+    assert startup_files() == 0
+    assert "refuses the startup data of image" in caplog.text
+    assert await asyncio.to_thread(digest_of, path) == DIGEST
+    await kill(agent)
+    assert await run(path) == RIGHT
+
+
+@case("I14", "SIGKILL the agent in the middle of a start from a profile, without the store", expect="the start goes on")
+async def test_a_start_goes_on_from_startup_data_when_the_agent_is_killed(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, tmp_path: Path
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    first = await start(s3_settings)
+    profile = await recorded(first, manifest)
+    await from_nothing(first, tmp_path)
+    await asyncio.to_thread(s3_client.inject, status=503)
+    agent = await start(s3_settings)
+    path = await agent.open(manifest, profile)
+    for offset, size in READS:
+        await kill(agent) if offset < CHUNK_BYTES * 20 else None
+        assert await asyncio.to_thread(read_at, path, offset, size) == IMAGE[offset : offset + size]
+    assert agent.starts == 4
+
+
+async def test_a_start_in_which_the_agent_was_killed_is_no_profile(start: Start, store: DirectoryStore) -> None:
+    agent = await start()
+    manifest = stored(IMAGE, store)
+    path = await agent.open(manifest)
+    await run(path)
+    await kill(agent)
+    await run(path)
+    assert await agent.profile(manifest, MOST) is None
+
+
+async def test_startup_data_is_released_when_the_start_is_over(
+    start: Start, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await start()
+    manifest = stored(IMAGE, store)
+    profile = await recorded(agent, manifest)
+    await agent.open(manifest, profile)
+    assert (startup_files(), (await agent.counters())["starting_images"]) == (1, 1)
+    await agent.close(manifest.image)
+    assert startup_files() == 0
+    monkeypatch.setattr(image_agent, "START_S", 0.0)
+    path = await agent.open(manifest, profile)
+    while (await agent.counters())["starting_images"]:
+        await asyncio.sleep(0)
+    assert startup_files() == 0
+    assert await run(path) == RIGHT
+    await kill(agent)
+    assert (await agent.counters())["starting_images"] == 0
+    assert await run(path) == RIGHT
+
+
+async def test_an_image_that_moves_to_another_root_during_its_start_keeps_its_startup_data(
+    start: Start, store: DirectoryStore, store_path: Path
+) -> None:
+    agent = await start(l1_bytes=16 * CHUNK_BYTES)
+    manifest = stored(IMAGE, store)
+    profile = await recorded(agent, manifest)
+    path = await agent.open(manifest, profile)
+    await agent.switch(stored(IMAGE, store, root="r2"))
+    shutil.rmtree(store_path)
+    assert await run(path) == RIGHT
+
+
+@asynccontextmanager
+async def changed_agent(tmp_path: Path, store_path: Path, change: Callable[[str], str]) -> AsyncIterator[ImageAgent]:
+    """One whose `agent_process.py` is changed."""
+    ours, *libraries = agent_link.places()
+    copy = tmp_path / "copy" / "sockd"
+    shutil.copytree(ours[0], copy)
+    process = copy / "chunk_agent" / "agent_process.py"
+    code = process.read_text()
+    process.write_text(change(code))
+    assert process.read_text() != code
+    async with ground_at(tmp_path / "ground-of-the-copy", ((str(copy), ours[1]), *libraries)) as ground:
+        source = SourceSettings(store=StoreSettings(url=str(store_path)), l1_bytes=64 << 20)
+        agent = await ImageAgent.start(ground, AgentSettings(uid=UID, source=source), tmp_path / "agent")
+        try:
+            yield agent
+        finally:
+            await agent.aclose()
+
+
+@case("I15", "have an agent hand over other bytes for a profile", expect="refused, so that no other worker gets them")
+@pytest.mark.parametrize(
+    "changed", ["os.pwrite(file, bytes([data[0] ^ 1]) + data[1:], 0)", "os.pwrite(file, data[:-1], 0)"]
+)
+async def test_bytes_that_are_not_the_chunk_s_do_not_become_startup_data(
+    tmp_path: Path, store: DirectoryStore, store_path: Path, changed: str
+) -> None:
+    manifest = stored(IMAGE, store)
+    async with changed_agent(
+        tmp_path, store_path, lambda code: code.replace("os.pwrite(file, data, 0)", changed)
+    ) as agent:
+        await run(await agent.open(manifest))
+        with pytest.raises(Tampered):
+            await agent.profile(manifest, MOST)

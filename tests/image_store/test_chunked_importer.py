@@ -1,0 +1,277 @@
+"""Startup profiles of a worker's images: kept, found by other workers, and refused when they are not of these bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sockd.chunk_agent import agent_link
+from sockd.chunk_agent.agent_link import AgentSettings
+from sockd.chunk_agent.agent_wire import SourceSettings
+from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunk_agent.profile import Profile, seal_profile, unseal_profile
+from sockd.chunks.catalog import Catalog
+from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.chunks.directory_store import DirectoryStore
+from sockd.chunks.image_keys import ImageKeys
+from sockd.chunks.manifest import Manifest
+from sockd.chunks.store_settings import StoreSettings
+from sockd.chunks.upload import upload
+from sockd.image_store.chunked_importer import (
+    PROFILE,
+    ChunkedImporter,
+    ChunkParts,
+    ImageHeader,
+    copy_of,
+    image_name,
+)
+from sockd.image_store.image_record import ImageRecord
+from sockd.image_store.import_runs import ImportRuns, ImportSettings
+from sockd.oci.image import ImageConfig
+from sockd.oci.limits import Limits
+from sockd_initscripts.client.process import Ground
+from tests.support.chunked_images import digest_of, flip_bit, random_image, read_at
+from tests.support.ground import ground_at
+
+CHUNKS = 20
+IMAGE = random_image(CHUNKS)
+DIGEST = "sha256:" + 64 * "7"
+RECORD = ImageRecord(
+    digest=DIGEST, reference="test/image:1", config=ImageConfig(), size_bytes=len(IMAGE), layers=1, imported_at=0.0
+)
+UID = 0x0FFFFE00
+SECRET = bytes(range(32))
+READS = (0, 5, 11, 12)
+"""Chunks that a start reads 4 KiB of."""
+
+pytestmark = [pytest.mark.root, pytest.mark.anyio]
+
+
+class Worker:
+    """One that shares a chunk store with others. It has a cache of its own, and no functions."""
+
+    def __init__(self, name: str, tmp_path: Path, ground: Ground, profile_mb: int) -> None:
+        self._state = tmp_path / name
+        self._store_path = tmp_path / "store"
+        self.directory = self._state / "images" / RECORD.hex
+        self.directory.mkdir(parents=True)
+        self._ground = ground
+        store = DirectoryStore.open(self._store_path)
+        self.catalog = Catalog(store, ImageKeys(SECRET), worker=name)
+        self.agent: ImageAgent | None = None
+        runs = ImportRuns(
+            ImportSettings(uid=UID - 1, limits=Limits(max_bytes=1, max_layers=1, max_files=1), deadline_s=1.0),
+            self._state / "tmp",
+            ground.take_cgroup,
+            ground.give_back_cgroup,
+        )
+        self.importer = ChunkedImporter(
+            self._state / "images",
+            lambda: ChunkParts(store, self.catalog),
+            self._start_agent,
+            runs,
+            profile_bytes=profile_mb << 20,
+        )
+        self.importer.known = lambda: {DIGEST}
+
+    async def _start_agent(self, on_trouble: object) -> ImageAgent:
+        source = SourceSettings(store=StoreSettings(url=str(self._store_path)), l1_bytes=64 << 20)
+        settings = AgentSettings(uid=UID, source=source, standby=False)
+        self.agent = await ImageAgent.start(self._ground, settings, self._state / "agent")
+        return self.agent
+
+    def publish(self, data: bytes) -> Manifest:
+        """Have the image, with these bytes, in the store and here."""
+        target = self.catalog.begin(image_name(DIGEST))
+        pieces = (data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))
+        done = upload(pieces, self.catalog._store, root=target.root, salt=target.salt)
+        header = ImageHeader(config=ImageConfig(), layers=1, notes=(), metadata_chunks=1)
+        manifest = self.catalog.publish(target, done.chunks, done.size_bytes, msgspec.json.encode(header))
+        (self.directory / "manifest").write_bytes(copy_of(self.catalog, manifest))
+        return manifest
+
+    def adopt(self) -> Manifest:
+        """Have the image that another worker has published."""
+        target = self.catalog.begin(image_name(DIGEST))
+        manifest = self.catalog.existing(target)
+        assert manifest is not None
+        self.catalog.adopt(target)
+        (self.directory / "manifest").write_bytes(copy_of(self.catalog, manifest))
+        return manifest
+
+    async def start(self, data: bytes = IMAGE) -> dict[str, float]:
+        """Open the image and read what a start reads. Returns: the agent's counters."""
+        path = await self.importer.open(RECORD, self.directory)
+        for number in READS:
+            at = number * CHUNK_BYTES + 8192
+            assert await asyncio.to_thread(read_at, path, at, 4096) == data[at : at + 4096]
+        assert self.agent is not None
+        return await self.agent.counters()
+
+    async def check(self, data: bytes = IMAGE) -> None:
+        """That the whole image is right."""
+        path = await self.importer.open(RECORD, self.directory)
+        assert await asyncio.to_thread(digest_of, path) == hashlib.sha256(data).hexdigest()
+        await self.importer.close(RECORD)
+
+    async def record(self) -> None:
+        """What a timer does."""
+        await self.importer.record_profile(RECORD, self.directory)
+
+    def stored(self) -> bytes | None:
+        return self.catalog.profile(image_name(DIGEST))
+
+    @property
+    def copy(self) -> Path:
+        return self.directory / PROFILE
+
+
+class Workers:
+    """Those of a test."""
+
+    def __init__(self, tmp_path: Path, ground: Ground, stack: AsyncExitStack) -> None:
+        self._tmp_path = tmp_path
+        self._ground = ground
+        self._stack = stack
+        self._names: Iterator[str] = (f"w{number}" for number in range(99))
+
+    def new(self, profile_mb: int = 32) -> Worker:
+        worker = Worker(next(self._names), self._tmp_path, self._ground, profile_mb)
+        self._stack.push_async_callback(worker.importer.aclose)
+        return worker
+
+
+@pytest.fixture
+async def workers(tmp_path: Path) -> AsyncIterator[Workers]:
+    async with ground_at(tmp_path / "ground", agent_link.places()) as ground, AsyncExitStack() as stack:
+        yield Workers(tmp_path, ground, stack)
+
+
+@pytest.fixture
+async def profiled(workers: Workers) -> Worker:
+    """A worker after the first start of the image."""
+    first = workers.new()
+    first.publish(IMAGE)
+    counters = await first.start()
+    assert counters["origin_chunks"] >= len(READS) - 1
+    await first.record()
+    return first
+
+
+async def test_a_second_worker_starts_from_the_profile_without_chunks(workers: Workers, profiled: Worker) -> None:
+    second = workers.new()
+    second.adopt()
+    counters = await second.start()
+    assert counters["origin_chunks"] == 0 and counters["startup_reads"] == len(READS)
+    assert second.copy.read_bytes() == second.stored() == profiled.copy.read_bytes()
+    await second.check()
+
+
+async def test_a_worker_that_was_started_again_needs_neither_store_nor_cache_for_a_start(
+    workers: Workers, profiled: Worker, tmp_path: Path
+) -> None:
+    second = workers.new()
+    second.adopt()
+    await second.start()
+    again = workers.new()
+    shutil.copytree(second.directory, again.directory, dirs_exist_ok=True)
+    again.adopt()
+    shutil.rmtree(tmp_path / "store" / "objects" / "profiles")
+    assert (await again.start())["origin_chunks"] == 0
+
+
+async def test_a_profile_that_was_changed_is_refused_and_the_start_reads_chunks(
+    workers: Workers, profiled: Worker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    [stored] = (path for path in (tmp_path / "store" / "objects" / "profiles").rglob("*") if path.is_file())
+    sealed, bits = stored.read_bytes(), random.Random(3)
+    for part in (
+        range(8),
+        range(8, 20),
+        range(20, 50),
+        range(50, len(sealed) - 16),
+        range(len(sealed) - 16, len(sealed)),
+    ):
+        stored.write_bytes(sealed)
+        flip_bit(stored, 8 * bits.choice(part) + bits.randrange(8))
+        caplog.clear()
+        other = workers.new()
+        other.adopt()
+        counters = await other.start()
+        assert counters.get("startup_reads", 0) == 0 and counters["origin_chunks"] >= len(READS) - 1
+        assert "is not used" in caplog.text and not other.copy.exists()
+        await other.check()
+
+
+async def test_a_copy_that_was_changed_is_replaced_by_the_store_s(workers: Workers, profiled: Worker) -> None:
+    second = workers.new()
+    second.adopt()
+    second.copy.write_bytes(profiled.copy.read_bytes())
+    flip_bit(second.copy, 1000)
+    assert (await second.start())["startup_reads"] == len(READS)
+    assert second.copy.read_bytes() == profiled.copy.read_bytes()
+
+
+async def test_a_profile_of_the_image_s_bytes_before_is_refused_and_recorded_anew(
+    workers: Workers, profiled: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An image that was imported again, with other bytecode, has the same name."""
+    changed = IMAGE[:-1] + bytes([IMAGE[-1] ^ 1])
+    second = workers.new()
+    second.publish(changed)
+    second.copy.write_bytes(profiled.copy.read_bytes())
+    counters = await second.start(changed)
+    assert counters.get("startup_reads", 0) == 0 and "is not used" in caplog.text
+    await second.record()
+    third = workers.new()
+    third.adopt()
+    assert (await third.start(changed))["startup_reads"] == len(READS)
+    await third.check(changed)
+
+
+async def test_a_profile_without_data_is_replaced_by_one_with_data(workers: Workers) -> None:
+    first = workers.new(profile_mb=0)
+    manifest = first.publish(IMAGE)
+    await first.start()
+    await first.record()
+    key = first.catalog.tenant_key
+    assert unseal_profile(first.copy.read_bytes(), manifest, key) == Profile(READS)
+    second = workers.new()
+    second.adopt()
+    counters = await second.start()
+    assert counters.get("startup_reads", 0) == 0
+    await second.record()
+    found = unseal_profile(second.copy.read_bytes(), manifest, key)
+    assert found.order == READS and found.data
+
+
+async def test_startup_data_is_bounded_by_the_setting(workers: Workers) -> None:
+    first = workers.new(profile_mb=1)
+    manifest = first.publish(IMAGE)
+    await first.start()
+    await first.check()  # 10 MB of noise were read
+    await first.record()
+    found = unseal_profile(first.copy.read_bytes(), manifest, first.catalog.tenant_key)
+    assert 1 << 19 <= len(found.data) <= 1 << 20 and len(found.order) == CHUNKS
+    second = workers.new(profile_mb=1)
+    second.adopt()
+    await second.start()
+    await second.check()
+
+
+async def test_a_profile_that_somebody_sealed_for_another_image_is_refused(workers: Workers, profiled: Worker) -> None:
+    manifest = profiled.catalog.open(image_name(DIGEST))
+    other = Manifest("sha256:other-2", manifest.size_bytes, manifest.root, manifest.chunks)
+    sealed = seal_profile(other, Profile(READS, b"data"), profiled.catalog.tenant_key)
+    profiled.catalog.set_profile(image_name(DIGEST), sealed)
+    second = workers.new()
+    second.adopt()
+    assert (await second.start()).get("startup_reads", 0) == 0
