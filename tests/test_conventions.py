@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # In two halves, so that this file passes.
 MARKS = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK")) + r")\b")
+OPENS = re.compile(r'"""[^"\s]')
 SLEEPERS = {("time", "sleep"), ("asyncio", "sleep"), ("anyio", "sleep")}
 
 
@@ -20,7 +21,7 @@ def python_files(*tops: str) -> list[Path]:
     return sorted(file for top in tops for file in (ROOT / top).rglob("*.py"))
 
 
-# The first test that asks parses every file, which is 15 s of a processor.
+# To parse every file takes 15 s of a processor: these tests parse those that a look at the text does not decide.
 pytestmark = pytest.mark.timeout(300)
 
 # demo/functions is code as users write it.
@@ -57,21 +58,23 @@ def swallows(node: ast.AST) -> bool:
     return False
 
 
-def places(files: list[Path], is_offence: Callable[[ast.AST], bool]) -> list[str]:
+def places(files: list[Path], word: str, is_offence: Callable[[ast.AST], bool]) -> list[str]:
+    """Args: word: of each offence's source, so that files without it are not parsed."""
     return [
         f"{name(file)}:{getattr(node, 'lineno', 0)}"
         for file in files
+        if word in file.read_text()
         for node in ast.walk(parsed(file))
         if is_offence(node)
     ]
 
 
 def test_nobody_sleeps_where_an_event_could_be_waited_for() -> None:
-    assert places(AWAKE, is_sleep) == []
+    assert places(AWAKE, "sleep", is_sleep) == []
 
 
 def test_no_error_is_swallowed_unseen() -> None:
-    assert places(OURS, swallows) == []
+    assert places(OURS, "pass", swallows) == []
 
 
 def test_nothing_is_left_for_later() -> None:
@@ -80,4 +83,5 @@ def test_nothing_is_left_for_later() -> None:
 
 
 def test_a_module_opens_by_saying_what_it_is() -> None:
-    assert [name(file) for file in OURS if not ast.get_docstring(parsed(file))] == []
+    others = [file for file in OURS if not OPENS.match(file.read_text())]
+    assert [name(file) for file in others if not ast.get_docstring(parsed(file))] == []

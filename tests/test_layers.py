@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -51,8 +52,13 @@ def room_of(module: str) -> Room:
     return found[0]
 
 
-def imports_of(file: Path) -> Iterator[str]:
+@functools.cache
+def imports_of(file: Path) -> tuple[str, ...]:
     """The modules that a file imports, wherever it does, in full; of ours, submodules instead of names from packages."""
+    return tuple(_imports_of(file))
+
+
+def _imports_of(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(), str(file))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
