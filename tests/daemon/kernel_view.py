@@ -29,6 +29,15 @@ def waited_for_cpu_s(pids: Iterable[int]) -> float:
     return waited_ns / 1e9
 
 
+def cpu_s(pids: Iterable[int]) -> float:
+    """Processor time of these processes and of their children that have ended, in seconds."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def cgroup_directories(name: str) -> list[Path]:
     """The directories of this name in every hierarchy that are there."""
     return [path for base in Hierarchies.detect().bases if (path := Path(base, name)).is_dir()]

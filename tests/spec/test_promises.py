@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 import tomllib
@@ -15,7 +16,7 @@ import pytest
 from sockd.networks import egress
 from sockd.plain.config import MB, FunctionDefaults, HttpConfig
 from sockd_initscripts.limits import Budget
-from tests.daemon.kernel_view import open_fds, waited_for_cpu_s
+from tests.daemon.kernel_view import cpu_s, open_fds
 from tests.daemon.running import RunningDaemon
 from tests.spec.promises import ROOT
 from tests.support.cases import Happened, case
@@ -30,6 +31,8 @@ DESCRIPTORS = 10
 """Of the daemon, at most, for each sandbox."""
 RESTARTS = 3
 RESTART_S = 2.0
+FRESH = (sys.executable, "-P", "-m", "sockd", "up", "--listen", "127.0.0.1:0")
+"""Python's own start included, so not from the template of tests' workers."""
 
 
 def mounts(pid: int | str) -> int:
@@ -127,27 +130,28 @@ def test_limits_are_those_that_are_written_down(house: PrivateWorker, happened: 
 @case(
     "S3",
     "SIGKILL of a daemon with idle sandboxes, spares and a deploy behind it; start the next one, three times",
-    expect="the best of three serves the function again within 2 s, Python's own start included, but not what the worker's"
-    " processes waited for processors that others had",
+    expect="the best of three serves the function again with 2 s of processor time, Python's own start included, and within 2 s,"
+    " or within twice the time of the first start where the host is busy",
 )
 def test_a_killed_worker_serves_again_soon(tmp_path: Path, happened: Happened) -> None:
     took: list[float] = []
-    late: list[float] = []
-    lives = [RunningDaemon.start(tmp_path / "state")]
+    used: list[float] = []
+    lives = [RunningDaemon.start(tmp_path / "state", command=FRESH)]
     try:
+        first_s = lives[0].start_s
         lives[0].deploy("kept", "def f(event): return event")
         for number in range(RESTARTS):
             assert lives[-1].call("kept", number) == number
             lives[-1].kill()
             began = time.monotonic()
-            lives.append(RunningDaemon.start(tmp_path / "state"))
+            lives.append(RunningDaemon.start(tmp_path / "state", command=FRESH))
             assert lives[-1].call("kept", number) == number
             took.append(time.monotonic() - began)
-            late.append(waited_for_cpu_s({lives[-1].pid, *lives[-1].pids()}))
+            used.append(cpu_s({lives[-1].pid, *lives[-1].pids()}))
     finally:
         for life in reversed(lives):  # the living one first: they share their cgroups' name
             life.close()
-    happened(
-        f"answered after {', '.join(f'{each:.2f}' for each in took)} s, less {', '.join(f'{each:.2f}' for each in late)}"
-    )
-    assert min(whole - waited for whole, waited in zip(took, late, strict=True)) <= RESTART_S
+    seconds = [", ".join(f"{each:.2f}" for each in measured) for measured in (took, used)]
+    happened(f"answered after {seconds[0]} s, with {seconds[1]} s of processors; the first start took {first_s:.2f} s")
+    assert min(used) <= RESTART_S
+    assert min(took) <= max(RESTART_S, 2 * first_s)
