@@ -98,6 +98,7 @@ class PrivateWorker:
 
     def _start(self) -> RunningDaemon:
         self._starts += 1
+        self._ended = False
         state = self._directory / f"state-{self._starts}"
         daemon = RunningDaemon.start(state, self._config, command=self._command)
         daemon.deploy(NEIGHBOUR, "def f(event): return event")
@@ -218,12 +219,17 @@ class PrivateWorker:
             return f"{len(fds)} descriptors of the daemon, at most {most} are known: {Counter(map(_kind, fds))}"
         return ""
 
-    def restart(self) -> None:
-        """A new daemon on a new state directory; what is left of the old one is swept."""
+    def end(self) -> None:
+        """End the daemon, and sweep what is left of it. `be_there` starts the next one, if another case asks for it."""
         self.caller.close()
         self.daemon.close()
         self._baseline = []
-        self.daemon = self._start()
+        self._ended = True
+
+    def be_there(self) -> None:
+        """Have a new daemon on a new state directory, if the last one was ended."""
+        if self._ended:
+            self.daemon = self._start()
 
     def close(self) -> None:
         self.caller.close()
@@ -243,16 +249,12 @@ class LedgerBesideWorkers(Ledger):
         theirs = {str(pid) for daemon in RunningDaemon.living for pid in daemon.pids()}
         return [entry for entry in super().survivors() if entry.kind != "process" or entry.key not in theirs]
 
-    def start_again(self) -> None:
-        """Count from here: the worker is another one."""
-        self._before = set(self._entries())
-
 
 @pytest.fixture(autouse=True)
 def ledger(request: pytest.FixtureRequest) -> Iterator[LedgerBesideWorkers]:
     """The count before and after each test; the folder's worker is there before it."""
     if "house" in request.fixturenames:
-        request.getfixturevalue("worker")
+        request.getfixturevalue("worker").be_there()
     ledger = LedgerBesideWorkers()
     yield ledger
     ledger.check()
@@ -272,7 +274,7 @@ def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def house(worker: PrivateWorker, ledger: LedgerBesideWorkers) -> Iterator[PrivateWorker]:
+def house(worker: PrivateWorker, ledger: Ledger) -> Iterator[PrivateWorker]:
     """The worker, and after the case: is it alive, does it answer, is nothing left? If not, the next case gets another."""
     mark = worker.daemon.mark
     yield worker
@@ -284,6 +286,5 @@ def house(worker: PrivateWorker, ledger: LedgerBesideWorkers) -> Iterator[Privat
         raised = [line for line in worker.daemon.lines[mark:] if "Traceback" in line]
         assert not raised, "the daemon's log holds a traceback:\n" + "\n".join(worker.daemon.lines[mark:])
     except BaseException:
-        worker.restart()
-        ledger.start_again()
+        worker.end()
         raise
