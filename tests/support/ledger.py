@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 GRACE_S = 5.0
 """How long released things may take to go: the kernel frees namespaces, mounts and cgroups after their last process."""
@@ -56,8 +57,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._watched: list[Path] = []
-        self._before: set[Entry] = set()
         self._before = set(self._entries())
+        self._pids = _pids()
 
     def watch(self, directory: Path) -> None:
         """Count the entries of this directory too, from now on."""
@@ -67,9 +68,10 @@ class Ledger:
     @contextlib.contextmanager
     def replacing(self) -> Iterator[None]:
         """What the block starts takes the place of something that was there before, and lives as long."""
-        before = set(self._entries())
+        before, pids = set(self._entries()), _pids()
         yield
         self._before |= set(self._entries()) - before
+        self._pids |= _pids() - pids
 
     def check(self, *, grace_s: float = GRACE_S) -> None:
         """Raise Imbalance, naming what is there now and was not at the beginning.
@@ -85,12 +87,13 @@ class Ledger:
 
     def survivors(self) -> list[Entry]:
         """What is there now, was not at the beginning, and does not belong to the run."""
-        return [entry for entry in self._entries() if entry not in self._before and entry not in _of_the_run]
+        found = [entry for entry in self._entries() if entry not in self._before]
+        found += _new_processes(self._pids - {int(entry.key) for entry in _of_the_run if entry.kind == "process"})
+        return [entry for entry in found if entry not in _of_the_run]
 
     def _entries(self) -> Iterator[Entry]:
+        """All but processes."""
         yield from _fds()
-        known = self._before - _of_the_run
-        yield from _processes({int(entry.key) for entry in known if entry.kind == "process"})
         yield from _cgroups()
         yield from _mounts()
         yield from _shared_memory()
@@ -125,33 +128,46 @@ def _fds() -> Iterator[Entry]:
             yield Entry("fd", f"{name} -> " + os.readlink(f"/proc/self/fd/{name}"))
 
 
-def _processes(known: set[int]) -> Iterator[Entry]:
-    parents: dict[int, int] = {}
-    ours: set[int] = {os.getpid()}
-    group = os.getegid() if os.geteuid() == 0 else -1
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            # The name in parentheses may hold anything, parentheses too; the fields after it are state and parent.
-            state, parent, _ = _read(f"/proc/{name}/stat").rpartition(b")")[2].split(maxsplit=2)
-            if state != b"Z":
-                parents[int(name)] = int(parent)
-                if os.stat(f"/proc/{name}").st_gid == group:
-                    ours.add(int(name))
-        except (FileNotFoundError, ProcessLookupError):  # gone by now
+def _pids() -> set[int]:
+    """Of all processes of the machine."""
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def _new_processes(before: set[int]) -> Iterator[Entry]:
+    """Ours that were not there before, but for those that a process of ours that was there has started."""
+    for pid in _pids() - before:
+        line = list(_ancestry(pid))
+        ours = [number for number, process in enumerate(line) if process.is_ours]
+        if not ours or line[0].is_zombie:
             continue
-    for pid in parents.keys() - {os.getpid()}:
-        line = list(_ancestry(pid, parents))
-        if not ours.isdisjoint(line) and known.isdisjoint(line[1:]):
+        # What descends from a process of ours is ours, too.
+        if not any(process.pid in before for process in line[1 : ours[-1] + 1] if process.pid != os.getpid()):
             yield Entry("process", str(pid))
 
 
-def _ancestry(pid: int, parents: dict[int, int]) -> Iterator[int]:
+class _Process(NamedTuple):
+    """One process in a line of ancestors."""
+
+    pid: int
+    is_zombie: bool
+    is_ours: bool
+    """By itself: it is this process, or has the run's group."""
+
+
+def _ancestry(pid: int) -> Iterator[_Process]:
     """The process, its parent, and so on, as far as this process or the end."""
-    while pid in parents:
-        yield pid
+    group = os.getegid() if os.geteuid() == 0 else -1
+    while pid > 0:
+        try:
+            # The name in parentheses may hold anything, parentheses too; the fields after it are state and parent.
+            state, parent, _ = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split(maxsplit=2)
+            is_ours = pid == os.getpid() or os.stat(f"/proc/{pid}").st_gid == group
+        except (FileNotFoundError, ProcessLookupError):  # gone by now
+            return
+        yield _Process(pid, state == b"Z", is_ours)
         if pid == os.getpid():
             return
-        pid = parents[pid]
+        pid = int(parent)
 
 
 def _read(path: str) -> bytes:
