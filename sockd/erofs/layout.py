@@ -1,13 +1,15 @@
 """The layout of an image: which byte of it is what, planned before any data is read; and its bytes, in order.
 
     chunk 0 …   superblock, metadata zone; zeros to the end of the chunk
-    chunk n …   data of the files, by layer, day of modification, and path
+    chunk n …   data of the files, by layer; in a layer those that are read early (`early_files`), then by day of modification
+                and path
 
 The same files give the same bytes on any machine: paths are ordered by their bytes, and what a tar archive does not give
 (superblock times, inode numbers) follows from the tree. Files that two images have in common should be in chunks that they
 have in common, although other files were added, removed or changed. So a large file starts a chunk, and so does about one
 small file in 4 MiB of them, selected by its path. Files of one package of a distribution have modification times of one day:
-together, an update of the package moves the files after it once instead of once for each directory. The metadata of one image
+together, an update of the package moves the files after it once instead of once for each directory. What programs read early is
+side by side, because each chunk of a first start is a request. The metadata of one image
 is in few chunks, which a worker fetches first."""
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sockd.erofs import format
+from sockd.erofs.early_files import is_early
 from sockd.erofs.metadata import Metadata, Node
 from sockd.plain.errors import BadImage
 from sockd.plain.file_tree import FileTree, LayerData
@@ -65,10 +68,13 @@ class Layout:
         metadata = Metadata.of(tree)
         position = data_start = _round_up(metadata.size_bytes, CHUNK_BYTES)
         extents = []
-        for node in _in_data_order(metadata.nodes):
-            size = node.inode.size
-            unit = CHUNK_BYTES if starts_chunk(node.path, size) else format.BLOCK_BYTES
-            position = _round_up(position, unit)
+        early, was_early = _early_files(metadata.nodes), False
+        for node in _in_data_order(metadata.nodes, early):
+            size, is_one = node.inode.size, node.path in early
+            # Early files follow each other without a gap, from a chunk's start to its end.
+            starts = is_one != was_early or (not is_one and starts_chunk(node.path, size))
+            position = _round_up(position, CHUNK_BYTES if starts else format.BLOCK_BYTES)
+            was_early = is_one
             node.block = position >> format.BLOCK_BITS
             extents.append(Extent(position, size, node.inode.layer, node.inode.offset))
             position += size
@@ -111,9 +117,16 @@ class Layout:
             yield bytes(chunk.ljust(CHUNK_BYTES, b"\0"))
 
 
-def _in_data_order(nodes: list[Node]) -> list[Node]:
-    files = [node for node in nodes if stat.S_ISREG(node.inode.mode) and node.inode.size]
-    return sorted(files, key=lambda node: (node.inode.layer, node.inode.mtime_s // DAY_S, node.path))
+def _early_files(nodes: list[Node]) -> set[bytes]:
+    return {node.path for node in nodes if is_early(node.path)}
+
+
+def _in_data_order(nodes: list[Node], early: set[bytes]) -> list[Node]:
+    def order(node: Node) -> tuple[int, bool, int, bytes]:
+        day = 0 if node.path in early else node.inode.mtime_s // DAY_S
+        return node.inode.layer, node.path not in early, day, node.path
+
+    return sorted((node for node in nodes if stat.S_ISREG(node.inode.mode) and node.inode.size), key=order)
 
 
 def _round_up(value: int, unit: int) -> int:

@@ -41,7 +41,7 @@ from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, Tampered
 
-FORM = "2"
+FORM = "3"
 """Of the file system that is made of an image's layers; raised when the same layers give other bytes."""
 MANIFEST, PROFILE = "manifest", "profile"
 PROFILE_AFTER_S = 10.0

@@ -48,6 +48,25 @@ def test_large_files_start_a_chunk_and_so_do_some_small_ones() -> None:
     assert all(start % 4096 == 0 for start in starts.values())
 
 
+def test_what_python_reads_while_it_starts_is_side_by_side() -> None:
+    layers = Layers()
+    tree = a_system(layers)
+    noise = random.Random(1)
+    library = "usr/local/lib/python3.12"
+    early = [f"{library}/__pycache__/{name}.cpython-312.pyc" for name in ("functools", "ssl", "types")]
+    early += [f"{library}/json/__pycache__/decoder.cpython-312.pyc", f"{library}/lib-dynload/math.cpython-312-musl.so"]
+    others = [f"{library}/__pycache__/m{number}.cpython-312.pyc" for number in range(300)]
+    others += [f"{library}/ssl.py", f"{library}/site-packages/ssl/__pycache__/a.cpython-312.pyc", "ssl.cpython-312.pyc"]
+    for path in (*early, *others):
+        parts = path.split("/")
+        tree |= {"/".join(parts[:depth]): directory() for depth in range(1, len(parts))}
+        tree[path] = layers.file(noise.randbytes(20_000))
+    reader = reader_of(written(tree, layers))
+    starts = {path: inode.pieces[0][0] for path, inode in reader.walk() if stat.S_ISREG(inode.mode) and inode.size}
+    assert len({starts[path] // CHUNK_BYTES for path in early}) == 1
+    assert not {starts[path] // CHUNK_BYTES for path in early} & {starts[path] // CHUNK_BYTES for path in others}
+
+
 def test_a_changed_file_changes_the_chunks_that_it_is_in_and_those_of_the_metadata() -> None:
     layers = Layers()
     tree = a_system(layers)
