@@ -190,12 +190,17 @@ def is_own(peer_port: int, port: int) -> bool:
     """Whether the other end of a connection to our port on loopback is a socket of our own uid's.
 
     The table shows uids of other user namespaces as the one that stands for all of them, which is never ours. A connection
-    of its two ports exists once, so the line that is found is that of its other end."""
-    ends = f": {_end(peer_port)} {_end(port)} "
-    with open(TABLE) as table:
-        for line in table:
-            if ends in line:
-                return int(line.split()[7]) == os.getuid()
+    of its two ports exists once, so the line that is found is that of its other end. Java connects by an IPv6 socket, which is in
+    the other table."""
+    for table, loopback in ((TABLE, "0100007F"), (f"{TABLE}6", "0000000000000000FFFF00000100007F")):
+        ends = f": {loopback}:{peer_port:04X} {loopback}:{port:04X} "
+        try:
+            with open(table) as lines:
+                for line in lines:
+                    if ends in line:
+                        return int(line.split()[7]) == os.getuid()
+        except FileNotFoundError:  # a kernel without IPv6
+            continue
     return False
 
 
@@ -212,10 +217,6 @@ def own_ports() -> set[int]:
         except FileNotFoundError:  # a kernel without IPv6
             continue
     return found
-
-
-def _end(port: int) -> str:
-    return f"0100007F:{port:04X}"
 
 
 def is_gone(peer: socket.socket) -> bool:
