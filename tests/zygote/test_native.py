@@ -6,6 +6,7 @@ import array
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -30,11 +31,31 @@ def pair() -> Iterator[Pair]:
         yield ours, theirs
 
 
+IN_BOTH_LIBRARIES = set(
+    """
+    __cxa_finalize __environ __errno_location __stack_chk_fail _exit chroot clock_gettime close dladdr dlsym dup2 dup3
+    environ fchdir fclose fcntl fgets free getpid lseek64 madvise malloc memcmp memcpy mmap64 mprotect mremap pipe2 poll
+    prctl pthread_self raise read recvmsg sbrk sched_yield sendmsg setns setresgid setresuid setrlimit64 setsid sigaction
+    snprintf sscanf strchr strchrnul strcmp strcspn strdup strerror strlen strncmp strnlen strrchr syscall write
+    """.split()
+)
+"""Functions of glibc that every musl from 1.2 on has, too (readelf --dyn-syms ld-musl-x86_64.so.1). Its loader knows
+lseek64, mmap64 and setrlimit64 in old binaries (dynlink.c)."""
+
+
 def evaluate(code: str) -> Any:
     """What a program prints as JSON, with the extension imported."""
     program = f"import json, os, sys; sys.path.insert(0, {str(REPOSITORY)!r}); from sockd_zygote import _native; {code}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="binutils are not installed")
+def test_only_functions_that_glibc_and_musl_have_are_called() -> None:
+    """musl's loader ends a process with a library whose functions are not all there, and this one is preloaded."""
+    done = subprocess.run(["nm", "-D", "-u", _native.__file__], capture_output=True, text=True, check=True)
+    called = {name.partition("@")[0] for kind, name in map(str.split, done.stdout.splitlines()) if kind == "U"}
+    assert {name for name in called if not name.startswith(("Py", "_Py"))} <= IN_BOTH_LIBRARIES
 
 
 def test_frames_come_one_at_a_time_and_then_the_end(pair: Pair) -> None:

@@ -1,6 +1,6 @@
-/* What C libraries want done around each fork (pthread_atfork(3)). glibc runs these handlers in fork(3) only, and its list of
- * them is private; a Zygote forks by a raw clone(2). So their registration is replaced as getenv is in observe.c: it goes
- * through to glibc, for the forks of sandboxes, and is remembered here, for the Zygote's own.
+/* What C libraries want done around each fork (pthread_atfork(3)). The C library runs these handlers in fork(3) only, and its
+ * list of them is private; a Zygote forks by a raw clone(2). So their registration is replaced as getenv is in observe.c: it goes
+ * through to the C library, for the forks of sandboxes, and is remembered here, for the Zygote's own.
  */
 
 #include "native.h"
@@ -24,14 +24,8 @@ static int count;
 static int lost; /* there was no room for some */
 static atomic_flag busy = ATOMIC_FLAG_INIT;
 
-/* What pthread_atfork(3), which is linked into each library, calls. */
-PUBLIC int __register_atfork(handler prepare, handler parent, handler child, void *library)
+static void remember(handler prepare, handler parent, handler child, void *library)
 {
-    registration real = (registration)dlsym(RTLD_NEXT, "__register_atfork");
-    int error = real ? real(prepare, parent, child, library) : ENOSYS;
-
-    if (error)
-        return error;
     while (atomic_flag_test_and_set(&busy))
         continue;
     if (count < MAX_HANDLERS)
@@ -39,7 +33,28 @@ PUBLIC int __register_atfork(handler prepare, handler parent, handler child, voi
     else
         lost = 1;
     atomic_flag_clear(&busy);
-    return 0;
+}
+
+/* What glibc's pthread_atfork(3), which is linked into each library, calls. */
+PUBLIC int __register_atfork(handler prepare, handler parent, handler child, void *library)
+{
+    registration real = (registration)dlsym(RTLD_NEXT, "__register_atfork");
+    int error = real ? real(prepare, parent, child, library) : ENOSYS;
+
+    if (!error)
+        remember(prepare, parent, child, library);
+    return error;
+}
+
+/* musl's is in the C library, as is that of glibc for programs that were linked before 2.34. */
+PUBLIC int pthread_atfork(handler prepare, handler parent, handler child)
+{
+    int (*real)(handler, handler, handler) = (int (*)(handler, handler, handler))dlsym(RTLD_NEXT, "pthread_atfork");
+    int error = real ? real(prepare, parent, child) : ENOSYS;
+
+    if (!error)
+        remember(prepare, parent, child, (void *)(prepare ? prepare : parent ? parent : child));
+    return error;
 }
 
 /* fork(3): before it the last one first, after it the first one first. */

@@ -7,7 +7,6 @@
 
 #include "native.h"
 
-#include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -8,9 +8,7 @@
 #include "native.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

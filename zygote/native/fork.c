@@ -5,17 +5,17 @@
  * only is done in C: nothing of it touches the interpreter's memory.
  *
  * os.fork() would need unshare(CLONE_NEWPID) and a setns() back, which a Zygote without capabilities over the farm's pid
- * namespace may not do (pid_namespaces(7)). A raw clone skips glibc's pthread_atfork handlers, which atfork.c runs, and leaves
+ * namespace may not do (pid_namespaces(7)). A raw clone skips pthread_atfork(3) handlers, which atfork.c runs, and leaves
  * its locks as they are; a Zygote is therefore single-threaded or judged by its canary (ADR 0001). clone(2), not clone3: seccomp can read its flags.
  */
 
 #include "native.h"
 
-#include <fcntl.h>
+#include <dlfcn.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -25,6 +25,7 @@
 #define MESSAGE_MAX_BYTES (128 * 1024) /* protocol.CONTROL_MAX_BYTES */
 #define FORK_OP 'F'                    /* the first byte of a protocol.FORK; JSON begins with another */
 #define ANSWER_BYTES 300
+#define THREAD_WORDS 32 /* of a thread's structure, that its id is looked for in */
 
 /* What `serve` returns, as in fork_server.py. */
 enum { MESSAGE = 0, IS_SANDBOX = 1, IS_SPARE = 2, IS_ZYGOTE = 3 };
@@ -45,7 +46,8 @@ static char buffer[MESSAGE_MAX_BYTES];
 static const char *message_start = buffer; /* the message, or what is for the child */
 static Py_ssize_t message_length;
 static struct fd_list message_fds; /* came beside the message, until Python takes them */
-static int *tid_address; /* where glibc keeps this thread's id: without it pthread calls in the child would lie */
+static int *tid_address; /* which the kernel clears when this thread ends */
+static pid_t *own_tid;   /* where the C library keeps this thread's id: without it pthread calls in the child would lie */
 
 /* One datagram, with at most one descriptor beside it. */
 static int answer(int control, const char *text, int fd)
@@ -108,11 +110,17 @@ static int write_id_maps(pid_t pid, const struct request *request)
 
 static pid_t clone_child(const struct request *request, int *pidfd)
 {
-    unsigned long flags = CLONE_NEWUSER | CLONE_PIDFD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
+    unsigned long flags = CLONE_NEWUSER | CLONE_PIDFD | CLONE_CHILD_CLEARTID | SIGCHLD;
+    pid_t pid;
 
     if (request->kind == SANDBOX)
         flags |= CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
-    return (pid_t)syscall(SYS_clone, flags, NULL, pidfd, tid_address, 0L);
+    if (own_tid == tid_address)
+        flags |= CLONE_CHILD_SETTID;
+    pid = (pid_t)syscall(SYS_clone, flags, NULL, pidfd, tid_address, 0L);
+    if (pid == 0 && own_tid != tid_address)
+        *own_tid = (pid_t)syscall(SYS_gettid);
+    return pid;
 }
 
 /* As `clone_child`, in a network namespace (-1: the Zygote's own). A Zygote that cannot leave it again ends: its next child, or what
@@ -270,6 +278,30 @@ static void end_by_abort(int number)
     raise(number); /* SA_RESETHAND: by default it ends any other process */
 }
 
+/* Where the C library keeps this thread's id; NULL if that is not found.
+ *
+ * The kernel clears the same place of glibc's. Of musl's it clears a lock, the list of threads, which a child must not inherit as
+ * taken; the id is in the thread's structure, and musl's gettid(2) reads it there, which proves the place. */
+static pid_t *find_own_tid(void)
+{
+    pid_t tid = (pid_t)syscall(SYS_gettid), *words = (pid_t *)pthread_self();
+    pid_t (*library)(void) = (pid_t (*)(void))dlsym(RTLD_DEFAULT, "gettid");
+
+    if (*tid_address == tid)
+        return tid_address;
+    for (int i = 0; library && i < THREAD_WORDS; i++) {
+        if (words[i] != tid)
+            continue;
+        words[i] = 0;
+        if (library() == 0) {
+            words[i] = tid;
+            return &words[i];
+        }
+        words[i] = tid;
+    }
+    return NULL;
+}
+
 /* -- for Python */
 
 PyObject *native_prepare(PyObject *module, PyObject *args)
@@ -285,6 +317,11 @@ PyObject *native_prepare(PyObject *module, PyObject *args)
         return os_error("sigaction");
     if (prctl(PR_GET_TID_ADDRESS, &tid_address, 0, 0, 0) < 0)
         return os_error("prctl(PR_GET_TID_ADDRESS)");
+    own_tid = find_own_tid();
+    if (!own_tid) {
+        PyErr_SetString(PyExc_RuntimeError, "the C library is neither glibc nor musl: it keeps a thread's id elsewhere");
+        return NULL;
+    }
     return none();
 }
 

@@ -4,7 +4,6 @@
 
 #include "native.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -1,5 +1,8 @@
 /* What a Zygote and its children do without touching the interpreter's memory; see fork.c for why.
  *
+ * One build serves both C libraries, glibc and musl, whose loader takes libc.so.6 for itself. So only functions that both have are
+ * called (tests/zygote/test_native.py).
+ *
  * Stable ABI: one build serves every Python that sockd runs on. Formats with `#` are not in it: they mean one function in the
  * headers before 3.13 and another since.
  */
@@ -12,8 +15,17 @@
 #include <Python.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/socket.h>
+
+/* glibc's headers give these other names, as fcntl64, __isoc99_sscanf and __isoc23_sscanf, which musl does not have or only some
+ * versions. On 64 bits, and for the formats here, they are the same functions. */
+int plain_fcntl(int fd, int command, ...) __asm__("fcntl");
+int plain_sscanf(const char *text, const char *format, ...) __asm__("sscanf");
+#define fcntl plain_fcntl
+#define sscanf plain_sscanf
 
 #define CHANNEL_FD 3     /* fork_server.CHANNEL_FD */
 #define SANDBOX_UID 1000 /* of each handler and each Zygote inside its user namespace; outside, each has its own */

@@ -6,7 +6,6 @@
 
 #include "native.h"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>
 

@@ -9,22 +9,34 @@
 
 #include <string.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #define LONGEST_TITLE 200
 
-static char *arguments; /* of this process's exec, one behind the other */
+static char *arguments; /* of this process's exec, one behind the other; a fork has them at the same place */
 static size_t room;
+static int is_searched;
 
-/* glibc calls constructors with main's arguments, also those of libraries that are loaded later. */
-__attribute__((constructor)) static void find_arguments(int argc, char **argv, char **environment)
+/* proc(5): arg_start and arg_end are the 48th and the 49th field, and the name in parentheses may have spaces in it. */
+static void find_arguments(void)
 {
-    char *end = argv[0];
+    char text[1024], *field;
+    unsigned long begin, end;
+    ssize_t length;
+    int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
 
-    (void)environment;
-    for (int i = 0; i < argc && argv[i] == end; i++)
-        end += strlen(end) + 1;
-    arguments = argv[0];
-    room = (size_t)(end - arguments);
+    if (fd < 0)
+        return;
+    length = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[length < 0 ? 0 : length] = '\0';
+    field = strrchr(text, ')');
+    for (int number = 2; field && number < 48; number++)
+        field = strchr(field + 1, ' ');
+    if (!field || sscanf(field, "%lu %lu", &begin, &end) != 2)
+        return;
+    arguments = (char *)begin;
+    room = (size_t)(end - begin);
 }
 
 /* -- for Python */
@@ -38,6 +50,10 @@ PyObject *native_set_title(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "ss:set_title", &title, &name))
         return NULL;
     prctl(PR_SET_NAME, name, 0, 0, 0); /* it fails for no pointer of ours; cut at 15 bytes */
+    if (!is_searched) {
+        is_searched = 1;
+        find_arguments();
+    }
     if (room < 2)
         return none();
     length = strnlen(title, room - 2 < LONGEST_TITLE ? room - 2 : LONGEST_TITLE);
