@@ -57,7 +57,7 @@ def deselect(config: pytest.Config, items: list[pytest.Item], keep: Callable[[Ca
     """Take out the tests whose case is not to be kept."""
     kept = [item for item in items if keep(case_of(item))]
     if len(kept) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        config.hook.pytest_deselected(items=[item for item in items if not keep(case_of(item))])
         items[:] = kept
 
 

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import json
+import random
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
@@ -25,7 +26,7 @@ from tests.initscripts.rpc.peer import Peer, Request, peer
 pytestmark = pytest.mark.anyio
 FIRST = 64 * 1024
 PART = 16 * 1024
-BODY = bytes((n * n + n // 256) % 251 for n in range(1_000_003))
+BODY = random.Random(1).randbytes(1_000_003)
 
 
 @pytest.fixture
