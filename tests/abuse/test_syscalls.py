@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sockd.kernel.seccomp.syscall_table import NUMBERS
 from tests.abuse.attack import PRELUDE, WORTH_A_ZYGOTE, attack, in_zygote
 from tests.abuse.prelude import in_child, outcome, refusal, syscall
@@ -67,7 +65,6 @@ def test_the_list_holds_every_number_under_its_name() -> None:
 
 
 @case("C1", "make every system call from 0 to 460", expect="what the reviewed list says of each")
-@pytest.mark.timeout(60)
 def test_every_call_does_what_was_reviewed(house: PrivateWorker, happened: Happened) -> None:
     lines = list(golden())
     probe = (HERE / "syscall_probe.py").read_text()

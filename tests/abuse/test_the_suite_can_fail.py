@@ -10,7 +10,7 @@ import pytest
 from tests.support.broken import BREAKS
 from tests.support.can_fail import verdicts
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 BREAKS_AND_CASES = {
     "no-seccomp": ({"A4", "B7", "C1", "C2", "K9", "K10", "K11"}, {"A2", "A3", "B3"}),

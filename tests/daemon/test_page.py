@@ -16,7 +16,7 @@ from tests.daemon.running import RunningDaemon
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.root
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")

@@ -37,7 +37,7 @@ def test_dots_stand_for_what_differs(expected: list[str], shown: list[str], same
 
 
 @pytest.mark.root
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_tutorial_does_what_it_says(page: str, tmp_path: Path) -> None:
     with Reader(tmp_path, PORTS) as reader:
@@ -45,7 +45,7 @@ def test_a_tutorial_does_what_it_says(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(360)
 def test_the_quick_start_can_be_pasted_as_one_block(tmp_path: Path) -> None:
     block = next(
         block for block in re.findall(r"^```sh\n(.*?)^```$", README.read_text(), re.M | re.S) if "sockd deploy" in block

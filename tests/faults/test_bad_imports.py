@@ -97,7 +97,6 @@ def try_all(house: PrivateWorker, codes: dict[str, str]) -> dict[str, str]:
     "imports that raise, crash, exit, hang, stop, start threads, eat memory, close everything",
     expect="no request fails; the package is refused, with a reason, and imported by its users",
 )
-@pytest.mark.timeout(60)
 def test_harmful_imports_are_refused(house: PrivateWorker, happened: Happened) -> None:
     reasons = try_all(house, {name: code for name, (code, _) in HARMFUL.items()})
     happened("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
@@ -153,7 +152,6 @@ def test_a_zygote_that_grows_is_ended_and_its_children_live(house: PrivateWorker
     "a package that hangs in a Zygote, another that kills it, a harmless one behind them",
     expect="the harmless one is learned; refusals name module, Zygote, cause and time; a forgiven package is learned",
 )
-@pytest.mark.timeout(60)
 def test_refusals_end_and_delay_nobody(house: PrivateWorker, happened: Happened) -> None:
     wait = IN_ZYGOTE + "import threading; threading.Event().wait()\n"
     for name, code in (("slow-one", wait), ("slow-two", wait), ("dies", IN_ZYGOTE + "os._exit(3)\n")):
@@ -182,7 +180,6 @@ def test_refusals_end_and_delay_nobody(house: PrivateWorker, happened: Happened)
     "one function with four harmless packages and one that starts a thread",
     expect="the search by single imports refuses that one and no other",
 )
-@pytest.mark.timeout(60)
 def test_a_search_finds_the_harmful_package_and_no_other(house: PrivateWorker, happened: Happened) -> None:
     harmless = [f"p40-harmless-{number}" for number in range(4)]
     code = SLOW + SLOW + HARMFUL["starts-thread"][0]

@@ -10,7 +10,7 @@ from sockd.caches.zygotes import soundness
 from tests.support.can_fail import verdicts
 from tests.support.cases import Happened, case
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
 ABOUT = {
     "_other_packages": "was_not_requested",

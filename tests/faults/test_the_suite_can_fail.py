@@ -39,7 +39,7 @@ PART = "(not test_a_daemon_that_is_killed or [idle]) and (not test_a_step_of or 
 """One test each of the longest cases, as pytest's -k says it."""
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("broken", BREAKS)
 def test_without_a_protection_its_cases_fail_and_others_do_not(broken: str, tmp_path: Path) -> None:
     red, green = BREAKS[broken]

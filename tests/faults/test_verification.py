@@ -17,7 +17,7 @@ from tests.support.cases import Happened, case
 from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
 SETTINGS: dict[str, Any] = {"memory_mb": 128, "timeout_s": 20}
 TRY = "try:\n    import opt\n    SAW = 'opt is there'\nexcept ImportError:\n    SAW = None\n"

@@ -79,7 +79,6 @@ async def release_all(house: House, trees: Trees) -> None:
         house.farm.release(trees.fds.pop())
 
 
-@pytest.mark.timeout(60)
 def test_the_launcher_frees_a_tree_and_the_daemon_does_not(house: House) -> None:
     with trees_of(1) as trees:
         with deaf(house):
@@ -91,7 +90,6 @@ def test_the_launcher_frees_a_tree_and_the_daemon_does_not(house: House) -> None
         assert trees.freed(10) == 1
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("words", [0, 1])
 def test_when_it_has_fallen_behind_all_trees_are_freed_nevertheless(house: House, words: int) -> None:
     """Be it a tree that there is no room for any more, or the word that it may be closed."""

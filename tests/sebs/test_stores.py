@@ -77,7 +77,6 @@ def test_an_s3_that_does_not_answer_is_told_of(inputs: Input, tmp_path: Path) ->
         store.put(inputs)
 
 
-@pytest.mark.timeout(60)
 def test_dynamodb_has_the_bench_s_rows() -> None:
     pytest.importorskip("moto")
     boto3 = pytest.importorskip("boto3")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.daemon.running import REPO
 
-DEADLINE_S = 90
+DEADLINE_S = 240
 
 
 def verdicts(broken: str, cases: Iterable[str], directory: Path, *, folder: str, only: str = "") -> dict[str, str]:

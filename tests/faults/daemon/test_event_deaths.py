@@ -15,7 +15,7 @@ from tests.faults.daemon.lives import Lives
 from tests.support.cases import Happened, case
 from tests.support.package_index import PackageIndex
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
 EVENTS = 3
 CONFIG = """

@@ -23,7 +23,7 @@ from sockd_storage_lib.sockd_initscript import wire as app_wire
 from tests.initscripts.guests import LOOP, module
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(120)
 
 
 class Process:

@@ -63,7 +63,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.timeout(70)
 def test_everything_works_in_an_empty_root(certificate: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(certificate), str(tmp_path)],
