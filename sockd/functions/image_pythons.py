@@ -45,6 +45,10 @@ from sockd_zygote import rehearsal
 AWS_ENTRYPOINT = "/lambda-entrypoint.sh"
 """Of AWS's base images; it starts awslambdaric in the Python of /var/lang."""
 AWS_PYTHON = "/var/lang/bin/python3"
+AWS_LAYERS = ("/opt/python/lib/python{}/site-packages", "/opt/python")
+AWS_RUNTIME = "/var/runtime"
+"""What the bootstrap of those images puts behind the code on sys.path: layers' packages, but not if there is a PYTHONPATH, and
+itself."""
 RUNTIME_CLIENT = "awslambdaric"
 PLAIN_OPTIONS = frozenset(("-u", "-B"))
 """Options of an ENTRYPOINT's Python that make no difference to a handler."""
@@ -170,7 +174,8 @@ class ImagePythons:
             timeout_s=PROBE_S,
             answer_bytes=ANSWER_BYTES,
         ) as ask:
-            body = await ask(msgspec.json.encode({"modules": modules}))
+            first = first_directories(command, wanted.variables)
+            body = await ask(msgspec.json.encode({"modules": modules, "first": first}))
         try:
             return msgspec.json.decode(body, type=_Answer)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -201,7 +206,8 @@ def wanted_python(record: ImageRecord, config: FunctionConfig) -> tuple[ImagePyt
         variables["LAMBDA_TASK_ROOT"] if any(each.startswith("LAMBDA_TASK_ROOT=") for each in oci.env) else directory
     )
     command, reason = python_command(config, record)
-    parts = record.digest, command, directory, task_root, sorted(variables.items())
+    first = first_directories(command, variables)
+    parts = record.digest, command, directory, task_root, sorted(variables.items()), *first
     number = hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
     python = ImagePython(
         id=f"{SCHEME}:{record.hex[:12]}.{number[:32]}",
@@ -236,6 +242,13 @@ def python_command(config: FunctionConfig, record: ImageRecord) -> tuple[list[st
     if config.handler is not None and config.runtime == "python":
         return ["python3"], ""
     return [], f"its ENTRYPOINT is not python -m {RUNTIME_CLIENT}"
+
+
+def first_directories(command: list[str], variables: dict[str, str]) -> list[str]:
+    """What an image's runtime puts on sys.path, the Python's version left open. Pure."""
+    if command != [AWS_PYTHON]:
+        return []
+    return [*(() if "PYTHONPATH" in variables else AWS_LAYERS), AWS_RUNTIME]
 
 
 def our_modules() -> dict[str, str]:

@@ -17,14 +17,18 @@ from http.client import HTTPConnection
 API = "/2018-06-01/runtime/invocation"
 
 
-def facts() -> "dict[str, object]":
-    """What is asked of the interpreter."""
-    path = [each for each in sys.path[1:] if each]
+def facts(first: "list[str]") -> "dict[str, object]":
+    """What is asked of the interpreter. Args: first: directories that its runtime puts before sys.path, if they are there."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    ahead = [each.format(version) for each in first]
+    path = [each for each in [*ahead, *sys.path[1:]] if each and (each not in ahead or os.path.isdir(each))]
     library = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     own = {each for each in path if each.endswith(".zip")} | library | {f"{each}/lib-dynload" for each in library}
     sites = {*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])}
     roots = [each for each in path if each not in own and os.path.isdir(each)]
-    pth = [each for each in roots if each in sites and any(name.endswith(".pth") for name in os.listdir(each))]
+    pth = [
+        each for each in roots if each in {*sites, *ahead} and any(name.endswith(".pth") for name in os.listdir(each))
+    ]
     return {
         "executable": sys.executable,
         "version": sys.version_info[:3],
@@ -57,7 +61,7 @@ def main() -> None:
         response = connection.getresponse()
         event = json.loads(response.read())
         number = response.getheader("Lambda-Runtime-Aws-Request-Id")
-        answer = json.dumps({"facts": facts(), "compiled": compiled(event["modules"])})
+        answer = json.dumps({"facts": facts(event["first"]), "compiled": compiled(event["modules"])})
         connection.request("POST", f"{API}/{number}/response", answer)
         connection.getresponse().read()
         connection.close()

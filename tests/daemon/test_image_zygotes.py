@@ -137,6 +137,44 @@ def test_a_handler_answers_as_its_image_run_as_a_program(daemon: RunningDaemon, 
     assert [failure.json["errorType"] for failure in failures] == ["KeyError"] * 2
 
 
+AWS_BOOTSTRAP = """
+import os, sys
+version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+sys.path[:0] = [os.environ["LAMBDA_TASK_ROOT"], f"/opt/python/lib/python{version}/site-packages", "/opt/python"]
+sys.argv = ["bootstrap", os.environ["_HANDLER"]]
+"""
+AWS_LAYOUT = Files(
+    plain={
+        "var/runtime/bootstrap.py": AWS_BOOTSTRAP + RUNTIME_CLIENT.replace("sys.path.insert(0, os.getcwd())\n", ""),
+        "var/runtime/of_the_runtime.py": "",
+        "opt/python/of_a_layer.py": "",
+        f"{SITE}/of_a_layer_too.py": "",
+        "var/task/app.py": "import sys, of_the_runtime, of_a_layer\n"
+        "def handler(event, context): return sys.path, of_a_layer.__file__, of_the_runtime.__file__\n",
+    },
+    executable={
+        "lambda-entrypoint.sh": f"#!{PYTHON}\nimport os, sys\nos.environ['_HANDLER'] = sys.argv[1]\n"
+        "os.execv('/var/lang/bin/python3', ['python3', '/var/runtime/bootstrap.py'])\n"
+    },
+    links={"var/lang": "/opt/python"},
+)
+"""As of AWS's base images for Python: what starts what, and where modules are."""
+
+
+def test_modules_of_an_aws_images_layers_and_runtime_are_found(daemon: RunningDaemon, tmp_path: Path) -> None:
+    settings = {"Entrypoint": ["/lambda-entrypoint.sh"], "Cmd": ["app.handler"], "WorkingDir": "/var/task"}
+    variables = ["LAMBDA_TASK_ROOT=/var/task", "LAMBDA_RUNTIME_DIR=/var/runtime", "PATH=/var/lang/bin"]
+    write_layout(tmp_path, [python_files().tar(), AWS_LAYOUT], {**settings, "Env": variables})
+    digest = upload(daemon, tmp_path)
+    served(daemon, "aws-handler", digest)
+    deploy(daemon, "aws-program", digest, zygote="none")
+    path, *files = daemon.call("aws-handler")
+    of_program, *files_of_program = daemon.call("aws-program")
+    assert files == files_of_program == ["/opt/python/of_a_layer.py", "/var/runtime/of_the_runtime.py"]
+    assert list(dict.fromkeys(path))[:4] == of_program[:4]
+    daemon.remove("aws-handler")
+
+
 def test_its_packages_are_imported_once_for_all_functions_of_the_image(daemon: RunningDaemon, image: str) -> None:
     served(daemon, "first", image, reuse_sandbox=False)
     daemon.call("first", {})
