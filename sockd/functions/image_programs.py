@@ -27,6 +27,8 @@ DEFAULTS = {
 """Of what an image may set otherwise; PATH as docker has it."""
 ADAPTER_PORT = 8080
 """Default of AWS's Lambda Web Adapter."""
+JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+HEAP_OPTIONS = ("-Xmx", "-XX:MaxRAM", "-XX:MaxHeapSize")
 IMAGE = "image"
 """INIT's `provided`, of a function whose program is an image's."""
 
@@ -71,11 +73,25 @@ def variables(config: FunctionConfig, image: ImageConfig, of_function: dict[str,
 
 def init_part(config: FunctionConfig, image: ImageConfig) -> dict[str, Any]:
     """INIT's `image` (`sockd_zygote.image_program`)."""
-    part: dict[str, Any] = {"command": command(config, image), "directory": directory(config, image)}
+    words = with_memory(command(config, image), variables(config, image, config.environment), config.memory_mb)
+    part: dict[str, Any] = {"command": words, "directory": directory(config, image)}
     if config.app_port is not None:
         shares_ports = config.network == "host"
         part |= {"port": config.app_port, "shares_ports": shares_ports, "init_timeout_s": config.init_timeout_s}
     return part
+
+
+def with_memory(words: list[str], own: dict[str, str], memory_mb: int) -> list[str]:
+    """POLICY: a command of Java, with the memory that it has, if neither the command nor its variables limit the heap.
+
+    A JVM takes a quarter of the memory that it finds, and it finds the host's: on AWS that is the function's own. Without this
+    its heap grows over the limit of the sandbox before it collects anything."""
+    if not words or words[0].rpartition("/")[2] != "java":
+        return words
+    options = [*words, *(text for name in JAVA_OPTIONS for text in own.get(name, "").split())]
+    if any(each.startswith(HEAP_OPTIONS) for each in options):
+        return words
+    return [words[0], f"-XX:MaxRAM={memory_mb}m", *words[1:]]
 
 
 def with_adapter(config: FunctionConfig, record: ImageRecord) -> FunctionConfig:

@@ -1,0 +1,39 @@
+"""What is run in an image, as settings and the image say."""
+
+from __future__ import annotations
+
+import pytest
+
+from sockd.code.function_config import FunctionConfig
+from sockd.functions import image_programs
+from sockd.oci.image import ImageConfig
+
+
+def command(entrypoint: tuple[str, ...], of_image: tuple[str, ...] = (), **settings: dict[str, str]) -> list[str]:
+    config = FunctionConfig(image="i", memory_mb=512, **settings)  # type: ignore[arg-type]
+    image = ImageConfig(entrypoint=entrypoint, cmd=("example.Handler::handle",), env=of_image)
+    words: list[str] = image_programs.init_part(config, image)["command"]
+    return words
+
+
+@pytest.mark.parametrize("java", ["java", "/opt/jre/bin/java"])
+def test_java_is_told_the_memory_of_its_function(java: str) -> None:
+    assert command((java, "-cp", "/function")) == [
+        java,
+        "-XX:MaxRAM=512m",
+        "-cp",
+        "/function",
+        "example.Handler::handle",
+    ]
+
+
+@pytest.mark.parametrize("option", ["-Xmx400m", "-XX:MaxRAM=1g", "-XX:MaxRAMPercentage=70", "-XX:MaxHeapSize=300m"])
+def test_java_with_a_heap_size_of_its_own_keeps_it(option: str) -> None:
+    assert command(("java", option)) == ["java", option, "example.Handler::handle"]
+    assert command(("java",), (f"JAVA_TOOL_OPTIONS=-Xlog {option}",)) == ["java", "example.Handler::handle"]
+    of_function = {"JDK_JAVA_OPTIONS": option}
+    assert command(("java",), env=of_function) == ["java", "example.Handler::handle"]
+
+
+def test_other_programs_run_as_they_are() -> None:
+    assert command(("/javac", "java")) == ["/javac", "java", "example.Handler::handle"]
