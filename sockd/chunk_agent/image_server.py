@@ -20,10 +20,9 @@ from sockd.chunk_agent import fuse_messages as fuse
 from sockd.chunk_agent.chunk_fetches import ChunkFetches, ChunkSource, Urgency
 from sockd.chunk_agent.fuse_messages import Attributes, Opcode, OpenFlag, Request
 from sockd.chunk_agent.open_image import Contents, OpenImage, Span
-from sockd.chunk_agent.startup_data import StartupData
 from sockd.chunk_agent.waiting_reads import WaitingRead, WaitingReads
 from sockd.chunks.chunk import decrypt, decrypt_part
-from sockd.plain.errors import SockdError, Tampered
+from sockd.plain.errors import SockdError
 
 BUFFER_BYTES = 2 * fuse.MIN_READ_BUFFER
 _ROOT = Attributes(fuse.ROOT_ID, stat.S_IFDIR | 0o500, links=2)
@@ -169,7 +168,9 @@ class ImageServer:
 
     def _local(self, image: OpenImage, contents: Contents, span: Span) -> bytes | None:
         """The plaintext of a span, if the startup data or this worker's caches have it."""
-        if image.startup is not None and (piece := self._started(image, image.startup, span)) is not None:
+        # Without use of a chunk: none is fetched ahead.
+        if (startup := image.startup) is not None and (piece := startup.read(*span)) is not None:
+            self.counts["startup_reads"] += 1
             return piece
         chunk = contents.chunks[span.number]
         image.record(span)
@@ -179,19 +180,6 @@ class ImageServer:
             return bytes(span.size)
         part = self._source.read(chunk.name, span.offset, span.size)
         return None if part is None else decrypt_part(part, chunk.key, span.offset)
-
-    def _started(self, image: OpenImage, startup: StartupData, span: Span) -> bytes | None:
-        """The plaintext of a span, if the startup data has it. Without use of a chunk: none is fetched ahead."""
-        try:
-            piece = startup.read(span.number, span.offset, span.size)
-        except Tampered as error:
-            image.startup = None
-            self.counts["refused_startup_data"] += 1
-            self._report(image.image, error)
-            return None
-        if piece is not None:
-            self.counts["startup_reads"] += 1
-        return piece
 
     def _use(self, image: OpenImage, index: int) -> None:
         for ahead in image.use(index):

@@ -26,7 +26,7 @@ from sockd.chunks.chunk import NAME_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.plain.errors import Tampered
 
-MAGIC = b"sockdpr2"
+MAGIC = b"sockdpr3"
 OLD_MAGIC = b"sockdpr1"
 MOST_CHUNKS = 1 << 16
 _NONCE_BYTES = 12

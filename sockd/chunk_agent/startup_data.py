@@ -1,9 +1,9 @@
 """Startup data: the blocks of an image that its first start read, so that the next start needs no whole chunks for them.
 
-    count 4 | per chunk: number 4, blocks 16, length 4 | per chunk: its blocks, one after the other
+    count 4 | per chunk: number 4, blocks 16 | per chunk: its blocks, one after the other
 
-`blocks` is a bitmap of the chunk's 128 blocks; bit 0 is the first one. A chunk's blocks are compressed by zlib; if they have
-their own length, they are stored as they are. Numbers are big-endian. The bytes are authenticated before this module reads them
+`blocks` is a bitmap of the chunk's 128 blocks; bit 0 is the first one. Numbers are big-endian. Blocks are not compressed: to
+decompress them takes longer than to fetch them (ADR 59). The bytes are authenticated before this module reads them
 (`profile.py`): what it checks are lengths, so that a bug is an error and never other data.
 """
 
@@ -12,9 +12,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import threading
-import zlib
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
@@ -26,11 +23,8 @@ BLOCK_BYTES = 4096
 """Of EROFS, and a page: the kernel reads nothing smaller."""
 CHUNK_BLOCKS = CHUNK_BYTES // BLOCK_BYTES
 BITMAP_BYTES = CHUNK_BLOCKS // 8
-MOST_INFLATED = 64
-"""Chunks whose blocks are kept decompressed: 32 MB at most."""
-LEVEL = 6
 _COUNT = struct.Struct(">I")
-_ENTRY = struct.Struct(f">I{BITMAP_BYTES}sI")
+_ENTRY = struct.Struct(f">I{BITMAP_BYTES}s")
 
 
 def blocks_of(offset: int, size: int) -> int:
@@ -50,13 +44,10 @@ class StartupDataWriter:
     def add(self, number: int, blocks: int, plain: bytes) -> bool:
         """Take these blocks of a chunk with this plaintext. False: there is no room, for this chunk and those after it."""
         piece = b"".join(plain[at : at + size] for at, size in _runs(blocks))
-        compressed = zlib.compress(piece, LEVEL)
-        if len(compressed) < len(piece):
-            piece = compressed
         self._left -= _ENTRY.size + len(piece)
         if self._left < 0:
             return False
-        self._entries.append(_ENTRY.pack(number, blocks.to_bytes(BITMAP_BYTES, "big"), len(piece)))
+        self._entries.append(_ENTRY.pack(number, blocks.to_bytes(BITMAP_BYTES, "big")))
         self._pieces.append(piece)
         return True
 
@@ -71,9 +62,6 @@ class _Piece(NamedTuple):
     blocks: int
     at: int
     """In the file."""
-    length: int
-    """In the file."""
-    plain_length: int
 
 
 class StartupData:
@@ -82,9 +70,6 @@ class StartupData:
     def __init__(self, mapped: mmap.mmap, pieces: dict[int, _Piece]) -> None:
         self._mapped = mapped
         self._pieces = pieces
-        self._unread = {number: piece.blocks for number, piece in pieces.items()}
-        self._inflated: OrderedDict[int, bytes] = OrderedDict()
-        self._lock = threading.Lock()
 
     @classmethod
     def open(cls, file: int, image_bytes: int) -> Self:
@@ -100,35 +85,13 @@ class StartupData:
         return number in self._pieces
 
     def read(self, number: int, offset: int, size: int) -> bytes | None:
-        """A part of a chunk; None unless all its blocks are here. Raises: Tampered: they do not have their length."""
+        """A part of a chunk, within the image; None unless all its blocks are here."""
         piece = self._pieces.get(number)
-        wanted = blocks_of(offset, size)
-        if piece is None or wanted & ~piece.blocks:
+        if piece is None or blocks_of(offset, size) & ~piece.blocks:
             return None
         before = (piece.blocks & ((1 << offset // BLOCK_BYTES) - 1)).bit_count()
-        at = before * BLOCK_BYTES + offset % BLOCK_BYTES
-        return self._plain(number, piece, wanted)[at : at + size]
-
-    @property
-    def inflated(self) -> int:
-        """Chunks whose blocks are kept decompressed."""
-        return len(self._inflated)
-
-    def _plain(self, number: int, piece: _Piece, wanted: int) -> bytes:
-        """The blocks, decompressed; kept until each was read once: then the kernel has them in its page cache."""
-        plain = self._inflated.get(number)
-        is_new = plain is None
-        if plain is None:
-            plain = _inflated(self._mapped[piece.at : piece.at + piece.length], piece.plain_length)
-        with self._lock:
-            self._unread[number] &= ~wanted
-            if not self._unread[number]:
-                self._inflated.pop(number, None)
-            elif is_new:
-                self._inflated[number] = plain
-                if len(self._inflated) > MOST_INFLATED:
-                    self._inflated.popitem(last=False)
-        return plain
+        at = piece.at + before * BLOCK_BYTES + offset % BLOCK_BYTES
+        return self._mapped[at : at + size]
 
 
 def _parsed(data: mmap.mmap, image_bytes: int) -> dict[int, _Piece]:
@@ -137,35 +100,19 @@ def _parsed(data: mmap.mmap, image_bytes: int) -> dict[int, _Piece]:
     if at > len(data):
         raise Tampered("startup data is shorter than its table")
     pieces: dict[int, _Piece] = {}
-    for number, bitmap, length in _ENTRY.iter_unpack(data[_COUNT.size : at]):
+    for number, bitmap in _ENTRY.iter_unpack(data[_COUNT.size : at]):
         blocks = int.from_bytes(bitmap, "big")
         if number >= chunk_count(image_bytes) or number in pieces:
             raise Tampered("startup data has a chunk twice, or one that the image does not have")
         chunk_bytes = min(CHUNK_BYTES, image_bytes - number * CHUNK_BYTES)
         if not blocks or (blocks.bit_length() - 1) * BLOCK_BYTES >= chunk_bytes:
             raise Tampered("startup data has blocks that the image does not have")
-        missing = max(blocks.bit_length() * BLOCK_BYTES - chunk_bytes, 0)
-        plain_length = blocks.bit_count() * BLOCK_BYTES - missing
-        if length > plain_length:
-            raise Tampered("startup data has blocks of a wrong length")
-        pieces[number] = _Piece(blocks, at, length, plain_length)
-        at += length
+        pieces[number] = _Piece(blocks, at)
+        beyond_end = max(blocks.bit_length() * BLOCK_BYTES - chunk_bytes, 0)
+        at += blocks.bit_count() * BLOCK_BYTES - beyond_end
     if at != len(data):
         raise Tampered("startup data has another length than its table says")
     return pieces
-
-
-def _inflated(data: bytes, plain_length: int) -> bytes:
-    if len(data) == plain_length:
-        return data
-    inflater = zlib.decompressobj()
-    try:
-        plain = inflater.decompress(data, plain_length + 1)
-    except zlib.error as error:
-        raise Tampered(f"startup data cannot be decompressed: {error}") from None
-    if len(plain) != plain_length or not inflater.eof or inflater.unused_data:
-        raise Tampered("startup data has blocks of a wrong length")
-    return plain
 
 
 def _runs(blocks: int) -> Iterator[tuple[int, int]]:
