@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,6 +43,8 @@ SETTINGS_BYTES = 16 * 1024
 """Longest sockd.toml and ol.yaml."""
 
 COMPILER = byte_compiler.__file__
+SYNCED_EACH = 12
+"""Files and directories of a tree that are synced one by one."""
 COMPILE_DEADLINE_S = 120.0
 COMPILE_MEMORY_BYTES = 1 << 30
 
@@ -120,9 +123,10 @@ class CodeStore:
     def _publish(self, tree: Tree, building: Path) -> CodeVersion:
         final = self.path(tree.digest())
         if not final.exists():
-            compile_bytecode(building)
+            if any(file.path.endswith(".py") for file in tree.files):
+                compile_bytecode(building)
             building.chmod(0o755)
-            _sync_file_system(building)
+            _sync_tree(building)
             # EEXIST or ENOTEMPTY: another publisher of the same version was faster, and its tree is as good as ours.
             try:
                 building.rename(final)
@@ -139,7 +143,7 @@ class CodeStore:
         if python != OWN_PYTHON:
             path = self.path(digest)
             compile_bytecode(path, python)
-            _sync_file_system(path)
+            _sync_tree(path)
 
     def remove(self, digest: str) -> None:
         """Removes a version; one that is not there is fine. A sandbox that still has it mounted loses its files."""
@@ -222,10 +226,24 @@ def compile_bytecode(
             raise
 
 
-def _sync_file_system(directory: Path) -> None:
-    """syncfs(2): one call for a whole tree, where an fsync per file costs a journal commit each.
+def _sync_tree(directory: Path) -> None:
+    """All of a tree on the disk: without it a power cut could leave a version with empty files under its right name, for ever.
 
-    Without it a power cut could leave a version with empty files under its right name, for ever."""
+    Of a few files each by itself, fsync(2). Of more by syncfs(2): one call, where an fsync per file costs a journal commit each;
+    but it also waits for what others have written to the file system, such as a large image."""
+    paths = list(islice(directory.rglob("*"), SYNCED_EACH + 1))
+    if len(paths) > SYNCED_EACH:
+        _sync_file_system(directory)
+        return
+    for path in (*paths, directory):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _sync_file_system(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # SAFETY: int syncfs(int); the fd is open for the whole call.
