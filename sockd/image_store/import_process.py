@@ -12,6 +12,7 @@ import errno
 import os
 import queue
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -38,7 +39,7 @@ from sockd.image_store.import_wire import (
 from sockd.image_store.missing_bytecode import MOST_BYTECODE_BYTES, add_bytecode, compile_jobs
 from sockd.kernel import descriptor_passing
 from sockd.oci.bytecode import mend_times
-from sockd.oci.http import HttpClient
+from sockd.oci.http import HttpClient, default_tls
 from sockd.oci.image import OciImage
 from sockd.oci.limits import Limits
 from sockd.oci.merge import apply_layers
@@ -79,13 +80,13 @@ class Descriptors:
         return cls(scratch, output, archive, answers)
 
 
-def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire) -> Imported:
+def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire, tls: ssl.SSLContext) -> Imported:
     """Write the image's file system to the request's file. Raises: Unwanted; SockdError; OSError."""
     scratch = f"/proc/self/fd/{descriptors.scratch}"
     reference = Reference.parse(request.reference)
     if request.has_archive:
         reference = replace(reference, kind=_UPLOADED.get(reference.kind, reference.kind))
-    client = HttpClient(insecure_hosts=request.insecure_registries)
+    client = HttpClient(insecure_hosts=request.insecure_registries, tls=tls)
     source = open_source(
         reference,
         scratch,
@@ -201,6 +202,7 @@ class Wire:
             raise EOFError("the daemon is gone")
         if not msgspec.json.decode(line, type=Decision).goes_on:
             raise Unwanted
+        os.nice(NICE)  # from here on there is work
         threading.Thread(target=self._end_with_the_daemon, daemon=True).start()
 
     def request(self) -> tuple[ImportRequest, Descriptors] | None:
@@ -239,17 +241,17 @@ class Wire:
 
 def main(control_fd: int) -> None:
     """One import."""
-    os.nice(NICE)
+    tls = default_tls()
     with socket.socket(fileno=control_fd) as control:
         wire = Wire(control)
         if (asked := wire.request()) is not None:
-            _answer(wire, *asked)
+            _answer(wire, tls, *asked)
     os._exit(0)  # threads of an import that failed may still wait for a registry
 
 
-def _answer(wire: Wire, request: ImportRequest, descriptors: Descriptors) -> None:
+def _answer(wire: Wire, tls: ssl.SSLContext, request: ImportRequest, descriptors: Descriptors) -> None:
     try:
-        wire.send(import_image(request, descriptors, wire))
+        wire.send(import_image(request, descriptors, wire, tls))
     except Unwanted:
         return
     except SockdError as error:

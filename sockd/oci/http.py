@@ -102,12 +102,15 @@ class HttpClient:
         insecure_hosts: tuple[str, ...] = (),
         timeout_s: float = TIMEOUT_S,
         first_wait_s: float = FIRST_WAIT_S,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Args: insecure_hosts: HOST or HOST:PORT that may be spoken with in plain HTTP."""
+        """Args:
+        insecure_hosts: HOST or HOST:PORT that may be spoken with in plain HTTP.
+        tls: what `default_tls` returned, as to read all authorities takes tens of milliseconds; None: it is called now."""
         self._insecure_hosts = insecure_hosts
         self._timeout_s = timeout_s
         self._first_wait_s = first_wait_s
-        self._tls = ssl.create_default_context()
+        self._tls = tls or default_tls()
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -208,6 +211,11 @@ class HttpClient:
         except BaseException:
             connection.close()
             raise
+
+
+def default_tls() -> ssl.SSLContext:
+    """With the system's certificate authorities."""
+    return ssl.create_default_context()
 
 
 def _words(error: Exception) -> str:
