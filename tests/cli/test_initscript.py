@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from sockd.s3.process import S3Process
 from sockd_initscripts.authoring import recorder, toolchain
 from tests.cli.serving import Run
 from tests.initscripts.builds import build, build_text, example
-from tests.support import peers
+from tests.support import peers, sockd_template
 from tests.support.sqs import Sqs
 from tests.support.vector_db import shard
 
@@ -111,13 +110,9 @@ def rehearse(tmp_path: Path) -> Rehearse:
 
     def rehearse(wasm: bytes, event: object, env: dict[str, str], *options: str, expected: int = 0) -> Any:
         module = put_module(tmp_path / "module.wasm", wasm)
-        done = subprocess.run(
+        done = sockd_template.run(
             [sys.executable, "-m", "sockd", "initscript", "run", str(module), "-d", json.dumps(event), *options],
             env={**os.environ, **env, "NO_COLOR": "1"},
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
         )
         assert done.returncode == expected, done.stderr
         return json.loads(done.stdout) if "--json" in options else done.stdout

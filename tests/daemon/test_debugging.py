@@ -21,6 +21,7 @@ import pytest
 from tests.daemon.gate import Gate
 from tests.daemon.kernel_view import wait_readable
 from tests.daemon.running import REPO, RunningDaemon
+from tests.support import sockd_template
 from tests.support.dap import Debugger
 from tests.support.package_index import PackageIndex, wheel
 
@@ -84,7 +85,7 @@ class Session:
 @contextmanager
 def debugging(daemon: RunningDaemon, name: str, *more: str, event: object = None) -> Iterator[Session]:
     command = [sys.executable, "-m", "sockd", "invoke", name, "-d", json.dumps(event), "--state-dir", str(daemon.state)]
-    process = subprocess.Popen(
+    process = sockd_template.start(
         [*command, "--debug", "0", *more], cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:

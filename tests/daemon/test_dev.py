@@ -16,6 +16,7 @@ import pytest
 
 from tests.daemon.gate import Gate
 from tests.daemon.running import REPO, RunningDaemon
+from tests.support import sockd_template
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import in_background
 
@@ -28,7 +29,7 @@ class Dev:
     """A `sockd dev --json` that runs; `lines` is what it says."""
 
     def __init__(self, daemon: RunningDaemon, directory: Path) -> None:
-        self.process = subprocess.Popen(
+        self.process = sockd_template.start(
             [sys.executable, "-m", "sockd", "dev", str(directory), "--json"],
             cwd=REPO,
             env={**os.environ, "SOCKD_STATE_DIR": str(daemon.state)},
