@@ -17,6 +17,8 @@ MOST_WAKE_UPS = 10
 """Of all threads together, in a second."""
 MOST_CPU_MS = 3.0
 """In a second."""
+TRIES = 12
+"""What shares a core and its caches makes the same code take up to twice the time."""
 
 
 @pytest.fixture(scope="module")
@@ -46,4 +48,8 @@ def test_a_worker_with_a_request_a_second_sleeps(daemon: RunningDaemon, requests
     daemon.deploy("noop", "def f(event): return event")
     daemon.run("noop")
     threading.Event().wait(1)  # the deploy is settled, and spares are made
-    assert at_least_once(lambda: used(daemon, requests), lambda got: got[0] <= MOST_WAKE_UPS and got[1] <= MOST_CPU_MS)
+    assert at_least_once(
+        lambda: used(daemon, requests),
+        lambda got: got[0] <= MOST_WAKE_UPS and got[1] <= MOST_CPU_MS,
+        tries=TRIES,
+    )

@@ -9,11 +9,11 @@ T = TypeVar("T")
 TRIES = 4
 
 
-def at_least_once(measure: Callable[[], T], holds: Callable[[T], bool]) -> T:
-    """What a measurement gave when it held, of TRIES at most. Raises: AssertionError, with all that were seen."""
+def at_least_once(measure: Callable[[], T], holds: Callable[[T], bool], *, tries: int = TRIES) -> T:
+    """What a measurement gave when it held, of so many at most. Raises: AssertionError, with all that were seen."""
     seen = []
-    for _ in range(TRIES):
+    for _ in range(tries):
         seen.append(measure())
         if holds(seen[-1]):
             return seen[-1]
-    raise AssertionError(f"never in {TRIES} tries: {seen}")
+    raise AssertionError(f"never in {tries} tries: {seen}")
