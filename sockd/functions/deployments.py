@@ -133,6 +133,9 @@ class Deployments:
         if self._image_pythons is not None:
             python = await self._image_pythons.find(record, config, progress)
             progress(f"runs as a program: {python.reason}" if python.reason else served_words(python))
+            if python.reason and image_programs.needs_client(config, record.config):
+                words = " ".join(image_programs.command(config, record.config))
+                progress(f"the program is {words}: the image must have {image_programs.RUNTIME_CLIENT}")
         return Deployable(config, image_programs.handler(config, record.config), Closure(), record.digest)
 
     def check_source(self, name: str, config: FunctionConfig) -> None:

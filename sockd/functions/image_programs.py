@@ -27,6 +27,11 @@ DEFAULTS = {
 """Of what an image may set otherwise; PATH as docker has it."""
 ADAPTER_PORT = 8080
 """Default of AWS's Lambda Web Adapter."""
+AWS_ENTRYPOINT = "/lambda-entrypoint.sh"
+"""Of AWS's base images; it starts awslambdaric in the Python of /var/lang."""
+RUNTIME_CLIENT = "awslambdaric"
+PYTHON = "python3"
+"""Of a handler whose image does not say how Python is started."""
 JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 HEAP_OPTIONS = ("-Xmx", "-XX:MaxRAM", "-XX:MaxHeapSize")
 IMAGE = "image"
@@ -34,12 +39,29 @@ IMAGE = "image"
 
 
 def command(config: FunctionConfig, image: ImageConfig) -> list[str]:
-    """What is run. Raises: BadFunctionConfig, if that is nothing."""
-    entry_point = config.entrypoint if config.entrypoint is not None else image.entrypoint
-    words = [*entry_point, *(config.command if config.command is not None else image.cmd)]
+    """What is run: for a handler in Python, AWS's client with it, unless the image's own words start that.
+
+    Raises: BadFunctionConfig, if that is nothing."""
+    words = own_words(config, image)
+    if needs_client(config, image):
+        return [PYTHON, "-m", RUNTIME_CLIENT, str(config.handler).replace(":", ".")]
     if not words:
         raise BadFunctionConfig('the image has neither ENTRYPOINT nor CMD: name a program, command = ["/app/server"]')
     return words
+
+
+def own_words(config: FunctionConfig, image: ImageConfig) -> list[str]:
+    """ENTRYPOINT and CMD, of the settings or the image."""
+    entry_point = config.entrypoint if config.entrypoint is not None else image.entrypoint
+    return [*entry_point, *(config.command if config.command is not None else image.cmd)]
+
+
+def needs_client(config: FunctionConfig, image: ImageConfig) -> bool:
+    """Whether the image's words do not run the handler that the settings name."""
+    words = own_words(config, image)
+    if config.runtime != "python" or config.handler is None or config.app_port is not None:
+        return False
+    return words[:1] != [AWS_ENTRYPOINT] and RUNTIME_CLIENT not in words
 
 
 def handler(config: FunctionConfig, image: ImageConfig) -> str:

@@ -26,6 +26,7 @@ from sockd.code.entrypoint import parse_handler
 from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.functions import image_programs
 from sockd.functions.image_probe import probing
+from sockd.functions.image_programs import AWS_ENTRYPOINT, RUNTIME_CLIENT
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.images import base as bases
@@ -42,14 +43,11 @@ from sockd.sandbox.foreign_farms import NoInterpreter
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd_zygote import rehearsal
 
-AWS_ENTRYPOINT = "/lambda-entrypoint.sh"
-"""Of AWS's base images; it starts awslambdaric in the Python of /var/lang."""
 AWS_PYTHON = "/var/lang/bin/python3"
 AWS_LAYERS = ("/opt/python/lib/python{}/site-packages", "/opt/python")
 AWS_RUNTIME = "/var/runtime"
 """What the bootstrap of those images puts behind the code on sys.path: layers' packages, but not if there is a PYTHONPATH, and
 itself."""
-RUNTIME_CLIENT = "awslambdaric"
 PLAIN_OPTIONS = frozenset(("-u", "-B"))
 """Options of an ENTRYPOINT's Python that make no difference to a handler."""
 CACHE_TAG = re.compile(r"[a-z0-9_-]{1,40}")
@@ -239,8 +237,6 @@ def python_command(config: FunctionConfig, record: ImageRecord) -> tuple[list[st
         if before and PLAIN_OPTIONS.issuperset(before[1:]):
             return before, ""
         return [], f"its ENTRYPOINT gives Python options: {' '.join(before[1:])}"
-    if config.handler is not None and config.runtime == "python":
-        return ["python3"], ""
     return [], f"its ENTRYPOINT is not python -m {RUNTIME_CLIENT}"
 
 

@@ -37,3 +37,18 @@ def test_java_with_a_heap_size_of_its_own_keeps_it(option: str) -> None:
 
 def test_other_programs_run_as_they_are() -> None:
     assert command(("/javac", "java")) == ["/javac", "java", "example.Handler::handle"]
+
+
+@pytest.mark.parametrize("handler", ["app.handler", "app:handler"])
+def test_a_handler_without_zygotes_is_run_by_awss_client(handler: str) -> None:
+    config = FunctionConfig(image="i", runtime="python", handler=handler)
+    wanted = ["python3", "-m", "awslambdaric", "app.handler"]
+    assert image_programs.command(config, ImageConfig(cmd=("app.handler",))) == wanted
+    assert image_programs.command(config, ImageConfig(entrypoint=("/bin/sh",))) == wanted
+
+
+@pytest.mark.parametrize("entrypoint", [("/lambda-entrypoint.sh",), ("/opt/bin/python", "-m", "awslambdaric")])
+def test_an_image_that_starts_awss_client_keeps_its_words(entrypoint: tuple[str, ...]) -> None:
+    config = FunctionConfig(image="i", runtime="python", handler="app.handler")
+    image = ImageConfig(entrypoint=entrypoint, cmd=("app.handler",))
+    assert image_programs.command(config, image) == [*entrypoint, "app.handler"]
