@@ -172,7 +172,9 @@ def test_modules_of_an_aws_images_layers_and_runtime_are_found(daemon: RunningDa
     of_program, *files_of_program = daemon.call("aws-program")
     assert files == files_of_program == ["/opt/python/of_a_layer.py", "/var/runtime/of_the_runtime.py"]
     assert list(dict.fromkeys(path))[:4] == of_program[:4]
+    mark = daemon.mark
     daemon.remove("aws-handler")
+    daemon.wait_line("has no farm any more", since=mark)
 
 
 def test_its_packages_are_imported_once_for_all_functions_of_the_image(daemon: RunningDaemon, image: str) -> None:
@@ -230,8 +232,9 @@ def test_other_images_run_as_programs_and_the_deploy_says_why(
 def test_the_images_zygotes_end_with_its_last_function(daemon: RunningDaemon, image: str) -> None:
     served(daemon, "last", image)
     daemon.call("last", {})
+    mark = daemon.mark
     for name in ("by-zygote", "first", "second", "confined", "killed", "alone", "last"):
         daemon.remove(name)
-    daemon.wait_line("has no farm any more")
+    daemon.wait_line("has no farm any more", since=mark)
     assert not roots(daemon) and not zygotes(daemon)
     assert not [*(daemon.state / "pythons" / "images").iterdir()]
