@@ -33,7 +33,7 @@ int failpoints_reach(const char *step);
 
 #define pipe2(fds, flags)                                                                                                     \
     (failpoints_ask(request->kind == SANDBOX ? "sandbox" : "zygote"), FAILPOINT("pipe2", pipe2(fds, flags)))
-#define syscall(number, ...) FAILPOINT(#number, syscall(number, __VA_ARGS__))
+#define syscall(number, ...) FAILPOINT(#number, syscall(number, ##__VA_ARGS__))
 #define prctl(option, ...) FAILPOINT(#option, prctl(option, __VA_ARGS__))
 #define write(fd, data, size) FAILPOINT("write " #data, write(fd, data, size))
 #define read(fd, data, size) FAILPOINT("read", read(fd, data, size))
