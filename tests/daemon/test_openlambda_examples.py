@@ -70,7 +70,7 @@ async def item(name: str, q: int = 0): return {"name": name, "q": q}
 
 def deploy(real: RunningDaemon, name: str, files: Mapping[str, str]) -> None:
     try:
-        real.deploy(name, dict(files), memory_mb=256, timeout_s=20)
+        real.deploy(name, dict(files), memory_mb=256, timeout_s=60)
     except DeployFailed as error:
         if "requirements.txt" in files and error.type.startswith("Packages."):
             pytest.skip(f"no package index can be reached: {error.message}")
