@@ -17,7 +17,7 @@ from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
 from tests.support.threads import at_once
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 MB = 1 << 20
 LATER = {"X-Amz-Invocation-Type": "Event"}
 FAILS = "def f(event):\n    raise ValueError('no')\n"
