@@ -26,6 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
 
+from benchmarks.spare_time import spare_time
 from tests.daemon.running import REPO, Answer
 
 NOBODY = 65534
@@ -132,16 +133,23 @@ def answers_of_burst(port: int, name: str, count: int) -> list[Answer]:
 def flooding(*words: str | int, first: bytes = b"") -> Iterator[subprocess.Popen[bytes]]:
     """A process that does what this module's words say, with little weight; what still runs at the end is killed.
 
-    Args: first: what it prints before that holds."""
+    Args: first: what it prints before it goes on without end, in spare time only."""
     command = [sys.executable, "-m", "tests.faults.flood", *map(str, words)]
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, cwd=REPO, start_new_session=True) as process:
+    with (
+        spare_time() as spare,
+        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, cwd=REPO, start_new_session=True) as process,
+    ):
         try:
             if first:
                 assert process.stdout is not None
                 assert process.stdout.readline() == first
-            weigh_less(process.pid)
+                spare.take_in(process.pid)
+            else:
+                weigh_less(process.pid)
             yield process
         finally:
+            if first and process.returncode is None:  # nobody has waited for it: its number is its own
+                spare.let_out(process.pid)
             process.kill()
 
 
