@@ -32,7 +32,7 @@ from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
 from sockd.chunks.upload import upload
 from sockd.image_store.image_facts import ImageFacts
-from sockd.image_store.image_record import ImageRecord
+from sockd.image_store.image_record import ImageRecord, digest_of, stored_name
 from sockd.image_store.image_store import Progress
 from sockd.image_store.import_runs import FILE, Compile, ImportRuns
 from sockd.image_store.import_wire import Imported
@@ -108,7 +108,7 @@ class ChunkedImporter:
         self._beside: set[asyncio.Task[None]] = set()
         """Profiles that are recorded, and the agent's start beside an import."""
         self.known: Callable[[], set[str]] = set
-        """The digests of all records; set by the owner."""
+        """The stored names of all records; set by the owner."""
         self.on_lost: Callable[[str], None] = lambda digest: None
         """Called when an image's mount serves nothing any more, with its digest; set by the owner."""
 
@@ -168,11 +168,11 @@ class ChunkedImporter:
         if self._users[record.digest] <= 0:
             self._forget(record.digest)
         if self._agent is not None:
-            await self._agent.close(image_name(record.digest))
+            await self._agent.close(record.stored_name)
 
     async def remove(self, record: ImageRecord) -> None:
         parts = await self.parts()
-        await in_thread(parts.catalog.remove, image_name(record.digest))
+        await in_thread(parts.catalog.remove, record.stored_name)
 
     async def aclose(self) -> None:
         for timer in self._timers.values():
@@ -195,7 +195,7 @@ class ChunkedImporter:
         """The store, opened now if need be; references of uploads that died are dropped. Raises: SockdError."""
         async with self._opening:
             if self._parts is None:
-                self._parts = await in_thread(self._opened, {image_name(digest) for digest in self.known()})
+                self._parts = await in_thread(self._opened, self.known())
             return self._parts
 
     async def follow(self) -> list[str]:
@@ -285,15 +285,6 @@ class ChunkedImporter:
             _log.warning("the startup profile of %s is not kept: %s", record.digest[:19], error)
 
 
-def image_name(digest: str) -> str:
-    """What an image is called in the chunk store."""
-    return f"{digest}-{FORM}"
-
-
-def digest_of(image: str) -> str:
-    return image.removesuffix(f"-{FORM}")
-
-
 def copy_of(catalog: Catalog, manifest: Manifest) -> bytes:
     """A manifest as it is kept beside the record."""
     return manifest.root.encode() + b"\n" + catalog.sealed(manifest)
@@ -312,7 +303,7 @@ class _Upload:
         """Refer to the image. False: the store has it."""
         catalog = self._parts.catalog
         self._digest = digest
-        self._target = target = catalog.begin(image_name(digest))
+        self._target = target = catalog.begin(stored_name(digest, FORM))
         try:
             self._manifest = catalog.existing(target)
         except Tampered:
@@ -357,6 +348,7 @@ class _Upload:
             imported_at=time.time(),
             notes=header.notes,
             facts=header.facts,
+            form=FORM,
         )
 
 
@@ -375,7 +367,7 @@ def _adopted(catalog: Catalog, image: str) -> bool:
 
 def _loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Manifest, Profile | None]:
     """The manifest and the startup profile: the copies, or those of the store. Raises: ChunkStoreFailed."""
-    image = image_name(record.digest)
+    image = record.stored_name
     try:
         root, _, sealed = (directory / MANIFEST).read_bytes().partition(b"\n")
         manifest = catalog.unsealed(sealed, root=root.decode(errors="replace"), image=image)

@@ -29,6 +29,13 @@ class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What was left out of it, for whoever deploys it."""
     facts: ImageFacts = ImageFacts()
     """What was found in it."""
+    form: str = "2"
+    """Of the file system that was made of its layers; what records of the first form that was kept do not have."""
+
+    @property
+    def stored_name(self) -> str:
+        """What it is called in the chunk store: the same layers in another form are other bytes."""
+        return stored_name(self.digest, self.form)
 
     @property
     def hex(self) -> str:
@@ -41,3 +48,11 @@ class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
         if not repository or "/" in tag:
             repository = self.reference.partition("@")[0]
         return f"{repository}@{self.digest}" if "/" in repository else self.digest
+
+
+def stored_name(digest: str, form: str) -> str:
+    return f"{digest}-{form}"
+
+
+def digest_of(stored_name: str) -> str:
+    return stored_name.rpartition("-")[0]

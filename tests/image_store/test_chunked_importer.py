@@ -31,7 +31,6 @@ from sockd.image_store.chunked_importer import (
     ChunkParts,
     ImageHeader,
     copy_of,
-    image_name,
 )
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.import_runs import ImportRuns, ImportSettings
@@ -80,7 +79,7 @@ class Worker:
             runs,
             profile_bytes=profile_mb << 20,
         )
-        self.importer.known = lambda: {DIGEST}
+        self.importer.known = lambda: {RECORD.stored_name}
 
     async def _start_agent(self, on_trouble: object) -> ImageAgent:
         source = SourceSettings(store=StoreSettings(url=str(self._store_path)), l1_bytes=64 << 20)
@@ -90,7 +89,7 @@ class Worker:
 
     def publish(self, data: bytes) -> Manifest:
         """Have the image, with these bytes, in the store and here."""
-        target = self.catalog.begin(image_name(DIGEST))
+        target = self.catalog.begin(RECORD.stored_name)
         pieces = (data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))
         done = upload(pieces, self.catalog._store, root=target.root, salt=target.salt)
         header = ImageHeader(config=ImageConfig(), layers=1, notes=(), metadata_chunks=1)
@@ -100,7 +99,7 @@ class Worker:
 
     def adopt(self) -> Manifest:
         """Have the image that another worker has published."""
-        target = self.catalog.begin(image_name(DIGEST))
+        target = self.catalog.begin(RECORD.stored_name)
         manifest = self.catalog.existing(target)
         assert manifest is not None
         self.catalog.adopt(target)
@@ -127,7 +126,7 @@ class Worker:
         await self.importer.record_profile(RECORD, self.directory)
 
     def stored(self) -> bytes | None:
-        return self.catalog.profile(image_name(DIGEST))
+        return self.catalog.profile(RECORD.stored_name)
 
     @property
     def copy(self) -> Path:
@@ -268,10 +267,10 @@ async def test_startup_data_is_bounded_by_the_setting(workers: Workers) -> None:
 
 
 async def test_a_profile_that_somebody_sealed_for_another_image_is_refused(workers: Workers, profiled: Worker) -> None:
-    manifest = profiled.catalog.open(image_name(DIGEST))
+    manifest = profiled.catalog.open(RECORD.stored_name)
     other = Manifest("sha256:other-2", manifest.size_bytes, manifest.root, manifest.chunks)
     sealed = seal_profile(other, Profile(READS, b"data"), profiled.catalog.tenant_key)
-    profiled.catalog.set_profile(image_name(DIGEST), sealed)
+    profiled.catalog.set_profile(RECORD.stored_name, sealed)
     second = workers.new()
     second.adopt()
     assert (await second.start()).get("startup_reads", 0) == 0
