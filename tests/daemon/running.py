@@ -31,6 +31,7 @@ REPO = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "sockd", "up", "--listen", "127.0.0.1:0")
 START_DEADLINE_S = 45.0
 DEADLINE_S = 15.0
+CACHE_MB = 64
 
 T = TypeVar("T")
 
@@ -62,6 +63,14 @@ class DeployFailed(Exception):
         self.status = status
         self.type = error["errorType"]
         self.message = error["errorMessage"]
+
+
+def with_small_cache(config: str) -> str:
+    """TOML with a small bound for the chunks of images on the disk: room for them is taken at once, and dozens of workers run."""
+    if "cache_mb" in config:
+        return config
+    bound = f"[images]\ncache_mb = {CACHE_MB}\n"
+    return config.replace("[images]\n", bound, 1) if "[images]\n" in config else f"{config}\n{bound}"
 
 
 class RunningDaemon:
@@ -105,7 +114,7 @@ class RunningDaemon:
         """As `start`, but without waiting for anything."""
         state.mkdir(exist_ok=True, parents=True)
         file = state.parent / f"{state.name}.toml"
-        file.write_text(config)
+        file.write_text(with_small_cache(config))
         process = sockd_template.start(
             [*command, "--config", str(file), "--state-dir", str(state)],
             cwd=REPO,
