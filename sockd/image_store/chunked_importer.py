@@ -32,7 +32,7 @@ from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
 from sockd.chunks.upload import upload
 from sockd.image_store.image_facts import ImageFacts
-from sockd.image_store.image_record import ImageRecord, digest_of, stored_name
+from sockd.image_store.image_record import ImageRecord, digest_of, form_of, stored_name
 from sockd.image_store.image_store import Progress
 from sockd.image_store.import_runs import FILE, Compile, ImportRuns
 from sockd.image_store.import_wire import Imported
@@ -126,7 +126,7 @@ class ChunkedImporter:
         parsed = Reference.parse(reference)
         if self._agent is None:
             self._do_beside(self._serve_early())
-        upload = _Upload(await self.parts())
+        upload = _Upload(await self.parts(), self.known())
         try:
             imported = await self._runs.run(
                 parsed, directory, progress, path=path, is_wanted=lambda digest: in_thread(upload.begin, digest)
@@ -293,17 +293,20 @@ def copy_of(catalog: Catalog, manifest: Manifest) -> bytes:
 class _Upload:
     """One image on its way into the chunk store. All methods block; each may raise ChunkStoreFailed."""
 
-    def __init__(self, parts: ChunkParts) -> None:
+    def __init__(self, parts: ChunkParts, known: set[str]) -> None:
+        """Args: known: stored names of the worker's images."""
         self._parts = parts
+        self._forms = dict(form_of(name) for name in known)
         self._target: UploadTarget | None = None
-        self._digest = ""
+        self._digest, self._form = "", FORM
         self._manifest: Manifest | None = None
 
     def begin(self, digest: str) -> bool:
         """Refer to the image. False: the store has it."""
         catalog = self._parts.catalog
         self._digest = digest
-        self._target = target = catalog.begin(stored_name(digest, FORM))
+        self._form = self._forms.get(digest, FORM)  # one that is here keeps its form
+        self._target = target = catalog.begin(stored_name(digest, self._form))
         try:
             self._manifest = catalog.existing(target)
         except Tampered:
@@ -348,7 +351,7 @@ class _Upload:
             imported_at=time.time(),
             notes=header.notes,
             facts=header.facts,
-            form=FORM,
+            form=self._form,
         )
 
 

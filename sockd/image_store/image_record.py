@@ -54,5 +54,11 @@ def stored_name(digest: str, form: str) -> str:
     return f"{digest}-{form}"
 
 
+def form_of(stored_name: str) -> tuple[str, str]:
+    """(digest, form)."""
+    digest, _, form = stored_name.rpartition("-")
+    return digest, form
+
+
 def digest_of(stored_name: str) -> str:
-    return stored_name.rpartition("-")[0]
+    return form_of(stored_name)[0]

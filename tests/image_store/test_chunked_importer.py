@@ -30,6 +30,7 @@ from sockd.image_store.chunked_importer import (
     ChunkedImporter,
     ChunkParts,
     ImageHeader,
+    _Upload,
     copy_of,
 )
 from sockd.image_store.image_record import ImageRecord
@@ -274,3 +275,14 @@ async def test_a_profile_that_somebody_sealed_for_another_image_is_refused(worke
     second = workers.new()
     second.adopt()
     assert (await second.start()).get("startup_reads", 0) == 0
+
+
+async def test_an_image_that_is_here_keeps_the_form_of_its_file_system(workers: Workers) -> None:
+    worker = workers.new()
+    worker.publish(IMAGE)
+    again = _Upload(await worker.importer.parts(), {RECORD.stored_name})
+    assert not again.begin(DIGEST), "the store has it in that form"
+    assert again.record(RECORD.reference, worker.directory).stored_name == RECORD.stored_name
+    new = _Upload(await worker.importer.parts(), set())
+    assert new.begin(DIGEST), "the store does not have it in today's form"
+    new.abandon()
