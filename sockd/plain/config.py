@@ -398,7 +398,7 @@ class ImagesConfig(Slice, frozen=True):
     fill_mb_s: int = 0
     """How much of an image that is in use is fetched in the background, in MB per second; 0: nothing."""
     ready: bool | None = None
-    """Whether what imports and serves images is started before it is needed (about 100 MB of memory); None: with the worker if
+    """Whether what imports and serves images is started before it is needed (about 80 MB of memory); None: with the worker if
     `store` is set or there are images, otherwise with the first image."""
     profile_mb: int = 32
     """Of what an image's first start reads, at most 128: kept in the chunk store, and fetched at once for the next
