@@ -144,13 +144,13 @@ class ImportRuns:
 
     async def _process(self) -> WaitingProcess:
         """The one that waits, or a new one. Raises: SandboxFailed, OSError."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
+        while (waiting := self._waiting) is not None:
+            await asyncio.wait([waiting])  # it is left to the next import if this one is cancelled meanwhile
+            if self._waiting is not waiting:
+                continue  # another import has taken it
+            self._waiting = None
             try:
-                process = await asyncio.shield(waiting)
-            except asyncio.CancelledError:
-                self._waiting = waiting
-                raise
+                process = waiting.result()
             except (OSError, SandboxFailed) as error:
                 _log.warning("no import process waits: %s", error)
             else:

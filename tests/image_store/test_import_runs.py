@@ -293,8 +293,13 @@ async def test_a_process_that_waits_is_used_once_and_replaced_if_it_has_died(
 
     with scripted_registry(script()) as address:
         runs.keep_ready()
-        await runs.ready()
-        assert await run() and len(started) == 1, "the process that waited has imported"
+        cancelled = asyncio.create_task(run())
+        while not (directory / "scratch").exists():
+            await asyncio.sleep(0)
+        runs.keep_ready()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert await run() and len(started) == 1, "the process that waited has imported, and there was no other"
         assert not started[0].is_alive
         assert await run() and len(started) == 2, "nobody has asked for another one that waits"
         await runs.ready()
