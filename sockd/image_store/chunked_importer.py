@@ -1,12 +1,8 @@
 """An importer that keeps images as encrypted chunks in the chunk store, and serves them through the agent.
 
-    images/<hex>/record.json    the record (`ImageStore`)
-    images/<hex>/manifest       a copy of the manifest, sealed as in the store, after the root that it was read from
-    images/<hex>/profile        a copy of the startup profile, sealed, from the first start with one
-
-With both copies a start needs no request to the store but for chunks that no cache has; with a warm cache an image starts while
-the store is down. A start without startup data records a profile. An image that the store has already, of this tenant, is not
-fetched from its registry.
+With the copies beside an image's record (`kept_copies`) a start needs no request to the store but for chunks that no cache has;
+with a warm cache an image starts while the store is down. A start without startup data records a profile. An image that the
+store has already, of this tenant, is not fetched from its registry.
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
@@ -25,40 +20,22 @@ import msgspec
 
 from sockd.chunk_agent.agent_wire import REPORT_PERIOD_S, error_of
 from sockd.chunk_agent.image_agent import ImageAgent
-from sockd.chunk_agent.profile import Profile, seal_profile, unseal_profile
-from sockd.chunks.catalog import Catalog, UploadTarget
-from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.chunks.catalog import Catalog
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
-from sockd.chunks.upload import upload
-from sockd.image_store.image_facts import ImageFacts
-from sockd.image_store.image_record import ImageRecord, digest_of, form_of, stored_name
+from sockd.image_store.image_record import ImageRecord, digest_of
 from sockd.image_store.image_store import Progress
+from sockd.image_store.image_upload import ImageHeader, ImageUpload
 from sockd.image_store.import_runs import FILE, Compile, ImportRuns
-from sockd.image_store.import_wire import Imported
-from sockd.oci.image import ImageConfig
+from sockd.image_store.kept_copies import keep_manifest, keep_profile, loaded
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, Tampered
 
-FORM = "3"
-"""Of the file system that is made of an image's layers; raised when the same layers give other bytes."""
-MANIFEST, PROFILE = "manifest", "profile"
 PROFILE_AFTER_S = 10.0
 """An image's first start on this worker has ended by then."""
 
 _log = logging.getLogger(__name__)
-
-
-class ImageHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The header of a manifest."""
-
-    config: ImageConfig
-    layers: int
-    notes: tuple[str, ...]
-    metadata_chunks: int
-    """How many of the first chunks are metadata of EROFS."""
-    facts: ImageFacts = ImageFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +103,7 @@ class ChunkedImporter:
         parsed = Reference.parse(reference)
         if self._agent is None:
             self._do_beside(self._serve_early())
-        upload = _Upload(await self.parts(), self.known())
+        upload = await self._new_upload()
         try:
             imported = await self._runs.run(
                 parsed, directory, progress, path=path, is_wanted=lambda digest: in_thread(upload.begin, digest)
@@ -144,7 +121,7 @@ class ChunkedImporter:
 
     async def open(self, record: ImageRecord, directory: Path) -> str:
         parts = await self.parts()
-        manifest, profile = await in_thread(_loaded, parts.catalog, record, directory)
+        manifest, profile = await in_thread(loaded, parts.catalog, record, directory)
         header = msgspec.json.decode(manifest.header, type=ImageHeader)
         agent = await self._served()
         served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)
@@ -207,7 +184,7 @@ class ChunkedImporter:
             asyncio.run_coroutine_threadsafe(self._switch(manifest), loop).result()
             directory = self._images / digest_of(manifest.image).removeprefix("sha256:")
             if directory.is_dir():
-                _write(directory / MANIFEST, copy_of(parts.catalog, manifest))
+                keep_manifest(parts.catalog, manifest, directory)
 
         return await in_thread(parts.catalog.follow, switch)
 
@@ -219,6 +196,10 @@ class ChunkedImporter:
         return await self._agent.counters() if self._agent is not None else {}
 
     # -- parts
+
+    async def _new_upload(self) -> ImageUpload:
+        parts = await self.parts()
+        return ImageUpload(parts.store, parts.catalog, self.known())
 
     def _opened(self, known: set[str]) -> ChunkParts:
         parts = self._open_parts()
@@ -280,79 +261,9 @@ class ChunkedImporter:
         try:
             profile = await self._agent.profile(manifest, self._profile_bytes)
             if profile is not None and profile.order:
-                await in_thread(_keep_profile, self._parts.catalog, manifest, profile, directory)
+                await in_thread(keep_profile, self._parts.catalog, manifest, profile, directory)
         except (SockdError, OSError) as error:
             _log.warning("the startup profile of %s is not kept: %s", record.digest[:19], error)
-
-
-def copy_of(catalog: Catalog, manifest: Manifest) -> bytes:
-    """A manifest as it is kept beside the record."""
-    return manifest.root.encode() + b"\n" + catalog.sealed(manifest)
-
-
-class _Upload:
-    """One image on its way into the chunk store. All methods block; each may raise ChunkStoreFailed."""
-
-    def __init__(self, parts: ChunkParts, known: set[str]) -> None:
-        """Args: known: stored names of the worker's images."""
-        self._parts = parts
-        self._forms = dict(form_of(name) for name in known)
-        self._target: UploadTarget | None = None
-        self._digest, self._form = "", FORM
-        self._manifest: Manifest | None = None
-
-    def begin(self, digest: str) -> bool:
-        """Refer to the image. False: the store has it."""
-        catalog = self._parts.catalog
-        self._digest = digest
-        self._form = self._forms.get(digest, FORM)  # one that is here keeps its form
-        self._target = target = catalog.begin(stored_name(digest, self._form))
-        try:
-            self._manifest = catalog.existing(target)
-        except Tampered:
-            return True  # it is written anew
-        if self._manifest is not None:
-            catalog.adopt(target)
-        return self._manifest is None
-
-    def publish(self, imported: Imported, file: Path) -> None:
-        """Store the chunks of a file system, whose file is removed, and then the manifest."""
-        target = self._target
-        assert target is not None and imported.digest == self._digest, "the digest was asked for before"
-        with open(file, "rb", buffering=0) as image:
-            pieces = iter(lambda: image.read(CHUNK_BYTES), b"")
-            done = upload(pieces, self._parts.store, root=target.root, salt=target.salt)
-        header = ImageHeader(
-            config=imported.config,
-            layers=imported.layers,
-            notes=imported.notes,
-            metadata_chunks=imported.metadata_chunks,
-            facts=imported.facts,
-        )
-        self._manifest = self._parts.catalog.publish(target, done.chunks, done.size_bytes, msgspec.json.encode(header))
-        file.unlink()
-
-    def abandon(self) -> None:
-        """After a failure; fine if nothing was begun."""
-        if self._target is not None and self._manifest is None:
-            self._parts.catalog.abandon(self._target)
-
-    def record(self, reference: str, directory: Path) -> ImageRecord:
-        """Of the image, whose manifest is copied to a directory. Raises: OSError."""
-        assert self._manifest is not None
-        header = msgspec.json.decode(self._manifest.header, type=ImageHeader)
-        _write(directory / MANIFEST, copy_of(self._parts.catalog, self._manifest))
-        return ImageRecord(
-            digest=self._digest,
-            reference=reference,
-            config=header.config,
-            size_bytes=self._manifest.size_bytes,
-            layers=header.layers,
-            imported_at=time.time(),
-            notes=header.notes,
-            facts=header.facts,
-            form=self._form,
-        )
 
 
 def _adopted(catalog: Catalog, image: str) -> bool:
@@ -366,60 +277,3 @@ def _adopted(catalog: Catalog, image: str) -> bool:
         pass
     catalog.abandon(target)
     return False
-
-
-def _loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Manifest, Profile | None]:
-    """The manifest and the startup profile: the copies, or those of the store. Raises: ChunkStoreFailed."""
-    image = record.stored_name
-    try:
-        root, _, sealed = (directory / MANIFEST).read_bytes().partition(b"\n")
-        manifest = catalog.unsealed(sealed, root=root.decode(errors="replace"), image=image)
-    except (FileNotFoundError, Tampered):
-        manifest = catalog.open(image)
-        _write(directory / MANIFEST, copy_of(catalog, manifest))
-    return manifest, _profile(catalog, manifest, directory)
-
-
-def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> Profile | None:
-    """The copy; else that of the store, which is copied. One that was not sealed for these bytes of the image is not used."""
-    with contextlib.suppress(FileNotFoundError):
-        copy = (directory / PROFILE).read_bytes()
-        if (found := _unsealed(catalog, manifest, copy)) is not None:
-            return found
-    try:
-        stored = catalog.profile(manifest.image)
-    except ChunkStoreFailed:
-        return None
-    if stored is None or (found := _unsealed(catalog, manifest, stored)) is None:
-        return None
-    with contextlib.suppress(
-        OSError
-    ):  # no cache will have the chunks that its data replaces; a copy that is cut is refused
-        _write(directory / PROFILE, stored, sync=False)
-    return found
-
-
-def _unsealed(catalog: Catalog, manifest: Manifest, sealed: bytes) -> Profile | None:
-    try:
-        return unseal_profile(sealed, manifest, catalog.tenant_key)
-    except Tampered as error:
-        _log.warning("the startup profile of %s is not used: %s", manifest.image[:19], error.message)
-        return None
-
-
-def _keep_profile(catalog: Catalog, manifest: Manifest, profile: Profile, directory: Path) -> None:
-    """Raises: OSError; ChunkStoreFailed."""
-    sealed = seal_profile(manifest, profile, catalog.tenant_key)
-    _write(directory / PROFILE, sealed)
-    catalog.set_profile(manifest.image, sealed)
-
-
-def _write(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Replace a file by rename."""
-    new = path.with_suffix(".new")
-    with open(new, "wb") as file:
-        file.write(data)
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
-    new.rename(path)

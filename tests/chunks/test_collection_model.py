@@ -51,8 +51,9 @@ class Worker:
         self.catalog = Catalog(self.model.store, KEYS, worker=self.name, watch=watch, clock=self.model.clock)
 
     def deploy(self, image: str) -> None:
+        early = self.catalog.early_manifest(image)
         target = self.catalog.begin(image)
-        if self.catalog.existing(target) is not None:
+        if self.catalog.existing(target, early) is not None:
             self.catalog.adopt(target)
         else:
             chunks = []

@@ -82,6 +82,25 @@ def test_an_image_that_was_published_opens(store: ChunkStore, catalog: Catalog) 
         catalog.open("sha256:b")
 
 
+def test_an_early_manifest_is_that_of_the_active_root_or_is_not_used(
+    store: ChunkStore, catalog: Catalog, collector: Collector, clock: Clock
+) -> None:
+    manifest = deployed(catalog, store, "a")
+    catalog.set_profile("a", b"profile")
+    other = made_catalog(store, clock, "other")
+    assert other.early_manifest("a") is other.early_profile("a") is None, "it has not read the table of roots"
+    assert other.images() == [] and other.early_manifest("b") is None
+    early = other.early_manifest("a")
+    assert early is not None and other.early_profile("a") == b"profile"
+    target = other.begin("a")
+    assert other.existing(target, early) == manifest
+    with pytest.raises(Tampered):
+        other.existing(target, early._replace(data=early.data[:-1] + b"?"))
+    other.abandon(target)
+    collector.rotate()
+    assert other.existing(other.begin("a"), early) is None
+
+
 def test_what_is_removed_goes_with_the_next_collection_and_nothing_else(
     store: ChunkStore, catalog: Catalog, collector: Collector, clock: Clock
 ) -> None:

@@ -25,16 +25,11 @@ from sockd.chunks.image_keys import ImageKeys
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store_settings import StoreSettings
 from sockd.chunks.upload import upload
-from sockd.image_store.chunked_importer import (
-    PROFILE,
-    ChunkedImporter,
-    ChunkParts,
-    ImageHeader,
-    _Upload,
-    copy_of,
-)
+from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
 from sockd.image_store.image_record import ImageRecord
+from sockd.image_store.image_upload import ImageHeader, ImageUpload
 from sockd.image_store.import_runs import ImportRuns, ImportSettings
+from sockd.image_store.kept_copies import PROFILE, copy_of
 from sockd.oci.image import ImageConfig
 from sockd.oci.limits import Limits
 from sockd_initscripts.client.process import Ground
@@ -64,7 +59,7 @@ class Worker:
         self.directory = self._state / "images" / RECORD.hex
         self.directory.mkdir(parents=True)
         self._ground = ground
-        store = DirectoryStore.open(self._store_path)
+        self.store = store = DirectoryStore.open(self._store_path)
         self.catalog = Catalog(store, ImageKeys(SECRET), worker=name)
         self.agent: ImageAgent | None = None
         runs = ImportRuns(
@@ -92,7 +87,7 @@ class Worker:
         """Have the image, with these bytes, in the store and here."""
         target = self.catalog.begin(RECORD.stored_name)
         pieces = (data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))
-        done = upload(pieces, self.catalog._store, root=target.root, salt=target.salt)
+        done = upload(pieces, self.store, root=target.root, salt=target.salt)
         header = ImageHeader(config=ImageConfig(), layers=1, notes=(), metadata_chunks=1)
         manifest = self.catalog.publish(target, done.chunks, done.size_bytes, msgspec.json.encode(header))
         (self.directory / "manifest").write_bytes(copy_of(self.catalog, manifest))
@@ -106,6 +101,10 @@ class Worker:
         self.catalog.adopt(target)
         (self.directory / "manifest").write_bytes(copy_of(self.catalog, manifest))
         return manifest
+
+    def upload(self, known: set[str]) -> ImageUpload:
+        """Of an image that the worker has, or has not."""
+        return ImageUpload(self.store, self.catalog, known)
 
     async def start(self, data: bytes = IMAGE) -> dict[str, float]:
         """Open the image and read what a start reads. Returns: the agent's counters."""
@@ -280,9 +279,22 @@ async def test_a_profile_that_somebody_sealed_for_another_image_is_refused(worke
 async def test_an_image_that_is_here_keeps_the_form_of_its_file_system(workers: Workers) -> None:
     worker = workers.new()
     worker.publish(IMAGE)
-    again = _Upload(await worker.importer.parts(), {RECORD.stored_name})
+    again = worker.upload({RECORD.stored_name})
     assert not again.begin(DIGEST), "the store has it in that form"
     assert again.record(RECORD.reference, worker.directory).stored_name == RECORD.stored_name
-    new = _Upload(await worker.importer.parts(), set())
+    new = worker.upload(set())
     assert new.begin(DIGEST), "the store does not have it in today's form"
     new.abandon()
+
+
+async def test_a_deploy_of_an_image_that_the_store_has_brings_all_that_a_start_asks_the_store(
+    workers: Workers, profiled: Worker, tmp_path: Path
+) -> None:
+    second = workers.new()
+    deploy = second.upload({RECORD.stored_name})
+    assert second.catalog.images() == [] and not deploy.begin(DIGEST)
+    deploy.record(RECORD.reference, second.directory)
+    for kind in ("manifests", "profiles"):
+        shutil.rmtree(tmp_path / "store" / "objects" / kind)
+    counters = await second.start()
+    assert counters["origin_chunks"] == 0 and counters["startup_reads"] == len(READS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sockd.image_store.chunked_importer import FORM
 from sockd.image_store.image_record import ImageRecord, digest_of, stored_name
+from sockd.image_store.image_upload import FORM
 from sockd.oci.image import ImageConfig
 
 DIGEST = "sha256:" + 64 * "7"

@@ -1,0 +1,112 @@
+"""One image on its way into the chunk store, or found there."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from sockd.chunks.catalog import Catalog, UploadTarget
+from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.chunks.manifest import Manifest
+from sockd.chunks.store import ChunkStore
+from sockd.chunks.upload import upload
+from sockd.image_store.image_facts import ImageFacts
+from sockd.image_store.image_record import ImageRecord, form_of, stored_name
+from sockd.image_store.import_wire import Imported
+from sockd.image_store.kept_copies import keep_manifest, keep_stored_profile
+from sockd.oci.image import ImageConfig
+from sockd.plain.errors import Tampered
+
+FORM = "3"
+"""Of the file system that is made of an image's layers; raised when the same layers give other bytes."""
+
+
+class ImageHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The header of a manifest."""
+
+    config: ImageConfig
+    layers: int
+    notes: tuple[str, ...]
+    metadata_chunks: int
+    """How many of the first chunks are metadata of EROFS."""
+    facts: ImageFacts = ImageFacts()
+
+
+class ImageUpload:
+    """`begin`, then `publish` if the store does not have it, then `record`; or `abandon`.
+
+    All methods block; each may raise ChunkStoreFailed."""
+
+    def __init__(self, store: ChunkStore, catalog: Catalog, known: set[str]) -> None:
+        """Args: known: stored names of the worker's images."""
+        self._store = store
+        self._catalog = catalog
+        self._forms = dict(form_of(name) for name in known)
+        self._target: UploadTarget | None = None
+        self._digest, self._form = "", FORM
+        self._manifest: Manifest | None = None
+        self._profile: bytes | None = None
+        """Sealed; of an image that the store has."""
+
+    def begin(self, digest: str) -> bool:
+        """Refer to the image. False: the store has it."""
+        catalog = self._catalog
+        self._digest = digest
+        self._form = self._forms.get(digest, FORM)  # one that is here keeps its form
+        image = stored_name(digest, self._form)
+        with ThreadPoolExecutor(2, thread_name_prefix="early") as pool:
+            manifest, profile = pool.submit(catalog.early_manifest, image), pool.submit(catalog.early_profile, image)
+            self._target = target = catalog.begin(image)
+            try:
+                self._manifest = catalog.existing(target, manifest.result())
+            except Tampered:
+                return True  # it is written anew
+            if self._manifest is None:
+                return True
+            catalog.adopt(target)
+            self._profile = profile.result()
+        return False
+
+    def publish(self, imported: Imported, file: Path) -> None:
+        """Store the chunks of a file system, whose file is removed, and then the manifest."""
+        target = self._target
+        assert target is not None and imported.digest == self._digest, "the digest was asked for before"
+        with open(file, "rb", buffering=0) as image:
+            pieces = iter(lambda: image.read(CHUNK_BYTES), b"")
+            done = upload(pieces, self._store, root=target.root, salt=target.salt)
+        header = ImageHeader(
+            config=imported.config,
+            layers=imported.layers,
+            notes=imported.notes,
+            metadata_chunks=imported.metadata_chunks,
+            facts=imported.facts,
+        )
+        self._manifest = self._catalog.publish(target, done.chunks, done.size_bytes, msgspec.json.encode(header))
+        file.unlink()
+
+    def abandon(self) -> None:
+        """After a failure; fine if nothing was begun."""
+        if self._target is not None and self._manifest is None:
+            self._catalog.abandon(self._target)
+
+    def record(self, reference: str, directory: Path) -> ImageRecord:
+        """Of the image, whose manifest and startup profile are copied to a directory. Raises: OSError."""
+        assert self._manifest is not None
+        header = msgspec.json.decode(self._manifest.header, type=ImageHeader)
+        keep_manifest(self._catalog, self._manifest, directory)
+        if self._profile is not None:
+            keep_stored_profile(self._profile, directory)
+        return ImageRecord(
+            digest=self._digest,
+            reference=reference,
+            config=header.config,
+            size_bytes=self._manifest.size_bytes,
+            layers=header.layers,
+            imported_at=time.time(),
+            notes=header.notes,
+            facts=header.facts,
+            form=self._form,
+        )

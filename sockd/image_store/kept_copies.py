@@ -1,0 +1,94 @@
+"""The copies of a manifest and a startup profile that lie beside an image's record, sealed as in the chunk store.
+
+    images/<hex>/manifest       a copy of the manifest, after the root that it was read from
+    images/<hex>/profile        a copy of the startup profile, from the first start with one, or from a deploy that found it
+
+All functions block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from sockd.chunk_agent.profile import Profile, seal_profile, unseal_profile
+from sockd.chunks.catalog import Catalog
+from sockd.chunks.manifest import Manifest
+from sockd.image_store.image_record import ImageRecord
+from sockd.plain.errors import ChunkStoreFailed, Tampered
+
+MANIFEST, PROFILE = "manifest", "profile"
+
+_log = logging.getLogger(__name__)
+
+
+def copy_of(catalog: Catalog, manifest: Manifest) -> bytes:
+    """A manifest as it is kept."""
+    return manifest.root.encode() + b"\n" + catalog.sealed(manifest)
+
+
+def keep_manifest(catalog: Catalog, manifest: Manifest, directory: Path) -> None:
+    """Raises: OSError."""
+    _write(directory / MANIFEST, copy_of(catalog, manifest))
+
+
+def keep_stored_profile(sealed: bytes, directory: Path) -> None:
+    """Keep what the store has. No cache will have the chunks that its data replaces; a copy that is cut is refused."""
+    with contextlib.suppress(OSError):
+        _write(directory / PROFILE, sealed, sync=False)
+
+
+def keep_profile(catalog: Catalog, manifest: Manifest, profile: Profile, directory: Path) -> None:
+    """Store a new profile, and keep a copy. Raises: OSError; ChunkStoreFailed."""
+    sealed = seal_profile(manifest, profile, catalog.tenant_key)
+    _write(directory / PROFILE, sealed)
+    catalog.set_profile(manifest.image, sealed)
+
+
+def loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Manifest, Profile | None]:
+    """The manifest and the startup profile: the copies, or those of the store. Raises: ChunkStoreFailed."""
+    image = record.stored_name
+    try:
+        root, _, sealed = (directory / MANIFEST).read_bytes().partition(b"\n")
+        manifest = catalog.unsealed(sealed, root=root.decode(errors="replace"), image=image)
+    except (FileNotFoundError, Tampered):
+        manifest = catalog.open(image)
+        keep_manifest(catalog, manifest, directory)
+    return manifest, _profile(catalog, manifest, directory)
+
+
+def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> Profile | None:
+    """The copy; else that of the store, which is copied. One that was not sealed for these bytes of the image is not used."""
+    with contextlib.suppress(FileNotFoundError):
+        copy = (directory / PROFILE).read_bytes()
+        if (found := _unsealed(catalog, manifest, copy)) is not None:
+            return found
+    try:
+        stored = catalog.profile(manifest.image)
+    except ChunkStoreFailed:
+        return None
+    if stored is None or (found := _unsealed(catalog, manifest, stored)) is None:
+        return None
+    keep_stored_profile(stored, directory)
+    return found
+
+
+def _unsealed(catalog: Catalog, manifest: Manifest, sealed: bytes) -> Profile | None:
+    try:
+        return unseal_profile(sealed, manifest, catalog.tenant_key)
+    except Tampered as error:
+        _log.warning("the startup profile of %s is not used: %s", manifest.image[:19], error.message)
+        return None
+
+
+def _write(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Replace a file by rename."""
+    new = path.with_suffix(".new")
+    with open(new, "wb") as file:
+        file.write(data)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+    new.rename(path)
