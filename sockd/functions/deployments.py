@@ -18,8 +18,8 @@ from sockd.code.dependencies import Dependencies
 from sockd.code.entrypoint import BOOTSTRAP, OPENLAMBDA, detected, entry_point, provided
 from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
 from sockd.code.handler_check import check_handler
-from sockd.functions import image_programs
-from sockd.functions.image_pythons import ImagePythons
+from sockd.image_functions import image_programs
+from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.image_store import ImageStore
 from sockd.images.image_python import ImagePython
 from sockd.images.interpreter import Interpreter

@@ -26,12 +26,12 @@ from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.functions.allowance import Allowance
 from sockd.functions.failed_inits import FailedInits
-from sockd.functions.image_pythons import ImagePythons
 from sockd.functions.initscripts import CompanionRun, Initscript, Initscripts
 from sockd.functions.leased import Leased
 from sockd.functions.provisioned import Pool, provisioned_init
 from sockd.functions.start_conditions import ReservedBefore, StartConditions
 from sockd.functions.version import Version
+from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.image_store import ImageStore
 from sockd.images.program import Program
 from sockd.kernel.bpf.port_guard import PortGuard

@@ -24,7 +24,6 @@ from sockd.code.code_in_use import CodeInUse
 from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.entrypoint import entry_point
 from sockd.code.function_config import FunctionConfig, InitscriptConfig, check_name, recorded_network
-from sockd.functions import image_programs
 from sockd.functions.allowance import Allowance
 from sockd.functions.allowances import Allowances
 from sockd.functions.debugging import Debugging, ReportProgress
@@ -36,6 +35,7 @@ from sockd.functions.leased import Outcome
 from sockd.functions.published import Published
 from sockd.functions.serving import serve_request
 from sockd.functions.version import UsedImage, Version
+from sockd.image_functions import image_programs
 from sockd.image_store.image_record import ImageRecord
 from sockd.images.image_python import SCHEME, ImagePython
 from sockd.plain import spelling, uids

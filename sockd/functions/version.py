@@ -21,8 +21,8 @@ from sockd.caches.zygotes.soundness import NO_PACKAGES, OPEN_FILES, ImportView
 from sockd.code.code_store import SANDBOX_PATH
 from sockd.code.entrypoint import DETECTED_APPS, parse_handler, provided
 from sockd.code.function_config import FunctionConfig
-from sockd.functions import image_programs
 from sockd.functions.initscripts import Initscript
+from sockd.image_functions import image_programs
 from sockd.image_store.image_record import ImageRecord
 from sockd.images import environment as environments
 from sockd.images.host_pythons import SCHEME

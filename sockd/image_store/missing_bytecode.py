@@ -1,7 +1,7 @@
 """Sources of an image's Python that have no bytecode, and the bytecode that the image's own Python has made of them.
 
 An image's root is read-only, so that what has no valid .pyc is compiled anew at each start. `compile_jobs` names such sources;
-a sandbox compiles them (`sockd.functions.image_compiler`); `add_bytecode` puts the answers into the tree. The answers are
+a sandbox compiles them (`sockd.image_functions.image_compiler`); `add_bytecode` puts the answers into the tree. The answers are
 foreign: they hold neither paths nor headers, which are made here from the tree, so that they decide only what the image's own
 Python will run. Runs in the import process.
 """

@@ -37,13 +37,13 @@ from sockd.code.code_store import CodeStore
 from sockd.code.function_config import ENDPOINT
 from sockd.functions.function import Caches
 from sockd.functions.functions import Functions
-from sockd.functions.image_compiler import ImageCompiler
-from sockd.functions.image_pythons import ImagePythons
 from sockd.functions.images import Images
 from sockd.functions.initscript_store import InitscriptStore
 from sockd.functions.initscripts import Initscripts
 from sockd.functions.provisioning import Provisioning
 from sockd.functions.versions import Versions
+from sockd.image_functions.image_compiler import ImageCompiler
+from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.chunked_importer import ChunkedImporter
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_store import ImageStore

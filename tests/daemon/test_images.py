@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from sockd.code.function_config import FunctionConfig
-from sockd.functions import image_programs
+from sockd.image_functions import image_programs
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 

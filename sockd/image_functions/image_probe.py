@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sockd.caches.starts import Starts, Wanted
 from sockd.caches.zygotes.soundness import ImportView
-from sockd.functions import image_programs
+from sockd.image_functions import image_programs
 from sockd.images.program import ImageInUse, Limits, Program
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd_zygote import protocol

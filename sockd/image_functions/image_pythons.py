@@ -24,9 +24,9 @@ from sockd.caches.starts import Starts
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.code.entrypoint import parse_handler
 from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
-from sockd.functions import image_programs
-from sockd.functions.image_probe import probing
-from sockd.functions.image_programs import AWS_ENTRYPOINT, RUNTIME_CLIENT
+from sockd.image_functions import image_programs
+from sockd.image_functions.image_probe import probing
+from sockd.image_functions.image_programs import AWS_ENTRYPOINT, RUNTIME_CLIENT
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.images import base as bases

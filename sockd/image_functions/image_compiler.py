@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from sockd.caches.starts import Starts
-from sockd.functions import image_programs
-from sockd.functions.image_probe import Ask, probing
+from sockd.image_functions import image_programs
+from sockd.image_functions.image_probe import Ask, probing
 from sockd.image_store.image_store import Progress
 from sockd.image_store.import_wire import Compiled, Uncompiled
 from sockd.image_store.missing_bytecode import MOST_BYTECODE_BYTES, CompiledBatch, CompileJob

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sockd.code.function_config import FunctionConfig
-from sockd.functions.image_pythons import ImagePythons, Known, wanted_python
+from sockd.image_functions.image_pythons import ImagePythons, Known, wanted_python
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import RECORD, ImageStore, Importer
 from sockd.images.base import Base

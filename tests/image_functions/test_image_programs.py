@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sockd.code.function_config import FunctionConfig
-from sockd.functions import image_programs
+from sockd.image_functions import image_programs
 from sockd.oci.image import ImageConfig
 
 
