@@ -1,1 +1,1 @@
-"""The engine's client in the daemon, and the engine's process."""
+"""The engine's client in the daemon, and the keeper of the engine's process."""

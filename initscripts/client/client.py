@@ -14,11 +14,12 @@ import os
 import socket
 from collections.abc import Sequence
 
+from sockd.confined.confined_process import Ground
 from sockd_initscripts import wire
 from sockd_initscripts.client.daemon_run import Definition, Ending, Run
+from sockd_initscripts.client.engine_software import missing
 from sockd_initscripts.client.engine_wire import EngineWire
 from sockd_initscripts.client.keeper import START_DEADLINE_S, EngineKeeper, EngineSettings
-from sockd_initscripts.client.process import Ground, missing
 from sockd_initscripts.errors import WireError
 from sockd_initscripts.limits import EngineLimits
 

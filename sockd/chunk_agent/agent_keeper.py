@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from sockd.chunk_agent import agent_wire as wire
 from sockd.chunk_agent.agent_link import AgentEnded, AgentLink, AgentSettings
 from sockd.chunk_agent.fuse_mount import FuseMount
+from sockd.confined.confined_process import Ground
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ImageUnavailable, Tampered
-from sockd_initscripts.client.process import Ground
 
 MOST_ENDS, ENDS_WITHIN_S = 6, 60.0
 """So many ends of the process within so long, and the connection is given up."""

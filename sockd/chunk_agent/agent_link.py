@@ -6,23 +6,21 @@ Owns the process and the daemon's end of the socket. Whoever waits for an answer
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from sockd.chunk_agent import agent_wire as wire
+from sockd.confined.confined_process import ConfinedProcess, Ground
+from sockd.confined.software import Places, software
 from sockd.plain.errors import SockdError
-from sockd_initscripts.client.process import HOME, ConfinedProcess, Ground
 
 MODULE = "sockd.chunk_agent"
 TMP_BYTES, PIDS, OPEN_FILES = 1 << 20, 128, 1024
 LIBRARIES = ("cryptography", "msgspec")
-"""Whose directories the process imports from; their own dependencies are installed beside them."""
 MOST_AT_ONCE = 64
 """Messages that are read before the loop does something else."""
 _log = logging.getLogger(__name__)
@@ -84,24 +82,17 @@ class AgentLink:
         on_trouble: Callable[[wire.Trouble], None],
     ) -> AgentLink:
         """Start a process, which may not be confined yet, and waits for `set_up`. Raises: OSError."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            with theirs:
-                ours.setblocking(False)
-                process = await ConfinedProcess.start(
-                    ground,
-                    *("-m", MODULE, str(theirs.fileno())),
-                    uid=settings.uid,
-                    memory_bytes=settings.memory_bytes,
-                    tmp_bytes=TMP_BYTES,
-                    pids=PIDS,
-                    network="host",
-                    keep=(theirs.fileno(),),
-                    limits={"RLIMIT_NOFILE": OPEN_FILES},
-                )
-        except BaseException:
-            ours.close()
-            raise
+        process, ours = await ConfinedProcess.start_connected(
+            ground,
+            MODULE,
+            socket.SOCK_SEQPACKET,
+            uid=settings.uid,
+            memory_bytes=settings.memory_bytes,
+            tmp_bytes=TMP_BYTES,
+            pids=PIDS,
+            network="host",
+            limits={"RLIMIT_NOFILE": OPEN_FILES},
+        )
         return cls(ours, process, settings, on_trouble)
 
     def set_up(self, slab: int, devices: Sequence[int]) -> None:
@@ -205,16 +196,9 @@ class AgentLink:
                 answer.set_exception(AgentEnded())
 
 
-def places() -> tuple[tuple[str, str], ...]:
-    """(directory of the host, its place in the tree) of what the process imports beside the standard library."""
-    ours = Path(__file__).parents[2]
-    libraries: dict[str, None] = {}
-    for name in LIBRARIES:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations:
-            libraries[os.path.realpath(os.path.dirname(next(iter(spec.submodule_search_locations))))] = None
-    found = [(str(ours / "sockd"), f"{HOME}/sockd")]
-    return (*found, *((directory, f"{HOME}/lib-{number}") for number, directory in enumerate(libraries)))
+def places() -> Places:
+    """What the process imports, and where it is in its tree."""
+    return software(("sockd",), LIBRARIES)
 
 
 def trouble_error(trouble: wire.Trouble) -> SockdError:

@@ -27,9 +27,9 @@ from sockd.chunk_agent.profile import Profile, first_chunks
 from sockd.chunk_agent.startup_recorder import recorded
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
+from sockd.confined.confined_process import Ground
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ImageUnavailable, SockdError
-from sockd_initscripts.client.process import Ground
 
 GIVEN_UP_S = 30.0
 """How long `open` fails after the agent ended too often."""

@@ -24,11 +24,12 @@ from collections.abc import Set
 from pathlib import Path
 
 import sockd_initscripts
+from sockd.confined.confined_process import ConfinedProcess, Ground
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB, InitscriptsConfig
 from sockd.plain.errors import BadInitscript, NoCapacity, SandboxFailed
 from sockd.plain.single_flight import SingleFlight
-from sockd_initscripts.client.process import ConfinedProcess, Ground, missing
+from sockd_initscripts.client.engine_software import missing
 
 BUILDING = "initscript-"
 NAME = re.compile(r"([0-9a-f]{64})(?:\.wasm|-[0-9a-f]{16}\.cwasm)")

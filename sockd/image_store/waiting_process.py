@@ -15,16 +15,17 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from sockd.confined.confined_process import ConfinedProcess, Ground
+from sockd.confined.software import software
 from sockd.image_store.import_wire import ImportRequest, encode
-from sockd.images import base as bases
-from sockd.images.base import Base, Bind
+from sockd.images.base import Base
+from sockd.images.ground import built, ground_on
 from sockd.kernel.cgroups.tree import Cgroup
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import SandboxFailed
-from sockd_initscripts.client import process as processes
-from sockd_initscripts.client.process import ConfinedProcess, Ground
 
 MODULE = "sockd.image_store.import_process"
+LIBRARIES = ("isal", "msgspec", "zstandard")
 MEMORY_BYTES, TMP_BYTES, PIDS = 2 << 30, 1 << 20, 16
 """The memory includes the page cache of its temporary files, which the kernel writes back when there is no more."""
 
@@ -58,21 +59,17 @@ class WaitingProcess:
         """Return when it waits. Args: root: a directory that its tree is mounted in. Raises: SandboxFailed: it ended; OSError."""
         async with AsyncExitStack() as stack:
             ground = await _ground(root / f"import-{time.monotonic_ns()}", take_cgroup, give_back_cgroup, stack)
-            ours, theirs = socket.socketpair()
+            process, ours = await ConfinedProcess.start_connected(
+                ground,
+                MODULE,
+                uid=settings.uid,
+                memory_bytes=settings.memory_bytes,
+                tmp_bytes=TMP_BYTES,
+                pids=PIDS,
+                network="host",
+                limits={"RLIMIT_FSIZE": settings.most_file_bytes},
+            )
             stack.callback(ours.close)
-            with theirs:
-                ours.setblocking(False)
-                process = await ConfinedProcess.start(
-                    ground,
-                    *("-m", MODULE, str(theirs.fileno())),
-                    uid=settings.uid,
-                    memory_bytes=settings.memory_bytes,
-                    tmp_bytes=TMP_BYTES,
-                    pids=PIDS,
-                    network="host",
-                    keep=(theirs.fileno(),),
-                    limits={"RLIMIT_FSIZE": settings.most_file_bytes},
-                )
             stack.push_async_callback(process.close)
             if not await asyncio.get_running_loop().sock_recv(ours, 1):
                 raise SandboxFailed(f"the import process ended while it started: {await process.wait()}")
@@ -120,11 +117,10 @@ async def _ground(
     stack: AsyncExitStack,
 ) -> Ground:
     """A tree for one process, so that a worker without imports has none."""
-    places = processes.software()
-    binds = [*bases.software(), *(Bind(source, target) for source, target in places)]
+    places = software(("sockd",), LIBRARIES)
     stack.push_async_callback(in_thread, _close_ground, root)
-    await in_thread(Base.build, root, binds)
-    return Ground(root, bases.interpreter(), processes.import_paths(places), take_cgroup, give_back_cgroup)
+    await in_thread(built, root, places)
+    return ground_on(root, places, take_cgroup, give_back_cgroup)
 
 
 def _close_ground(root: Path) -> None:

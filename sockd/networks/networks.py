@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
+from sockd.confined.confined_process import Ground
 from sockd.kernel.network import network_namespaces
 from sockd.networks import egress
 from sockd.networks.configured import Configured
@@ -26,7 +27,6 @@ from sockd.networks.ruleset import LIMITED, REFUSED, Limits
 from sockd.networks.uplink import remove_leftovers
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadFunctionConfig, NetworkUnavailable
-from sockd_initscripts.client.process import Ground
 
 FORWARD = "ipv4/ip_forward"
 NO_RESOLVER = "egress: names need a resolver, and this worker has none; give networks or addresses"

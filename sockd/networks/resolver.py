@@ -12,15 +12,13 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import Any
 
+from sockd.confined.confined_process import ConfinedProcess, Ground
+from sockd.confined.software import Places, software
 from sockd.networks import dns
 from sockd.networks.policy import Policy
-from sockd_initscripts.client.process import ConfinedProcess, Ground
 
-HOME = "opt/sockd"
-"""Where our package is in the process' tree."""
 MODULE = "sockd.networks.resolver_process"
 MEMORY_BYTES, TMP_BYTES, PIDS = 64 << 20, 1 << 20, 4
 LEAST_TTL_S, MOST_TTL_S = 5, 3600
@@ -145,9 +143,9 @@ class Resolver:
 _NOTHING: dict[str, Any] = {"addresses": [], "ttl_s": 0}
 
 
-def places() -> tuple[tuple[str, str], ...]:
-    """(directory of the host, its place in the tree) of what the process imports beside the standard library."""
-    return ((str(Path(__file__).parents[1]), f"{HOME}/sockd"),)
+def places() -> Places:
+    """What the process imports, and where it is in its tree."""
+    return software(("sockd",), ())
 
 
 def _enlarge(sock: socket.socket, option: int, force: int, size_bytes: int) -> None:

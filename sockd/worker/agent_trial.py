@@ -37,15 +37,15 @@ from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store_settings import StoreSettings
 from sockd.chunks.upload import upload
+from sockd.confined.confined_process import Ground
 from sockd.erofs.layout import Layout
 from sockd.erofs.mounting import mount_image
-from sockd.images.base import Base, Bind, interpreter, software
+from sockd.images.ground import built, ground_on
 from sockd.kernel import mounts
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.plain.config import MB
 from sockd.plain.file_tree import Inode
 from sockd.sandbox.cgroup_pool import CgroupPool
-from sockd_initscripts.client.process import Ground, import_paths
 
 FILE_BYTES = 48 * MB
 FILE = "data"
@@ -119,9 +119,8 @@ async def _ground(path: Path) -> AsyncIterator[Ground]:
         await pool.start()
         stack.push_async_callback(pool.aclose)
         places = agent_link.places()
-        binds = [Bind(source, target) for source, target in places]
-        stack.callback(Base.build(path, (*software(), *binds)).close)
-        yield Ground(path, interpreter(), import_paths(places), pool.take, pool.give_back)
+        stack.callback(built(path, places).close)
+        yield ground_on(path, places, pool.take, pool.give_back)
 
 
 def _reads(files: dict[str, Path], plain: Path, rounds: int) -> None:

@@ -10,7 +10,6 @@ import os
 import socket
 import stat
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from sockd.chunk_agent import agent_link
@@ -27,14 +26,14 @@ from sockd.chunks.store_settings import StoreSettings, open_store
 from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.import_runs import ImportRuns, ImportSettings
-from sockd.images.base import Base, Bind, interpreter, software
+from sockd.images.base import Base
+from sockd.images.ground import built, ground_on
 from sockd.oci.limits import Limits
 from sockd.plain import uids
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB, ImagesConfig
 from sockd.plain.errors import BadConfig, SockdError
 from sockd.sandbox.cgroup_pool import CgroupPool
-from sockd_initscripts.client.process import Ground, import_paths
 
 OWN_STORE = "chunks"
 """In the state directory, whose entries are closed to others. The store is a directory in this one: the agent, which is
@@ -122,9 +121,8 @@ class ImageParts:
         places = agent_link.places()
         root = self._state / "agent-root"
         if self._root is None:
-            binds = [Bind(source, target) for source, target in places]
-            self._root = await in_thread(partial(Base.build, root, (*software(), *binds)))
-        ground = Ground(root, interpreter(), import_paths(places), self._cgroups.take, self._cgroups.give_back)
+            self._root = await in_thread(built, root, places)
+        ground = ground_on(root, places, self._cgroups.take, self._cgroups.give_back)
         source = SourceSettings(
             store=self._settings,
             l1_bytes=config.cache_mb * MB,

@@ -15,7 +15,7 @@ from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.http.run.worker_api import Tree, TreeNode
 from sockd.observe.metrics import Metrics
 from sockd.worker.worker import Worker
-from sockd_initscripts.client.process import missing
+from sockd_initscripts.client.engine_software import missing
 
 MOST_REASONS = 5
 """Why a Zygote was passed over: so many of the reasons are shown in the tree."""

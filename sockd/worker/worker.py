@@ -48,7 +48,8 @@ from sockd.image_store.chunked_importer import ChunkedImporter
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_store import ImageStore
 from sockd.images.assembly import Assembly, open_assembly
-from sockd.images.base import Base, Bind, interpreter, plan, software
+from sockd.images.base import Base, plan
+from sockd.images.ground import built, ground_on
 from sockd.images.host_pythons import SCHEME, HostPythons
 from sockd.images.image_python import SCHEME as IMAGE_SCHEME
 from sockd.images.premade import Premade
@@ -83,7 +84,7 @@ from sockd.sandbox.walled_networks import Wall
 from sockd.worker.image_parts import ImageParts
 from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.state_dir import StateDir
-from sockd_initscripts.client import process as engine
+from sockd_initscripts.client import engine_software
 from sockd_initscripts.client.client import EngineClient
 from sockd_initscripts.client.keeper import EngineSettings
 from sockd_initscripts.limits import EngineLimits
@@ -297,8 +298,8 @@ async def _networks(
     resolving = None
     if asked and config.network.private and have_nft():
         root, places = state.path / "resolver", resolver.places()
-        stack.callback(Base.build(root, (*software(), *(Bind(source, target) for source, target in places))).close)
-        ground = engine.Ground(root, interpreter(), engine.import_paths(places), cgroups.take, cgroups.give_back)
+        stack.callback(built(root, places).close)
+        ground = ground_on(root, places, cgroups.take, cgroups.give_back)
         resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_BELOW, asked)
     networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving)
     stack.push_async_callback(networks.aclose)
@@ -380,11 +381,10 @@ def _initscripts(
     if wrong := [entry for entry in settings.denied if not ENDPOINT.fullmatch(entry)]:
         raise BadConfig(f"initscripts.denied: {wrong[0][:80]!r} is not host, host:port, *.suffix or a network")
     root = state.path / "engine"
-    places = engine.software()
-    if settings.enabled and not engine.missing():
-        binds = [Bind(source, target) for source, target in places]
-        stack.callback(Base.build(root, (*software(), *binds)).close)
-    ground = engine.Ground(root, interpreter(), engine.import_paths(places), cgroups.take, cgroups.give_back)
+    places = engine_software.places()
+    if settings.enabled and not engine_software.missing():
+        stack.callback(built(root, places).close)
+    ground = ground_on(root, places, cgroups.take, cgroups.give_back)
     uid = settings.uid if settings.uid is not None else config.sandbox.base_uid - ENGINE_BELOW
     memory_bytes = settings.memory_mb * MB if settings.memory_mb is not None else ENGINE_MEMORY_BYTES + budget.total
     engine_settings = EngineSettings(uid, memory_bytes, memory_bytes, settings.runs)

@@ -17,10 +17,10 @@ from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.store import ChunkStore
 from sockd.chunks.store_settings import StoreSettings, open_store
+from sockd.confined.confined_process import Ground
 from sockd.plain.errors import SockdError
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
-from sockd_initscripts.client.process import Ground
 from tests.support.ground import ground_at
 
 UID = 0x0FFFFE00

@@ -75,7 +75,7 @@ def launchers() -> set[int]:
     for pid in Path("/proc/self/task").glob("*/children"):
         for child in pid.read_text().split():
             with contextlib.suppress(OSError):
-                if b"sockd_initscripts.client.launcher" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"sockd.confined.launcher" in Path(f"/proc/{child}/cmdline").read_bytes():
                     found.add(int(child))
     return found
 

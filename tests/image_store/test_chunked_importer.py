@@ -25,6 +25,7 @@ from sockd.chunks.image_keys import ImageKeys
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store_settings import StoreSettings
 from sockd.chunks.upload import upload
+from sockd.confined.confined_process import Ground
 from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
@@ -32,7 +33,6 @@ from sockd.image_store.import_runs import ImportRuns, ImportSettings
 from sockd.image_store.kept_copies import PROFILE, copy_of
 from sockd.oci.image import ImageConfig
 from sockd.oci.limits import Limits
-from sockd_initscripts.client.process import Ground
 from tests.support.chunked_images import digest_of, flip_bit, random_image, read_at
 from tests.support.ground import ground_at
 

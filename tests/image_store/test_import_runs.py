@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from sockd.confined.confined_process import ConfinedProcess
 from sockd.erofs.reader import ErofsReader
 from sockd.image_store import waiting_process
 from sockd.image_store.import_runs import FILE, ImportRuns, ImportSettings
@@ -32,7 +33,6 @@ from sockd.plain.errors import (
     SandboxFailed,
 )
 from sockd.sandbox.cgroup_pool import CgroupPool
-from sockd_initscripts.client.process import ConfinedProcess
 from tests.support.oci_images import Blobs, digest, link, member, tar
 from tests.support.scripted_registry import Script, scripted_registry
 

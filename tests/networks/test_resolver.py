@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sockd.confined.confined_process import Ground
 from sockd.kernel.cgroups.tree import Cgroup
 from sockd.networks import dns, resolver
 from sockd.networks.endpoint import Endpoint
@@ -22,7 +23,6 @@ from sockd.networks.ruleset import GATEWAY
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadFunctionConfig
 from sockd.sandbox.memory_budget import MemoryBudget
-from sockd_initscripts.client.process import Ground
 from tests.networks.conftest import WORKER
 from tests.support.ground import ground_at
 from tests.support.nameserver import TTL_S, Nameserver

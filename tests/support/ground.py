@@ -7,27 +7,25 @@ import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from sockd.images import base as bases
+from sockd.confined.confined_process import Ground
+from sockd.confined.software import Places
+from sockd.images.ground import built, ground_on
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.sandbox.cgroup_pool import CgroupPool
-from sockd_initscripts.client import process
-from sockd_initscripts.client.process import Ground
+from sockd_initscripts.client import engine_software
 
 
 @contextlib.asynccontextmanager
-async def ground_at(
-    path: Path, places: tuple[tuple[str, str], ...] | None = None, cgroup: str = ""
-) -> AsyncIterator[Ground]:
+async def ground_at(path: Path, places: Places | None = None, cgroup: str = "") -> AsyncIterator[Ground]:
     """A ground with its tree at `path`, taken away at the end.
 
-    Args: places: as of `process.software`, which is the default; cgroup: the name of its cgroup tree."""
+    Args: places: of software; the default is the engine's; cgroup: the name of its cgroup tree."""
     async with contextlib.AsyncExitStack() as stack:
         tree = CgroupTree.create(Hierarchies.detect(), cgroup or f"sockd-test-{uuid.uuid4().hex[:8]}")
         stack.callback(tree.destroy_all, 5)
         pool = CgroupPool(tree, 0)
         await pool.start()
         stack.push_async_callback(pool.aclose)
-        places = process.software() if places is None else places
-        binds = [bases.Bind(source, target) for source, target in places]
-        stack.callback(bases.Base.build(path, (*bases.software(), *binds)).close)
-        yield Ground(path, bases.interpreter(), process.import_paths(places), pool.take, pool.give_back)
+        places = engine_software.places() if places is None else places
+        stack.callback(built(path, places).close)
+        yield ground_on(path, places, pool.take, pool.give_back)

@@ -27,7 +27,7 @@ from sockd.latency.hrtick import PERIOD_NS, tick_s
 from sockd.plain.errors import SandboxFailed
 from sockd.plain.own_command import same_as_root
 from sockd.worker.state_dir import open_to_others
-from sockd_initscripts.client.process import missing
+from sockd_initscripts.client.engine_software import missing
 
 GB = 1 << 30
 NEEDED_CAPABILITIES = {  # capabilities(7)

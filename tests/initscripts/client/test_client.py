@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from sockd.confined.confined_process import ConfinedProcess, Ground
 from sockd_initscripts.client import client as client_module
 from sockd_initscripts.client.client import BUSY, DIED, NOT_READY, EngineClient, EngineDown
 from sockd_initscripts.client.daemon_run import Definition, Run
 from sockd_initscripts.client.keeper import EngineSettings
-from sockd_initscripts.client.process import ConfinedProcess, Ground
 from sockd_initscripts.limits import Budget, EngineLimits
 from tests.initscripts.guests import LOOP, module
 from tests.initscripts.rooms import compile_once

@@ -1,20 +1,19 @@
-"""A confined process of ours: the engine or the compiler, started through the launcher and ended with its cgroup.
+"""A confined process of ours, such as the initscript engine, started through the launcher and ended with its cgroup.
 
-Owns the launcher, the cgroup and, until it is handed over, the scratch tmpfs. What the process can see is the `Ground`,
-which the composition root lays: a mounted tree with the software that the engine needs, and nothing of the host.
+Owns the launcher, the cgroup and, until it is handed over, the scratch tmpfs. What the process can see is the `Ground`, which its
+owner lays (`sockd.images.ground`): a mounted tree with the software that the process needs, and nothing of the host.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,13 +21,6 @@ from sockd.kernel import mounts, oom_score, syscalls
 from sockd.kernel.cgroups.tree import Cgroup
 from sockd.kernel.seccomp import seccomp
 
-HOME = "opt/sockd"
-"""Where our own packages are in the tree."""
-OURS = ("sockd", "sockd_initscripts", "sockd_storage_lib", "sockd_zygote")
-THEIRS = ("wasmtime", "posix_ipc", "certifi", "grpc", "msgspec", "uvloop")
-"""Whose directories the engine must be able to import from; their own dependencies are installed beside them."""
-NEEDED = ("wasmtime", "posix_ipc", "certifi", "grpc")
-"""What the extra `initscripts` installs, and the worker runs without."""
 CANNOT_EXEC = 127
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -110,6 +102,23 @@ class ConfinedProcess:
             raise
         return cls(launcher, ground, cgroup)
 
+    @classmethod
+    async def start_connected(
+        cls, ground: Ground, module: str, kind: int = socket.SOCK_STREAM, **confinement: Any
+    ) -> tuple[ConfinedProcess, socket.socket]:
+        """Run a module whose only argument is its end of a socket pair. Returns: it, and our end, which does not block.
+
+        Args: kind: of the sockets; confinement: as of `start`. Raises: OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        try:
+            with theirs:
+                ours.setblocking(False)
+                fd = theirs.fileno()
+                return await cls.start(ground, "-m", module, str(fd), keep=(fd,), **confinement), ours
+        except BaseException:
+            ours.close()
+            raise
+
     async def wait(self) -> str:
         """Wait until it has ended; how it did, in words."""
         status = await self.launcher.wait()
@@ -133,7 +142,7 @@ async def exec_launcher(
     """The launcher's process. A cancellation ends it: before it has joined its cgroup, nobody else could."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "sockd_initscripts.client.launcher", confinement),
+            *(sys.executable, "-P", "-m", "sockd.confined.launcher", confinement),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -172,38 +181,3 @@ def words_of(status: int) -> str:
     if code > 0:
         return f"killed by signal {code} ({(signal.strsignal(code) or 'unknown').lower()})"
     return f"exit status {status}"
-
-
-def missing() -> list[str]:
-    """Which of the packages that only initscripts need are not installed."""
-    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
-
-
-def software() -> tuple[tuple[str, str], ...]:
-    """(directory of the host, its place in the tree) of all that the engine imports beside the standard library; a
-    place may be inside of what is there anyhow, and then needs no mount. Pure but for looking."""
-    ours = Path(__file__).parents[2]
-    places = [(str(ours / name), f"{HOME}/{name}") for name in OURS if (ours / name).is_dir()]
-    for number, directory in enumerate(library_directories()):
-        places.append((directory, f"{HOME}/lib-{number}"))
-    return tuple(places)
-
-
-def library_directories() -> list[str]:
-    """The directories that hold THEIRS, each once: site-packages, mostly."""
-    found: dict[str, None] = {}
-    for name in THEIRS:
-        spec = importlib.util.find_spec(name)
-        if spec is None:
-            continue
-        if spec.submodule_search_locations:
-            found[os.path.realpath(os.path.dirname(next(iter(spec.submodule_search_locations))))] = None
-        elif spec.origin:
-            found[os.path.realpath(os.path.dirname(spec.origin))] = None
-    return list(found)
-
-
-def import_paths(places: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """PYTHONPATH inside of the tree for what `software` gave."""
-    libraries = [f"/{target}" for _, target in places if os.path.basename(target).startswith("lib-")]
-    return (f"/{HOME}", *libraries)

@@ -1,6 +1,6 @@
-"""The launcher: how the engine, and the compiler before it, get rid of all that they do not need. Exec'd as root.
+"""The launcher: how confined processes get rid of all that they do not need. Exec'd as root.
 
-    python -m sockd_initscripts.client.launcher <Confinement as JSON>
+    python -m sockd.confined.launcher <Confinement as JSON>
 
 The launcher joins the cgroup, makes the namespaces and pivot_roots onto a tree that holds nothing of the host; its one
 child, pid 1 of a pid namespace, mounts its /proc, becomes its uid, drops every capability, takes the filter and execs
