@@ -24,7 +24,7 @@ from sockd.chunk_agent.fuse_messages import BadMessage
 from sockd.chunk_agent.fuse_mount import FuseMount
 from sockd.chunk_agent.memory_file import empty_file, fill, memory_file
 from sockd.chunk_agent.profile import Profile, first_chunks
-from sockd.chunk_agent.startup_recorder import recorded
+from sockd.chunk_agent.startup_recorder import recorded, used_chunks
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.confined.confined_process import Ground
@@ -164,6 +164,12 @@ class ImageAgent:
         elif keeper is not None:
             with contextlib.suppress(ImageUnavailable):
                 await keeper.ask(lambda number: wire.Close(number, image))
+
+    async def used(self, image: str) -> int:
+        """How many chunks of an image were read since it was opened. Raises: ImageUnavailable."""
+        if self.why_whole or image not in self._images:
+            return 0
+        return len(await used_chunks(await self._kept(), image))
 
     async def profile(self, manifest: Manifest, most_bytes: int) -> Profile | None:
         """What was read of an open image since it was opened; None if that is not known: it is not open, or written whole, or

@@ -8,6 +8,7 @@ chunk at a time.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from sockd.chunk_agent import agent_wire as wire
 from sockd.chunk_agent.agent_keeper import AgentKeeper
@@ -19,14 +20,19 @@ from sockd.chunks.manifest import Manifest
 from sockd.plain.blocking import in_thread
 
 
+async def used_chunks(keeper: AgentKeeper, image: str) -> Sequence[int]:
+    """What reads of an image have used, in its order, as the agent says. Raises: ImageUnavailable."""
+    answer = await keeper.ask(lambda number: wire.AskProfile(number, image))
+    assert isinstance(answer, wire.ProfileIs)
+    return answer.order
+
+
 async def recorded(keeper: AgentKeeper, manifest: Manifest, most_bytes: int) -> Profile:
     """What reads of an image have used, in its order. Chunks that are in no cache any more, and those for which `most_bytes` of
     startup data have no room, are in the order only.
 
     Raises: ImageUnavailable; Tampered."""
-    answer = await keeper.ask(lambda number: wire.AskProfile(number, manifest.image))
-    assert isinstance(answer, wire.ProfileIs)
-    order = tuple(chunk for chunk in answer.order if chunk < len(manifest.chunks))
+    order = tuple(chunk for chunk in await used_chunks(keeper, manifest.image) if chunk < len(manifest.chunks))
     if most_bytes == 0:
         return Profile(order)
     writer = StartupDataWriter(most_bytes)

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -32,8 +32,8 @@ from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, Tampered
 
-PROFILE_AFTER_S = 10.0
-"""An image's first start on this worker has ended by then."""
+QUIET_S, LATEST_S = 5.0, 60.0
+"""An image's first start on this worker has ended when no chunk was used for so long; or so long after it was opened."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +44,17 @@ class ChunkParts:
 
     store: ChunkStore
     catalog: Catalog
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The first start of an image, which is under way."""
+
+    record: ImageRecord
+    directory: Path
+    latest_s: float
+    used: int = 0
+    """Chunks, when they were counted last."""
 
 
 class ChunkedImporter:
@@ -129,8 +140,7 @@ class ChunkedImporter:
         self._users[record.digest] += 1
         is_complete = profile is not None and bool(profile.data or not self._profile_bytes)
         if not is_complete and record.digest not in self._timers:
-            loop = asyncio.get_running_loop()
-            self._timers[record.digest] = loop.call_later(PROFILE_AFTER_S, self._record_profile, record, directory)
+            self._watch_start(_Start(record, directory, time.monotonic() + LATEST_S))
         return served
 
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
@@ -249,9 +259,27 @@ class ChunkedImporter:
         if (timer := self._timers.pop(digest, None)) is not None:
             timer.cancel()
 
-    def _record_profile(self, record: ImageRecord, directory: Path) -> None:
-        self._timers.pop(record.digest, None)
-        self._do_beside(self.record_profile(record, directory))
+    def _watch_start(self, start: _Start) -> None:
+        def look() -> None:
+            del self._timers[start.record.digest]
+            self._do_beside(self._look_at_start(start))
+
+        self._timers[start.record.digest] = asyncio.get_running_loop().call_later(QUIET_S, look)
+
+    async def _look_at_start(self, start: _Start) -> None:
+        """Record the profile of a start that has ended; otherwise look again later."""
+        manifest = self._open.get(start.record.digest)
+        if self._agent is None or manifest is None:
+            return
+        try:
+            used = await self._agent.used(manifest.image)
+        except SockdError as error:
+            _log.warning("the start of %s was not recorded: %s", start.record.digest[:19], error.message)
+            return
+        if used == start.used or time.monotonic() >= start.latest_s:
+            await self.record_profile(start.record, start.directory)
+        elif start.record.digest in self._open and start.record.digest not in self._timers:
+            self._watch_start(replace(start, used=used))
 
     async def record_profile(self, record: ImageRecord, directory: Path) -> None:
         """Keep what was read of an open image. Without a profile starts are slower, so failures are logged only."""

@@ -26,6 +26,7 @@ from sockd.chunks.manifest import Manifest
 from sockd.chunks.store_settings import StoreSettings
 from sockd.chunks.upload import upload
 from sockd.confined.confined_process import Ground
+from sockd.image_store import chunked_importer
 from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
@@ -298,3 +299,24 @@ async def test_a_deploy_of_an_image_that_the_store_has_brings_all_that_a_start_a
         shutil.rmtree(tmp_path / "store" / "objects" / kind)
     counters = await second.start()
     assert counters["origin_chunks"] == 0 and counters["startup_reads"] == len(READS)
+
+
+async def test_a_start_is_recorded_when_it_uses_no_further_chunks(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked_importer, "QUIET_S", 0.0)
+    worker = workers.new()
+    worker.publish(IMAGE)
+    looks = [3, 5, 5]
+    seen: list[int] = []
+
+    async def used(agent: ImageAgent, image: str) -> int:
+        assert worker.stored() is None
+        seen.append(looks[len(seen)])
+        return seen[-1]
+
+    monkeypatch.setattr(ImageAgent, "used", used)
+    await worker.start()
+    while worker.stored() is None:
+        await asyncio.sleep(0)
+    assert seen == looks
