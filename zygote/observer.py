@@ -75,7 +75,7 @@ class Observer:
         sys.meta_path[:] = [each for each in sys.meta_path if not any(each is one for one in ours)]
 
     def report(self) -> dict:
-        """What was seen, as `sockd.sandbox.imported` reads it."""
+        """What was seen, as `sockd.farm.imported` reads it."""
         namespaces: set[str] = set()
         found: set[str] = set()
         missed: set[str] = set()

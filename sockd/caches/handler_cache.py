@@ -10,12 +10,12 @@ import asyncio
 import time
 from collections import OrderedDict
 
+from sockd.farm.zygote import Zygote
 from sockd.images.program import Program
 from sockd.plain.config import SandboxConfig
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd.sandbox.sandbox import Sandbox
-from sockd.sandbox.zygote import Zygote
 
 
 class HandlerCache:

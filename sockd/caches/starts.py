@@ -21,9 +21,9 @@ from sockd.caches.zygotes.program_zygotes import ProgramZygotes
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
+from sockd.farm.control import ZygoteGone
 from sockd.images.program import Program
 from sockd.plain.telemetry import Origin
-from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.sandbox import Sandbox
 

@@ -22,7 +22,7 @@ from sockd.plain.config import TraceConfig
 from sockd.plain.errors import FunctionFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import Invocation, SpanContext, Times
-from sockd.sandbox.claims import read_text
+from sockd.plain.untrusted import read_text
 from sockd_initscripts.client.daemon_run import Run
 
 MAX_REPORTS = 256

@@ -7,18 +7,16 @@ so the channel enforces the size limits of `protocol.sandbox_limits`.
 from __future__ import annotations
 
 import json
-import math
 
 import msgspec
 
 from sockd.plain.errors import FunctionFailed, InvalidEvent, ResponseTooLarge, SandboxFailed, SockdError
+from sockd.plain.untrusted import read_seconds, read_text
 from sockd_zygote import protocol
 
 LONGEST_TYPE = 200
 """Characters of an error's type, as the handler server cuts it: it is remembered for every invocation."""
 _imports = msgspec.json.Decoder(list[tuple[str, str, float]])
-LONGEST_S = 3600.0
-"""More than any import may take."""
 
 
 def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
@@ -47,20 +45,6 @@ def read_imports(body: bytes) -> list[tuple[str, str, float]]:
         return [(key, module, read_seconds(spent)) for key, module, spent in told]
     except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors are ValueErrors
         raise protocol.ProtocolError(f"MODULES is not a list of triples: {error}") from None
-
-
-def read_seconds(value: object) -> float:
-    """A time that somebody says to have spent, at most LONGEST_S. It is added to those of others, so that one NaN would
-    spoil them all. Raises: ValueError, TypeError, OverflowError."""
-    seconds = float(value)  # type: ignore[arg-type]
-    if not math.isfinite(seconds):
-        raise ValueError(f"{seconds} is not a time")
-    return min(max(seconds, 0.0), LONGEST_S)
-
-
-def read_text(value: object) -> str:
-    """As a text that UTF-8 has: JSON can say half a surrogate pair, and whoever passes that on would fail for it."""
-    return str(value).encode(errors="backslashreplace").decode()
 
 
 def read_times(body: bytes) -> tuple[int, int]:

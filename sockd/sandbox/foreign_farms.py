@@ -15,16 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from sockd.farm.farm import Farm
+from sockd.farm.uids import UidBlock
+from sockd.farm.walled_networks import Wall
+from sockd.farm.zygote import Zygote
 from sockd.images.assembly import Assembly, open_assembly
 from sockd.images.base import Tree
 from sockd.images.interpreter import Interpreter
 from sockd.images.program import Limits
 from sockd.plain.errors import SandboxFailed
-from sockd.sandbox.farm import Farm
 from sockd.sandbox.parts import Parts
-from sockd.sandbox.uids import UidBlock
-from sockd.sandbox.walled_networks import Wall
-from sockd.sandbox.zygote import Zygote
 
 START_DEADLINE_S = 30.0
 """For an interpreter to become a Zygote: one whose files come over the network, or without bytecode, takes long."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sockd.images.assembly import Assembly
-from sockd.sandbox.cgroup_pool import CgroupPool
+from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd.sandbox.read_turns import ReadTurns

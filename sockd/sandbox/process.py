@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from sockd.farm.zygote import Zygote
 from sockd.images.image_base import ImageBase
 from sockd.images.program import Limits, Program
 from sockd.images.root import Root
@@ -24,7 +25,6 @@ from sockd.plain.errors import OutOfMemory, SandboxDied, SandboxFailed, SockdErr
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.output import Output
 from sockd.sandbox.parts import Parts
-from sockd.sandbox.zygote import Zygote
 
 EXIT_GRACE_S = 0.2
 """How long a process whose channel ended may take to exit before it is killed for it."""

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
+from sockd.farm.zygote import Zygote
 from sockd.images.program import Limits, Program
 from sockd.kernel import pidfds
 from sockd.plain.errors import (
@@ -38,7 +39,6 @@ from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.process import SandboxProcess
 from sockd.sandbox.stream import BoundedSink, Flow
-from sockd.sandbox.zygote import Zygote
 from sockd_zygote import protocol
 
 ANSWERED = (FunctionFailed, InvalidEvent, MethodNotAllowed)

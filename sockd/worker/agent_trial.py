@@ -42,10 +42,10 @@ from sockd.erofs.layout import Layout
 from sockd.erofs.mounting import mount_image
 from sockd.images.ground import built, ground_on
 from sockd.kernel import mounts
+from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.plain.config import MB
 from sockd.plain.file_tree import Inode
-from sockd.sandbox.cgroup_pool import CgroupPool
 
 FILE_BYTES = 48 * MB
 FILE = "data"

@@ -28,12 +28,12 @@ from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.import_runs import ImportRuns, ImportSettings
 from sockd.images.base import Base
 from sockd.images.ground import built, ground_on
+from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.oci.limits import Limits
 from sockd.plain import uids
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB, ImagesConfig
 from sockd.plain.errors import BadConfig, SockdError
-from sockd.sandbox.cgroup_pool import CgroupPool
 
 OWN_STORE = "chunks"
 """In the state directory, whose entries are closed to others. The store is a directory in this one: the agent, which is

@@ -35,6 +35,10 @@ from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.code.code_store import CodeStore
 from sockd.code.function_config import ENDPOINT
+from sockd.farm.farm import Farm, farm_path
+from sockd.farm.namespace_maker import NamespaceMaker
+from sockd.farm.uids import UidBlock
+from sockd.farm.walled_networks import Wall
 from sockd.functions.function import Caches
 from sockd.functions.functions import Functions
 from sockd.functions.images import Images
@@ -57,6 +61,7 @@ from sockd.images.program import Limits, Network
 from sockd.kernel import mounts, oom_score, syscalls
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import SocketCounts
+from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.network.resolv_conf import nameservers
 from sockd.latency import favordynmods
@@ -70,17 +75,12 @@ from sockd.plain.uids import ENGINE_BELOW, RESOLVER_BELOW, ROOT_UIDS
 from sockd.registry.function_urls import FunctionUrls
 from sockd.registry.registry import Registry
 from sockd.registry.secrets import Vault, key_path
-from sockd.sandbox.cgroup_pool import CgroupPool
-from sockd.sandbox.farm import Farm, farm_path
 from sockd.sandbox.foreign_farms import ForeignFarms
 from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
-from sockd.sandbox.namespace_maker import NamespaceMaker
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox_pipes import SandboxPipes
 from sockd.sandbox.socket_guards import function_accounts, guard_sockets
-from sockd.sandbox.uids import UidBlock
-from sockd.sandbox.walled_networks import Wall
 from sockd.worker.image_parts import ImageParts
 from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.state_dir import StateDir

@@ -10,9 +10,9 @@ import pytest
 
 from sockd.caches.starts import Started, Starts, Wanted
 from sockd.caches.zygotes.soundness import NO_PACKAGES
+from sockd.farm.control import ZygoteGone
 from sockd.images.program import Program
 from sockd.plain.errors import NoCapacity
-from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 
 pytestmark = pytest.mark.anyio

@@ -88,7 +88,7 @@ def test_an_early_manifest_is_that_of_the_active_root_or_is_not_used(
     manifest = deployed(catalog, store, "a")
     catalog.set_profile("a", b"profile")
     other = made_catalog(store, clock, "other")
-    assert other.early_manifest("a") is other.early_profile("a") is None, "it has not read the table of roots"
+    assert (other.early_manifest("a"), other.early_profile("a")) == (None, None), "it has not read the table of roots"
     assert other.images() == [] and other.early_manifest("b") is None
     early = other.early_manifest("a")
     assert early is not None and other.early_profile("a") == b"profile"

@@ -54,7 +54,7 @@ def is_init(pid: int) -> bool:
         numbers = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()
     except FileNotFoundError:
         return False
-    return b"sockd.sandbox.farm_init" in words and len(numbers) > 1 and numbers[-1] == "1"
+    return b"sockd.farm.farm_init" in words and len(numbers) > 1 and numbers[-1] == "1"
 
 
 def node_of(daemon: RunningDaemon, version: str, *packages: str) -> Mapping[str, Any] | None:

@@ -99,7 +99,7 @@ SMALL_BLOCKS = (
     sys.executable,
     "-c",
     "import sys; from sockd.plain import uids as worker_uids; worker_uids.ROOT_UIDS = 1024; "
-    "from sockd.sandbox import uids; uids.LEAST = 2; from sockd.cli.main import main; sys.argv[0] = 'sockd'; main()",
+    "from sockd.farm import uids; uids.LEAST = 2; from sockd.cli.main import main; sys.argv[0] = 'sockd'; main()",
     *COMMAND[3:],
 )
 """A worker whose Zygotes have uids for 3 sandboxes each, and none for children."""

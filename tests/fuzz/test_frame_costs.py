@@ -20,9 +20,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sockd.farm.control import ControlWire, ZygoteGone
+from sockd.farm.imported import read_report
 from sockd.sandbox.channel import Channel
-from sockd.sandbox.control import ControlWire, ZygoteGone
-from sockd.sandbox.imported import read_report
 from sockd.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES
 from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.stream import HELD_BYTES, Joined

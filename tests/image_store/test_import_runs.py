@@ -20,6 +20,7 @@ from sockd.image_store import waiting_process
 from sockd.image_store.import_runs import FILE, ImportRuns, ImportSettings
 from sockd.image_store.import_wire import Imported
 from sockd.image_store.waiting_process import WaitingProcess
+from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.oci import documents
 from sockd.oci.limits import Limits
@@ -32,7 +33,6 @@ from sockd.plain.errors import (
     RegistryUnavailable,
     SandboxFailed,
 )
-from sockd.sandbox.cgroup_pool import CgroupPool
 from tests.support.oci_images import Blobs, digest, link, member, tar
 from tests.support.scripted_registry import Script, scripted_registry
 

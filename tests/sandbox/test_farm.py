@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from sockd.farm.farm_init import RELEASE
 from sockd.kernel import mounts, syscalls
-from sockd.sandbox.farm_init import RELEASE
 from tests.support.house import House
 
 pytestmark = pytest.mark.root
@@ -107,7 +107,7 @@ DEPTH = 3000
 
 SPAWN = """
 import os, select, signal, sys
-from sockd.sandbox import farm_init
+from sockd.farm import farm_init
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 open_pidfd, killed = os.pidfd_open, []
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from sockd.farm.control import ZygoteGone
+from sockd.farm.imported import ImportRequest
+from sockd.farm.zygote import Zygote
 from sockd.images.interpreter import OWN_PYTHON
 from sockd.kernel import pidfds
 from sockd.plain.errors import SandboxFailed
-from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.foreign_farms import NoInterpreter
-from sockd.sandbox.imported import ImportRequest
 from sockd.sandbox.sandbox import Sandbox
-from sockd.sandbox.zygote import Zygote
 from tests.sandbox.zygotes import HANDLER, pid_of
 from tests.support.foreign import SAME, Foreign, foreign_farms, installed
 from tests.support.house import House, Running, namespaces_of, status_of

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from sockd.farm.imported import ImportRequest
+from sockd.farm.zygote import Zygote
 from sockd.images.program import Program
 from sockd.kernel import pidfds, syscalls
 from sockd.plain.errors import NoCapacity, SandboxDied, SandboxFailed
 from sockd.sandbox.exchange import Reply
-from sockd.sandbox.imported import ImportRequest
 from sockd.sandbox.sandbox import Sandbox
-from sockd.sandbox.zygote import Zygote
 from tests.support.house import MB, House
 from tests.support.ledger import Ledger
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from sockd.farm.control import close_all
+from sockd.farm.namespace_maker import NamespaceMaker
 from sockd.plain.errors import SandboxFailed
-from sockd.sandbox.control import close_all
-from sockd.sandbox.namespace_maker import NamespaceMaker
 from tests.sandbox.zygotes import HANDLER, pid_of
 from tests.support.house import House, namespaces_of, status_of
 

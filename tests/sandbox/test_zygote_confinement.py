@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sockd.sandbox.zygote import Zygote
+from sockd.farm.zygote import Zygote
 from tests.sandbox.zygotes import HANDLER, pid_of
 from tests.support.house import House, namespaces_of, status_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sockd.sandbox.control import ZygoteGone
-from sockd.sandbox.zygote import MAX_TASKS
+from sockd.farm.control import ZygoteGone
+from sockd.farm.zygote import MAX_TASKS
 from tests.sandbox.zygotes import HANDLER, pid_of
 from tests.support.house import House
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sockd.sandbox.imported import Imported
-from sockd.sandbox.zygote import Zygote
+from sockd.farm.imported import Imported
+from sockd.farm.zygote import Zygote
 from tests.sandbox.zygotes import HANDLER
 from tests.support.house import House
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from sockd.farm.control import ZygoteGone, ZygoteRefused
+from sockd.farm.uids import CHILDREN
 from sockd.kernel import pidfds
 from sockd.kernel.mounts import owned
 from sockd.kernel.pidfds import wait_exited
 from sockd.plain.errors import NoCapacity, OutOfMemory
-from sockd.sandbox.control import ZygoteGone, ZygoteRefused
-from sockd.sandbox.uids import CHILDREN
 from sockd_zygote import protocol
 from tests.sandbox.zygotes import HANDLER, pid_of
 from tests.support.fake_clock import until

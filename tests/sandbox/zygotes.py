@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sockd.farm.zygote import Zygote
 from sockd.kernel import pidfds
-from sockd.sandbox.zygote import Zygote
 from tests.support.house import namespaces_of
 
 HANDLER = "def handler(event): return event\n"

@@ -25,6 +25,7 @@ from typing import Any
 from sockd.caches.zygotes import canary, selection, sharing, soundness, verifier, zygote_tree
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.chunk_caches import fetcher, l2_client, lru_k, node_store, slab
+from sockd.farm import uids, zygote
 from sockd.http.aws import access
 from sockd.http.run import replays
 from sockd.http.wire.host_check import HostCheck
@@ -35,7 +36,7 @@ from sockd.kernel.seccomp import seccomp
 from sockd.kernel.seccomp.compiler import compile_filter
 from sockd.kernel.seccomp.syscall_table import NUMBERS
 from sockd.registry import sqlite_store
-from sockd.sandbox import channel, deadline, process, uids, zygote
+from sockd.sandbox import channel, deadline, process
 from sockd_zygote import protocol
 
 BREAKS: dict[str, Callable[[], None]] = {}

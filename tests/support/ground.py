@@ -10,8 +10,8 @@ from pathlib import Path
 from sockd.confined.confined_process import Ground
 from sockd.confined.software import Places
 from sockd.images.ground import built, ground_on
+from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
-from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd_initscripts.client import engine_software
 
 

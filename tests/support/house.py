@@ -23,27 +23,27 @@ from typing import Any, TypeVar
 
 import pytest
 
+from sockd.farm.farm import Farm
+from sockd.farm.imported import Imported, ImportRequest
+from sockd.farm.namespace_maker import NamespaceMaker
+from sockd.farm.uids import UidBlock
+from sockd.farm.walled_networks import Wall
+from sockd.farm.zygote import Zygote
 from sockd.images import base
 from sockd.images.assembly import open_assembly
 from sockd.images.program import Limits, Program
 from sockd.kernel import pidfds
+from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.event_loop import EventLoop
 from sockd.latency import favordynmods
 from sockd.networks.networks import Networks
 from sockd.plain.config import NetworkConfig
-from sockd.sandbox.cgroup_pool import CgroupPool
 from sockd.sandbox.exchange import Reply
-from sockd.sandbox.farm import Farm
-from sockd.sandbox.imported import Imported, ImportRequest
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
-from sockd.sandbox.namespace_maker import NamespaceMaker
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox import Sandbox
-from sockd.sandbox.uids import UidBlock
-from sockd.sandbox.walled_networks import Wall
-from sockd.sandbox.zygote import Zygote
 from sockd_zygote import protocol
 
 MB = 1 << 20

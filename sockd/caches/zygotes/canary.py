@@ -12,13 +12,13 @@ import uuid
 import msgspec
 
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
+from sockd.farm.imported import ImportRequest
+from sockd.farm.zygote import Zygote
 from sockd.images import base as bases
 from sockd.images.program import Program
 from sockd.plain.errors import SandboxFailed, TimedOut
 from sockd.sandbox.exchange import Reply
-from sockd.sandbox.imported import ImportRequest
 from sockd.sandbox.sandbox import Sandbox
-from sockd.sandbox.zygote import Zygote
 from sockd_zygote import checks, protocol
 
 HANDLER = "sockd_zygote.checks:answer"

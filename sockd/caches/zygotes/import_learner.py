@@ -27,11 +27,11 @@ from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_maker import ZygoteMaker
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
+from sockd.farm.control import ZygoteLate
+from sockd.farm.zygote import Zygote
 from sockd.images.program import Lineage
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import NoCapacity, SandboxFailed, SockdError
-from sockd.sandbox.control import ZygoteLate
-from sockd.sandbox.zygote import Zygote
 
 BYTES_PER_IMPORT_SECOND = 250 << 20
 """Memory of a package that was not measured yet, from its import time: 200-310 MB a second (numpy, pandas, Django)."""

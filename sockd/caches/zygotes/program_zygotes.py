@@ -10,13 +10,13 @@ import logging
 from functools import partial
 
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
+from sockd.farm.imported import ImportRequest
+from sockd.farm.zygote import Zygote
 from sockd.images.program import Network, Program
 from sockd.plain.errors import SandboxFailed, SockdError
 from sockd.plain.single_flight import SingleFlight
-from sockd.sandbox.imported import ImportRequest
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.sandbox import Sandbox
-from sockd.sandbox.zygote import Zygote
 
 REQUEST = ImportRequest(paths=[], modules=("sockd_zygote.program_imports",), standard_library=True)
 _log = logging.getLogger(__name__)

@@ -51,7 +51,7 @@ from sockd.caches.zygotes.selection import (
 from sockd.caches.zygotes.sharing import Sharing
 from sockd.caches.zygotes.simulated_tree import SimulatedNode, SimulatedTree
 from sockd.caches.zygotes.soundness import Preimported
-from sockd.sandbox.imported import Observed
+from sockd.farm.imported import Observed
 
 MB = 1 << 20
 WARM_S = 0.0002

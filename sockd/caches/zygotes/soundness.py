@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sockd.caches.packages.provided_names import NOTHING, Provided
+from sockd.farm.imported import NOTHING_SEEN, Observed
 from sockd.images.program import OWN, Lineage, Network
-from sockd.sandbox.imported import NOTHING_SEEN, Observed
 from sockd_zygote.observer import EVERY_FILE
 
 OPEN_FILES = "RLIMIT_NOFILE"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sockd.sandbox.claims import read_seconds
+from sockd.plain.untrusted import read_seconds
 
 MOST_TOLD = 3
 """Differences in the words for people."""

@@ -34,10 +34,10 @@ from sockd.caches.zygotes.verification import (
 )
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
+from sockd.farm.control import ZygoteGone
 from sockd.images.program import Program
 from sockd.plain.config import MB, ZygoteConfig
 from sockd.plain.errors import FunctionFailed, NoCapacity, OutOfMemory, SandboxFailed, TimedOut
-from sockd.sandbox.control import ZygoteGone
 from sockd_zygote import protocol
 from sockd_zygote.checks import last_begun
 

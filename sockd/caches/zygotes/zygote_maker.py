@@ -18,14 +18,14 @@ from sockd.caches.zygotes.rate import RATE_TAU_S, DecayingRate
 from sockd.caches.zygotes.soundness import OPEN_FILES, Preimported
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
+from sockd.farm.control import ZygoteGone
+from sockd.farm.imported import Imported, ImportRequest
+from sockd.farm.zygote import Zygote
 from sockd.images import environment as environments
 from sockd.images.program import OWN, Network
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import SandboxFailed
-from sockd.sandbox.control import ZygoteGone
-from sockd.sandbox.imported import Imported, ImportRequest
-from sockd.sandbox.zygote import Zygote
 
 TRIES = 3
 """How often a Zygote is made anew without the modules that failed in the last."""

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 from sockd.caches.zygotes.eviction import NodeStats
 from sockd.caches.zygotes.rate import RATE_TAU_S, DecayingRate
 from sockd.caches.zygotes.soundness import ImportView, Preimported, difference
+from sockd.farm.zygote import Zygote
 from sockd.images.program import HOST_LINEAGE, OWN, Lineage, Network
 from sockd.sandbox.sandbox import Sandbox
-from sockd.sandbox.zygote import Zygote
 
 SPARES_TAU_S = 10.0
 

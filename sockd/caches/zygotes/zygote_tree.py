@@ -26,22 +26,22 @@ from sockd.caches.zygotes.selection import best_node
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.spare_policy import wanted_spares
 from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.farm.control import ZygoteGone
+from sockd.farm.farm import Farm
+from sockd.farm.imported import Imported, ImportRequest
+from sockd.farm.uids import UidBlock
+from sockd.farm.walled_networks import Wall
+from sockd.farm.zygote import Zygote
 from sockd.images.interpreter import ImageImports
 from sockd.images.program import HOST_LINEAGE, OWN, Limits, Lineage, Network, Program
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import NoCapacity, SockdError
 from sockd.plain.uids import ROOT_UIDS
-from sockd.sandbox.control import ZygoteGone
-from sockd.sandbox.farm import Farm
 from sockd.sandbox.foreign_farms import ForeignFarms
-from sockd.sandbox.imported import Imported, ImportRequest
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox import Sandbox
-from sockd.sandbox.uids import UidBlock
-from sockd.sandbox.walled_networks import Wall
-from sockd.sandbox.zygote import Zygote
 
 FARM_BYTES = 3 << 20
 """Memory of a farm's launcher and init."""

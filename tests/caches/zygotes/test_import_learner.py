@@ -23,13 +23,13 @@ from sockd.caches.zygotes.import_learner import ImportLearner
 from sockd.caches.zygotes.rate import DemandMeter
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.farm.control import ZygoteGone, ZygoteLate
+from sockd.farm.imported import Imported, ImportRequest
 from sockd.images import environment as environments
 from sockd.images.program import HOST_LINEAGE, Limits, Lineage, Program
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import InitFailed, NoCapacity, SandboxDied, SandboxFailed, TimedOut
-from sockd.sandbox.control import ZygoteGone, ZygoteLate
 from sockd.sandbox.exchange import Reply
-from sockd.sandbox.imported import Imported, ImportRequest
 from sockd_zygote import checks, protocol
 
 pytestmark = pytest.mark.anyio

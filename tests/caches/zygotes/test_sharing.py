@@ -6,7 +6,7 @@ from sockd.caches.packages.provided_names import NOTHING, Provided
 from sockd.caches.zygotes.selection import Demand, PackageCost, TreeLimits, next_node
 from sockd.caches.zygotes.sharing import Sharing
 from sockd.caches.zygotes.soundness import ImportView, Preimported
-from sockd.sandbox.imported import Observed
+from sockd.farm.imported import Observed
 
 
 def key(name: str, version: str = "1") -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sockd.caches.packages.provided_names import NOTHING, Provided
 from sockd.caches.zygotes import soundness
 from sockd.caches.zygotes.soundness import ImportView, Preimported, difference
-from sockd.sandbox.imported import Observed
+from sockd.farm.imported import Observed
 
 A, B = "a-1-aaaaaaaaaaaa", "b-1-bbbbbbbbbbbb"
 

@@ -16,11 +16,11 @@ from sockd.caches.zygotes import verifier as verifiers
 from sockd.caches.zygotes.soundness import ImportView, Preimported
 from sockd.caches.zygotes.verifier import PENDING, Verifier, key_of
 from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.farm.imported import Observed
 from sockd.images.program import Limits, Lineage, Program
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import NoCapacity, SandboxFailed, TimedOut
 from sockd.sandbox.exchange import Reply
-from sockd.sandbox.imported import Observed
 from sockd_zygote import protocol
 from sockd_zygote.checks import BEGUN
 

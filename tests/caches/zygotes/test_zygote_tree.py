@@ -11,13 +11,13 @@ from sockd.caches.starts import Forks, Wanted
 from sockd.caches.zygotes.soundness import NO_PACKAGES
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
+from sockd.farm.control import ZygoteGone
+from sockd.farm.zygote import Zygote
 from sockd.images.program import Lineage, Program
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import SandboxFailed
-from sockd.sandbox.control import ZygoteGone
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
-from sockd.sandbox.zygote import Zygote
 
 pytestmark = pytest.mark.anyio
 

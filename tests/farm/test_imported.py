@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sockd.sandbox.control import ZygoteGone, ZygoteRefused
-from sockd.sandbox.imported import Imported, ImportFile, ImportRequest, Observed
+from sockd.farm.control import ZygoteGone, ZygoteRefused
+from sockd.farm.imported import Imported, ImportFile, ImportRequest, Observed
 from sockd_zygote import protocol
 
 GOOD = {"seconds": 0.5, "threads": 1, "failed": {}, "seen": {"missed": ["socks"], "every_variable": True}}

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from sockd.farm.control import MOST_STRAYS, ControlWire, ZygoteGone, ZygoteRefused, take_pidfd
 from sockd.sandbox.channel import Channel
-from sockd.sandbox.control import MOST_STRAYS, ControlWire, ZygoteGone, ZygoteRefused, take_pidfd
 from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd.sandbox.read_turns import ReadTurns
 from sockd_zygote import linux, protocol

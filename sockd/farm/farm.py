@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from sockd.farm.control import ControlWire, close_all, take_pidfd
+from sockd.farm.farm_init import RELEASE
+from sockd.farm.uids import UidBlock
 from sockd.images import base as bases
 from sockd.images import environment
 from sockd.images.interpreter import ROOT_OPTIONS, Interpreter
@@ -23,9 +26,6 @@ from sockd.kernel import mounts, oom_score, pidfds, syscalls
 from sockd.kernel.cgroups.leaf import Cgroup
 from sockd.kernel.seccomp import seccomp
 from sockd.plain.errors import SandboxFailed
-from sockd.sandbox.control import ControlWire, close_all, take_pidfd
-from sockd.sandbox.farm_init import RELEASE
-from sockd.sandbox.uids import UidBlock
 
 START_DEADLINE_S = 10.0
 TMP_BYTES = "16m"
@@ -75,7 +75,7 @@ class Farm:
         try:
             launcher = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "sockd.sandbox.farm_init", str(base.path), *map(str, passed)),
+                *("-m", "sockd.farm.farm_init", str(base.path), *map(str, passed)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 pass_fds=passed,

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
+from sockd.farm.uids import CHILDREN, SANDBOX_UID, UidBlock
 from sockd.plain.errors import NoCapacity
-from sockd.sandbox.uids import CHILDREN, SANDBOX_UID, UidBlock
 
 BASE = 0x10000000
 

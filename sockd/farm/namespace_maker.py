@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from sockd.sandbox.control import ControlWire, close_all
+from sockd.farm.control import ControlWire, close_all
 
 DEADLINE_S = 10.0
 
@@ -54,7 +54,7 @@ class NamespaceMaker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "sockd.sandbox.namespace_process", str(theirs.fileno())),
+                *(sys.executable, "-m", "sockd.farm.namespace_process", str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),

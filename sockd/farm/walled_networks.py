@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
+from sockd.farm.namespace_maker import NamespaceMaker, ZygoteNamespaces
 from sockd.images.program import Network
 from sockd.networks.endpoint import Endpoint
 from sockd.networks.endpoint_pool import EndpointPool
 from sockd.networks.networks import Networks
-from sockd.sandbox.namespace_maker import NamespaceMaker, ZygoteNamespaces
 
 
 class Wall:

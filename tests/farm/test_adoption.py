@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.sandbox.adoption import Adoption, NotItsChild, checked_child, move
+from sockd.farm.adoption import Adoption, NotItsChild, checked_child, move
 
 pytestmark = pytest.mark.anyio
 

@@ -12,18 +12,18 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from sockd.farm.adoption import Adoption
+from sockd.farm.control import Answer, ControlWire, ZygoteGone, close_all, take_pidfd
+from sockd.farm.farm import Farm, ForeignWire
+from sockd.farm.imported import Imported, ImportFile, ImportRequest
+from sockd.farm.uids import UidBlock
+from sockd.farm.walled_networks import EndpointSource, Wall
 from sockd.images.interpreter import Interpreter
 from sockd.images.program import OWN, Network
+from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import Cgroup
 from sockd.networks.endpoint import Endpoint
 from sockd.plain.errors import SandboxFailed
-from sockd.sandbox.adoption import Adoption
-from sockd.sandbox.cgroup_pool import CgroupPool
-from sockd.sandbox.control import Answer, ControlWire, ZygoteGone, close_all, take_pidfd
-from sockd.sandbox.farm import Farm, ForeignWire
-from sockd.sandbox.imported import Imported, ImportFile, ImportRequest
-from sockd.sandbox.uids import UidBlock
-from sockd.sandbox.walled_networks import EndpointSource, Wall
 
 MAX_SOCKETS = 128
 """Most IP sockets that what it imports may have open."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import Cgroup, CgroupTree, Hierarchies
-from sockd.sandbox.cgroup_pool import CgroupPool
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -1,7 +1,7 @@
 """The process that makes network namespaces: entering a Zygote's user namespace takes a process with one thread and cannot be
 taken back, so this one, which is exec'd for it, forks a child for each request.
 
-    python -m sockd.sandbox.namespace_process <control fd>
+    python -m sockd.farm.namespace_process <control fd>
 
 It never runs user code, and dies with the daemon.
 """

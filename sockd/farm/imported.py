@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from sockd.sandbox.claims import read_seconds
-from sockd.sandbox.control import ZygoteGone, ZygoteRefused
+from sockd.farm.control import ZygoteGone, ZygoteRefused
+from sockd.plain.untrusted import read_seconds
 from sockd_zygote import protocol
 
 Names = frozenset[str]

@@ -1,6 +1,6 @@
 """The farm's launcher and its init: pid 1 of the farm's pid namespace, which execs root Zygotes and outlives them.
 
-    python -m sockd.sandbox.farm_init <base> <control fd> <releases fd> <scratch fd> <cgroup procs fd>...
+    python -m sockd.farm.farm_init <base> <control fd> <releases fd> <scratch fd> <cgroup procs fd>...
 
 The launcher creates the namespaces, pivot_roots onto the base and forks init; both die with the daemon. Init ignores SIGCHLD,
 so the kernel reaps orphans of the farm. The launcher then closes the last descriptors of mount trees (`Farm.release`). Neither
@@ -17,10 +17,10 @@ import socket
 import sys
 from typing import Any
 
+from sockd.farm.uids import SANDBOX_UID
 from sockd.images import base as bases
 from sockd.kernel import launching, syscalls
 from sockd.kernel.syscalls import MountFlag
-from sockd.sandbox.uids import SANDBOX_UID
 from sockd_zygote import linux, protocol
 
 KEPT_CAPABILITIES = (linux.CAP_SETUID, linux.CAP_SETGID)
