@@ -1,8 +1,8 @@
 """The agent's process, kept running, and the connection of FUSE, which outlives it.
 
-Owns both. When a process ends, the next one gets the same descriptors and the same images, and the kernel sends it what was
-read and not answered (FUSE_NOTIFY_RESEND, Linux 6.9): readers wait and go on. When it ends too often, or the kernel cannot send
-again, the connection is closed, and whoever reads gets EIO.
+Owns both. When a process ends, the next one gets copies of the same descriptors and the same images, and the kernel sends it
+what was read and not answered (FUSE_NOTIFY_RESEND, Linux 6.9): readers wait and go on. When it ends too often, or the kernel
+cannot send again, the connection is closed, and whoever reads gets EIO.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from sockd.chunk_agent import agent_wire as wire
 from sockd.chunk_agent.agent_link import AgentEnded, AgentLink, AgentSettings
+from sockd.chunk_agent.device_holder import HolderGone
 from sockd.chunk_agent.fuse_mount import FuseMount
 from sockd.confined.confined_process import Ground
 from sockd.plain.blocking import in_thread
@@ -153,6 +154,9 @@ class AgentKeeper:
             while True:
                 try:
                     self.why_down = await self._live()
+                except HolderGone as error:
+                    self.why_down = str(error)
+                    break
                 except (OSError, TimeoutError, AgentEnded) as error:
                     self.why_down = str(error) or "it ended while it started"
                 pause_s = ends.pause_s(time.monotonic())
@@ -170,18 +174,17 @@ class AgentKeeper:
 
     async def _live(self) -> str:
         """One process from its start to its end; how it ended. Raises: OSError, TimeoutError, AgentEnded."""
-        devices = self.mount.devices if self.mount else ()
         self.starts += 1
         link = await self._next_link()
         try:
-            link.set_up(self._slab, devices)
+            await in_thread(self._set_up, link)
             async with asyncio.timeout(START_S):
                 for opened in list(self._images.values()):
                     with _without_refused(opened):
                         await link.ask(lambda number, opened=opened: _open(number, opened), opened.descriptors)  # type: ignore[misc]
                 await link.ask(wire.Serve)
             if self.mount is not None and self.starts > 1:
-                self.mount.resend()
+                await in_thread(self.mount.resend)
             self.why_down = ""
             self._serving.set_result(link)
             if self._settings.standby:
@@ -192,6 +195,10 @@ class AgentKeeper:
                 self._serving = self._loop.create_future()
             link.left.set()
             await link.aclose()
+
+    def _set_up(self, link: AgentLink) -> None:
+        with self.mount.lend() if self.mount else contextlib.nullcontext(()) as devices:
+            link.set_up(self._slab, devices)
 
     async def _next_link(self) -> AgentLink:
         """The process that stands by, or a new one. Raises: OSError."""
@@ -223,7 +230,7 @@ class AgentKeeper:
     async def _close_mount(self) -> None:
         mount, self.mount = self.mount, None
         if mount is not None:
-            await in_thread(mount.close)
+            await mount.aclose()
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """A FUSE connection and its mount, held by descriptors: /dev/fuse, one more descriptor for each thread of the server, the mount.
 
-Owns them. The mount is in no mount table: files are opened below /proc/self/fd/N. INIT is answered here, once, so that a
-server that is started anew finds a connection that works. The connection lives as long as one of the descriptors of /dev/fuse:
-requests wait while there is no server, and fail once all are closed.
+Owns them, and the process that holds those of /dev/fuse (`device_holder`). The mount is in no mount table: files are opened below
+/proc/self/fd/N. INIT is answered here, once, so that a server that is started anew finds a connection that works. The connection
+lives as long as one of the descriptors of /dev/fuse: requests wait while there is no server, and fail once all are closed.
 
 Knows nothing of what the files are.
 """
@@ -14,12 +14,15 @@ import os
 import select
 import stat
 import struct
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from sockd.chunk_agent import fuse_messages as fuse
+from sockd.chunk_agent.device_holder import DeviceHolder
 from sockd.chunk_agent.fuse_messages import InitFlag
 from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountAttr
+from sockd.plain.blocking import in_thread
 
 DEVICE = "/dev/fuse"
 FUSE_DEV_IOC_CLONE = 0x8004E500
@@ -42,19 +45,21 @@ _SEALED = MountAttr.RDONLY | MountAttr.NOSUID | MountAttr.NODEV | MountAttr.NOEX
 
 
 class FuseMount:
-    """One connection. `close` ends it: whoever waits for a reply gets an error."""
+    """One connection. `open`, `hand_over` before anybody reads, `aclose`."""
 
     def __init__(self, devices: list[int], mount: int, offer: fuse.InitIn, stack: ExitStack) -> None:
-        self.devices = devices
+        self._devices = devices
         """Descriptors of /dev/fuse, one for each thread of a server. A reply goes to the one that its request came from."""
-        self.mount = mount
+        self._mount = mount
         self._offer = offer
         self._stack = stack
+        """Closes the devices."""
+        self._holder: DeviceHolder | None = None
 
     @classmethod
     def open(cls, threads: int) -> FuseMount:
         """Mount, and answer INIT. Raises: OSError; BadMessage for a kernel of another time."""
-        with ExitStack() as stack:
+        with ExitStack() as stack, ExitStack() as mounted:
             devices = [_opened(stack)]
             # The kernel reads `rootmode` in octal. Nobody but us may look at the mount (no `allow_other`).
             options: dict[str, str | int] = {
@@ -65,12 +70,25 @@ class FuseMount:
                 "max_read": str(MAX_PAGES * 4096),
             }
             mount = syscalls.new_filesystem("fuse", options, _SEALED)
-            stack.callback(os.close, mount)
+            mounted.callback(os.close, mount)
             offer = _answer_init(devices[0])
             for _ in range(threads - 1):
                 devices.append(_opened(stack))
                 fcntl.ioctl(devices[-1], FUSE_DEV_IOC_CLONE, struct.pack("=I", devices[0]))
+            mounted.pop_all()
             return cls(devices, mount, offer, stack.pop_all())
+
+    async def hand_over(self) -> None:
+        """Have the holder's process keep the connection, instead of this one. Raises: OSError."""
+        self._holder = await DeviceHolder.start(self._devices)
+        self._stack.close()
+
+    @contextmanager
+    def lend(self) -> Iterator[Sequence[int]]:
+        """The descriptors of /dev/fuse for a server, until the block ends. Blocks briefly. Raises: HolderGone."""
+        assert self._holder is not None
+        with self._holder.lend() as devices:
+            yield devices
 
     @property
     def can_resend(self) -> bool:
@@ -78,16 +96,24 @@ class FuseMount:
         return bool(self._offer.flags & InitFlag.HAS_RESEND)
 
     def resend(self) -> None:
-        """Have the kernel send again what was read and not answered. No server may be running. Raises: OSError."""
-        os.write(self.devices[0], fuse.resend())
+        """Have the kernel send again what was read and not answered. No server may be running. Blocks. Raises: OSError."""
+        with self.lend() as devices:
+            os.write(devices[0], fuse.resend())
 
     def path(self, name: str) -> str:
         """Of a file, for this process."""
-        return f"/proc/self/fd/{self.mount}/{name}"
+        return f"/proc/self/fd/{self._mount}/{name}"
+
+    async def aclose(self) -> None:
+        """End the connection, once no server has it: whoever waits for a reply gets an error. Once."""
+        if self._holder is not None:
+            await self._holder.aclose()
+        await in_thread(self.close)
 
     def close(self) -> None:
-        """End the connection. Once."""
+        """As `aclose`, of one that was not handed over."""
         self._stack.close()
+        os.close(self._mount)
 
 
 def _opened(stack: ExitStack) -> int:

@@ -220,7 +220,13 @@ class ImageAgent:
 
     async def _mounted(self) -> FuseMount | None:
         try:
-            return await in_thread(FuseMount.open, self._settings.threads)
+            mount = await in_thread(FuseMount.open, self._settings.threads)
+            try:
+                await mount.hand_over()
+            except BaseException:
+                mount.close()
+                raise
+            return mount
         except (OSError, BadMessage) as error:
             self.why_whole = str(error)
             _log.warning("images are written to the disk as a whole (see `sockd doctor`): %s", error)

@@ -21,6 +21,7 @@ from sockd.kernel import launching, syscalls
 from sockd.kernel.syscalls import MountFlag
 from sockd_zygote import linux
 
+CAP_KILL = 5
 PROC_OPTIONS = "hidepid=invisible,subset=pid"
 """Nothing but the process itself: no other's files, no /proc/sys, no kernel symbols (proc(5))."""
 
@@ -46,7 +47,9 @@ def main(text: str) -> int:
     for fd in confinement["keep"]:
         os.close(fd)
     linux.drop_bounding_set()
-    linux.keep_capabilities()  # all that is left to do is to wait, and to be killed
+    # What is left to do is to wait, and to be killed. The kernel sends the child its signal of a parent's death in our name, and
+    # has asked whether we may signal another uid.
+    linux.keep_capabilities((CAP_KILL,))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
 

@@ -276,7 +276,7 @@ class ChunkedImporter:
         except SockdError as error:
             _log.warning("the start of %s was not recorded: %s", start.record.digest[:19], error.message)
             return
-        if used == start.used or time.monotonic() >= start.latest_s:
+        if (used and used == start.used) or time.monotonic() >= start.latest_s:
             await self.record_profile(start.record, start.directory)
         elif start.record.digest in self._open and start.record.digest not in self._timers:
             self._watch_start(replace(start, used=used))

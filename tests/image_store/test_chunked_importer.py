@@ -103,9 +103,10 @@ class Worker:
         (self.directory / "manifest").write_bytes(copy_of(self.catalog, manifest))
         return manifest
 
-    def upload(self, known: set[str]) -> ImageUpload:
-        """Of an image that the worker has, or has not."""
-        return ImageUpload(self.store, self.catalog, known)
+    async def upload(self, known: set[str]) -> ImageUpload:
+        """Args: known: stored names of the worker's images."""
+        parts = await self.importer.parts()
+        return ImageUpload(parts.store, parts.catalog, known)
 
     async def start(self, data: bytes = IMAGE) -> dict[str, float]:
         """Open the image and read what a start reads. Returns: the agent's counters."""
@@ -280,10 +281,10 @@ async def test_a_profile_that_somebody_sealed_for_another_image_is_refused(worke
 async def test_an_image_that_is_here_keeps_the_form_of_its_file_system(workers: Workers) -> None:
     worker = workers.new()
     worker.publish(IMAGE)
-    again = worker.upload({RECORD.stored_name})
+    again = await worker.upload({RECORD.stored_name})
     assert not again.begin(DIGEST), "the store has it in that form"
     assert again.record(RECORD.reference, worker.directory).stored_name == RECORD.stored_name
-    new = worker.upload(set())
+    new = await worker.upload(set())
     assert new.begin(DIGEST), "the store does not have it in today's form"
     new.abandon()
 
@@ -292,8 +293,8 @@ async def test_a_deploy_of_an_image_that_the_store_has_brings_all_that_a_start_a
     workers: Workers, profiled: Worker, tmp_path: Path
 ) -> None:
     second = workers.new()
-    deploy = second.upload({RECORD.stored_name})
-    assert second.catalog.images() == [] and not deploy.begin(DIGEST)
+    deploy = await second.upload({RECORD.stored_name})
+    assert not deploy.begin(DIGEST)
     deploy.record(RECORD.reference, second.directory)
     for kind in ("manifests", "profiles"):
         shutil.rmtree(tmp_path / "store" / "objects" / kind)
@@ -307,16 +308,19 @@ async def test_a_start_is_recorded_when_it_uses_no_further_chunks(
     monkeypatch.setattr(chunked_importer, "QUIET_S", 0.0)
     worker = workers.new()
     worker.publish(IMAGE)
-    looks = [3, 5, 5]
+    has_read = asyncio.Event()
+    looks = [0, 0, 3, 5, 5]
     seen: list[int] = []
 
     async def used(agent: ImageAgent, image: str) -> int:
         assert worker.stored() is None
+        await has_read.wait()
         seen.append(looks[len(seen)])
         return seen[-1]
 
     monkeypatch.setattr(ImageAgent, "used", used)
     await worker.start()
+    has_read.set()
     while worker.stored() is None:
         await asyncio.sleep(0)
     assert seen == looks

@@ -1,9 +1,10 @@
 """A daemon that has nothing but an agent of images, for tests that kill it.
 
-    python -m tests.support.agent_daemon DIRECTORY CGROUP UID
+    python -m tests.support.agent_daemon DIRECTORY CGROUP UID reader|thread
 
 Prints {"launcher", "agent", "reader"} and waits. The reader is a process that reads an uncached image from a descriptor, as a
-function does, and whose output is ours: the errno of its failure.
+function does, and whose output is ours: the errno of its failure. Or it is the daemon itself, a thread of which waits for a chunk
+that never comes, as one that mounts an image does.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from sockd.chunk_agent import agent_link
 from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.store_settings import StoreSettings
 from sockd.kernel import mounts
-from tests.support.chunked_images import random_image, stored
+from tests.support.chunked_images import chunk_path, random_image, read_at, stored
 from tests.support.ground import ground_at
 
 READER = """
@@ -38,7 +41,11 @@ except OSError as error:
 CHUNKS = 8
 
 
-async def main(directory: Path, cgroup: str, uid: int) -> None:
+STALLED = 6
+"""The chunk that never comes."""
+
+
+async def main(directory: Path, cgroup: str, uid: int, who: str) -> None:
     """Start it all, and wait to be killed."""
     mounts.enter_private_namespace()
     store = DirectoryStore.open(directory / "store")
@@ -46,14 +53,24 @@ async def main(directory: Path, cgroup: str, uid: int) -> None:
     manifest = stored(image, store)
     async with ground_at(directory / "ground", agent_link.places(), cgroup) as ground:
         source = SourceSettings(store=StoreSettings(url=str(directory / "store")), l1_bytes=32 << 20)
-        agent = await ImageAgent.start(ground, AgentSettings(uid=uid, source=source), directory / "agent")
+        agent = await ImageAgent.start(ground, AgentSettings(uid, source, stall_s=600), directory / "agent")
         path = await agent.open(manifest)
         file = await asyncio.to_thread(os.open, path, os.O_RDONLY)
-        reader = subprocess.Popen([sys.executable, "-c", READER, str(file), str(len(image))], pass_fds=[file])
+        if who == "reader":
+            command = [sys.executable, "-c", READER, str(file), str(len(image))]
+            reader = subprocess.Popen(command, pass_fds=[file]).pid
+        else:
+            reader = os.getpid()
+            chunk = chunk_path(directory / "store", manifest.chunks[STALLED])
+            chunk.unlink()
+            os.mkfifo(chunk, 0o644)  # nobody writes to it
+            threading.Thread(target=read_at, args=(path, STALLED * CHUNK_BYTES, 4096), daemon=True).start()
+            while not (await agent.counters())["waiting_reads"]:
+                await asyncio.sleep(0)
         [child] = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-        print(json.dumps({"launcher": agent.pid, "agent": int(child), "reader": reader.pid}), flush=True)
+        print(json.dumps({"launcher": agent.pid, "agent": int(child), "reader": reader}), flush=True)
         await asyncio.get_running_loop().create_future()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]))

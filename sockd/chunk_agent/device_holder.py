@@ -1,0 +1,83 @@
+"""The holder of a FUSE connection: a process that has its descriptors of /dev/fuse, so that the daemon has none.
+
+A connection lives as long as one of them, and the daemon's threads read from the connection: to mount an image is to read it.
+Such a read waits for its answer even if its process is killed. Had the daemon the descriptors, they would be open until the
+read's thread had ended, and the thread would wait until they were closed: a killed daemon would never be gone. The holder reads
+nothing. It dies with the daemon, as the agents do, and then the kernel ends the connection and every read.
+
+Owns the process and its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sockd.kernel import descriptor_passing
+
+MODULE = "sockd.chunk_agent.holding_process"
+ANSWER_S = 20.0
+"""It may wait for a processor, and at first for its interpreter's start."""
+
+
+class HolderGone(OSError):
+    """The process has ended, and the connection may end with the next agent."""
+
+
+class DeviceHolder:
+    """`start`, `lend`, `aclose`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ours: socket.socket, count: int) -> None:
+        self._process = process
+        self._ours = ours
+        self._count = count
+
+    @classmethod
+    async def start(cls, devices: Sequence[int]) -> DeviceHolder:
+        """Have copies of descriptors held. Call it in the main thread, with which the process ends. Raises: OSError."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                ours.settimeout(ANSWER_S)
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-m", MODULE),
+                    *map(str, (theirs.fileno(), os.getpid(), *devices)),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), *devices),
+                    start_new_session=True,
+                    cwd="/",
+                    env={"PYTHONPATH": str(Path(__file__).parents[2])},
+                )
+        except BaseException:
+            ours.close()
+            raise
+        return cls(process, ours, len(devices))
+
+    @contextmanager
+    def lend(self) -> Iterator[list[int]]:
+        """The descriptors, until the block ends. Blocks briefly. Raises: HolderGone."""
+        try:
+            self._ours.sendall(b"\n")
+            data, devices = descriptor_passing.receive(self._ours, 1, self._count)
+        except OSError as error:
+            raise HolderGone(f"the holder of the FUSE connection has ended: {error}") from error
+        if not data:
+            raise HolderGone("the holder of the FUSE connection has ended")
+        try:
+            yield devices
+        finally:
+            for device in devices:
+                os.close(device)
+
+    async def aclose(self) -> None:
+        """End the process. Once."""
+        self._ours.close()
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
