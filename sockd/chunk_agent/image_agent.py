@@ -206,7 +206,7 @@ class ImageAgent:
         async with self._beginning:
             if self._keeper is None:
                 if time.monotonic() < self._given_up_s + GIVEN_UP_S:
-                    raise ImageUnavailable("the agent of images ended too often; it is started again soon")
+                    raise ImageUnavailable("the agent of images was given up; it is started again soon")
                 self._keeper = AgentKeeper(
                     self._ground,
                     self._settings,
@@ -238,7 +238,7 @@ class ImageAgent:
         lost = list(self._images)
         self._forget()
         for image in lost:
-            self._on_trouble(image, ImageUnavailable(f"the agent of images ended too often ({why})"))
+            self._on_trouble(image, ImageUnavailable(f"the agent of images is given up: {why}"))
 
     def _forget(self) -> None:
         for opened in self._images.values():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.chunk_agent import agent_link
+from sockd.chunk_agent import agent_link, device_holder
 from sockd.chunk_agent.agent_keeper import MOST_ENDS, Ends
 from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
@@ -69,13 +69,13 @@ async def kill(agent: ImageAgent) -> None:
     await agent.counters()
 
 
-def launchers() -> set[int]:
-    """Children of this process that confine agents."""
+def children(module: str) -> set[int]:
+    """Children of this process that run a module."""
     found = set()
     for pid in Path("/proc/self/task").glob("*/children"):
         for child in pid.read_text().split():
             with contextlib.suppress(OSError):
-                if b"sockd.confined.launcher" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
                     found.add(int(child))
     return found
 
@@ -117,7 +117,7 @@ async def test_a_request_that_the_killed_agent_had_read_is_answered_by_the_next(
 async def test_the_process_that_stands_by_takes_over(start: Start, store: DirectoryStore) -> None:
     agent = await start()
     path = await agent.open(stored(IMAGE, store))
-    while len(standing := launchers()) < 2:
+    while len(standing := children("sockd.confined.launcher")) < 2:
         await asyncio.sleep(0)
     await kill(agent)
     assert agent.pid in standing
@@ -143,6 +143,26 @@ async def test_an_agent_that_ends_too_often_fails_reads_and_the_image_can_be_ope
         await agent.open(manifest)
     monkeypatch.setattr("sockd.chunk_agent.image_agent.GIVEN_UP_S", 0.0)
     assert await part(await agent.open(manifest), 1) == right_part(1)
+
+
+async def test_without_its_holder_a_connection_ends_with_the_agent_and_the_image_can_be_opened_anew(
+    start: Start, store: DirectoryStore, troubles: Troubles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await start()
+    manifest = stored(IMAGE, store)
+    path = await agent.open(manifest)
+    [holder] = children(device_holder.MODULE)
+    os.kill(holder, signal.SIGKILL)
+    assert await part(path, 1) == right_part(1)
+    os.kill(agent.pid, signal.SIGKILL)
+    while not troubles:
+        await asyncio.sleep(0)
+    assert [(image, type(error)) for image, error in troubles] == [("image", ImageUnavailable)]
+    assert "holder" in troubles[0][1].message
+    with pytest.raises(OSError):
+        await part(path, 5)
+    monkeypatch.setattr("sockd.chunk_agent.image_agent.GIVEN_UP_S", 0.0)
+    assert await part(await agent.open(manifest), 5) == right_part(5)
 
 
 def test_pauses_between_starts_grow_and_old_ends_are_forgotten() -> None:
