@@ -13,30 +13,30 @@ The worker's own start is not counted, as no function waits for it: each worker 
 
 from __future__ import annotations
 
-import http.client
 import http.server
 import json
 import os
 import random
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.client import Client
 from benchmarks.harness import Run
-from benchmarks.image_parts import python_image
+from benchmarks.image_parts import nydus, python_image
 from benchmarks.image_parts.origin import REGISTRY, Origin, origin
 from benchmarks.image_parts.python_image import NoPackages
 from benchmarks.results import Result
+from benchmarks.unix_connection import UnixConnection
 from benchmarks.worker import Worker, WorkerFailed, worker
 
 DISK = "/var/tmp"
@@ -60,6 +60,12 @@ class Image:
 
     name: str
     layout: Path
+    rafs: dict[str, nydus.Rafs] = field(default_factory=dict)
+    """By case of Nydus; empty without it."""
+
+    def start(self, root: str) -> None:
+        """Start its program in a directory, and wait for its first answer."""
+        first_answer_of(root, f"/{self.name}")
 
 
 def measure(run: Run, result: Result) -> None:
@@ -77,6 +83,7 @@ def measure(run: Run, result: Result) -> None:
                     Measuring(image, there, scratch).measure(run, result, f"{image.name}, {distance_ms:g} ms")
     if images:
         judge(result, [image.name for image in images])
+        compare_with_nydus(result, [image.name for image in images if image.rafs])
 
 
 def make_images(run: Run, scratch: Path, result: Result) -> list[Image]:
@@ -86,11 +93,15 @@ def make_images(run: Run, scratch: Path, result: Result) -> list[Image]:
     except NoPackages as error:
         result.notes.append(f"first answer: not measured: {error}")
         return []
+    if lacking := nydus.missing():
+        result.notes.append(f"first answer: Nydus not measured: {', '.join(lacking)} not installed")
     layers = [python_image.interpreter_layer(scratch / "interpreter.tar"), packages]
     images = []
     for name, imports in run.pick(IMPORTS, {"handler": ""}).items():
-        images.append(Image(name, scratch / name))
-        python_image.write_image(images[-1].layout, layers, name, python_image.program(imports))
+        own = python_image.write_image(scratch / name, layers, name, python_image.program(imports))
+        images.append(image := Image(name, scratch / name))
+        if not lacking:
+            image.rafs.update(nydus.make_images([*layers, own], scratch / f"{name}-rafs", image.start))
     return images
 
 
@@ -117,7 +128,10 @@ class Measuring:
             L2: lambda: self._restarted(L2, kept[L2]),
             L1: lambda: self._restarted(L1, kept[L1]),
             UNPACKED: lambda: self._restarted(UNPACKED, kept[UNPACKED]),
+            **{name: partial(self._by_nydus, name, size) for name in self._image.rafs},
         }
+        for rafs in self._image.rafs.values():
+            nydus.publish(rafs, self._there)
         found: dict[tuple[str, str], list[float]] = {}
         order = random.Random(0)
         for _ in range(run.pick(7, 2)):
@@ -180,6 +194,12 @@ class Measuring:
         with self._worker(name, "plain", path, **settings) as house:
             return {"request": invoke(house, self._image.name)}
 
+    def _by_nydus(self, name: str, size: int) -> dict[str, float]:
+        rafs, prefetch = self._image.rafs[name], name == nydus.PREFETCHED
+        turn = nydus.first_answer(rafs, self._there, self._scratch, self._image.start, prefetch=prefetch)
+        times = {ANSWER: turn.answer_s, "mount": turn.mount_s, "start": turn.start_s}
+        return {**{name: seconds * 1000 for name, seconds in times.items()}, "moved": 100 * turn.moved_bytes / size}
+
     def _pull(self) -> dict[str, float]:
         with tempfile.TemporaryDirectory(dir=self._scratch) as directory:
             begun = time.perf_counter()
@@ -195,22 +215,10 @@ class Measuring:
         return {name: seconds * 1000 for name, seconds in times.items()}
 
 
-class ManagementConnection(http.client.HTTPConnection):
-    """To a worker's Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost")
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(str(self._path))
-
-
 def deploy(house: Worker, name: str, reference: str) -> None:
     """By the management API, as a command has a start of its own. Raises: WorkerFailed."""
     settings = {"image": reference, "zygote": "none", **SETTINGS}
-    with closing(ManagementConnection(house.state_dir / "sockd.sock")) as connection:
+    with closing(UnixConnection(house.state_dir / "sockd.sock")) as connection:
         connection.request("PUT", f"/functions/{name}", EMPTY_ZIP, {"x-sockd-overrides": json.dumps(settings)})
         last = json.loads(connection.getresponse().read().splitlines()[-1])
     if "result" not in last:
@@ -305,3 +313,16 @@ def judge(result: Result, images: list[str]) -> None:
     for case in (PLAIN, PROFILED):
         moved = max(result.row(f"handler, {d:g} ms: {case}", "moved").p50 for d in DISTANCES_MS)
         result.aim(f"handler, {case}: bytes moved, % of the image", moved, "<= 6.5")
+
+
+def compare_with_nydus(result: Result, images: list[str]) -> None:
+    """Notes: our first answers over those of Nydus. Nydus's part has neither a deploy nor isolation."""
+    for case in (f"{image}, {distance:g} ms" for image in images for distance in DISTANCES_MS):
+        pairs = ((PLAIN, nydus.PLAIN), (PROFILED, nydus.PREFETCHED))
+        ratios = [
+            result.row(f"{case}: {ours}", ANSWER).p50 / result.row(f"{case}: {theirs}", ANSWER).p50
+            for ours, theirs in pairs
+        ]
+        result.notes.append(
+            f"first answer of {case}: {ratios[0]:.2f} of Nydus's; with profile {ratios[1]:.2f} of that with prefetch"
+        )

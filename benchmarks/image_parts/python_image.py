@@ -59,11 +59,12 @@ def program(imports: str = "", answer: str = "{}") -> str:
 
 def write_image(
     directory: Path, layers: Sequence[Path], name: str, text: str, environment: Sequence[str] = ENVIRONMENT
-) -> None:
-    """An OCI layout of layers and of a last one with the program, at /NAME. Args: directory: new."""
+) -> Path:
+    """An OCI layout of layers and of a last one with the program, at /NAME; that layer. Args: directory: new."""
     own = write_text_layer(directory.with_suffix(".tar"), {name: text}, mtime_s=MTIME_S, mode=0o755)
     config = {"Entrypoint": [f"/{name}"], "Env": list(environment), "WorkingDir": "/tmp"}
     write_layout(directory, [*layers, own], config)
+    return own
 
 
 def interpreter_layer(path: Path) -> Path:
