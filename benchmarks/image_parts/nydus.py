@@ -118,7 +118,7 @@ def first_answer(image: Rafs, there: Origin, scratch: Path, start: Start, *, pre
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=scratch) as directory:
         bootstrap = Path(directory) / "bootstrap"
-        with Client(there.store, there.credentials) as client:
+        with Client(there.store, there.server.credentials) as client:
             bootstrap.write_bytes(client.get(BUCKET, _bootstrap_key(image)))
         with mounted(bootstrap, backend_of(there), prefetch=prefetch) as (mount, _):
             ready = time.perf_counter()
@@ -137,8 +137,8 @@ def backend_of(there: Origin) -> dict[str, Any]:
         "region": REGION,
         "bucket_name": BUCKET,
         "object_prefix": PREFIX,
-        "access_key_id": there.credentials.access_key,
-        "access_key_secret": there.credentials.secret_key,
+        "access_key_id": there.server.access_key,
+        "access_key_secret": there.server.secret_key,
     }
     return {"type": "s3", "config": bucket}
 

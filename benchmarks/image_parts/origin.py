@@ -20,7 +20,6 @@ from benchmarks.shaping_proxy import shaping_proxy
 from benchmarks.worker import sockd
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
-from sockd.sigv4.credentials import Credentials
 
 BUCKET = "images"
 REGISTRY = "docker-registry"
@@ -39,8 +38,8 @@ class Origin:
     """A URL."""
     client: Client
     """Of the store, without the distance."""
-    credentials: Credentials
-    """Of the store."""
+    server: S3Process
+    """The store itself, which has the credentials."""
     nodes: tuple[str, ...]
     """HOST:PORT."""
     files: Path
@@ -83,7 +82,7 @@ def origin(first_byte_ms: float, key: bytes) -> Iterator[Origin]:
             registry_url = f"http://{registry}"
             far = (stack.enter_context(_far(url, first_byte_ms)) for url in (store, registry_url))
             store, registry = next(far), next(far).removeprefix("http://")
-        yield Origin(registry, store, client, server.credentials, nodes, files)
+        yield Origin(registry, store, client, server, nodes, files)
 
 
 def _far(url: str, first_byte_ms: float) -> contextlib.AbstractContextManager[str]:
