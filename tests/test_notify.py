@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.worker.notify import notify
+from sockd.worker.notify import READY, STOPPING, notify
 
 
 def test_without_systemd_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +30,17 @@ def test_each_state_is_one_datagram(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         assert [systemd.recv(100), systemd.recv(100)] == [b"READY=1", b"STOPPING=1"]
 
 
-def test_a_systemd_that_is_not_there_does_not_stop_the_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_systemd_that_is_not_there_does_not_stop_the_daemon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    notify("READY=1")
+    notify(READY)
+    assert "does not answer" in caplog.text
+
+
+def test_whoever_has_gone_after_the_start_is_no_cause_for_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    notify(STOPPING)
+    assert not caplog.text

@@ -68,7 +68,7 @@ from sockd.sandbox.lifecycle import State
 from sockd.worker.asynchronous import Asynchronous
 from sockd.worker.import_report import imports
 from sockd.worker.live import live
-from sockd.worker.notify import notify
+from sockd.worker.notify import READY, STOPPING, notify
 from sockd.worker.state_dir import StateDir
 from sockd.worker.status_views import package_rows, status, tree_snapshot, watch
 from sockd.worker.worker import Worker
@@ -375,9 +375,9 @@ async def serve(config: Config) -> int:
             print(f"those with a key manage this worker at {where}", flush=True)
         if open_to_all := open_without_key(config.http):
             print(f"without a key, whoever reaches this address may use {open_to_all}", flush=True)
-        notify("READY=1")
+        notify(READY)
         status = await stopped
-        notify("STOPPING=1")
+        notify(STOPPING)
         preloading.cancel()
         if status:
             print("the farm ended by itself; start sockd again", file=sys.stderr)

@@ -6,11 +6,13 @@ import logging
 import os
 import socket
 
+READY, STOPPING = "READY=1", "STOPPING=1"
+
 _log = logging.getLogger(__name__)
 
 
 def notify(state: str) -> None:
-    """Send `READY=1` or `STOPPING=1` to whoever started us with Type=notify."""
+    """Send READY or STOPPING to whoever started us with Type=notify."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -19,4 +21,6 @@ def notify(state: str) -> None:
             sock.connect("\0" + address[1:] if address.startswith("@") else address)
             sock.send(state.encode())
         except OSError as error:  # inherited from whoever started us in a place where it does not lead anywhere
+            if state == STOPPING:  # `sockd up --detach` has long returned
+                return
             _log.warning("$NOTIFY_SOCKET does not answer: %s", error.strerror)
