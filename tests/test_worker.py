@@ -5,12 +5,15 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sockd.plain.errors import NoCapacity, SandboxFailed
+from sockd.plain.config import ImagesConfig
+from sockd.plain.errors import BadConfig, NoCapacity, SandboxFailed
+from sockd.worker.image_parts import store_settings
 from sockd.worker.worker import FDS_AT_ONCE, affordable_idle, try_sandbox
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +35,13 @@ class FakeTree:
 
     def destroy(self) -> None:
         self.destroyed += 1
+
+
+@pytest.mark.parametrize("store", ["chunks", "./chunks", "gs://bucket", "~/chunks", ""])
+async def test_a_store_that_is_neither_s3_nor_a_path_is_refused(store: str) -> None:
+    assert store_settings(ImagesConfig(store="/chunks"), Path("/state")).url == "/chunks"
+    with pytest.raises(BadConfig, match="absolute path"):
+        store_settings(ImagesConfig(store=store), Path("/state"))
 
 
 async def test_a_host_that_lets_us_make_a_sandbox_keeps_none_of_it() -> None:

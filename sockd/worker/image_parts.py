@@ -140,8 +140,14 @@ class ImageParts:
 
 def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:
     """Where the store is, with its credentials. Raises: BadConfig."""
-    if config.store is None or not config.store.startswith("s3://"):
-        return StoreSettings(url=config.store or str(state / OWN_STORE / "store"))
+    if config.store is None:
+        return StoreSettings(url=str(state / OWN_STORE / "store"))
+    if not config.store.startswith("s3://"):
+        if not config.store.startswith("/"):  # a worker in the background has another working directory
+            raise BadConfig(
+                f"images.store = {config.store!r}: must be s3://BUCKET/PREFIX or a directory's absolute path"
+            )
+        return StoreSettings(url=config.store)
     keys = _credentials(Path(config.credentials_file)) if config.credentials_file else dict(os.environ)
     found = {name.upper(): value for name, value in keys.items()}
     access_key, secret_key = found.get("AWS_ACCESS_KEY_ID", ""), found.get("AWS_SECRET_ACCESS_KEY", "")
