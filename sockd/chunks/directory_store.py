@@ -29,8 +29,9 @@ from os.path import dirname
 from pathlib import Path
 from typing import Self
 
-from sockd.chunks.chunk import verify
+from sockd.chunks.chunk import CHUNK_BYTES, verify
 from sockd.chunks.store import (
+    MAX_OBJECT_BYTES,
     StoredObject,
     check_key,
     check_name,
@@ -98,7 +99,7 @@ class DirectoryStore:
 
     def get(self, root: str, name: bytes) -> bytes:
         with _failures():
-            data = self._read(_chunk(root, name))
+            data = self._read(_chunk(root, name), CHUNK_BYTES)
         if data is None:
             raise ChunkMissing(self.name, root, name)
         verify(name, data)
@@ -151,7 +152,9 @@ class DirectoryStore:
 
     def get_object(self, key: str) -> StoredObject | None:
         with _failures():
-            data = self._read(_object(key))
+            data = self._read(_object(key), MAX_OBJECT_BYTES)
+        if data is not None and len(data) > MAX_OBJECT_BYTES:
+            raise StoreUnavailable(self.name, f"{key} has more than {MAX_OBJECT_BYTES >> 20} MB, which no object has")
         return None if data is None else StoredObject(data, hashlib.sha256(data).hexdigest())
 
     def put_object(self, key: str, data: bytes) -> None:
@@ -272,13 +275,14 @@ class DirectoryStore:
         except FileNotFoundError:
             return None
 
-    def _read(self, path: str) -> bytes | None:
+    def _read(self, path: str, limit_bytes: int) -> bytes | None:
+        """A file, of one that is larger more than `limit_bytes` of it; None: there is none."""
         try:
             fd = self._open(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
         with open(fd, "rb", buffering=0) as file:
-            return file.readall()
+            return file.readall() if os.fstat(fd).st_size <= limit_bytes else file.read(limit_bytes + 1)
 
     def _listed(self, directory: str) -> list[str]:
         try:

@@ -150,6 +150,19 @@ def test_each_changed_bit_of_a_chunk_on_the_disk_is_noticed(store: DirectoryStor
             store.get("r1", chunk.name)
 
 
+def test_files_that_are_too_large_are_not_read(store: DirectoryStore, path: Path) -> None:
+    chunk = put(store, b"data")
+    store.put_object("k", b"object")
+    for file in (file_of(path, chunk), path / "objects" / "k"):
+        os.truncate(file, 1 << 40)  # all holes; read whole, it is a MemoryError
+    with pytest.raises(Tampered):
+        store.get("r1", chunk.name)
+    with pytest.raises(StoreUnavailable, match="more than 256 MB"):
+        store.get_object("k")
+    store.put_object("k", b"object")
+    assert store.get_object("k") is not None
+
+
 def test_a_copy_takes_no_room(store: DirectoryStore, path: Path) -> None:
     chunk = put(store)
     store.copy("r1", "r2", chunk.name)
