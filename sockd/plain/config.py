@@ -372,7 +372,8 @@ class ImagesConfig(Slice, frozen=True):
     """With the keys of an S3 store, in the format of ~/.aws/credentials, readable by its owner alone; None: those in the worker's
     environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)."""
     key_file: str | None = None
-    """With the key of this worker's images; workers that share a store have the same. None: images.key in the state directory."""
+    """With the key of this worker's images, 32 random bytes; workers that share a store have the same. None: images.key in the
+    state directory."""
     worker: str | None = None
     """This worker's name among those that share a store; None: its host's name and an id of the state directory."""
     tenant: str = "default"

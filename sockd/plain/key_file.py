@@ -27,7 +27,9 @@ def read_key(path: Path) -> bytes | None:
             raise BadConfig(f"the key {path} must be a file that its owner alone may read: chmod 600 {path}")
         key = file.read(KEY_BYTES + 1)
     if len(key) != KEY_BYTES:
-        raise BadConfig(f"{path} is no key: it must hold {KEY_BYTES} random bytes; put the right file back")
+        raise BadConfig(
+            f"{path} is no key: it must hold {KEY_BYTES} random bytes and nothing else; put the right file back"
+        )
     return key
 
 
