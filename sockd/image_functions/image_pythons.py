@@ -223,13 +223,13 @@ def python_command(config: FunctionConfig, record: ImageRecord) -> tuple[list[st
     if config.zygote == "none":
         return [], 'zygote = "none"'
     if config.app_port is not None or config.writable_root or config.runtime == "provided":
-        return [], "it is a program (app_port, writable_root or runtime)"
+        return [], f"it is a program ({program_because(config)})"
     if EXEC_WRAPPER in config.environment:
         return [], f"{EXEC_WRAPPER} starts its runtime"
     try:
         parse_handler(image_programs.handler(config, record.config))
     except BadFunctionConfig:
-        return [], "it names no handler"
+        return [], f"handler = {config.handler!r} is not module.attr" if config.handler else "it names no handler"
     if words[0] == AWS_ENTRYPOINT:
         return [AWS_PYTHON], ""
     if RUNTIME_CLIENT in words and words[words.index(RUNTIME_CLIENT) - 1] == "-m":
@@ -238,6 +238,13 @@ def python_command(config: FunctionConfig, record: ImageRecord) -> tuple[list[st
             return before, ""
         return [], f"its ENTRYPOINT gives Python options: {' '.join(before[1:])}"
     return [], f"its ENTRYPOINT is not python -m {RUNTIME_CLIENT}"
+
+
+def program_because(config: FunctionConfig) -> str:
+    """Which setting makes a function a program."""
+    if config.app_port is not None:
+        return "app_port"
+    return "writable_root" if config.writable_root else 'runtime = "provided"'
 
 
 def first_directories(command: list[str], variables: dict[str, str]) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sockd.code.function_config import FunctionConfig
-from sockd.image_functions.image_pythons import ImagePythons, Known, wanted_python
+from sockd.image_functions.image_pythons import ImagePythons, Known, python_command, wanted_python
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import RECORD, ImageStore, Importer
 from sockd.images.base import Base
@@ -73,3 +73,20 @@ def test_what_an_images_python_said_goes_with_its_image(tmp_path: Path) -> None:
     asyncio.run(store.remove(records[0].digest))
     assert asyncio.run(why_not(ids[0])) == "no function of this worker uses the image's Python"
     assert asyncio.run(why_not(ids[1])) == "it is mounted"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"app_port": 80}, "it is a program (app_port)"),
+        ({"writable_root": True}, "it is a program (writable_root)"),
+        ({"runtime": "provided"}, 'it is a program (runtime = "provided")'),
+        ({"handler": "app"}, "handler = 'app' is not module.attr"),
+    ],
+)
+def test_a_program_is_told_why_it_is_one(settings: dict[str, Any], words: str) -> None:
+    image = ImageConfig(entrypoint=("/server",))
+    record = ImageRecord(
+        digest="sha256:" + "0" * 64, reference="i", config=image, size_bytes=0, layers=1, imported_at=0
+    )
+    assert python_command(msgspec.structs.replace(CONFIG, **settings), record) == ([], words)
