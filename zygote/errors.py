@@ -149,8 +149,19 @@ def cut(text: str) -> str:
     return text if kept == text else kept + CUT % (len(text) - len(kept))
 
 
+_in_image = False
+
+
+def become_images() -> None:
+    """From now on this process runs a function of an image, whose packages are not ours."""
+    global _in_image
+    _in_image = True
+
+
 def installed() -> str:
     """Which packages this function has, for whoever misses one."""
     paths = [path.split("/") for path in sys.path if isinstance(path, str) and path.startswith("/packages/")]
     names = sorted({path[2].rpartition("-")[0] for path in paths})[:MAX_NAMES]
+    if _in_image:
+        return "the image does not have it"
     return f"installed: {', '.join(names)}" if names else "no packages: requirements.txt names none"

@@ -164,6 +164,8 @@ def extend_path(function: dict) -> None:
         for each in sys.path:
             if not each.startswith(("/packages/", code)):
                 path.append(each)
+    else:
+        errors.become_images()
     sys.path[:] = path
     if function["pth"]:
         from sockd_zygote import package_path

@@ -63,6 +63,9 @@ def test_a_missing_module_is_told_with_what_is_there(monkeypatch: pytest.MonkeyP
     assert describe(missing)["errorMessage"] == "No module named 'x' (no packages: requirements.txt names none)"
     monkeypatch.setattr(sys, "path", ["/packages/numpy-2.0-0123456789ab", "/packages/a-b-1.0-0123456789ab", "/usr/lib"])
     assert describe(missing)["errorMessage"] == "No module named 'x' (installed: a-b-1.0, numpy-2.0)"
+    monkeypatch.setattr(errors, "_in_image", False)
+    errors.become_images()
+    assert describe(missing)["errorMessage"] == "No module named 'x' (the image does not have it)"
 
 
 @pytest.mark.parametrize("text", ["x", "\0", "\U0001f600", "\udc80", '"', "é\0x"])
