@@ -16,6 +16,8 @@ INVALID_ENTRYPOINT, INVALID_DIRECTORY = "Runtime.InvalidEntrypoint", "Runtime.In
 SCRIPT_BYTES = 256
 """Longest first line of a script that is read for its interpreter, as the kernel reads it."""
 ELF = b"\x7fELF"
+ARGUMENT_BYTES = 128 << 10
+"""The kernel's limit (MAX_ARG_STRLEN)."""
 
 
 def environment(function: dict) -> dict[str, str]:
@@ -43,6 +45,8 @@ def start(image: dict, environment: dict[str, str], fds: tuple[int, ...]) -> sub
 
 def why_not(name: str, path: str, directory: str, error: OSError) -> str:
     """Why a program cannot be run, in words."""
+    if not name:
+        return "the first word of the image's entry point is empty"
     file = find(name, path, directory)
     if file is None and "/" in name and (closed := closed_above(os.path.join(directory, name))):
         return f"the image's entry point {name} cannot be reached: {no_entry(closed)}"
@@ -59,6 +63,11 @@ def why_not(name: str, path: str, directory: str, error: OSError) -> str:
         return f"{file} cannot be executed, because {interpreter(file)} may not be executed by the sandbox's user"
     if error.errno == errno.EACCES:
         return f"{file} may not be executed by the sandbox's user (mode {os.stat(file).st_mode & 0o7777:04o})"
+    if error.errno == errno.E2BIG:
+        return (
+            f"{file} cannot be executed: its arguments and variables are too long (each may have {ARGUMENT_BYTES >> 10} KB, "
+            "all together 2 MB)"
+        )
     return f"{file} cannot be executed: {os.strerror(error.errno or 0)}"
 
 
@@ -88,5 +97,7 @@ def interpreter(file: str) -> str:
     except OSError:
         return "its interpreter"
     if head.startswith(b"#!"):
-        return "its interpreter " + head[2:].split(b"\n")[0].strip().decode(errors="replace")
+        line = head[2:].split(b"\n")[0]
+        ending = "\\r (the script's lines end with CR LF, as on Windows)" if line.endswith(b"\r") else ""
+        return f"its interpreter {line.strip().decode(errors='replace')}{ending}"
     return "its dynamic loader (it was linked for another libc)" if head.startswith(ELF) else "its interpreter"

@@ -31,6 +31,7 @@ from sockd_zygote.runtime_api import LOOPBACK, own_ports
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Iterator
     from typing import Any
 
 POLL_S = 0.005
@@ -42,6 +43,8 @@ SLOW_START_S = 2.0
 GIVE_UP_S = 0.5
 """Before a deadline, at most: so long it takes to say why it was missed. Of a short one, a tenth."""
 UNHEALTHY = 500
+SWITCHED = 101
+"""Ends the HTTP of a connection; nobody has asked for it."""
 HOP_BY_HOP = frozenset(
     (
         "connection",
@@ -54,8 +57,20 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     )
 )
+CONTEXT_HEADER, PREFIX_HEADER = "x-amzn-lambda-context", "x-forwarded-prefix"
+"""What only we say."""
 WITH_BODY = ("POST", "PUT", "PATCH")
 TEXT = ("text/", "application/json", "application/javascript", "application/xml", "application/x-www-form-urlencoded")
+
+
+class FinalResponse(HTTPResponse):
+    """A server's answer, after any 103 Early Hints: http.client itself skips 100 only."""
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 < self.status < 200 and self.status != SWITCHED:
+            self.headers = None  # type: ignore[assignment]  # else nothing is read
+            super().begin()
 
 
 class WebServer(App):
@@ -97,14 +112,33 @@ class WebServer(App):
 
     def answer(self, request: Request, outlet: Outlet) -> None:
         """An HTTP request: the answer goes out as it comes."""
-        prefix = [["x-forwarded-prefix", request.root_path]] if request.root_path else []
-        with self._forwarded(
-            request.method, request.raw_path, request.query, [*request.headers, *prefix], request.body
-        ) as response:
+        headers = request.headers
+        if request.root_path:  # instead of what a client says
+            headers = [pair for pair in headers if pair[0] != PREFIX_HEADER] + [[PREFIX_HEADER, request.root_path]]
+        with self._forwarded(request.method, request.raw_path, request.query, headers, request.body) as response:
             outlet.head(response.status, kept_headers(response))
-            while piece := response.read1(protocol.CHUNK_MAX_BYTES):
+            for piece in self._pieces(response):
                 outlet.chunk(piece)
             outlet.flush()
+
+    def _pieces(self, response: HTTPResponse) -> Iterator[bytes]:
+        """The body, as it comes. Raises: SystemExit: the server has ended; errors.ReportedError: it broke off."""
+        missing = response.length  # None: until the connection is closed, or in chunks, whose end is seen
+        try:
+            while piece := response.read1(protocol.CHUNK_MAX_BYTES):
+                missing = None if missing is None else missing - len(piece)
+                yield piece
+        except (OSError, HTTPException) as error:
+            raise self._broken_off(f"{type(error).__name__}: {error}") from None
+        if missing:  # read1 does not tell this from the end
+            raise self._broken_off(f"{missing} bytes are missing")
+
+    def _broken_off(self, why: str) -> BaseException:
+        """Of an answer whose head was good."""
+        if self._ended.wait(EXIT_GRACE_S):
+            return SystemExit(self._status)
+        message = f"the web server on port {self._port} broke its answer off: {why}"
+        return errors.ReportedError("WebServer.NoAnswer", message, [])
 
     def _answer_event(self, event: bytes) -> bytes:
         """An event: an HTTP request in the shape of API Gateway, a function URL or an ALB, or anything else."""
@@ -114,9 +148,9 @@ class WebServer(App):
         if not isinstance(parsed, dict) or not is_http(parsed):
             path = self._variables.get("AWS_LWA_PASS_THROUGH_PATH", "/events")
             with self._forwarded("POST", path, "", [["content-type", "application/json"]], event) as response:
-                return as_json(response.read())
+                return as_json(b"".join(self._pieces(response)))
         with self._forwarded(*of_event(parsed)) as response:
-            return answer_of(parsed, response.status, kept_headers(response), response.read())
+            return answer_of(parsed, response.status, kept_headers(response), b"".join(self._pieces(response)))
 
     def _forwarded(self, method: str, path: str, query: str, headers: list[list[str]], body: bytes) -> HTTPResponse:
         """Raises: SystemExit: the server has ended; errors.ReportedError: it did not answer."""
@@ -124,20 +158,21 @@ class WebServer(App):
         if base and path.startswith(base):
             path = path[len(base) :] or "/"
         connection = HTTPConnection(LOOPBACK, self._port)
+        connection.response_class = FinalResponse
         try:
             connection.putrequest(
                 method, f"{path}?{query}" if query else path, skip_host=True, skip_accept_encoding=True
             )
             names = set()
             for name, value in headers:
-                if name not in HOP_BY_HOP and name != "content-length":
+                if name not in HOP_BY_HOP and name not in ("content-length", CONTEXT_HEADER):
                     names.add(name)
                     connection.putheader(name, value.encode("latin-1"))
             if "host" not in names:
                 connection.putheader("host", f"{LOOPBACK}:{self._port}")
             if body or method in WITH_BODY:
                 connection.putheader("content-length", str(len(body)))
-            connection.putheader("x-amzn-lambda-context", self._told)
+            connection.putheader(CONTEXT_HEADER, self._told)
             connection.putheader("connection", "close")
             connection.endheaders(body or None)
             return connection.getresponse()
@@ -169,11 +204,8 @@ class WebServer(App):
                 raise errors.ReportedError("WebServer.NotReady", message, [])
             if now > slow_at:
                 slow_at = float("inf")
-                print(
-                    f"sockd waits for the web server: {asked(port, path)} {why} (it must listen on $PORT)",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                hint = " (it must listen on $PORT)" if why == REFUSED else ""
+                print(f"sockd waits for the web server: {asked(port, path)} {why}{hint}", file=sys.stderr, flush=True)
             if self._ended.wait(POLL_S):
                 raise SystemExit(self._status)
         if self._port not in own_ports():
@@ -183,6 +215,8 @@ class WebServer(App):
 
     def _advice(self, port: int, path: str, why: str, setting: str) -> str:
         """What helps a server that was not ready."""
+        if why == REFUSED and port in own_ports():
+            return f"The program listens on this port, but not at {LOOPBACK}. Have it listen there, or at 0.0.0.0"
         if why == REFUSED:
             others = ", ".join(map(str, sorted(own_ports())))
             listens = f"The program listens on {others}. " if others else "The program listens on no port. "

@@ -124,7 +124,7 @@ class Deployments:
             progress(f'python = "{config.python}" is not used: the function runs with the image\'s own')
         await check_writable_root(config)
         record = await self._images.resolve(text, progress)
-        for note in image_programs.notes(record):
+        for note in image_programs.notes(record, config):
             progress(note)
         config = image_programs.with_adapter(config, record)
         if config.app_port is not None:

@@ -127,9 +127,14 @@ def with_adapter(config: FunctionConfig, record: ImageRecord) -> FunctionConfig:
     return msgspec.structs.replace(config, app_port=int(text))
 
 
-def notes(record: ImageRecord) -> list[str]:
+def notes(record: ImageRecord, config: FunctionConfig) -> list[str]:
     """What whoever deploys an image should know of it."""
     said = list(record.notes)
     if record.config.user not in ("", "0", "root"):
         said.append(f"USER {record.config.user} is ignored: a function runs as a user of its own, as on AWS")
+    if record.config.volumes and not config.writable_root:
+        volumes = " ".join(record.config.volumes)
+        said.append(
+            f"VOLUME {volumes} is ignored: only /tmp can be written; with writable_root = true, all of the image"
+        )
     return said

@@ -93,6 +93,7 @@ class _RunConfig(msgspec.Struct, frozen=True, rename="pascal"):
     working_dir: str = ""
     user: str = ""
     exposed_ports: dict[str, Any] | None = None
+    volumes: dict[str, Any] | None = None
     labels: dict[str, str] | None = None
 
 
@@ -228,6 +229,7 @@ def run_config(configuration: Configuration, label: str) -> ImageConfig:
         working_dir=run.working_dir,
         user=run.user,
         exposed_ports=tuple(sorted(run.exposed_ports or ())),
+        volumes=tuple(sorted(run.volumes or ())),
         labels=run.labels or {},
         architecture=configuration.architecture,
         os=configuration.os,

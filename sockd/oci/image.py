@@ -19,6 +19,8 @@ class ImageConfig(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     exposed_ports: tuple[str, ...] = ()
     """As "8080/tcp"."""
+    volumes: tuple[str, ...] = ()
+    """Directories that the program writes to."""
     labels: dict[str, str] = {}
     architecture: str = ""
     os: str = ""

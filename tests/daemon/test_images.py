@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import tarfile
@@ -58,6 +59,7 @@ CONFIG = {
     "Cmd": ["module.handler"],
     "Env": ["PATH=/opt/python/bin", "GREETING=from the image", "OTHER=from the image"],
     "WorkingDir": "/app",
+    "Volumes": {"/data": {}},
     "User": "app",
 }
 
@@ -209,6 +211,8 @@ ENTRY_POINTS: Sequence[tuple[str, str]] = (
     ("/app/script", "/app/script exists in the image, but its interpreter /nowhere/sh does not"),
     ("script", "/app/script exists in the image, but its interpreter /nowhere/sh does not"),
     ("/app/rubbish", "/app/rubbish cannot be executed: exec format error"),
+    ("/app/windows", "its interpreter /bin/sh\\r (the script's lines end with CR LF, as on Windows) does not"),
+    ("", "the first word of the image's entry point is empty"),
     ("/app/plain", "/app/plain may not be executed by the sandbox's user (mode 0644)"),
     ("/closed/script", "/closed/script cannot be reached: /closed is closed to the sandbox's user (mode 0700)"),
     ("/app/below", "/app/below cannot be executed, because its interpreter /closed/sh may not be executed"),
@@ -220,6 +224,7 @@ ENTRY_POINTS: Sequence[tuple[str, str]] = (
 def broken(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image without a program that can be run."""
     programs: dict[str, bytes | str] = {"app/script": "#!/nowhere/sh\n", "app/rubbish": b"\1\2\3\4"}
+    programs |= {"app/windows": "#!/bin/sh\r\necho\r\n"}
     programs |= {"closed/script": "#!/bin/sh\n", "closed/sh": b"\1\2\3\4", "app/below": "#!/closed/sh\n"}
     files = Files(plain={"app/plain": "text"}, executable=programs, closed=["closed"])
     config = {"Entrypoint": ["/app/missing"], "Env": ["PATH=/app:/bin"]}
@@ -235,6 +240,12 @@ def test_an_entry_point_that_cannot_be_run_is_named(
     assert (answer.status, answer.json["errorType"]) == (500, "Runtime.InvalidEntrypoint")
     assert words in answer.json["errorMessage"]
     assert words in daemon.log_of("broken", answer)
+
+
+def test_a_command_that_is_too_long_is_named(daemon: RunningDaemon, tmp_path: Path) -> None:
+    config = {"Entrypoint": ["/rubbish", "x" * 140_000]}
+    deploy(daemon, "long", small(daemon, tmp_path, Files(executable={"rubbish": b"\1\2\3\4"}), config))
+    assert "/rubbish cannot be executed: its arguments" in daemon.run("long").json["errorMessage"]
 
 
 def test_a_working_directory_that_is_not_there_is_named(daemon: RunningDaemon, image: str) -> None:
@@ -263,7 +274,7 @@ def test_an_image_with_nothing_to_run_is_refused_when_it_is_deployed(daemon: Run
 def test_what_is_ignored_is_said_when_it_is_deployed(daemon: RunningDaemon, image: str) -> None:
     headers = {"x-sockd-overrides": json.dumps({"image": image, "python": "3.99"})}
     lines = daemon.manage("PUT", "/functions/said", b"PK\5\6" + bytes(18), headers).body.decode()
-    assert "USER app is ignored" in lines and "3.99" in lines
+    assert "USER app is ignored" in lines and "3.99" in lines and "VOLUME /data is ignored" in lines
 
 
 def test_a_published_version_keeps_its_image(daemon: RunningDaemon, image: str, python: bytes, tmp_path: Path) -> None:
@@ -316,7 +327,19 @@ class Requests(http.server.BaseHTTPRequestHandler):
             os._exit(5)
         if self.path == "/silent":
             threading.Event().wait()
-        told = {{"method": self.command, "path": self.path, "headers": dict(self.headers.items()),
+        if self.path == "/hints":
+            self.wfile.write(b"HTTP/1.1 103 Early Hints\\r\\nlink: </a.css>\\r\\n\\r\\n")
+        if self.path in ("/short", "/quits"):
+            self.send_response(200)
+            self.send_header("content-length", "1000")
+            self.end_headers()
+            self.wfile.write(b"part")
+            self.wfile.flush()
+            self.close_connection = True
+            if self.path == "/quits":
+                os._exit(6)
+            return
+        told = {{"method": self.command, "path": self.path, "headers": self.headers.items(),
                 "body": self.rfile.read(int(self.headers.get("content-length", 0))).decode(), "port": os.environ["PORT"]}}
         data = json.dumps(told).encode()
         self.send_response({{"/teapot": 418, "/broken": 503}}.get(self.path, 200))
@@ -329,7 +352,8 @@ class Requests(http.server.BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = answer
     def log_message(self, *args):
         pass
-http.server.ThreadingHTTPServer(("127.0.0.1", int([*sys.argv, os.environ["PORT"]][1])), Requests).serve_forever()
+at = os.environ.get("AT", "127.0.0.1"), int([*sys.argv, os.environ["PORT"]][1])
+http.server.ThreadingHTTPServer(at, Requests).serve_forever()
 """
 
 
@@ -345,15 +369,18 @@ def web(daemon: RunningDaemon, python: bytes, tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize("network", ["host", "none"])
 def test_requests_are_forwarded_to_a_web_server(daemon: RunningDaemon, web: str, network: str) -> None:
     deploy(daemon, "web", web, app_port=8080, network=network)
-    answer = daemon.request("PUT", "/run/web/some/path?q=1", b"hello", {"x-own": "value"})
+    claimed = {"x-forwarded-prefix": "/not/so", "x-amzn-lambda-context": "{}"}
+    answer = daemon.request("PUT", "/run/web/some/path?q=1", b"hello", {"x-own": "value", **claimed})
     assert answer.status == 200, answer
     told = answer.json
     assert (told["method"], told["path"], told["body"]) == ("PUT", "/some/path?q=1", "hello")
-    headers = {name.lower(): value for name, value in told["headers"].items()}
+    headers = {name.lower(): value for name, value in told["headers"]}
     assert (headers["x-own"], headers["x-forwarded-prefix"]) == ("value", "/run/web")
     assert json.loads(headers["x-amzn-lambda-context"])["env_config"]["function_name"] == "web"
+    assert len(headers) == len(told["headers"]), "what a client claims is dropped"
     assert (told["port"] == "8080") == (network != "host"), "on the host's network ports are shared"
     assert daemon.request("GET", "/run/web/teapot").status == 418
+    assert daemon.request("GET", "/run/web/hints").json["path"] == "/hints"
 
 
 def test_events_reach_a_web_server_as_requests(daemon: RunningDaemon, web: str) -> None:
@@ -417,6 +444,31 @@ def test_an_error_says_what_a_web_server_that_is_not_ready_was_asked(
     assert message.startswith("the web server was not ready after 3.") and words in message
     is_heard = path != "/silent"  # else the first request lasts until the deadline
     assert ("sockd waits for the web server: " in daemon.log_of("web-silent", answer)) == is_heard
+
+
+def test_an_error_says_that_a_web_server_listens_at_another_address(daemon: RunningDaemon, web: str) -> None:
+    env = {"AT": "127.0.0.2"}
+    deploy(daemon, "web-else", web, app_port=8080, network="none", env=env, init_timeout_s=2)
+    answer = daemon.request("GET", "/run/web-else/")
+    assert "listens on this port, but not at 127.0.0.1" in answer.json["errorMessage"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("short", "WebServer.NoAnswer: the web server on port 8080 broke"), ("quits", "exit status 6")]
+)
+def test_an_answer_that_a_web_server_breaks_off_is_an_error(
+    daemon: RunningDaemon, web: str, path: str, words: str
+) -> None:
+    deploy(daemon, f"web-{path}", web, app_port=8080, network="none")
+    with pytest.raises(http.client.IncompleteRead):
+        daemon.request("GET", f"/run/web-{path}/{path}")
+    after = daemon.request("GET", f"/run/web-{path}/again")
+    assert (after.status, after.headers["x-sockd-cold"]) == (200, str(int(path == "quits")))
+    log = json.dumps(daemon.logs(f"web-{path}"))
+    assert words in log, log
+    event = {"requestContext": {"http": {"method": "GET"}}, "rawPath": f"/{path}"}
+    invoked = daemon.manage("POST", f"/functions/web-{path}/invoke", json.dumps(event).encode())
+    assert invoked.json["errorType"] == words.partition(":")[0] or words in invoked.json["errorMessage"]
 
 
 def test_a_server_that_may_start_late_is_waited_for_by_its_request(daemon: RunningDaemon, web: str) -> None:
