@@ -17,7 +17,8 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
     seen = learner.profile.seen_by(version.id)
     means = learner.profile.seconds_by_key()
     refused = {entry.key: entry.reason for entry in learner.refused.list()}
-    node = worker.tree.best(version.view)
+    node = worker.tree.best_now(version.view)  # None: the Zygotes of an image start with its first request
+    held = node.packages if node is not None else frozenset()
     told: dict[str, list[dict[str, Any]]] = {}
     for entry in seen or ():
         told.setdefault(entry.key, []).append({"module": entry.module, "ms": entry.seconds * 1e3})
@@ -25,7 +26,7 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
         {
             "package": requirement(worker, key),
             "ms": sum(module["ms"] for module in told[key]) if key in told else means.get(key, 0.0) * 1e3,
-            "in_zygote": key in node.packages,
+            "in_zygote": key in held,
             "refused": refused.get(key),
             "modules": sorted(told.get(key, ()), key=lambda module: -module["ms"]),
         }

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.running import COMMAND, RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload
-from tests.support.image_layouts import python_files, write_layout
+from tests.support.image_layouts import Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
 
@@ -33,5 +33,25 @@ def test_an_image_is_read_from_the_store_of_an_earlier_daemon(tmp_path: Path) ->
     try:
         assert daemon.call("stays")["version"] == "1"
         assert (state / "chunks").stat().st_mode & 0o077 == 0, "no other user enters it"
+    finally:
+        daemon.close()
+
+
+def test_imports_are_shown_before_the_images_zygotes_have_started(tmp_path: Path) -> None:
+    layout, state = tmp_path / "layout", tmp_path / "state"
+    code = Files(plain={"app/own.py": "def handler(event, context): return event\n"})
+    write_layout(
+        layout, [python_files(), code], {"WorkingDir": "/app", "Env": ["PATH=/opt/python/bin"]}, compress=False
+    )
+    daemon = RunningDaemon.start(state)
+    try:
+        deploy(daemon, "own", upload(daemon, layout), runtime="python", handler="own.handler")
+        assert daemon.call("own", 5) == 5
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+    daemon = RunningDaemon.start(state)
+    try:
+        assert daemon.manage("GET", "/functions/own/imports").json["packages"] == []
     finally:
         daemon.close()
