@@ -287,8 +287,13 @@ def test_a_published_version_keeps_its_image(daemon: RunningDaemon, image: str, 
     assert daemon.call("versioned:1")["version"] == "1"
     kept = daemon.manage("DELETE", f"/images/{image}")
     assert kept.status == 409 and "versioned" in kept.json["errorMessage"]
-    assert daemon.manage("POST", "/functions/versioned/rollback", b"{}").status == 200
+    back = daemon.manage("POST", "/functions/versioned/rollback", b"{}")
+    assert (back.status, back.json["digest"]) == (200, image.removeprefix("sha256:")), (
+        "the image's, as there is no code"
+    )
     assert daemon.call("versioned")["version"] == "1"
+    deploys = daemon.manage("GET", "/functions/versioned/versions").json["deploys"]
+    assert {each["digest"] for each in deploys} == {each.removeprefix("sha256:") for each in (image, second)}
 
 
 def test_an_image_that_no_function_needs_can_be_removed(daemon: RunningDaemon, tmp_path: Path) -> None:

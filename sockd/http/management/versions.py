@@ -29,6 +29,7 @@ from sockd.http.run.worker_api import VersionsApi
 from sockd.http.wire.answers import json_answer
 from sockd.plain.errors import BadRequest, NoSuchVersion
 from sockd.registry.aliases import Alias, number_of
+from sockd.registry.function_record import FunctionRecord
 
 MAX_BODY_BYTES = 16 * 1024
 LISTED = 100
@@ -110,7 +111,7 @@ def routes(worker: VersionsApi) -> list[Route]:
     async def rollback(request: Request) -> Response:
         name, wanted = function_name(request), await _parsed(request, Back)
         record = await versions.rollback(name, wanted.version)
-        return respond(json_answer({"name": name, "deploy": record.version, "digest": record.digest}))
+        return respond(json_answer({"name": name, "deploy": record.version, "digest": ran(record)}))
 
     return typed_routes(
         [
@@ -135,10 +136,15 @@ def described(versions: Versions, name: str) -> dict[str, Any]:
         "aliases": [_alias(each) for each in versions.aliases(name)],
         "provisioned": [_provision(each) for each in versions.provisioning.list(name)],
         "deploys": [
-            {"deploy": each.version, "digest": each.digest, "deployed_at": each.published_at}
+            {"deploy": each.version, "digest": ran(each), "deployed_at": each.published_at}
             for each in versions.deploys(name)
         ],
     }
+
+
+def ran(record: FunctionRecord) -> str:
+    """The digest of a deploy's code; of an image, which has no code beside it, the image's."""
+    return record.image.removeprefix("sha256:") or record.digest
 
 
 def _version(described: Described) -> dict[str, Any]:
@@ -149,7 +155,7 @@ def _version(described: Described) -> dict[str, Any]:
         "description": publication.description,
         "published_at": publication.published_at,
         "deploy": record.version,
-        "digest": record.digest,
+        "digest": ran(record),
         "code_bytes": record.code_bytes,
     }
 
