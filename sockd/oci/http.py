@@ -130,10 +130,11 @@ class HttpClient:
         authorization: Callable[[Origin], str] = lambda origin: "",
         method: str = "GET",
         body: bytes | None = None,
+        reason: Callable[[Response], str] = lambda response: "",
     ) -> Response:
         """The answer that is neither a redirect nor temporary; its status may still be an error.
 
-        Args: authorization: the header for an origin; asked again at each attempt.
+        Args: authorization: the header for an origin; asked again at each attempt; reason: what a failure says, for the message.
         Raises: RegistryUnavailable, BadImage."""
         for attempt in range(1, MOST_ATTEMPTS + 1):
             try:
@@ -147,7 +148,7 @@ class HttpClient:
             else:
                 if response.status not in _TEMPORARY:
                     return response
-                why, asked_s = f"HTTP status {response.status}", _retry_after(response)
+                why, asked_s = f"HTTP status {response.status}{reason(response)}", _retry_after(response)
                 response.close()
             if attempt < MOST_ATTEMPTS:
                 self.pause(attempt, asked_s)

@@ -106,6 +106,10 @@ class RegistrySource:
             documents.MOST_MANIFEST_BYTES,
             label,
         )
+        if data.lstrip().startswith(b"<"):
+            raise BadImage(
+                f"{self._reference.host} answers with a web page for {label}: it is no registry, or a proxy is before it"
+            )
         if digest:
             documents.check_digest(data, digest, f"the manifest of {label}")
         return data, media_type
@@ -131,7 +135,7 @@ class RegistrySource:
         origin = Origin.of(url)
         for _ in range(MOST_AUTHORIZATIONS):
             sent = self._authorization.header(origin)
-            response = self._client.request(url, headers, authorization=self._authorization.header)
+            response = self._client.request(url, headers, authorization=self._authorization.header, reason=_reason)
             if response.status in statuses:
                 return response
             challenge, why = response.header("WWW-Authenticate"), _reason(response)
@@ -140,13 +144,16 @@ class RegistrySource:
             if response.status != 401 or not is_own:
                 break
             self._authorization.answer(challenge, sent)
-        raise self._refusal(response.status, why)
+        raise self._refusal(response.status, why, path)
 
-    def _refusal(self, status: int, why: str) -> Exception:
+    def _refusal(self, status: int, why: str, path: str) -> Exception:
         label, host = str(self._reference), self._reference.host
         if status in (401, 403):
             hint = "" if self._credentials else f"; the worker has no credentials of it (`docker login {host}` there)"
             return ImageAccessDenied(f"{host} denies access to {label}, or has no such image{why}{hint}")
+        if status == 404 and path.startswith("blobs/"):
+            digest = path.removeprefix("blobs/")[:19]
+            return NoSuchImage(f"{host} has {label}, but not its part {digest}{why}; push the image again")
         if status == 404:
             return NoSuchImage(f"{host} has no {label}{why}")
         return BadImage(f"{host} answers with HTTP status {status} for {label}{why}")

@@ -242,8 +242,10 @@ def test_a_temporary_failure_is_tried_again_and_not_for_ever(script: Script, pul
     script.answers = {"/manifests": [(status, {})] * 2, "/blobs": [(status, {"Retry-After": "0"})] * 2}
     pull()
     script.answers = {"/manifests": [(status, {})] * 100}
+    script.said = b'{"errors": [{"code": "TOOMANYREQUESTS", "message": "pull rate limit"}]}'
     with pytest.raises(
-        RegistryUnavailable, match=rf"127.0.0.1:\d+ does not answer after 5 attempts: HTTP status {status}"
+        RegistryUnavailable,
+        match=rf"127.0.0.1:\d+ does not answer after 5 attempts: HTTP status {status}: pull rate limit",
     ):
         pull()
 
@@ -277,6 +279,20 @@ def test_a_wait_ends_when_the_source_is_closed(script: Script, tmp_path: Path) -
 def test_a_refusal_is_a_typed_error(script: Script, pull: Pull, status: int, error: type[Exception]) -> None:
     script.answers["/manifests"] = [(status, {})]
     with pytest.raises(error):
+        pull()
+
+
+def test_a_part_that_is_missing_is_named(script: Script, pull: Pull) -> None:
+    script.answers["/blobs"] = [(404, {})]
+    with pytest.raises(
+        NoSuchImage, match=r"has .*team/app:v1, but not its part sha256:[0-9a-f]{12}; push the image again"
+    ):
+        pull()
+
+
+def test_a_web_page_is_no_manifest(script: Script, pull: Pull) -> None:
+    script.manifests["v1"] = (b"\n<!doctype html><title>Log in</title>", "text/html; charset=utf-8")
+    with pytest.raises(BadImage, match=r"answers with a web page for .*team/app:v1"):
         pull()
 
 

@@ -37,6 +37,8 @@ class Script:
     """Where blobs are: a URL before /v2/."""
     break_after: list[int] = field(default_factory=list)
     """Of the next answers with a blob: bytes after which the connection breaks."""
+    said: bytes = b"{}"
+    """The body of those answers."""
     answers: dict[str, list[tuple[int, dict[str, str]]]] = field(default_factory=dict)
     """By a part of the path: statuses and headers that come first."""
     has_range: bool = True
@@ -75,7 +77,7 @@ class _Handler(Handler):
         for part, answers in script.answers.items():
             if part in path and answers:
                 status, headers = answers.pop(0)
-                return self._send(status, b"{}", headers)
+                return self._send(status, script.said, headers)
         if path.startswith("/token"):
             return self._token()
         if script.wants and self.headers.get("Authorization") not in script.accepted:
