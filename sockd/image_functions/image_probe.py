@@ -21,6 +21,8 @@ WAIT_S = 30.0
 """How long a probe waits for memory."""
 OPEN_FILES = 1024
 LOG_BYTES = 64 << 10
+SAID = 200
+"""Most of a program's own words in a message."""
 Ask = Callable[[bytes], Awaitable[bytes]]
 """One event and its answer. Raises: SockdError."""
 
@@ -84,6 +86,8 @@ async def probing(
         async def ask(event: bytes) -> bytes:
             reply = await sandbox.request(uuid.uuid4().bytes, event)
             if reply.error is not None:
+                if said := last_line(reply.log):
+                    reply.error.message += f" ({said})"
                 raise reply.error
             return bytes(reply.body)
 
@@ -94,3 +98,9 @@ async def probing(
             sandbox.destroy()
     finally:
         program.close()
+
+
+def last_line(log: bytes) -> str:
+    """What a program said last, for people: why its loader or its interpreter gave up."""
+    lines = log.decode(errors="replace").strip().splitlines()
+    return "".join(character for character in (lines or [""])[-1] if character.isprintable())[:SAID]

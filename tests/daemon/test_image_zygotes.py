@@ -238,3 +238,16 @@ def test_the_images_zygotes_end_with_its_last_function(daemon: RunningDaemon, im
     daemon.wait_line("has no farm any more", since=mark)
     assert not roots(daemon) and not zygotes(daemon)
     assert not [*(daemon.state / "pythons" / "images").iterdir()]
+
+
+def test_the_last_words_of_a_python_that_does_not_start_are_told(daemon: RunningDaemon, tmp_path: Path) -> None:
+    dies = Files(executable={"app/dies": f"#!{PYTHON}\nraise SystemExit('no libpython3.so\\a')\n"})
+    write_layout(
+        tmp_path,
+        [python_files(("os",)).tar(), FILES, dies],
+        {**CONFIG, "Entrypoint": ["/app/dies", "-m", "awslambdaric"]},
+    )
+    digest, mark = upload(daemon, tmp_path), daemon.mark
+    deploy(daemon, "dies", digest)
+    why = r"its Python did not answer: Runtime exited with error: exit status 1 \(no libpython3.so\)"
+    daemon.wait_line(why, since=mark)
