@@ -117,6 +117,16 @@ def test_a_local_image_that_is_none_is_refused_at_once(
     assert "sending" not in done.stderr
 
 
+def test_a_path_that_does_not_exist_is_no_functions_name(run: Run, tmp_path: Path) -> None:
+    done = run("deploy", str(tmp_path / "mistyped"), "--image", "registry.example.com/app:1")
+    assert done.returncode == output.USAGE and "does not exist" in done.stderr
+
+
+def test_a_command_that_fixes_a_name_can_be_copied(run: Run) -> None:
+    done = run("deploy", "my fn", "--image", "registry.example.com/app:1")
+    assert done.returncode == output.USAGE and "sockd deploy 'my fn' --name my-fn" in done.stderr
+
+
 def test_a_type_of_error_is_shown_to_programs_only(run: Run) -> None:
     plain, as_json = run("rm", "nothing"), run("rm", "nothing", "--json")
     assert plain.returncode == as_json.returncode == output.NOT_FOUND

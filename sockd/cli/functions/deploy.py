@@ -94,7 +94,8 @@ def deploy(
     initscript: the function --name gets it, its code and settings stay. One that ends in .py is imported, here, and
     each function in it that @sockd.function decorates is deployed, with the settings that it says. A function that
     was deployed from another such file, or as a directory where this is a file, stays as it is without --force."""
-    if image is None and not source.exists():
+    is_path = image is None or len(source.parts) > 1  # else it may be the name of a function
+    if is_path and not source.exists():
         raise click.BadParameter(f"Path '{source}' does not exist.", param_hint="'[SOURCE]'")
     if source.suffix == ".py" and source.is_file():
         from sockd.cli.functions.deploy_app import deploy_app
@@ -201,10 +202,11 @@ def default_name(source: Path) -> str:
 def named(name: str, source: Path) -> str:
     """The name, unchanged. Raises: Failure if it is not valid."""
     if not NAME.fullmatch(name):
+        valid = re.sub("[^A-Za-z0-9_-]+", "-", name)[:64].strip("-") or "my-function"
         raise Failure(
             f"{name!r} cannot be a function's name",
             why="a name is 1 to 64 of A-Z a-z 0-9 _ -",
-            fix=f"sockd deploy {source} --name {re.sub('[^A-Za-z0-9_-]+', '-', name)[:64].strip('-') or 'my-function'}",
+            fix=f"sockd deploy {shlex.quote(str(source))} --name {valid}",
             exit_code=USAGE,
         )
     return name
