@@ -58,6 +58,8 @@ MAX_INDEXES = 10
 MAX_EGRESS = 4096
 """Of `egress`, before it is parsed; `network.max_rules` is lower."""
 
+PATH = re.compile(r"/[!-~]{0,1023}")
+"""Of a request."""
 IMAGE_CHARS = 2048
 COMMAND_WORDS = 1500
 """AWS: of EntryPoint and of Command; 1500 and 1000 characters."""
@@ -387,12 +389,10 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig("working_directory: must be an absolute path in the image")
         if self.app_port is not None and not 1 <= self.app_port <= 65535:
             raise BadFunctionConfig(f"app_port = {_number(self.app_port)}: must be between 1 and 65535")
-        if (
-            not self.readiness_path.startswith("/")
-            or not self.readiness_path.isascii()
-            or len(self.readiness_path) > 1024
-        ):
-            raise BadFunctionConfig("readiness_path: must begin with a slash, and be ASCII of at most 1024 characters")
+        if not PATH.fullmatch(self.readiness_path):
+            raise BadFunctionConfig(
+                "readiness_path: must begin with a slash, and be ASCII without spaces of at most 1024 characters"
+            )
         if self.initscript is not None:
             raise BadFunctionConfig("initscript: a function with an image has none")
 

@@ -129,6 +129,8 @@ class Deployments:
         config = image_programs.with_adapter(config, record)
         if config.app_port is not None:
             progress(image_programs.port_words(config))
+        elif config.readiness_path != "/":
+            progress("readiness_path is not used: without app_port nobody asks for it")
         image_programs.command(config, record.config)
         if self._image_pythons is not None:
             python = await self._image_pythons.find(record, config, progress)

@@ -42,6 +42,10 @@ def test_the_file_wins_over_defaults_and_the_deploy_over_the_file() -> None:
     ("text", "words"),
     [
         ("memory = 512", "unknown key 'memory'; did you mean 'memory_mb'?"),
+        (
+            'image = "i"\nreadiness_path = "/a b"',
+            "readiness_path: must begin with a slash, and be ASCII without spaces",
+        ),
         ("zzz = 1", "unknown key 'zzz'; the keys are app, app_port, build, command,"),
         ("memory_mb = '512'", "memory_mb: Expected `int`, got `str`"),
         ("memory_mb = true", "memory_mb: Expected `int`, got `bool`"),

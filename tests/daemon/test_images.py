@@ -272,9 +272,10 @@ def test_an_image_with_nothing_to_run_is_refused_when_it_is_deployed(daemon: Run
 
 
 def test_what_is_ignored_is_said_when_it_is_deployed(daemon: RunningDaemon, image: str) -> None:
-    headers = {"x-sockd-overrides": json.dumps({"image": image, "python": "3.99"})}
+    headers = {"x-sockd-overrides": json.dumps({"image": image, "python": "3.99", "readiness_path": "/ready"})}
     lines = daemon.manage("PUT", "/functions/said", b"PK\5\6" + bytes(18), headers).body.decode()
     assert "USER app is ignored" in lines and "3.99" in lines and "VOLUME /data is ignored" in lines
+    assert "readiness_path is not used" in lines
 
 
 def test_a_published_version_keeps_its_image(daemon: RunningDaemon, image: str, python: bytes, tmp_path: Path) -> None:
