@@ -198,6 +198,8 @@ def test_what_an_app_answers_is_printed_whatever_its_status(run: Run, served: Se
     url = served.worker.url
     assert run("invoke", "streams", "-d", '["one", "two"]', "--url", url).stdout == "onetwo\n"
     assert run("invoke", "forges", "-d", '["x"]', "--url", url).stdout == "x\n"
+    later = run("invoke", "streams", "-d", '["now"]', "--async", "--url", url)
+    assert later.stdout == "now\n" and "it ran at once" in later.stderr
     assert run("invoke", "teapot", "-d", '["short and stout"]', "--url", url).returncode == 1
     broken = run("invoke", "breaks", "-d", '["half"]', "--url", url)
     assert broken.returncode == 1 and "incomplete" in broken.stderr

@@ -87,6 +87,10 @@ def invoke(
         else:
             _pass_on(answer)
             _tell_timing(answer, begun)
+        if later and _ran(answer):
+            say(
+                f"{name} is a web app, which gets each request itself: it ran at once. AWS's Invoke stores an event for it"
+            )
 
 
 def _pass_on(answer: Answer) -> None:
