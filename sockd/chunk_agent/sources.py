@@ -92,11 +92,18 @@ def open_source(setup: Setup, descriptors: list[int]) -> ChunkSource:
     """Args: descriptors: of the L1 file and, if it is one, of the store's directory. Raises: BadConfig."""
     settings = setup.source
     store = open_store(settings.store, directory_fd=descriptors[1] if setup.has_directory else None)
-    slab = None
-    try:
-        slab = open_l1(descriptors[0], settings.l1_bytes)
-    except (SockdError, OSError) as error:
-        _log.warning("images are read without an L1 cache: %s", error)
+    slab = slab_of(descriptors[0], settings.l1_bytes)
     l2 = L2Client(settings.nodes, token=settings.token) if settings.nodes else None
     fetcher = Fetcher(store, l1=slab, l2=l2, most_origin_requests=setup.prefetches + RESERVED_THREADS)
     return CachedSource(fetcher, slab)
+
+
+def slab_of(fd: int, size_bytes: int) -> Slab | None:
+    """The L1 cache in a file; None: none is wanted (0 bytes), or the host has no room, which is logged."""
+    if not size_bytes:
+        return None
+    try:
+        return open_l1(fd, size_bytes)
+    except (SockdError, OSError) as error:
+        _log.warning("images are read without an L1 cache: %s", error)
+        return None

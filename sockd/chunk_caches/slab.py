@@ -90,9 +90,9 @@ class Slab:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BadConfig(f"the cache {place} is used by another process") from None
-            slots = _fitting_slots(fd, size_bytes, slot_bytes, str(place))
+            slots = _fitting_slots(fd, size_bytes, slot_bytes, _called(place))
             slab = cls(fd, slots, slot_bytes, verify, correlated_s)
-            slab._load(str(place))
+            slab._load(_called(place))
         except BaseException:
             os.close(fd)
             raise
@@ -258,6 +258,11 @@ def _data_offset(slots: int) -> int:
 
 def _file_bytes(slots: int, slot_bytes: int) -> int:
     return _data_offset(slots) + slots * slot_bytes
+
+
+def _called(place: Path | int) -> str:
+    """For messages: a descriptor's number says nothing to anybody."""
+    return "of chunks" if isinstance(place, int) else str(place)
 
 
 def _fitting_slots(fd: int, size_bytes: int, slot_bytes: int, place: str) -> int:

@@ -341,6 +341,21 @@ class InitscriptsConfig(Slice, frozen=True):
 
 MOST_PROFILE_MB = 128
 """An object of the chunk store holds a profile."""
+IMAGE_BOUNDS: dict[str, tuple[float, float]] = {
+    "max_image_mb": (1, 1 << 20),
+    "max_files": (1, 100_000_000),
+    "max_layers": (1, 10_000),
+    "import_timeout_s": (1, 86_400),
+    "compile_timeout_s": (0, 86_400),
+    "gc_grace_s": (0, 3_153_600_000),
+    "store_attempt_s": (0.1, 3600),
+    "cache_mb": (0, 1 << 26),
+    "fill_mb_s": (0, 1 << 20),
+    "profile_mb": (0, MOST_PROFILE_MB),
+    "cold_starts": (1, 10_000),
+}
+LEAST_CACHE_MB = 16
+"""A cache of fewer chunks is none."""
 
 
 class ImagesConfig(Slice, frozen=True):
@@ -389,7 +404,7 @@ class ImagesConfig(Slice, frozen=True):
     store_attempt_s: float = 10.0
     """How long one attempt of a request to an S3 store may take; there are three."""
     cache_mb: int = 2048
-    """Of chunks on this worker's disk."""
+    """Of chunks on this worker's disk, at least 16; 0: no such cache."""
     nodes: tuple[str, ...] = ()
     """Cache nodes (`sockd cache-node`), as ADDRESS:PORT; five or more survive the loss of one. The same list on each worker."""
     nodes_token_file: str | None = None
@@ -408,8 +423,14 @@ class ImagesConfig(Slice, frozen=True):
     """Starts in images that no sandbox uses at the time, at once; one more is answered 429, to be tried again."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.profile_mb <= MOST_PROFILE_MB:
-            raise ValueError(f"images.profile_mb = {self.profile_mb}: must be between 0 and {MOST_PROFILE_MB}")
+        for key, (least, most) in IMAGE_BOUNDS.items():
+            value = getattr(self, key)
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"images.{key} = {value}: must be between {least:.12g} and {most:.12g}")
+        if 0 < self.cache_mb < LEAST_CACHE_MB:
+            raise ValueError(
+                f"images.cache_mb = {self.cache_mb}: must be 0, which is no cache, or at least {LEAST_CACHE_MB}"
+            )
 
 
 class TraceConfig(Slice, frozen=True):

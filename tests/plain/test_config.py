@@ -21,6 +21,29 @@ def test_startup_data_of_images_may_be_as_large_as_an_object_of_the_store_holds(
     assert config.images.profile_mb == megabytes
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("cache_mb = -1", "between 0 and"),
+        ("cache_mb = 15", "must be 0, which is no cache, or at least 16"),
+        ("cold_starts = 0", "between 1 and"),
+        ("max_layers = 0", "between 1 and"),
+        ("gc_grace_s = -1", "between 0 and"),
+        ("import_timeout_s = nan", "between 1 and"),
+        ("fill_mb_s = -1", "between 0 and"),
+    ],
+)
+def test_settings_of_images_that_mean_nothing_are_refused(tmp_path: Path, setting: str, words: str) -> None:
+    with pytest.raises(BadConfig, match=f"images.{setting}.*{words}"):
+        loaded(tmp_path / "sockd.toml", f"[images]\n{setting}\n")
+
+
+def test_a_worker_may_have_no_cache_of_chunks_or_a_small_one(tmp_path: Path) -> None:
+    for megabytes in (0, 16):
+        config = loaded(tmp_path / "sockd.toml", f"[images]\ncache_mb = {megabytes}\n")
+        assert config.images.cache_mb == megabytes
+
+
 @pytest.mark.parametrize("megabytes", [-1, 129])
 def test_a_bound_of_startup_data_that_cannot_be_kept_is_refused(tmp_path: Path, megabytes: int) -> None:
     with pytest.raises(BadConfig, match=f"images.profile_mb = {megabytes}: must be between 0 and 128"):
