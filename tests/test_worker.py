@@ -13,7 +13,7 @@ import pytest
 
 from sockd.plain.config import ImagesConfig
 from sockd.plain.errors import BadConfig, NoCapacity, SandboxFailed
-from sockd.worker.image_parts import store_settings
+from sockd.worker.image_parts import check_name, store_settings
 from sockd.worker.worker import FDS_AT_ONCE, affordable_idle, try_sandbox
 
 pytestmark = pytest.mark.anyio
@@ -42,6 +42,13 @@ async def test_a_store_that_is_neither_s3_nor_a_path_is_refused(store: str) -> N
     assert store_settings(ImagesConfig(store="/chunks"), Path("/state")).url == "/chunks"
     with pytest.raises(BadConfig, match="absolute path"):
         store_settings(ImagesConfig(store=store), Path("/state"))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", ".x", "é", "x" * 201])
+async def test_names_that_no_object_can_have_are_refused(name: str) -> None:
+    check_name("tenant", "host-1.example_2")
+    with pytest.raises(BadConfig, match=r"images\.tenant = .* must be"):
+        check_name("tenant", name)
 
 
 async def test_a_host_that_lets_us_make_a_sandbox_keeps_none_of_it() -> None:

@@ -20,6 +20,7 @@ from sockd.chunk_caches.l2_client import node_address
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.collector import Collector
 from sockd.chunks.image_keys import ImageKeys
+from sockd.chunks.layout import check_part
 from sockd.chunks.root_watch import RootWatch
 from sockd.chunks.store import ChunkStore
 from sockd.chunks.store_settings import StoreSettings, open_store
@@ -53,6 +54,8 @@ class ImageParts:
         for node in config.nodes:
             node_address(node)
         self._worker = config.worker or f"{socket.gethostname() or 'worker'}.{worker_id}"
+        for key, text in (("worker", self._worker), ("tenant", config.tenant)):
+            check_name(key, text)
         self._cgroups = cgroups
         self._base_uid = base_uid
         self._root: Base | None = None
@@ -165,6 +168,16 @@ def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:
         session_token=found.get("AWS_SESSION_TOKEN") or None,
         attempt_s=config.store_attempt_s,
     )
+
+
+def check_name(key: str, text: str) -> None:
+    """Of a worker or a tenant, which is a part of objects' names. Raises: BadConfig."""
+    try:
+        check_part(text, "a name")
+    except ValueError:
+        raise BadConfig(
+            f"images.{key} = {text!r}: must be 1 to 200 of A-Z a-z 0-9 . _ : = -, the first no . : ="
+        ) from None
 
 
 def _token(path: str | None) -> str:
