@@ -36,6 +36,8 @@ from sockd.plain.single_flight import SingleFlight
 
 RECORD = "record.json"
 TEMPORARY = "image-"
+COLD_WAIT_S = 5.0
+"""How long a start waits while as many others as may be are mounting their images."""
 GRACE_S = 3600.0
 """How long an image that no function uses is kept after its import: it may be uploaded before its function is deployed."""
 
@@ -227,13 +229,18 @@ class ImageStore:
 
     async def mounted(self, record: ImageRecord) -> ImageBase:
         """An image's mount, held by nobody yet. Raises: TooManyRequests; SockdError, OSError."""
-        mounted = self._mounts.get(record.digest)
+        until = time.monotonic() + COLD_WAIT_S
+        while (mounted := self._mounts.get(record.digest)) is None:
+            if record.digest in self._mounting or len(self._mounting) < self._most_cold:
+                break
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise TooManyRequests(
+                    f"{len(self._mounting)} images are being started for the first time (images.cold_starts)"
+                )
+            await self._mounting.one_ended(left_s)
         if mounted is not None:
             return mounted
-        if record.digest not in self._mounting and len(self._mounting) >= self._most_cold:
-            raise TooManyRequests(
-                f"{len(self._mounting)} images are being started for the first time (images.cold_starts)"
-            )
         return await self._mounting.do(record.digest, lambda: self._mount(record))
 
     def is_current(self, mounted: ImageBase) -> bool:

@@ -420,7 +420,8 @@ class ImagesConfig(Slice, frozen=True):
     """Of what an image's first start reads, at most 128: kept in the chunk store, and fetched at once for the next
     starts on other workers; 0: only which chunks it reads."""
     cold_starts: int = 8
-    """Starts in images that no sandbox uses at the time, at once; one more is answered 429, to be tried again."""
+    """Starts in images that no sandbox uses at the time, at once; one more waits, for 5 seconds at most, and is then answered
+    429, to be tried again."""
 
     def __post_init__(self) -> None:
         for key, (least, most) in IMAGE_BOUNDS.items():

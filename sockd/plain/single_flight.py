@@ -48,6 +48,11 @@ class SingleFlight(Generic[K, V]):
         while task := self._running.get(key):
             await asyncio.wait([task])
 
+    async def one_ended(self, within_s: float) -> None:
+        """Returns when the work for any key has ended that runs now, or after this time."""
+        if self._running:
+            await asyncio.wait(list(self._running.values()), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+
     async def aclose(self) -> None:
         """Cancels what runs and waits for it. Afterwards nothing runs; using it again is a bug."""
         tasks = list(self._running.values())
