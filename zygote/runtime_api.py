@@ -46,6 +46,8 @@ runpy.run_module("awslambdaric", run_name="__main__", alter_sys=True)
 """AWS's client with the handler that the environment names when it runs."""
 
 READY, ANSWER, ERROR, EXIT = range(4)
+SLOW_START_S = 2.0
+"""Of a program that asks for nothing: then the log may say why."""
 
 
 class Program(Handler):
@@ -72,7 +74,7 @@ class Program(Handler):
         threading.Thread(target=self._wait_for, args=(program,), daemon=True).start()
         # Imported while the program starts: it takes longer than all of this.
         threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
-        self._outcome()
+        self._await_ready(is_image="image" in function)
 
     def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> bytes:
         """One event; as of a handler. Raises: errors.ReportedError, which the program reports; SystemExit when it has ended."""
@@ -94,8 +96,29 @@ class Program(Handler):
         self._events.put((headers, event))
         return self._outcome()
 
-    def _outcome(self) -> bytes:
-        kind, value = self._outcomes.get()
+    def _await_ready(self, *, is_image: bool) -> None:
+        """Until the program asks for an event. The log says it of an image whose program is a web server instead: the deadline
+        ends this process without a word."""
+        from queue import Empty
+
+        is_told = not is_image
+        while True:
+            try:
+                self._outcome(None if is_told else SLOW_START_S)
+                return
+            except Empty:
+                if ports := own_ports() - {self.port}:
+                    is_told = True
+                    where = ", ".join(map(str, sorted(ports)))
+                    print(
+                        f"sockd waits for the program to ask the Runtime API. It listens on {where}: a web server needs app_port",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+
+    def _outcome(self, timeout_s: float | None = None) -> bytes:
+        """Raises: queue.Empty after a time-out; see `call`."""
+        kind, value = self._outcomes.get(timeout=timeout_s)
         self._current = ""
         if kind == EXIT:
             raise SystemExit(value)

@@ -135,6 +135,9 @@ class Deployments:
         if self._image_pythons is not None:
             python = await self._image_pythons.find(record, config, progress)
             progress(f"runs as a program: {python.reason}" if python.reason else served_words(python))
+            if python.reason and config.app_port is None and (ports := record.config.exposed_ports):
+                port = ports[0].partition("/")[0]
+                progress(f"the image exposes port {port}: a web server there needs app_port = {port}")
             if python.reason and image_programs.needs_client(config, record.config):
                 words = " ".join(image_programs.command(config, record.config))
                 progress(f"the program is {words}: the image must have {image_programs.RUNTIME_CLIENT}")

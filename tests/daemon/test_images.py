@@ -367,7 +367,7 @@ http.server.ThreadingHTTPServer(at, Requests).serve_forever()
 def web(daemon: RunningDaemon, python: bytes, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image with a web server; its digest."""
     path = tmp_path_factory.mktemp("web")
-    config = {"Cmd": ["/server"], "Env": ["PATH=/opt/python/bin"]}
+    config = {"Cmd": ["/server"], "Env": ["PATH=/opt/python/bin"], "ExposedPorts": {"9000/tcp": {}}}
     write_layout(path, [python, Files(executable={"server": WEB_SERVER})], config)
     return upload(daemon, path)
 
@@ -450,6 +450,16 @@ def test_an_error_says_what_a_web_server_that_is_not_ready_was_asked(
     assert message.startswith("the web server was not ready after 3.") and words in message
     is_heard = path != "/silent"  # else the first request lasts until the deadline
     assert ("sockd waits for the web server: " in daemon.log_of("web-silent", answer)) == is_heard
+
+
+def test_a_web_server_without_its_setting_is_recognized(daemon: RunningDaemon, web: str) -> None:
+    settings = {"image": web, "env": {"PORT": "9000"}, "network": "none", "init_timeout_s": 4}
+    headers = {"x-sockd-overrides": json.dumps(settings)}
+    lines = daemon.manage("PUT", "/functions/web-unset", b"PK\5\6" + bytes(18), headers).body.decode()
+    assert "the image exposes port 9000: a web server there needs app_port = 9000" in lines
+    answer = daemon.request("GET", "/run/web-unset/")
+    assert answer.json["errorType"] == "Sandbox.Timedout"
+    assert "It listens on 9000: a web server needs app_port" in daemon.log_of("web-unset", answer)
 
 
 def test_an_error_says_that_a_web_server_listens_at_another_address(daemon: RunningDaemon, web: str) -> None:
