@@ -18,6 +18,9 @@ from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.read_turns import READ_BYTES, ReadTurns, Series
 
 PIPE_BYTES = 256 * 1024
+WRITABLE = 0o622
+"""A program may open its output again, as /dev/stdout, where web servers log to: the pipe is ours, and the program has another
+uid. Nobody else has a path to it."""
 
 _scratch = memoryview(bytearray(READ_BYTES))
 """Where all outputs read to."""
@@ -54,6 +57,7 @@ class Output:
             undo.callback(os.close, write_fd)
             fcntl.fcntl(read_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             os.set_blocking(read_fd, False)
+            os.fchmod(read_fd, WRITABLE)
             undo.pop_all()
         return cls(read_fd, limit_bytes), write_fd
 

@@ -30,6 +30,24 @@ def test_stdout_and_stderr_are_kept_by_request(daemon: RunningDaemon) -> None:
     assert len(times) == 2 and times == sorted(times)
 
 
+def test_output_may_be_opened_again_as_a_file_and_not_be_read(daemon: RunningDaemon) -> None:
+    daemon.deploy(
+        "opens",
+        "import os\n"
+        "def f(event):\n"
+        "    for path in ('/dev/stdout', '/dev/stderr', '/proc/self/fd/1'):\n"
+        "        with open(path, 'w') as file:\n"
+        "            file.write(path + '\\n')\n"
+        "    try:\n"
+        "        os.open('/dev/stdout', os.O_RDONLY)\n"
+        "    except PermissionError:\n"
+        "        return 'write-only'\n",
+    )
+    answer = daemon.run("opens")
+    assert answer.json == "write-only", answer
+    assert daemon.log_of("opens", answer).splitlines() == ["/dev/stdout", "/dev/stderr", "/proc/self/fd/1"]
+
+
 TRACEBACK = (
     "[ERROR] KeyError: 'missing'\n"
     "Traceback (most recent call last):\n"

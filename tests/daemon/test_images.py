@@ -38,6 +38,10 @@ def seen(event):
         return open(event["path"]).read()
     if what == "list":
         return sorted(os.listdir(event["path"]))
+    if what == "log":
+        with open("/dev/stderr", "a") as file:
+            print("as web servers do", file=file)
+        return None
     if what == "write":
         return refused(event["path"])
     if what == "lookup":
@@ -154,6 +158,12 @@ def test_only_tmp_can_be_written(daemon: RunningDaemon, image: str) -> None:
     }
     assert set(refused.values()) == {"Read-only file system"}
     assert [daemon.call("read-only", {"what": "write", "path": path}) for path in ("/tmp/x", "/dev/shm/x")] == ["", ""]
+
+
+def test_a_program_may_log_to_dev_stdout(daemon: RunningDaemon, image: str) -> None:
+    deploy(daemon, "logs", image)
+    answer = daemon.run("logs", {"what": "log"})
+    assert answer.json is None and daemon.log_of("logs", answer) == "as web servers do\n"
 
 
 def test_the_sandboxs_user_and_host_are_known_in_an_image(daemon: RunningDaemon, image: str) -> None:
