@@ -8,6 +8,7 @@ It never runs user code, and dies with the daemon.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -16,6 +17,9 @@ from typing import Any
 from sockd.kernel import launching, syscalls
 from sockd.kernel.network import network_namespaces
 from sockd_zygote import linux, protocol
+
+LEAST_PORT = "ipv4/ip_unprivileged_port_start"
+"""Nobody else has ports there, so those below 1024 need no capability, as in docker's containers: web servers listen on 80."""
 
 
 def main(control_fd: str) -> None:
@@ -52,6 +56,8 @@ def new_namespace() -> int:
     """The descriptor of one with a loopback; the child stays in it, as it may not go back to the host's. Raises: OSError."""
     syscalls.unshare(syscalls.CLONE_NEWNET)
     network_namespaces.bring_loopback_up()
+    with contextlib.suppress(OSError):  # where /proc/sys is read-only: then ports from 1024 on
+        network_namespaces.set_sysctl(LEAST_PORT, 0)
     return network_namespaces.current()
 
 

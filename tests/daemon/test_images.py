@@ -399,6 +399,12 @@ def test_requests_are_forwarded_to_a_web_server(daemon: RunningDaemon, web: str,
     assert daemon.request("GET", "/run/web/hints").json["path"] == "/hints"
 
 
+def test_a_web_server_may_listen_on_port_80(daemon: RunningDaemon, web: str) -> None:
+    deploy(daemon, "web-80", web, command=["/server", "80"], app_port=80, network="none")
+    answer = daemon.request("GET", "/run/web-80/")
+    assert (answer.status, answer.json["port"]) == (200, "80"), answer
+
+
 def test_events_reach_a_web_server_as_requests(daemon: RunningDaemon, web: str) -> None:
     deploy(daemon, "web-events", web, app_port=8080, network="none")
     event = {
