@@ -21,7 +21,6 @@ from sockd.chunk_agent.agent_link import AgentEnded, AgentLink, AgentSettings
 from sockd.chunk_agent.device_holder import HolderGone
 from sockd.chunk_agent.fuse_mount import FuseMount
 from sockd.confined.confined_process import Ground
-from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ImageUnavailable, Tampered
 
 MOST_ENDS, ENDS_WITHIN_S = 6, 60.0
@@ -44,6 +43,7 @@ class OpenedImage:
     """A memfd with the chunk table."""
     first: tuple[int, ...]
     """Chunks that are prefetched."""
+    has_profile: bool
     startup: int | None = None
     """A memfd with startup data, while the image starts."""
     starts: int = 0
@@ -177,14 +177,15 @@ class AgentKeeper:
         self.starts += 1
         link = await self._next_link()
         try:
-            await in_thread(self._set_up, link)
+            async with self.mount.lend() if self.mount else contextlib.nullcontext(()) as devices:
+                link.set_up(self._slab, devices)
             async with asyncio.timeout(START_S):
                 for opened in list(self._images.values()):
                     with _without_refused(opened):
                         await link.ask(lambda number, opened=opened: _open(number, opened), opened.descriptors)  # type: ignore[misc]
                 await link.ask(wire.Serve)
             if self.mount is not None and self.starts > 1:
-                await in_thread(self.mount.resend)
+                await self.mount.resend()
             self.why_down = ""
             self._serving.set_result(link)
             if self._settings.standby:
@@ -195,10 +196,6 @@ class AgentKeeper:
                 self._serving = self._loop.create_future()
             link.left.set()
             await link.aclose()
-
-    def _set_up(self, link: AgentLink) -> None:
-        with self.mount.lend() if self.mount else contextlib.nullcontext(()) as devices:
-            link.set_up(self._slab, devices)
 
     async def _next_link(self) -> AgentLink:
         """The process that stands by, or a new one. Raises: OSError."""
@@ -244,4 +241,4 @@ def _without_refused(opened: OpenedImage) -> Iterator[None]:
 
 
 def _open(number: int, opened: OpenedImage) -> wire.Open:
-    return wire.Open(number, opened.image, opened.nodeid, opened.root, opened.first)
+    return wire.Open(number, opened.image, opened.nodeid, opened.root, opened.first, opened.has_profile)

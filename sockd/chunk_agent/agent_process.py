@@ -94,7 +94,7 @@ class AgentProcess:
         size_bytes, chunks = wire.parse_chunk_table(read_all(table))
         contents = Contents(message.root, chunks)
         if image is None:
-            image = OpenImage(message.image, message.nodeid, size_bytes, contents)
+            image = OpenImage(message.image, message.nodeid, size_bytes, contents, has_profile=message.has_profile)
             self._server.add(image)
         elif image.size_bytes != size_bytes:
             raise wire.BadAgentMessage("an image has another size than it had")

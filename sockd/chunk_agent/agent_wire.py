@@ -81,6 +81,8 @@ class Open(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
     root: str
     first: tuple[int, ...]
     """Chunks that are prefetched now, in this order, unless the startup data has blocks of them."""
+    has_profile: bool = False
+    """Whether these, with the startup data, are what an earlier start has read."""
 
 
 class Started(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):

@@ -14,11 +14,12 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sockd.kernel import descriptor_passing
+from sockd.kernel.readiness import readable
 
 MODULE = "sockd.chunk_agent.holding_process"
 ANSWER_S = 20.0
@@ -43,7 +44,7 @@ class DeviceHolder:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                ours.settimeout(ANSWER_S)
+                ours.setblocking(False)
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-P", "-m", MODULE),
                     *map(str, (theirs.fileno(), os.getpid(), *devices)),
@@ -59,13 +60,17 @@ class DeviceHolder:
             raise
         return cls(process, ours, len(devices))
 
-    @contextmanager
-    def lend(self) -> Iterator[list[int]]:
-        """The descriptors, until the block ends. Blocks briefly. Raises: HolderGone."""
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[list[int]]:
+        """The descriptors, until the block ends. Takes no thread: all may wait for reads. For one caller at a time.
+
+        Raises: HolderGone; TimeoutError."""
         try:
-            self._ours.sendall(b"\n")
+            self._ours.send(b"\n")
+            async with asyncio.timeout(ANSWER_S):
+                await readable(self._ours.fileno())
             data, devices = descriptor_passing.receive(self._ours, 1, self._count)
-        except OSError as error:
+        except ConnectionError as error:
             raise HolderGone(f"the holder of the FUSE connection has ended: {error}") from error
         if not data:
             raise HolderGone("the holder of the FUSE connection has ended")

@@ -14,8 +14,8 @@ import os
 import select
 import stat
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
 
 from sockd.chunk_agent import fuse_messages as fuse
 from sockd.chunk_agent.device_holder import DeviceHolder
@@ -83,21 +83,19 @@ class FuseMount:
         self._holder = await DeviceHolder.start(self._devices)
         self._stack.close()
 
-    @contextmanager
-    def lend(self) -> Iterator[Sequence[int]]:
-        """The descriptors of /dev/fuse for a server, until the block ends. Blocks briefly. Raises: HolderGone."""
+    def lend(self) -> AbstractAsyncContextManager[Sequence[int]]:
+        """As `DeviceHolder.lend`: the descriptors of /dev/fuse for a server."""
         assert self._holder is not None
-        with self._holder.lend() as devices:
-            yield devices
+        return self._holder.lend()
 
     @property
     def can_resend(self) -> bool:
         """Whether a new server gets the requests that the one before has read (Linux 6.9)."""
         return bool(self._offer.flags & InitFlag.HAS_RESEND)
 
-    def resend(self) -> None:
-        """Have the kernel send again what was read and not answered. No server may be running. Blocks. Raises: OSError."""
-        with self.lend() as devices:
+    async def resend(self) -> None:
+        """Have the kernel send again what was read and not answered. No server may be running. Raises: OSError."""
+        async with self.lend() as devices:
             os.write(devices[0], fuse.resend())
 
     def path(self, name: str) -> str:

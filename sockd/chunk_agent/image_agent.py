@@ -275,7 +275,7 @@ class ImageAgent:
         first = first_chunks(profile.order if profile else None, metadata_chunks, len(manifest.chunks), most)
         table = memory_file("chunk table", wire.chunk_table(manifest))
         self._images[manifest.image] = OpenedImage(
-            manifest.image, self._next_node, manifest.root, table, first, startup
+            manifest.image, self._next_node, manifest.root, table, first, profile is not None, startup
         )
         self._next_node += 1
         if startup is not None:

@@ -40,7 +40,10 @@ class Contents(NamedTuple):
 class OpenImage:
     """An image with its chunks."""
 
-    def __init__(self, image: str, nodeid: int, size_bytes: int, contents: Contents) -> None:
+    def __init__(
+        self, image: str, nodeid: int, size_bytes: int, contents: Contents, *, has_profile: bool = False
+    ) -> None:
+        """Args: has_profile: what a start reads is known, and comes without reading ahead."""
         self.image = image
         self.nodeid = nodeid
         self.size_bytes = size_bytes
@@ -54,6 +57,7 @@ class OpenImage:
         """While the image starts: what an earlier start has read."""
         self._used = bytearray(len(contents.chunks))
         self._runs: dict[int, int] = {}
+        self._has_profile = has_profile
 
     def spans(self, offset: int, size: int) -> Iterator[Span]:
         """What a read consists of; shorter, or nothing, at the end of the image."""
@@ -83,10 +87,14 @@ class OpenImage:
         self._runs[index + 1] = run
         if len(self._runs) > MOST_RUNS:
             self._runs.pop(next(iter(self._runs)), None)
-        return range(index + 1, min(index + 1 + ahead(run), len(self._used)))
+        return range(index + 1, min(index + 1 + ahead(run, self._has_profile), len(self._used)))
 
 
-def ahead(run: int) -> int:
-    """POLICY: how many chunks are prefetched for a reader that has used `run` chunks in order: none for the first, then
-    1, 2, 4, at most MOST_AHEAD."""
-    return 0 if run < 2 else int(min(1 << (run - 2), MOST_AHEAD))
+def ahead(run: int, has_profile: bool) -> int:
+    """POLICY: how many chunks are prefetched for a reader that has used `run` chunks in order, at most MOST_AHEAD.
+
+    2, 4, 8, as a start reads most of a shared object (docs/experiments/0013-reading-ahead-in-images.md). If its profile has
+    brought what a start reads: 0, 1, 2, 4, 8, as what it reads beside is less likely to be followed by its neighbours."""
+    if has_profile:
+        return int(min(1 << run - 2, MOST_AHEAD)) if run > 1 else 0
+    return int(min(1 << run, MOST_AHEAD))

@@ -35,15 +35,16 @@ def test_the_order_of_first_uses_is_kept() -> None:
     assert [number for number in range(10) if image.is_used(number)] == [0, 4, 9]
 
 
-def test_a_sequential_reader_gets_more_chunks_ahead_and_others_none() -> None:
+def test_a_sequential_reader_gets_more_chunks_ahead_than_others() -> None:
     image = an_image(100 * CHUNK_BYTES)
-    assert [len(image.use(number)) for number in (10, 11, 50, 12, 13, 14, 15)] == [0, 1, 0, 2, 4, MOST_AHEAD, 8]
-    assert ahead(1000) == MOST_AHEAD
+    assert [len(image.use(number)) for number in (10, 11, 50, 12, 13)] == [2, 4, 2, MOST_AHEAD, 8]
+    assert [ahead(run, has_profile=True) for run in (1, 2, 3, 4, 5, 6)] == [0, 1, 2, 4, MOST_AHEAD, 8]
+    assert ahead(1000, True) == ahead(1000, False) == MOST_AHEAD
 
 
 def test_nothing_is_prefetched_beyond_the_end() -> None:
     image = an_image(4 * CHUNK_BYTES)
-    assert [list(image.use(number)) for number in range(4)] == [[], [2], [3], []]
+    assert [list(image.use(number)) for number in range(4)] == [[1, 2], [2, 3], [3], []]
 
 
 def test_a_bounded_number_of_readers_is_followed() -> None:
