@@ -28,7 +28,15 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 NEEDED = ("app_kinds", "apps", "asgi", "debugging", "decimals", "details", "log_layout", "outlet", "pieces", "wsgi")
-NEEDED_BY_ZYGOTES = ("kept", "listed_variables", "observer", "package_path", "randomness", "surroundings")
+NEEDED_BY_ZYGOTES = (
+    "kept",
+    "listed_variables",
+    "observer",
+    "package_path",
+    "randomness",
+    "surroundings",
+    "taken_names",
+)
 NEEDED_TO_VERIFY = ("fingerprint", "trial")
 NEEDED_TO_BUILD = ("building",)
 NEEDED_IN_IMAGES = ("image_program", "program_imports", "web_server")

@@ -28,10 +28,12 @@ class Watch:
 
     def __enter__(self) -> None:
         self._register = os.register_at_fork
-        os.register_at_fork = self._remember  # type: ignore[assignment]
+        self._ours = os.register_at_fork = self._remember  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
-        os.register_at_fork = self._register
+        from sockd_zygote import taken_names  # in Zygotes with packages only
+
+        taken_names.give_back(self._ours, self._register)
 
     def _remember(self, **hooks: Hook) -> None:
         self._register(**hooks)

@@ -44,8 +44,9 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         if self._module is not None:
             self._module.Random.seed, self._module.Random.setstate = self._seed, self._setstate
-            if self._module.seed is self._global_seed:
-                self._module.seed = self._module._inst.seed
+            from sockd_zygote import taken_names
+
+            taken_names.give_back(self._global_seed, self._module._inst.seed)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         """As one of the observer's finders: have `random` watched as soon as it is there."""
