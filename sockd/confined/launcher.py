@@ -21,14 +21,13 @@ from sockd.kernel import launching, syscalls
 from sockd.kernel.syscalls import MountFlag
 from sockd_zygote import linux
 
-CAP_KILL = 5
 PROC_OPTIONS = "hidepid=invisible,subset=pid"
 """Nothing but the process itself: no other's files, no /proc/sys, no kernel symbols (proc(5))."""
 
 
 def main(text: str) -> int:
     """Confine and run; returns the exit status."""
-    confinement = json.loads(text)
+    confinement, daemon = json.loads(text), os.getppid()
     launching.die_with_parent()
     launching.enter(
         confinement["root"],
@@ -48,8 +47,11 @@ def main(text: str) -> int:
         os.close(fd)
     linux.drop_bounding_set()
     # What is left to do is to wait, and to be killed. The kernel sends the child its signal of a parent's death in our name, and
-    # has asked whether we may signal another uid.
-    linux.keep_capabilities((CAP_KILL,))
+    # only if we may signal it: so we take its uid, of which it can make no use from its pid namespace.
+    become_user(confinement["uid"])
+    launching.die_with_parent()
+    if os.getppid() != daemon:
+        return 127
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
 
@@ -70,11 +72,7 @@ def become(confinement: dict[str, Any]) -> None:
         syscalls.set_time_slice(syscalls.SHORTEST_SLICE_NS, inherited=True)
     linux.drop_bounding_set()
     linux.lock_securebits()
-    uid = confinement["uid"]
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
-    linux.keep_capabilities()
+    become_user(confinement["uid"])
     launching.die_with_parent()
     syscalls.close_on_exec_from(3)
     for fd in confinement["keep"]:
@@ -83,6 +81,14 @@ def become(confinement: dict[str, Any]) -> None:
     linux.install_filter(bytes.fromhex(confinement["filter"]))
     command = confinement["command"]
     os.execve(command[0], command, confinement["env"])
+
+
+def become_user(uid: int) -> None:
+    """Without groups and capabilities, for good. It clears the signal of the parent's death."""
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    linux.keep_capabilities()
 
 
 def limit(which: int, most: int) -> None:
