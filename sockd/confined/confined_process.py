@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 
 from sockd.kernel import mounts, oom_score, syscalls
 from sockd.kernel.cgroups.tree import Cgroup
+from sockd.kernel.own_module import start_module
 from sockd.kernel.seccomp import seccomp
 
 CANNOT_EXEC = 127
@@ -141,16 +141,7 @@ async def exec_launcher(
 ) -> asyncio.subprocess.Process:
     """The launcher's process. A cancellation ends it: before it has joined its cgroup, nobody else could."""
     starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "sockd.confined.launcher", confinement),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=tuple(fds),
-            start_new_session=True,
-            cwd="/",
-            env={"PYTHONPATH": str(Path(__file__).parents[2])},
-        )
+        start_module(*("sockd.confined.launcher", confinement), keep=fds, stdin=stdin, stdout=stdout, stderr=stderr)
     )
     try:
         launcher = await asyncio.shield(starting)

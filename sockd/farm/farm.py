@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from sockd.images import environment
 from sockd.images.interpreter import ROOT_OPTIONS, Interpreter
 from sockd.kernel import mounts, oom_score, pidfds, syscalls
 from sockd.kernel.cgroups.leaf import Cgroup
+from sockd.kernel.own_module import start_module
 from sockd.kernel.seccomp import seccomp
 from sockd.plain.errors import SandboxFailed
 
@@ -73,16 +73,7 @@ class Farm:
         releases.setblocking(False)
         passed = (theirs.fileno(), their_releases.fileno(), scratch, *cgroup.procs_fds)
         try:
-            launcher = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "sockd.farm.farm_init", str(base.path), *map(str, passed)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                pass_fds=passed,
-                start_new_session=True,
-                cwd="/",
-                env={"PYTHONPATH": str(Path(__file__).parents[2])},
-            )
+            launcher = await start_module("sockd.farm.farm_init", str(base.path), *map(str, passed), keep=passed)
         except BaseException:
             ours.close()
             releases.close()

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
-from pathlib import Path
 
 from sockd.farm.control import ControlWire, close_all
+from sockd.kernel.own_module import start_module
 
 DEADLINE_S = 10.0
 
@@ -53,15 +52,8 @@ class NamespaceMaker:
         await self._reap()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "sockd.farm.namespace_process", str(theirs.fileno())),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                cwd="/",
-                env={"PYTHONPATH": str(Path(__file__).parents[2])},
-            )
+            fd = theirs.fileno()
+            self._process = await start_module("sockd.farm.namespace_process", str(fd), keep=(fd,))
         except BaseException:
             ours.close()
             raise
