@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from sockd.kernel import descriptor_passing
+from sockd.kernel.own_module import start_module
 from sockd.kernel.readiness import readable
 
 MODULE = "sockd.chunk_agent.holding_process"
@@ -45,16 +44,8 @@ class DeviceHolder:
         try:
             with theirs:
                 ours.setblocking(False)
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", MODULE),
-                    *map(str, (theirs.fileno(), os.getpid(), *devices)),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), *devices),
-                    start_new_session=True,
-                    cwd="/",
-                    env={"PYTHONPATH": str(Path(__file__).parents[2])},
-                )
+                arguments = map(str, (theirs.fileno(), os.getpid(), *devices))
+                process = await start_module(MODULE, *arguments, keep=(theirs.fileno(), *devices))
         except BaseException:
             ours.close()
             raise
@@ -64,14 +55,14 @@ class DeviceHolder:
     async def lend(self) -> AsyncIterator[list[int]]:
         """The descriptors, until the block ends. Takes no thread: all may wait for reads. For one caller at a time.
 
-        Raises: HolderGone; TimeoutError."""
+        Raises: HolderGone; also without an answer in ANSWER_S, as one that came later would keep descriptors in our socket."""
         try:
             self._ours.send(b"\n")
             async with asyncio.timeout(ANSWER_S):
                 await readable(self._ours.fileno())
             data, devices = descriptor_passing.receive(self._ours, 1, self._count)
-        except ConnectionError as error:
-            raise HolderGone(f"the holder of the FUSE connection has ended: {error}") from error
+        except (ConnectionError, TimeoutError) as error:
+            raise HolderGone(f"the holder of the FUSE connection does not answer: {error!r}") from error
         if not data:
             raise HolderGone("the holder of the FUSE connection has ended")
         try:

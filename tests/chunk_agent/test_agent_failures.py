@@ -148,14 +148,16 @@ async def test_an_agent_that_ends_too_often_fails_reads_and_the_image_can_be_ope
     assert await part(await agent.open(manifest), 1) == right_part(1)
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
 async def test_without_its_holder_a_connection_ends_with_the_agent_and_the_image_can_be_opened_anew(
-    start: Start, store: DirectoryStore, troubles: Troubles, monkeypatch: pytest.MonkeyPatch
+    start: Start, store: DirectoryStore, troubles: Troubles, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     agent = await start()
     manifest = stored(IMAGE, store)
     path = await agent.open(manifest)
     [holder] = children(device_holder.MODULE)
-    os.kill(holder, signal.SIGKILL)
+    os.kill(holder, number)
+    monkeypatch.setattr(device_holder, "ANSWER_S", 0.1)
     assert await part(path, 1) == right_part(1)
     os.kill(agent.pid, signal.SIGKILL)
     while not troubles:
@@ -164,6 +166,7 @@ async def test_without_its_holder_a_connection_ends_with_the_agent_and_the_image
     assert "holder" in troubles[0][1].message
     with pytest.raises(OSError):
         await part(path, 5)
+    monkeypatch.setattr(device_holder, "ANSWER_S", 20.0)
     monkeypatch.setattr("sockd.chunk_agent.image_agent.GIVEN_UP_S", 0.0)
     assert await part(await agent.open(manifest), 5) == right_part(5)
 
