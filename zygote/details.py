@@ -10,37 +10,44 @@ traceparent      the same in W3C's words, for TRACEPARENT, and tracestate for TR
 
 from __future__ import annotations
 
-import json
 import os
 
-from sockd_zygote import protocol
+from sockd_zygote import _native, protocol
+from sockd_zygote.event_json import scan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-VARIABLES = {"trace": "_X_AMZN_TRACE_ID", "traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
+VARIABLES = (("trace", b"_X_AMZN_TRACE_ID"), ("traceparent", b"TRACEPARENT"), ("tracestate", b"TRACESTATE"))
+"""What is told, and the variable that has it. The place of each in the environment that C code sees is its place here."""
+known: dict[bytes, bytes] = os.environb._data  # type: ignore[attr-defined]  # its own methods call setenv(3), which keeps all values
 
 
 def split(body: bytes) -> tuple[bytes, dict]:
     """The event and the details in the body of an INVOKE."""
     start = protocol.INVOCATION.size
     end = start + int.from_bytes(body[start - len(protocol.NO_DETAILS) : start], "little")
-    return body[end:], json.loads(body[start:end])
+    return body[end:], scan(str(body[start:end], "utf-8"), 0)[0]
 
 
 class Trace:
     """The trace that a request is a part of, in the environment for the length of that request."""
 
     def __init__(self, told: dict) -> None:
-        self._variables = {name: told[key] for key, name in VARIABLES.items() if told.get(key)}
+        self._told = told
 
     def __enter__(self) -> None:
-        os.environ.update(self._variables)
+        for place, (key, name) in enumerate(VARIABLES):
+            value = self._told.get(key)
+            if value:
+                known[name] = value.encode()
+                _native.set_request_variable(place, name + b"=" + known[name])
 
     def __exit__(self, *exc_info: object) -> None:
-        for name in self._variables:
-            os.environ.pop(name, None)
+        for place, (_, name) in enumerate(VARIABLES):
+            if known.pop(name, None) is not None:
+                _native.set_request_variable(place, name)
 
 
 class Client:

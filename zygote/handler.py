@@ -35,9 +35,9 @@ class Context:
 
     def tell(self, told: dict) -> None:
         """Add what came with this request (`sockd_zygote.details`)."""
-        from sockd_zygote import details
-
         if told.get("client_context") is not None:
+            from sockd_zygote import details
+
             self.client_context = details.client_context(told["client_context"])
         if told.get("deployer") is True:
             self._from_deployer = True

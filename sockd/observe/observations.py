@@ -206,7 +206,7 @@ class Observations:
         request.trace = TraceContext(caller.trace_id, span_id or caller.parent_id, sampled, caller.state)
         told = told_to_function(request.trace)
         request.amzn_trace = told["trace"]
-        request.details = {**(request.details or {}), **told}
+        request.details = told if request.details is None else {**request.details, **told}
         return SpanContext(caller.trace_id, span_id, caller.parent_id, caller.state)
 
     def _refused(self, request: InvokeRequest, span: SpanContext | None, error: BaseException) -> BaseException:

@@ -38,7 +38,9 @@ def of_headers(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
     if found is None:
         return None
     return read(
-        *(found.get(name, b"").decode("latin-1") for name in (b"traceparent", b"tracestate", b"x-amzn-trace-id"))
+        found.get(b"traceparent", b"").decode("latin-1"),
+        found.get(b"tracestate", b"").decode("latin-1"),
+        found.get(b"x-amzn-trace-id", b"").decode("latin-1"),
     )
 
 
@@ -102,10 +104,9 @@ def traceparent_of(context: TraceContext) -> str:
 
 def told_to_function(context: TraceContext) -> dict[str, str]:
     """What a sandbox is told of it, as `InvokeRequest.details`; traceparent and tracestate only with a parent."""
-    told = {"trace": amzn_of(context)}
-    if context.parent_id:
-        told |= {"traceparent": traceparent_of(context), "tracestate": context.state}
-    return told
+    if not context.parent_id:
+        return {"trace": amzn_of(context)}
+    return {"trace": amzn_of(context), "traceparent": traceparent_of(context), "tracestate": context.state}
 
 
 def amzn_of(context: TraceContext) -> str:

@@ -64,7 +64,32 @@ static size_t count_entries(void)
     return count;
 }
 
+#define REQUEST_VARIABLES 3
+#define REQUEST_VARIABLE_BYTES 640 /* the longest is TRACESTATE, of 512 characters (sockd/plain/trace_context.py) */
+
+static char request_variables[REQUEST_VARIABLES][REQUEST_VARIABLE_BYTES];
+
 /* -- for Python */
+
+PyObject *native_set_request_variable(PyObject *module, PyObject *args)
+{
+    unsigned int place;
+    PyObject *entry;
+    size_t size;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "IS:set_request_variable", &place, &entry))
+        return NULL;
+    size = (size_t)PyBytes_Size(entry) + 1; /* with the zero that ends every bytes object */
+    if (place >= REQUEST_VARIABLES || size > REQUEST_VARIABLE_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "no place for that variable");
+        return NULL;
+    }
+    memcpy(request_variables[place], PyBytes_AsString(entry), size);
+    if (putenv(request_variables[place]) != 0)
+        return PyErr_NoMemory();
+    return none();
+}
 
 PyObject *native_set_environment(PyObject *module, PyObject *args)
 {

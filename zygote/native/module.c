@@ -39,6 +39,7 @@ static PyMethodDef methods[] = {
     {"receive", native_receive, METH_VARARGS, NULL},
     {"reply", native_reply, METH_VARARGS, NULL},
     {"set_environment", native_set_environment, METH_VARARGS, NULL},
+    {"set_request_variable", native_set_request_variable, METH_VARARGS, NULL},
     {"limit_open_files", native_limit_open_files, METH_VARARGS, NULL},
     {"drop_bounding_set", native_drop_bounding_set, METH_VARARGS, NULL},
     {"set_capabilities", native_set_capabilities, METH_VARARGS, NULL},

@@ -96,6 +96,7 @@ PyObject *native_join_pages(PyObject *module, PyObject *args);
 PyObject *native_receive(PyObject *module, PyObject *args);
 PyObject *native_reply(PyObject *module, PyObject *args);
 PyObject *native_set_environment(PyObject *module, PyObject *args);
+PyObject *native_set_request_variable(PyObject *module, PyObject *args);
 PyObject *native_limit_open_files(PyObject *module, PyObject *args);
 PyObject *native_drop_bounding_set(PyObject *module, PyObject *args);
 PyObject *native_set_capabilities(PyObject *module, PyObject *args);
