@@ -23,6 +23,8 @@ from tests.daemon.running import Answer, RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import at_once, in_background
 
+FDS_OF_CGROUP = 12
+"""On a hybrid host; 7 with v2 alone."""
 CGROUP = "open('/proc/self/cgroup').read().split('0::')[1].strip()"
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 
@@ -265,7 +267,8 @@ def test_row_14_no_descriptor_is_lost_in_two_thousand_requests_and_many_pauses(
     directory = unified(json.loads(client.post("/run/fds")[1]))
 
     def turn(requests: int, pauses: int, crashes: int) -> tuple[list[str], int]:
-        """What the daemon has open then, and for how many spares: they are as many as the last starts ask for."""
+        """What the daemon has open then, and how much of it may be for spares, which are as many as the last starts ask for, and
+        for cgroups in the pool, which makes more when starts find it low."""
         for _ in range(requests):
             assert client.post("/run/fds")[0] == 200
         for _ in range(pauses):
@@ -275,12 +278,13 @@ def test_row_14_no_descriptor_is_lost_in_two_thousand_requests_and_many_pauses(
             assert client.post("/run/crash")[0] == 502
         wait_event(directory, "frozen", 1, 5)
         settle(daemon)
-        spares = daemon.status()["sandboxes"]["spare"]
-        return sorted(re.sub(r"\[\d+\]|-\d+", "", target) for target in open_fds(daemon.pid)), spares
+        status = daemon.status()
+        besides = status["sandboxes"]["spare"] * FDS_OF_SANDBOX + status["cgroups"]["made"] * FDS_OF_CGROUP
+        return sorted(re.sub(r"\[\d+\]|-\d+", "", target) for target in open_fds(daemon.pid)), besides
 
-    before, spares_before = turn(100, 2, 20)
-    after, spares_after = turn(2000, 10, 40)
-    assert len(after) <= len(before) + (spares_after - spares_before) * FDS_OF_SANDBOX + 8, [
+    before, besides_before = turn(100, 2, 20)
+    after, besides_after = turn(2000, 10, 40)
+    assert len(after) <= len(before) + besides_after - besides_before + 8, [
         target for target in set(after) if after.count(target) > before.count(target)
     ]
 

@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import signal
+import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -39,6 +40,7 @@ def malloc_in_use() -> dict[str, int]:
 def count(file: Path) -> None:
     """Write what is alive now."""
     gc.unfreeze()  # what the worker keeps out of collections is to be seen, too
+    sys._clear_type_cache()  # of up to 4096 names of attributes, each as often as C code has made it (re: "search")
     for _ in range(3):  # a finalizer may leave more
         gc.collect()
     types = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
