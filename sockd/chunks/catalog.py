@@ -26,10 +26,10 @@ from sockd.chunks.chunk import Chunk
 from sockd.chunks.image_keys import ImageKeys
 from sockd.chunks.layout import REFERENCES, Image, Reference, check_part, manifest_key, profile_key
 from sockd.chunks.manifest import Manifest, seal, unseal
-from sockd.chunks.root_table import RootState, RootTable, ensured_table
+from sockd.chunks.root_table import RootState, RootTable, changed_table, ensured_table
 from sockd.chunks.root_watch import RootWatch
 from sockd.chunks.store import ChunkStore, check_root
-from sockd.plain.errors import ChunkStoreFailed, ManifestMissing, StoreUnavailable, Tampered
+from sockd.plain.errors import ChunkStoreFailed, ManifestMissing, SecretsLocked, StoreUnavailable, Tampered
 
 _ATTEMPTS = 20
 
@@ -55,7 +55,7 @@ class EarlyManifest(NamedTuple):
 class Catalog:
     """One worker's images of one tenant. Any thread may call; all methods block.
 
-    Each may raise StoreUnavailable and StoreFull. An error leaves the images as they were."""
+    Each may raise StoreUnavailable and StoreFull, the first one also SecretsLocked. An error leaves the images as they were."""
 
     def __init__(
         self,
@@ -243,7 +243,9 @@ class Catalog:
     def _holdings(self) -> dict[str, list[str]]:
         """`_held`, read from the store once."""
         if not self._loaded:
-            order = list(self._table().roots)
+            table = self._table()
+            self._check_key(table)
+            order = list(table.roots)
             references = [Reference.parse(key) for key in self._store.list_objects(f"{REFERENCES}{self._worker}/")]
             for reference in references:
                 if reference.image.tenant == self._tenant:
@@ -306,6 +308,17 @@ class Catalog:
         table = ensured_table(self._store, new_root_name, self._clock())
         self._active = table.active
         return table
+
+    def _check_key(self, table: RootTable) -> None:
+        """Raises: SecretsLocked: the images in the store are another key's."""
+        proof = self._keys.proof(table.origin)
+        if not table.key:
+            table = changed_table(self._store, lambda now: now if now.key else msgspec.structs.replace(now, key=proof))
+        if table.key != proof:
+            raise SecretsLocked(
+                f"the chunk store {self._store.name} has images of another key: give the worker the key of those that use it "
+                "(images.key_file, or images.key in the state directory), or another store (images.store)"
+            )
 
     def _early(self, key: Callable[[str, Image], str], root: str, image: str) -> bytes | None:
         try:

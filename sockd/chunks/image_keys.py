@@ -2,10 +2,11 @@
 
     tenant key = HMAC-SHA256(secret, "manifest", tenant)
     salt       = HMAC-SHA256(secret, "salt", root id, zone, epoch, tenant)
+    proof      = HMAC-SHA256(secret, "store", root id)
 
 The salt depends on the secret, so that whoever can only read the store cannot test whether it holds a known file. All workers
-that share a store have the same file. Without the file the images in the store are lost, and functions need to be deployed
-anew.
+that share a store have the same file, which the proof in the store's table of roots is for. Without the file the images in the
+store are lost: another key needs another store, and functions need to be deployed anew.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class ImageKeys:
             epoch: raised by the operator for a new salt.
             tenant: empty: tenants share chunks."""
         return self._derived("salt", root, zone, str(epoch), tenant)
+
+    def proof(self, root: str) -> str:
+        """Tells a worker with another secret that it cannot use the store. Args: root: as `salt`."""
+        return self._derived("store", root).hex()
 
     def _derived(self, *fields: str) -> bytes:
         # Each field with its length, so that no two lists of fields are the same text.

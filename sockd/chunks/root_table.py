@@ -73,6 +73,8 @@ class RootTable(msgspec.Struct, frozen=True):
     origin: str
     """The first root."""
     roots: dict[str, Root]
+    key: str = ""
+    """What all workers that store images here derive from their key; empty: none has yet."""
 
     @classmethod
     def first(cls, root: str, now_s: float) -> RootTable:
@@ -96,7 +98,8 @@ class RootTable(msgspec.Struct, frozen=True):
         if new in self.roots:
             raise BadTransition(f"the root {new} exists")
         retired = self.after(self.active, RootEvent.RETIRE, now_s)
-        return RootTable(self.origin, {**retired.roots, check_root(new): Root(RootState.ACTIVE, now_s)})
+        roots = {**retired.roots, check_root(new): Root(RootState.ACTIVE, now_s)}
+        return msgspec.structs.replace(retired, roots=roots)
 
     def after(self, root: str, event: RootEvent, now_s: float) -> RootTable:
         """The table after an event of one root. Raises: BadTransition."""
@@ -109,7 +112,7 @@ class RootTable(msgspec.Struct, frozen=True):
         deleted = [name for name, each in roots.items() if each.state is RootState.DELETED]
         for name in deleted[:-KEPT_DELETED]:
             del roots[name]
-        return RootTable(self.origin, roots)
+        return msgspec.structs.replace(self, roots=roots)
 
 
 class StoredTable(msgspec.Struct, frozen=True):

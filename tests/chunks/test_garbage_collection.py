@@ -18,7 +18,7 @@ from sockd.chunks.root_table import RootState, read_table
 from sockd.chunks.root_watch import RootWatch, WatchedStore
 from sockd.chunks.store import ChunkStore, StoredObject
 from sockd.chunks.upload import upload
-from sockd.plain.errors import ChunkMissing, ManifestMissing, StoreUnavailable, Tampered
+from sockd.plain.errors import ChunkMissing, ManifestMissing, SecretsLocked, StoreUnavailable, Tampered
 from tests.support.chunk_memory import MemoryStore
 
 KEYS = ImageKeys(bytes(32))
@@ -49,9 +49,15 @@ def collector(store: ChunkStore, clock: Clock) -> Collector:
     return Collector(store, worker="w", grace_s=GRACE_S, clock=clock)
 
 
-def made_catalog(store: ChunkStore, clock: Callable[[], float], worker: str = "w", tenant: str = "default") -> Catalog:
+def made_catalog(
+    store: ChunkStore,
+    clock: Callable[[], float],
+    worker: str = "w",
+    tenant: str = "default",
+    keys: ImageKeys = KEYS,
+) -> Catalog:
     watch = RootWatch(store, worker, clock=clock, refresh_s=0)
-    return Catalog(store, KEYS, worker=worker, watch=watch, clock=clock, tenant=tenant)
+    return Catalog(store, keys, worker=worker, watch=watch, clock=clock, tenant=tenant)
 
 
 def deployed(catalog: Catalog, store: ChunkStore, image: str) -> Manifest:
@@ -80,6 +86,24 @@ def test_an_image_that_was_published_opens(store: ChunkStore, catalog: Catalog) 
     assert plain(store, manifest) == BASE + b"sha256:a" * 100
     with pytest.raises(ManifestMissing, match="deploy it again"):
         catalog.open("sha256:b")
+
+
+def test_a_worker_with_another_key_is_refused_before_it_stores_anything(
+    store: ChunkStore, collector: Collector, clock: Clock
+) -> None:
+    collector.rotate()  # the table of roots is there, and nobody's
+    catalog = made_catalog(store, clock)
+    deployed(catalog, store, "a")
+    objects = list(store.list_objects(""))
+    other = made_catalog(store, clock, "other", keys=ImageKeys(bytes([1] * 32)))
+    for call in (other.images, lambda: other.begin("b"), lambda: other.reconcile([])):
+        with pytest.raises(SecretsLocked, match=r"images of another key.*images\.store"):
+            call()
+    assert list(store.list_objects("")) == objects
+    collected(collector, catalog, clock)
+    with pytest.raises(SecretsLocked):
+        other.begin("b")
+    assert made_catalog(store, clock, "third").begin("a").salt == catalog.begin("a").salt
 
 
 def test_an_early_manifest_is_that_of_the_active_root_or_is_not_used(
