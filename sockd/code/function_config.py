@@ -6,20 +6,27 @@ one, wider where its reason (billing, its own hosts) is not ours.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Iterable
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import msgspec
 
 from sockd.caches.packages.indexes import Chosen
 from sockd.code.archive import checked_path
+from sockd.code.setting_checks import (
+    check_bounds,
+    check_deployer,
+    check_env,
+    check_keys,
+    check_methods,
+    check_python,
+    error_words,
+    is_unicode,
+    number_words,
+)
 from sockd.plain import toml
 from sockd.plain.config import FunctionDefaults, RunRule
 from sockd.plain.errors import BadArchive, BadFunctionConfig, SecretsLocked
-
-NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 BOUNDS: dict[str, tuple[float, float]] = {
     "memory_mb": (32, 10240),
@@ -48,9 +55,6 @@ INITSCRIPT_BOUNDS: dict[str, tuple[float, float]] = {
     "messages": (0, 10_000),
 }
 """Likewise, of the table [initscript]."""
-PYTHON = re.compile(r"3\.[0-9]{1,2}")
-OLDEST_MINOR = 11
-"""CPython 3.11 is the first that the Zygote's C extension is for."""
 ARGS_BYTES = 32 * 1024
 ENDPOINT = re.compile(r"[A-Za-z0-9*._/:\[\]-]{1,300}")
 MAX_ENDPOINTS = 100
@@ -75,19 +79,6 @@ ONLY_WITH_IMAGE = (
 MASK = "********"
 """Stands for a value that is not shown."""
 NOT_IN_FILES = ("secrets", "sealed", "aws", "deployer")
-METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "*")
-SOURCE_CHARS = 8192
-CALL_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
-ENV_BYTES = 4096
-"""AWS: 4 KB, names and values together."""
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-RESERVED_ENV = frozenset(
-    {"_HANDLER", "_X_AMZN_TRACE_ID", "AWS_EXECUTION_ENV", "LAMBDA_TASK_ROOT", "LAMBDA_RUNTIME_DIR"}
-)
-RESERVED_ENV_PREFIX = "AWS_LAMBDA_"
-"""Set by us. AWS reserves its credentials and region too; here the function may set them."""
-EXEC_WRAPPER = "AWS_LAMBDA_EXEC_WRAPPER"
-"""The one of that prefix that is the function's own to set: a program that starts the runtime (`sockd_zygote.runtime_api`)."""
 
 
 class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -115,8 +106,8 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     def check(self) -> None:
         """Raises BadFunctionConfig for the first value out of its bounds."""
-        _check_bounds(self, INITSCRIPT_BOUNDS, "initscript.")
-        if self.args is not None and (not _is_unicode(self.args) or len(self.args.encode()) > ARGS_BYTES):
+        check_bounds(self, INITSCRIPT_BOUNDS, "initscript.")
+        if self.args is not None and (not is_unicode(self.args) or len(self.args.encode()) > ARGS_BYTES):
             raise BadFunctionConfig(f"initscript.args: must be text of at most {ARGS_BYTES} bytes")
         if self.wasm is not None:
             try:
@@ -252,21 +243,21 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig(f"sockd.toml: {error}") from None
         given = {key: value for key, value in (overrides or {}).items() if value is not None}
         keys = tuple(key for key in cls.__struct_fields__ if key not in NOT_IN_FILES)
-        _check_keys(table, keys)
-        _check_keys([key for key in given if key not in ("aws", "deployer")], keys)
+        check_keys(table, keys)
+        check_keys([key for key in given if key not in ("aws", "deployer")], keys)
         table |= given
         if beneath:
             if isinstance(table.get("env"), dict):
                 table["env"] = beneath.get("env", {}) | table["env"]
             table = beneath | table
         if isinstance(table.get("initscript"), dict):
-            _check_keys(table["initscript"], InitscriptConfig.__struct_fields__, "initscript.")
+            check_keys(table["initscript"], InitscriptConfig.__struct_fields__, "initscript.")
         if isinstance(table.get("packages"), dict):
-            _check_keys(table["packages"], FunctionPackages.__struct_fields__, "packages.")
+            check_keys(table["packages"], FunctionPackages.__struct_fields__, "packages.")
         try:
             config = msgspec.convert(msgspec.structs.asdict(defaults) | table, cls)
         except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-            raise BadFunctionConfig(_words(error, table.keys() - given)) from None
+            raise BadFunctionConfig(error_words(error, cls, table.keys() - given)) from None
         config.check()
         if "egress" in table:
             config.check_egress()
@@ -292,7 +283,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         try:
             config = msgspec.convert(msgspec.to_builtins(self) | changes, FunctionConfig).without_shadowed()
         except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-            raise BadFunctionConfig(_words(error)) from None
+            raise BadFunctionConfig(error_words(error, FunctionConfig)) from None
         config.check()
         return config
 
@@ -352,7 +343,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
 
     def check(self) -> None:
         """Raises BadFunctionConfig for the first value out of its bounds."""
-        _check_bounds(self, BOUNDS)
+        check_bounds(self, BOUNDS)
         if self.concurrency and self.reserved_memory_mb > self.memory_mb * self.concurrency:
             raise BadFunctionConfig(
                 f"reserved_memory_mb = {self.reserved_memory_mb}: more than the function can use, "
@@ -383,12 +374,12 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         for key, words in (("entrypoint", self.entrypoint), ("command", self.command)):
             if words is not None and (len(words) > COMMAND_WORDS or sum(map(len, words)) > COMMAND_CHARS):
                 raise BadFunctionConfig(f"{key}: at most {COMMAND_WORDS} words and {COMMAND_CHARS} characters")
-            if any("\0" in word or not _is_unicode(word) for word in words or ()):
+            if any("\0" in word or not is_unicode(word) for word in words or ()):
                 raise BadFunctionConfig(f"{key}: a word holds a zero byte or half of a surrogate pair")
         if self.working_directory is not None and not self.working_directory.startswith("/"):
             raise BadFunctionConfig("working_directory: must be an absolute path in the image")
         if self.app_port is not None and not 1 <= self.app_port <= 65535:
-            raise BadFunctionConfig(f"app_port = {_number(self.app_port)}: must be between 1 and 65535")
+            raise BadFunctionConfig(f"app_port = {number_words(self.app_port)}: must be between 1 and 65535")
         if not PATH.fullmatch(self.readiness_path):
             raise BadFunctionConfig(
                 "readiness_path: must begin with a slash, and be ASCII without spaces of at most 1024 characters"
@@ -411,106 +402,3 @@ class _Network(msgspec.Struct):
 def recorded_network(text: str) -> str:
     """The network in what `to_json` wrote, whether or not its environment can be opened."""
     return msgspec.json.decode(text, type=_Network).network
-
-
-def check_name(name: str) -> str:
-    """The name of a function, unchanged (AWS: letters, digits, '-' and '_', at most 64). Raises BadFunctionConfig."""
-    if not NAME.fullmatch(name):
-        raise BadFunctionConfig(f"function name {name[:80]!r}: must be 1 to 64 of the characters a-z A-Z 0-9 - _")
-    return name
-
-
-def check_methods(methods: list[str] | None) -> None:
-    """Raises BadFunctionConfig unless these are HTTP methods or `*`."""
-    if methods is not None and not 1 <= len(methods) <= len(METHODS):
-        raise BadFunctionConfig(f"methods: must be 1 to {len(METHODS)} of {', '.join(METHODS)}")
-    for method in methods or ():
-        if method not in METHODS:
-            raise BadFunctionConfig(f"methods: {method[:20]!r} is none of {', '.join(METHODS)}")
-
-
-def check_python(version: str | None) -> None:
-    """Raises BadFunctionConfig unless this is a version that functions may ask for."""
-    if version is not None and not (PYTHON.fullmatch(version) and int(version[2:]) >= OLDEST_MINOR):
-        raise BadFunctionConfig(f'python = {version[:20]!r}: must be "3.{OLDEST_MINOR}" or a later "3.N"')
-
-
-def check_env(env: dict[str, str]) -> None:
-    """Raises BadFunctionConfig unless these can be the environment of a function."""
-    for name, value in env.items():
-        shown = f"env name {name[:80]!r}"
-        if not ENV_NAME.fullmatch(name):
-            raise BadFunctionConfig(f"{shown}: must be letters, digits and '_', and not start with a digit")
-        if name in RESERVED_ENV or (name.startswith(RESERVED_ENV_PREFIX) and name != EXEC_WRAPPER):
-            raise BadFunctionConfig(f"{shown} is reserved: it is set for every function")
-        if "\0" in value or not _is_unicode(value):
-            raise BadFunctionConfig(f"{shown}: its value holds a zero byte or half of a surrogate pair")
-    size = sum(len(name) + len(value.encode()) for name, value in env.items())
-    if size > ENV_BYTES:
-        raise BadFunctionConfig(f"env has {size} bytes, names and values together; the limit is {ENV_BYTES}")
-
-
-def check_deployer(deployer: dict[str, str]) -> None:
-    """Raises BadFunctionConfig unless this is empty, or a source and perhaps a key."""
-    if not deployer:
-        return
-    source, key = deployer.get("source", ""), deployer.get("key")
-    if not source or len(source) > SOURCE_CHARS or deployer.keys() - {"source", "key"}:
-        raise BadFunctionConfig(
-            f"deployer: must have a source of at most {SOURCE_CHARS} characters, and may have a key"
-        )
-    if key is not None and not CALL_KEY.fullmatch(key):
-        raise BadFunctionConfig("deployer.key: must be 64 hex digits")
-
-
-def _check_bounds(config: msgspec.Struct, bounds: dict[str, tuple[float, float]], prefix: str = "") -> None:
-    for key, (least, most) in bounds.items():
-        value = getattr(config, key)
-        if not least <= value <= most:  # written so that NaN, which TOML knows, is out of bounds
-            raise BadFunctionConfig(f"{prefix}{key} = {_number(value)}: must be between {least:g} and {most:g}")
-
-
-def _number(value: float) -> str:
-    """As people read it: a number of more digits than anyone does is told by its first ones."""
-    return str(value) if isinstance(value, float) or abs(value) < 1e15 else "a number that large"
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # JSON can say "\ud800", and Python's str can hold it
-        return False
-    return True
-
-
-def _check_keys(table: Iterable[str], known: tuple[str, ...], prefix: str = "") -> None:
-    for key in table:
-        if key not in known:
-            raise BadFunctionConfig(_unknown_key(prefix, key, known))
-
-
-def _unknown_key(prefix: str, key: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.5)
-    hint = f"did you mean {prefix + near[0]!r}?" if near else f"the keys are {', '.join(sorted(known))}"
-    return f"unknown key {prefix + key[:80]!r}; {hint}"
-
-
-def _words(error: Exception, in_file: Collection[str] = ()) -> str:
-    """msgspec's "Expected `int`, got `str` - at `$.memory_mb`" with the key in front, and the file that it is in, if any.
-
-    Args: in_file: keys of sockd.toml."""
-    what, _, where = str(error).partition(" - at `$.")
-    if not where:
-        return what
-    key = where.rstrip("`")
-    if what.startswith("Invalid enum value") and key in FunctionConfig.__struct_fields__:
-        what = f"{what}, must be one of {', '.join(_choices(get_type_hints(FunctionConfig)[key]))}"
-    what = what.replace("`array", "`list")
-    return f"{'sockd.toml: ' if re.split(r'[.[]', key)[0] in in_file else ''}{key}: {what}"
-
-
-def _choices(hint: Any) -> list[str]:
-    """What a type allows: the values of its `Literal`."""
-    if get_origin(hint) is Literal:
-        return list(get_args(hint))
-    return [each for part in get_args(hint) for each in _choices(part)]

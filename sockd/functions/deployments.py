@@ -16,8 +16,9 @@ from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.default_packages import DefaultPackages
 from sockd.code.dependencies import Dependencies
 from sockd.code.entrypoint import BOOTSTRAP, OPENLAMBDA, detected, entry_point, provided
-from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
+from sockd.code.function_config import FunctionConfig
 from sockd.code.handler_check import check_handler
+from sockd.code.setting_checks import EXEC_WRAPPER
 from sockd.image_functions import image_programs
 from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.image_store import ImageStore

@@ -23,7 +23,8 @@ from sockd.caches.packages.install_cache import InstallCache
 from sockd.code.code_in_use import CodeInUse
 from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.entrypoint import entry_point
-from sockd.code.function_config import FunctionConfig, InitscriptConfig, check_name, recorded_network
+from sockd.code.function_config import FunctionConfig, InitscriptConfig, recorded_network
+from sockd.code.setting_checks import check_name
 from sockd.functions.allowance import Allowance
 from sockd.functions.allowances import Allowances
 from sockd.functions.debugging import Debugging, ReportProgress

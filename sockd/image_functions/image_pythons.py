@@ -23,7 +23,8 @@ import msgspec
 from sockd.caches.starts import Starts
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.code.entrypoint import parse_handler
-from sockd.code.function_config import EXEC_WRAPPER, FunctionConfig
+from sockd.code.function_config import FunctionConfig
+from sockd.code.setting_checks import EXEC_WRAPPER
 from sockd.image_functions import image_programs
 from sockd.image_functions.image_probe import probing
 from sockd.image_functions.image_programs import AWS_ENTRYPOINT, RUNTIME_CLIENT

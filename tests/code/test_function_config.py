@@ -15,8 +15,8 @@ from sockd.code.function_config import (
     AwsAttributes,
     FunctionConfig,
     InitscriptConfig,
-    check_name,
 )
+from sockd.code.setting_checks import check_name
 from sockd.plain.config import FunctionDefaults
 from sockd.plain.errors import BadFunctionConfig
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.code.function_config import check_name
+from sockd.code.setting_checks import check_name
 from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
 from sockd.http.aws.names import Named, function_named, whole_function
 from sockd.plain.errors import SockdError
