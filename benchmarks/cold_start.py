@@ -17,15 +17,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.client import Client
-from benchmarks.cold import ColdFunction, cold_config, cold_only, collector, learn
-from benchmarks.functions import IMPORTS, Function
-from benchmarks.harness import Run, in_turns, main
-from benchmarks.results import Result
-from benchmarks.starters import Starter, floor, peers
-from benchmarks.traffic import gap_s
+from benchmarks.harness.client import Client
+from benchmarks.harness.cold import ColdFunction, cold_config, cold_only, collector, learn
+from benchmarks.harness.functions import IMPORTS, Function
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, in_turns, main
+from benchmarks.harness.traffic import gap_s
+from benchmarks.harness.worker import Worker, worker
+from benchmarks.peers.starters import Starter, floor, peers
 from benchmarks.warm import Server, in_process_server
-from benchmarks.worker import Worker, worker
 
 IDLE_GAP_S = 0.1
 SHORTEST_GAP_S = 0.01

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.client import BadAnswer, Client, checked, closed_loop, request
-from benchmarks.cold import collector, learn
-from benchmarks.functions import Function
-from benchmarks.harness import Run, in_turns, main
-from benchmarks.results import Result
-from benchmarks.worker import Config, Worker, worker
+from benchmarks.harness.client import BadAnswer, Client, checked, closed_loop, request
+from benchmarks.harness.cold import collector, learn
+from benchmarks.harness.functions import Function
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, in_turns, main
+from benchmarks.harness.worker import Config, Worker, worker
 
 # Reservations are made for limits, not for use; a host that holds thousands of idle sandboxes is overcommitted on purpose.
 ROOMY: dict[str, object] = {"memory_mb": 1 << 20, "idle_limit": 10000}

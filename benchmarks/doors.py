@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import Client
-from benchmarks.functions import ECHO, Function
-from benchmarks.harness import Run, in_turns, main
-from benchmarks.results import Result
+from benchmarks.harness.client import Client
+from benchmarks.harness.functions import ECHO, Function
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, in_turns, main
+from benchmarks.harness.worker import worker
 from benchmarks.warm import in_process_server
-from benchmarks.worker import worker
 
 RUN, API, URL = "/run", "AWS's API", "a function URL, by path"
 BOTO3, BOTO3_ALONE, ALONE = "AWS's API, boto3", "answered at once, boto3", "answered at once"

@@ -22,9 +22,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Run, main
-from benchmarks.results import Result, quantile
-from benchmarks.worker import REPOSITORY, sockd
+from benchmarks.harness.results import Result, quantile
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.worker import REPOSITORY, sockd
 
 CHUNKS = 60
 NODES = 6
@@ -95,7 +95,7 @@ def nodes(count: int) -> Iterator[list[tuple[str, subprocess.Popen[str]]]]:
 @contextmanager
 def slow_nodes(count: int) -> Iterator[list[tuple[str, subprocess.Popen[str]]]]:
     """Stand-ins that answer some reads late."""
-    module = [sys.executable, "-m", "benchmarks.stripe_server", str(SLOW_SHARE), str(SLOW_MS)]
+    module = [sys.executable, "-m", "benchmarks.peers.stripe_server", str(SLOW_SHARE), str(SLOW_MS)]
     with _processes([[*module, str(number)] for number in range(count)]) as started:
         yield started
 

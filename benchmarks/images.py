@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.harness import Run, main
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, main
 from benchmarks.image_parts import agent, dedup, first_answer, zygote_starts
-from benchmarks.results import Result
 
 PARTS = {
     "first-answer": first_answer.measure,

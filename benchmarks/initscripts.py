@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import Client
-from benchmarks.cold import ColdFunction, cold_config, cold_only, collector
-from benchmarks.functions import Function
-from benchmarks.harness import Run, in_turns, main
-from benchmarks.results import Result
-from benchmarks.worker import REPOSITORY, Worker, sockd, worker
+from benchmarks.harness.client import Client
+from benchmarks.harness.cold import ColdFunction, cold_config, cold_only, collector
+from benchmarks.harness.functions import Function
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, in_turns, main
+from benchmarks.harness.worker import REPOSITORY, Worker, sockd, worker
 from sockd.s3.process import S3Process
 
 BUCKET, SMALL, LARGE = "bench", "small", "large"

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from benchmarks.harness import Run, main
-from benchmarks.results import Result, Row
-from benchmarks.starters import HERE, PYTHON, Starter
+from benchmarks.harness.results import Result, Row
+from benchmarks.harness.run import Run, main
+from benchmarks.peers.starters import HERE, PYTHON, Starter
 
 MOST_TASKS = 10
 PAPER = (

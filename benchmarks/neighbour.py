@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.client import Client
-from benchmarks.functions import ECHO, Function
-from benchmarks.harness import Run, main
-from benchmarks.results import Result, Row
-from benchmarks.spare_time import SpareTime, spare_time
+from benchmarks.harness.client import Client
+from benchmarks.harness.functions import ECHO, Function
+from benchmarks.harness.results import Result, Row
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.spare_time import SpareTime, spare_time
+from benchmarks.harness.worker import REPOSITORY, worker
 from benchmarks.warm import in_process_server
-from benchmarks.worker import REPOSITORY, worker
 
 GAP_S = 0.002
 WINDOW_CALLS = 150
@@ -121,7 +121,7 @@ def calls(client: Client, count: int = WINDOW_CALLS) -> list[float]:
 def attacking(kind: str, target: Address, spare: SpareTime, offered: list[float]) -> Iterator[None]:
     """An attacker at work until the end of the block; how much it offered a second is then in the list."""
     words = (kind, target.host, str(target.port), str(ATTACKS.get(kind, 0)))
-    command = [sys.executable, "-m", "benchmarks.attackers", *words]
+    command = [sys.executable, "-m", "benchmarks.harness.attackers", *words]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, start_new_session=True
     ) as process:

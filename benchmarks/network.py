@@ -18,13 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import closed_loop, request
-from benchmarks.cold import ColdFunction, cold_config, cold_only, collector
-from benchmarks.functions import Function
-from benchmarks.harness import Run, in_turns, main
-from benchmarks.results import Result
-from benchmarks.starters import HERE, PYTHON, Starter
-from benchmarks.worker import Worker, worker
+from benchmarks.harness.client import closed_loop, request
+from benchmarks.harness.cold import ColdFunction, cold_config, cold_only, collector
+from benchmarks.harness.functions import Function
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, in_turns, main
+from benchmarks.harness.worker import Worker, worker
+from benchmarks.peers.starters import HERE, PYTHON, Starter
 
 IP, NETLINK, POOL = WAYS = ("ip commands", "raw netlink", "pool")
 AT_ONCE = (1, 10, 50, 100)

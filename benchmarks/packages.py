@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.client import Answer, BadAnswer, Client
-from benchmarks.cold import NeverLearned, cold_only, collector, learn
-from benchmarks.functions import IMPORTS, STANDARD_LIBRARY, Function
-from benchmarks.harness import Run, in_turns, main
-from benchmarks.results import Result
-from benchmarks.worker import Worker, worker
+from benchmarks.harness.client import Answer, BadAnswer, Client
+from benchmarks.harness.cold import NeverLearned, cold_only, collector, learn
+from benchmarks.harness.functions import IMPORTS, STANDARD_LIBRARY, Function
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, in_turns, main
+from benchmarks.harness.worker import Worker, worker
 
 QUICK = ("requests", "numpy", "flask")
 SOCKS = (*QUICK, "pandas", "django", "boto3", "pillow", "sqlalchemy", "scipy", "matplotlib")

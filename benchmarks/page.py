@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.client import Client
-from benchmarks.functions import ECHO, Function
-from benchmarks.harness import Run, main
-from benchmarks.results import Result
-from benchmarks.worker import Worker, worker
+from benchmarks.harness.client import Client
+from benchmarks.harness.functions import ECHO, Function
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.worker import Worker, worker
 
 INVOCATIONS = 200
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

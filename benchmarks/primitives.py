@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from benchmarks.harness import Run, in_turns, main
-from benchmarks.results import Result
-from benchmarks.starters import Starter, floor, peers
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, in_turns, main
+from benchmarks.peers.starters import Starter, floor, peers
 
 IDLE_GAP_S = 0.1
 FAST_JOIN_MS = 1.0

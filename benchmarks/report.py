@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks.results import Result
-from benchmarks.table import number, print_table
+from benchmarks.harness.results import Result
+from benchmarks.harness.table import number, print_table
 
 NOTABLE = 0.1
 """A p50 that moved by less than this share is called the same; the machine's own noise is about that."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.harness import Run, main
-from benchmarks.results import Result, median
-from benchmarks.worker import REPOSITORY, WorkerFailed, sockd
+from benchmarks.harness.results import Result, median
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.worker import REPOSITORY, WorkerFailed, sockd
 
 READERS = ("210.thumbnailer", "220.video-processing", "311.compression", "504.dna-visualisation")
 """Benches that fetch inputs and need nothing that a package index lacks."""

@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.worker import worker
+from benchmarks.harness.worker import worker
 
 HANDLER = "VERSION = {version}\ndef f(event):\n    return [VERSION, event]\n"
 LIMIT_MB_PER_HOUR = 1.0

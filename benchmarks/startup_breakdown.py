@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.client import closed_loop, request
-from benchmarks.cold import cold_config, cold_only
-from benchmarks.functions import Function
-from benchmarks.harness import Run, in_turns, main
-from benchmarks.peer_driver import FACILITIES, USUAL
-from benchmarks.results import Result, median
-from benchmarks.starters import HERE, PYTHON, Starter, floor
-from benchmarks.worker import worker
+from benchmarks.harness.client import closed_loop, request
+from benchmarks.harness.cold import cold_config, cold_only
+from benchmarks.harness.functions import Function
+from benchmarks.harness.results import Result, median
+from benchmarks.harness.run import Run, in_turns, main
+from benchmarks.harness.worker import worker
+from benchmarks.peers.peer_driver import FACILITIES, USUAL
+from benchmarks.peers.starters import HERE, PYTHON, Starter, floor
 
 RUNTIMES = ("crun", "runc")
 WHOLES = {"runsc": "gVisor", "podman": "Podman", "docker": "Docker"}

@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.client import Client, request
-from benchmarks.functions import ECHO, Function
-from benchmarks.harness import Run, main
-from benchmarks.load import Load, drive, generator
-from benchmarks.results import Result
-from benchmarks.traffic import requests
-from benchmarks.worker import REPOSITORY, stop, worker
+from benchmarks.harness.client import Client, request
+from benchmarks.harness.functions import ECHO, Function
+from benchmarks.harness.load import Load, drive, generator
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.traffic import requests
+from benchmarks.harness.worker import REPOSITORY, stop, worker
 
 FUNCTIONS = tuple(f"echo{number}" for number in range(5))
 REQUESTS = 5000
@@ -106,14 +106,14 @@ def measure_spaced(run: Run, server: Server, result: Result) -> None:
 @contextlib.contextmanager
 def in_process_server() -> Iterator[Server]:
     """A peer: uvicorn with the same settings, answering without a sandbox."""
-    with server_process(RAW, "benchmarks.in_process_server") as server:
+    with server_process(RAW, "benchmarks.peers.in_process_server") as server:
         yield server
 
 
 @contextlib.contextmanager
 def fastapi_server(name: str, workers: int) -> Iterator[Server]:
     """A peer: what a user would write without us."""
-    with server_process(name, "benchmarks.fastapi_server", str(workers)) as server:
+    with server_process(name, "benchmarks.peers.fastapi_server", str(workers)) as server:
         yield server
 
 

@@ -14,11 +14,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import Answer, Client
-from benchmarks.functions import IMPORTS, NOOP, Function
-from benchmarks.harness import Run, main
-from benchmarks.results import Result, quantile
-from benchmarks.worker import Worker, worker
+from benchmarks.harness.client import Answer, Client
+from benchmarks.harness.functions import IMPORTS, NOOP, Function
+from benchmarks.harness.results import Result, quantile
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.worker import Worker, worker
 from benchmarks.zygote_tree_model import add_simulated
 
 REAL = ("sock", "measured")

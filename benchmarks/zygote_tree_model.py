@@ -17,9 +17,9 @@ from itertools import chain
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from benchmarks.harness import Run, main
-from benchmarks.results import Result
-from benchmarks.trace import dump, make_trace
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.trace import dump, make_trace
 
 HANDLER_MB = 1024
 COMPARED = ("none", "released", "sock", "measured", "measured, sound")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.worker import Worker, WorkerFailed
+from benchmarks.harness.worker import Worker, WorkerFailed
 from demo.checks import FUNCTIONS, WrongAnswer
 
 NAME = "failing"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.client import Client
+from benchmarks.harness.client import Client
+from benchmarks.harness.table import number, print_table
+from benchmarks.harness.worker import Worker
 from benchmarks.image_parts import python_image
-from benchmarks.table import number, print_table
-from benchmarks.worker import Worker
 from demo.checks import WrongAnswer
 
 NAME = "greeter"

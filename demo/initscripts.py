@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from benchmarks.worker import REPOSITORY, Worker, WorkerFailed, sockd
+from benchmarks.harness.worker import REPOSITORY, Worker, WorkerFailed, sockd
 
 REPETITIONS = 4
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import Answer, BadAnswer, Client
-from benchmarks.cold import learn
-from benchmarks.results import median
-from benchmarks.table import number, print_table
-from benchmarks.worker import Worker, WorkerFailed, worker
+from benchmarks.harness.client import Answer, BadAnswer, Client
+from benchmarks.harness.cold import learn
+from benchmarks.harness.results import median
+from benchmarks.harness.table import number, print_table
+from benchmarks.harness.worker import Worker, WorkerFailed, worker
 from demo.checks import (
     BUCKET,
     FUNCTIONS,

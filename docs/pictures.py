@@ -12,10 +12,10 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from benchmarks.client import Client
-from benchmarks.cold import learn
+from benchmarks.harness.client import Client
+from benchmarks.harness.cold import learn
+from benchmarks.harness.worker import Worker, worker
 from benchmarks.page import CHROMIUM
-from benchmarks.worker import Worker, worker
 from demo.checks import BUCKET, PICTURE
 from demo.run import Demo, demos, prepare
 from sockd.s3.process import S3Process

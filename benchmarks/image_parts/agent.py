@@ -12,8 +12,8 @@ import sys
 import tempfile
 from collections.abc import Iterable
 
-from benchmarks.harness import Run
-from benchmarks.results import Result
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run
 
 DISK = "/var/tmp"
 NATIVE, EROFS, AGENT = "native", "erofs", "agent"

@@ -17,10 +17,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.harness import Run
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run
 from benchmarks.image_parts import oci_layout, variants
 from benchmarks.image_parts.variants import NoVariants, Variant
-from benchmarks.results import Result
 
 DISK = "/var/tmp"
 CHUNK, BLOCK = 512 << 10, 4 << 10

@@ -30,14 +30,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import Client
-from benchmarks.harness import Run
+from benchmarks.harness.client import Client
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run
+from benchmarks.harness.unix_connection import UnixConnection
+from benchmarks.harness.worker import Worker, WorkerFailed, worker
 from benchmarks.image_parts import nydus, python_image
 from benchmarks.image_parts.origin import REGISTRY, Origin, origin
 from benchmarks.image_parts.python_image import NoPackages
-from benchmarks.results import Result
-from benchmarks.unix_connection import UnixConnection
-from benchmarks.worker import Worker, WorkerFailed, worker
 
 DISK = "/var/tmp"
 DISTANCES_MS = (0.0, 36.0)

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.unix_connection import UnixConnection
 from benchmarks.image_parts import oci_layout
 from benchmarks.image_parts.origin import BUCKET, Origin
-from benchmarks.unix_connection import UnixConnection
 from sockd.s3.client import Client
 from sockd.s3.process import REGION
 

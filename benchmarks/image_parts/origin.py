@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shaping_proxy import shaping_proxy
-from benchmarks.worker import sockd
+from benchmarks.harness.worker import sockd
+from benchmarks.peers.shaping_proxy import shaping_proxy
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
 

@@ -12,16 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import Client
-from benchmarks.cold import ColdFunction, NeverLearned, cold_config, collector, learn
-from benchmarks.functions import NOOP
-from benchmarks.harness import Run, in_turns
+from benchmarks.harness.client import Client
+from benchmarks.harness.cold import ColdFunction, NeverLearned, cold_config, collector, learn
+from benchmarks.harness.functions import NOOP
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, in_turns
+from benchmarks.harness.worker import Worker, worker
 from benchmarks.image_parts import python_image
 from benchmarks.image_parts.first_answer import DISK
 from benchmarks.image_parts.oci_layout import write_layout, write_text_layer
 from benchmarks.image_parts.python_image import MTIME_S, NoPackages
-from benchmarks.results import Result
-from benchmarks.worker import Worker, worker
 
 NUMPY = "numpy==1.26.4"
 HANDLERS = {"noop": NOOP, "numpy": f"import numpy\n\n\n{NOOP}"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.client import AnswerParser, BadAnswer, Client, closed_loop, request
-from benchmarks.load import drive, drive_by_python
+from benchmarks.harness.client import AnswerParser, BadAnswer, Client, closed_loop, request
+from benchmarks.harness.load import drive, drive_by_python
 from benchmarks.warm import Server, in_process_server
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer-Timing: queue;dur=0.5, exec;dur=1.25\r\n\r\n{}"

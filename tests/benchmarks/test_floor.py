@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from benchmarks.starters import floor, peers
+from benchmarks.peers.starters import floor, peers
 from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

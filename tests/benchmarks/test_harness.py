@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cold import holds
-from benchmarks.functions import IMPORTS
-from benchmarks.harness import Run, in_turns, main
-from benchmarks.results import Result
-from benchmarks.worker import to_toml
+from benchmarks.harness.cold import holds
+from benchmarks.harness.functions import IMPORTS
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run, in_turns, main
+from benchmarks.harness.worker import to_toml
 
 TREE = {"packages": [], "children": [{"packages": ["numpy==2.4.0"], "children": [{"packages": ["pandas==3.0.0"]}]}]}
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from benchmarks.harness import Run
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run
 from benchmarks.image_parts import agent
-from benchmarks.results import Result
 
 
 def lines(**p50: float) -> list[str]:

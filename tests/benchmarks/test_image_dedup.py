@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Run
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run
 from benchmarks.image_parts import dedup, oci_layout
 from benchmarks.image_parts.variants import Variant
-from benchmarks.results import Result
 from tests.support.image_files import reader_of
 
 

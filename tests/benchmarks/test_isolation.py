@@ -8,7 +8,7 @@ import os
 import pytest
 
 from benchmarks.isolation import driver
-from benchmarks.isolation_driver import KINDS
+from benchmarks.peers.isolation_driver import KINDS
 from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.plots import file_name, plot, questions
-from benchmarks.results import LEAST_SAMPLES, Result
+from benchmarks.harness.plots import file_name, plot, questions
+from benchmarks.harness.results import LEAST_SAMPLES, Result
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 

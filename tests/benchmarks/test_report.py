@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.results import Result
 from benchmarks.report import compare, lost_aims, main, verdict
-from benchmarks.results import Result
 
 
 def result(latency: float, *, aim_value: float = 1.0) -> Result:

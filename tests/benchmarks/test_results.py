@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.results import Aim, Result, Row, median, quantile
-from benchmarks.table import number, plain_table
+from benchmarks.harness.results import Aim, Result, Row, median, quantile
+from benchmarks.harness.table import number, plain_table
 
 
 def test_quantiles_are_values_that_were_seen() -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import boto3
 import pytest
 
-from benchmarks.shaping_proxy import shaping_proxy
+from benchmarks.peers.shaping_proxy import shaping_proxy
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.spare_time import MOUNTS, spare_time
+from benchmarks.harness.spare_time import MOUNTS, spare_time
 
 
 def test_a_process_is_idle_and_nothing_is_left_of_its_cgroup() -> None:
@@ -22,7 +22,7 @@ def test_a_process_is_idle_and_nothing_is_left_of_its_cgroup() -> None:
 
 
 def test_where_there_is_no_such_file_none_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("benchmarks.spare_time.MOUNTS", (tmp_path,))
+    monkeypatch.setattr("benchmarks.harness.spare_time.MOUNTS", (tmp_path,))
     with spare_time() as spare:
         assert spare.words == "sessions of the least weight"
     assert not list(tmp_path.iterdir())

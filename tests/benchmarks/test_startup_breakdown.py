@@ -9,8 +9,8 @@ import tempfile
 
 import pytest
 
-from benchmarks.peer_driver import FACILITIES, linux
-from benchmarks.starters import HERE, PYTHON, Starter
+from benchmarks.peers.peer_driver import FACILITIES, linux
+from benchmarks.peers.starters import HERE, PYTHON, Starter
 from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.package_table import MEASURED_MS, PACKAGES, POPULAR, closure
-from benchmarks.trace import dump, make_trace
+from benchmarks.harness.package_table import MEASURED_MS, PACKAGES, POPULAR, closure
+from benchmarks.harness.trace import dump, make_trace
 
 
 def test_equal_arguments_make_equal_traces() -> None:

@@ -6,8 +6,8 @@ import json
 import random
 from collections import Counter
 
-from benchmarks.load import framed, unframed
-from benchmarks.traffic import LARGEST, SMALLEST, gap_s, requests
+from benchmarks.harness.load import framed, unframed
+from benchmarks.harness.traffic import LARGEST, SMALLEST, gap_s, requests
 
 DRAWN = requests(("a", "b", "c"), 5000)
 

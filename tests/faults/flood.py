@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
 
-from benchmarks.spare_time import spare_time
+from benchmarks.harness.spare_time import spare_time
 from tests.daemon.running import REPO, Answer
 
 NOBODY = 65534

@@ -124,8 +124,8 @@ def trees_of(bench: str) -> tuple[ast.Module, ...]:
         return ()
     tree = ast.parse(file.read_text())
     parts = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    near = [name.partition(".")[2] for name in parts if name.startswith("benchmarks.")]
-    return tree, *(ast.parse((ROOT / "benchmarks" / f"{name}.py").read_text()) for name in near)
+    near = [ROOT / f"{name.replace('.', '/')}.py" for name in parts if name.startswith("benchmarks.")]
+    return tree, *(ast.parse(each.read_text()) for each in near)
 
 
 @cache

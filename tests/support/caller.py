@@ -22,7 +22,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, BinaryIO
 
-from benchmarks.client import BadAnswer, Client, request
+from benchmarks.harness.client import BadAnswer, Client, request
 
 REPO = Path(__file__).resolve().parents[2]
 ENDLESS = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.results import quantile
+from benchmarks.harness.results import quantile
 from tests.support.caller import ENDLESS, Caller
 
 ENOUGH = 200

@@ -32,7 +32,7 @@ def trace(calls: list[int], *, gap_s: float = 10.0, functions: list[list[int]] |
 @pytest.fixture(scope="module")
 def generated() -> list[Trace]:
     """Three traces of 300 functions, from the benchmark's generator."""
-    code = "import sys; from benchmarks.trace import *; "
+    code = "import sys; from benchmarks.harness.trace import *; "
     code += "sys.stdout.buffer.write(dump(make_trace(functions=300, requests=3000, seed={})))"
     return [
         Trace.parse(
@@ -105,7 +105,7 @@ def test_the_measured_policy_beats_socks_at_equal_memory(generated: list[Trace])
 
 
 def test_numbers_do_not_depend_on_hash_order(tmp_path: Path) -> None:
-    make = "import sys; from benchmarks.trace import *; "
+    make = "import sys; from benchmarks.harness.trace import *; "
     make += "sys.stdout.buffer.write(dump(make_trace(functions=50, requests=800, seed=5)))"
     play = [sys.executable, "-m", "sockd.caches.zygotes.simulation", "--json", "--limit-mb", "150"]
     answers = set()

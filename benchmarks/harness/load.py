@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.client import closed_loop
-from benchmarks.results import quantile
-from benchmarks.worker import REPOSITORY
+from benchmarks.harness.client import closed_loop
+from benchmarks.harness.results import quantile
+from benchmarks.harness.worker import REPOSITORY
 
 WRK_SCRIPT = """\
 local requests, next = {}, 0
@@ -100,7 +100,7 @@ def drive_by_python(host: str, port: int, requests: Sequence[bytes], concurrency
 
 def client_process(host: str, port: int, concurrency: int, seconds: float) -> subprocess.Popen[bytes]:
     """A process that reads framed requests from its input and writes the latencies of a closed loop, as JSON."""
-    command = [sys.executable, "-m", "benchmarks.load", host, str(port), str(concurrency), str(seconds)]
+    command = [sys.executable, "-m", "benchmarks.harness.load", host, str(port), str(concurrency), str(seconds)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY)
 
 

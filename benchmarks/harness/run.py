@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.plots import plot
-from benchmarks.results import Result
-from benchmarks.table import print_result
+from benchmarks.harness.plots import plot
+from benchmarks.harness.results import Result
+from benchmarks.harness.table import print_result
 
 T = TypeVar("T")
 

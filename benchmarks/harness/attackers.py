@@ -1,4 +1,4 @@
-"""Clients that ask for too much, each a process of its own: python -m benchmarks.attackers KIND HOST PORT COUNT.
+"""Clients that ask for too much, each a process of its own: python -m benchmarks.harness.attackers KIND HOST PORT COUNT.
 
 Real clients are other machines and use none of the worker's processors. These run on them, so whoever starts them gives
 them only time that nobody else wants (`spare_time.py`): what a neighbour notices is then the worker's doing.
@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 
-from benchmarks.client import request
+from benchmarks.harness.client import request
 
 LINGER_0 = struct.pack("ii", 1, 0)
 """Close by reset, so that no port is left waiting."""

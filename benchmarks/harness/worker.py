@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
 READY = re.compile(r"sockd is listening on http://([^:/\s]+):(\d+)")
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0

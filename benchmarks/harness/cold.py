@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.client import Answer, BadAnswer, Client, closed_loop, request
-from benchmarks.results import Result, median
-from benchmarks.traffic import requests
-from benchmarks.worker import Config, Worker
+from benchmarks.harness.client import Answer, BadAnswer, Client, closed_loop, request
+from benchmarks.harness.results import Result, median
+from benchmarks.harness.traffic import requests
+from benchmarks.harness.worker import Config, Worker
 
 NO_HANDLER_CACHE: dict[str, Any] = {"idle_limit": 0}
 LEARN_DEADLINE_S = 120.0

@@ -1,6 +1,6 @@
 """The handler of `warm` as a user would write it without sockd: FastAPI on uvicorn.
 
-    python -m benchmarks.fastapi_server WORKERS
+    python -m benchmarks.peers.fastapi_server WORKERS
 
 Prints its port when it is about to listen.
 """
@@ -30,7 +30,7 @@ def main() -> None:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     print(listener.getsockname()[1], flush=True)
     uvicorn.run(
-        "benchmarks.fastapi_server:app",
+        "benchmarks.peers.fastapi_server:app",
         fd=listener.fileno(),
         workers=int(sys.argv[1]),
         access_log=False,

@@ -1,4 +1,4 @@
-"""A line to S3 as it is in a data centre, on loopback: `python -m benchmarks.shaping_proxy http://127.0.0.1:9000`.
+"""A line to S3 as it is in a data centre, on loopback: `python -m benchmarks.peers.shaping_proxy http://127.0.0.1:9000`.
 
 An HTTP/1.1 proxy that changes no byte (signatures cover the Host header, so the server must take any). Per connection:
 
@@ -33,7 +33,7 @@ MAX_HEAD_BYTES = 64 << 10
 BUFFER_BYTES = 1 << 20
 TLS_HANDSHAKE = b"\x16"
 """With which a client begins that tries HTTPS first."""
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 _EXPECTS = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE)
@@ -206,7 +206,7 @@ class Exchange:
 def main(argv: list[str] | None = None) -> int:
     """Serve until told to end. Returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.shaping_proxy", description="A slower line to a server."
+        prog="python -m benchmarks.peers.shaping_proxy", description="A slower line to a server."
     )
     parser.add_argument("upstream", help="http://host:port of the server")
     parser.add_argument("--first-byte-ms", type=float, default=FIRST_BYTE_MS, help="of an answer (%(default)s)")
@@ -239,7 +239,7 @@ def shaping_proxy(
 ) -> Iterator[str]:
     """The URL of a proxy in a process of its own, which ends with the context. Raises RuntimeError if it does not start."""
     options = ["--first-byte-ms", str(first_byte_ms), "--bandwidth-mb", str(bandwidth_mb), "--die-on-eof"]
-    command = [sys.executable, "-m", "benchmarks.shaping_proxy", upstream, *options]
+    command = [sys.executable, "-m", "benchmarks.peers.shaping_proxy", upstream, *options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
     assert process.stdin and process.stdout
     try:

@@ -1,6 +1,6 @@
 """A cache node's stand-in that answers some reads late: any HTTP server that stores what it is sent can be a node.
 
-    python -m benchmarks.stripe_server SHARE DELAY_MS SEED     prints its address; ends when stdin does
+    python -m benchmarks.peers.stripe_server SHARE DELAY_MS SEED     prints its address; ends when stdin does
 
 PUT stores a body under its path, GET returns it; SHARE of the answers to GET are DELAY_MS late.
 """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import Distribution, Result, Row
+from benchmarks.harness.results import Distribution, Result, Row
 
 LINEAR = ("%", "x")
 """Units of shares and ratios; on a logarithmic axis their zero and their one would be nowhere."""

@@ -18,7 +18,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from benchmarks.package_table import LOOKS_FOR, PACKAGES, POPULAR, closure
+from benchmarks.harness.package_table import LOOKS_FOR, PACKAGES, POPULAR, closure
 
 VINTAGES = (("new", 0.60), ("mid", 0.25), ("old", 0.15))
 ASKED = ((1, 0.30), (2, 0.30), (3, 0.20), (4, 0.12), (5, 0.08))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks.results import Aim, Result, Row
+from benchmarks.harness.results import Aim, Result, Row
 
 ROW_HEADINGS = ("case", "metric", "unit", "p50", "p99", "n")
 AIM_HEADINGS = ("aim", "wanted", "measured", "")

@@ -1,0 +1,1 @@
+"""What all benchmarks share: a private worker, requests and their load, results and how they are shown."""
