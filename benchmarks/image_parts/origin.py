@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,12 +119,19 @@ def _node() -> Iterator[str]:
 def _running(command: list[str], ready: re.Pattern[str], stream: str) -> Iterator[str]:
     """A server, killed in the end; what `ready` finds in a line of its output."""
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+    with (
+        subprocess.Popen(command, text=True, **pipes) as process,  # type: ignore[call-overload]
+        contextlib.ExitStack() as stack,
+    ):
         try:
             lines = getattr(process, stream)
             found = next((found for line in lines if (found := ready.search(line))), None)
             if found is None:
                 sys.exit(f"{command[0]} did not start")
+            # A server that logs each request would wait at a full pipe for good.
+            reading = threading.Thread(target=deque, args=(lines, 0))
+            stack.callback(reading.join)
+            reading.start()
             yield found[1]
         finally:
             process.kill()
