@@ -102,7 +102,11 @@ def worker(
                 stderr=stderr,
                 text=True,
                 cwd=REPOSITORY,
-                env={**os.environ, **(environment or {})},
+                env={
+                    **os.environ,
+                    "PYTHONDONTWRITEBYTECODE": "",
+                    **(environment or {}),
+                },  # nobody compiles it at each start
                 start_new_session=True,
             )
         try:
