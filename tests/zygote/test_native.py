@@ -35,7 +35,7 @@ IN_BOTH_LIBRARIES = set(
     """
     __cxa_finalize __environ __errno_location __stack_chk_fail _exit chroot clock_gettime close dladdr dlsym dup2 dup3
     environ fchdir fclose fcntl fgets free getpid lseek64 madvise malloc memcmp memcpy mmap64 mprotect mremap pipe2 poll
-    prctl pthread_self raise read recvmsg sbrk sched_yield sendmsg setns setresgid setresuid setrlimit64 setsid sigaction
+    prctl pthread_self putenv raise read recvmsg sbrk sched_yield sendmsg setns setresgid setresuid setrlimit64 setsid sigaction
     snprintf sscanf strchr strchrnul strcmp strcspn strdup strerror strlen strncmp strnlen strrchr syscall write
     """.split()
 )
@@ -132,6 +132,25 @@ def test_c_code_sees_the_environment_and_can_go_on_with_it() -> None:
     code += "names = (b'OLD', b'NEW', b'LATER', b'EMPTY', b'PATH')\n"
     code += "print(json.dumps([repr(get(name)) for name in names[:4]] + [get(b'PATH') == os.environb[b'PATH']]))"
     assert evaluate(code) == ["b'2'", "b'\\xff='", "b'x'", "None", True]
+
+
+def test_a_variable_of_a_request_has_one_place_for_all_its_values() -> None:
+    """setenv(3) keeps each value for good: a hundred bytes of the sandbox's memory for each request."""
+    code = (
+        "import ctypes; get = ctypes.CDLL(None).getenv; get.restype = ctypes.c_char_p; places, seen = set(), []\n"
+        "for number in range(100):\n"
+        "    _native.set_request_variable(1, b'PARENT=%d' % number); seen.append(get(b'PARENT').decode())\n"
+        "    get.restype = ctypes.c_void_p; places.add(get(b'PARENT')); get.restype = ctypes.c_char_p\n"
+        "    _native.set_request_variable(1, b'PARENT'); seen.append(get(b'PARENT'))\n"
+        "print(json.dumps([len(places), seen[:4], len(seen)]))"
+    )
+    assert evaluate(code) == [1, ["0", None, "1", None], 200]
+
+
+@pytest.mark.parametrize(("place", "entry"), [(3, b"NAME=x"), (0, b"NAME=" + b"x" * 635)])
+def test_a_variable_of_a_request_without_a_place_is_refused(place: int, entry: bytes) -> None:
+    with pytest.raises(ValueError, match="no place"):
+        _native.set_request_variable(place, entry)
 
 
 def test_names_and_values_that_are_not_bytes_are_refused() -> None:
