@@ -173,7 +173,8 @@ class S3Connections:
             if size > limit_bytes:
                 raise TooLong
             pieces.append(piece)
-            sock.settimeout(_left(deadline))
+            if not response.isclosed():  # Python 3.13 closes it behind the last byte, and a socket that is not kept
+                sock.settimeout(_left(deadline))
         if length is not None and size < length and method != "HEAD":
             raise http.client.IncompleteRead(b"", length - size)
         self._give_back(connection, response)
