@@ -89,7 +89,7 @@ def check_bounds(config: msgspec.Struct, bounds: dict[str, tuple[float, float]],
 
 
 def number_words(value: float) -> str:
-    """As people read it: a number of more digits than anyone does is told by its first ones."""
+    """A number for an error message. An integer of more than 15 digits is not written out."""
     return str(value) if isinstance(value, float) or abs(value) < 1e15 else "a number that large"
 
 
