@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.005
 """Between two attempts to reach a server that is starting."""
-EXIT_GRACE_S = 0.1
+EXIT_GRACE_S = 0.5
 """From a connection that a server breaks to its exit, if that is why."""
 SLOW_START_S = 2.0
 """Of a server that does not answer: then the log says what is waited for, as the deadline ends this process without a word."""

@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from sockd.kernel.kernel_release import kernel_release
 from sockd.kernel.readiness import readable
 
 _PIDFD_GET_PID_NAMESPACE = 0xFF06
@@ -22,6 +24,7 @@ _PIDFD_GET_PID_NAMESPACE = 0xFF06
 _INFO = struct.Struct("<QQ11Ii")
 _PIDFD_INFO_PID = 1 << 0
 _PIDFD_INFO_EXIT = 1 << 3
+_TELLS_STATUS = (6, 15)
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
 """_IOWR(0xFF, 11, struct pidfd_info) (since Linux 6.13; exit status since 6.15)."""
 _ABORTED = 128 + signal.SIGABRT
@@ -127,6 +130,20 @@ async def wait_exited(pidfd: int, deadline_s: float) -> None:
         if own >= 0:
             async with asyncio.timeout(deadline_s):
                 await readable(own)
+
+
+async def wait_status(pidfd: int, deadline_s: float) -> None:
+    """As `wait_exited`, until `exit_status` tells how it ended.
+
+    That is after somebody has reaped it, which a pidfd shows as POLLHUP. Where the kernel does not tell the status, its exit
+    is enough."""
+    if kernel_release() < _TELLS_STATUS:
+        await wait_exited(pidfd, deadline_s)
+        return
+    with duplicate(pidfd) as own, contextlib.suppress(OSError, TimeoutError), select.epoll(1) as reaped:
+        reaped.register(own, 0)  # no event but POLLHUP, which is always told
+        async with asyncio.timeout(deadline_s):
+            await readable(reaped.fileno())
 
 
 @contextlib.contextmanager

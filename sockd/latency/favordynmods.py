@@ -24,6 +24,7 @@ from time import perf_counter
 
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.cgroups.hierarchies import CgroupMount, Hierarchies, parse_mounts
+from sockd.kernel.kernel_release import kernel_release
 from sockd.kernel.syscalls import MountFlag
 from sockd.plain.errors import SandboxFailed
 
@@ -39,8 +40,7 @@ def enabled_needed(hierarchies: Hierarchies) -> bool:
 
     A kernel that was built with it on (CONFIG_CGROUP_FAVOR_DYNMODS), or on which it was switched on by a hierarchy that is
     gone, does not show it; `enable` changes nothing there, and `cold_move_s` tells the truth."""
-    major, minor = (int(part) for part in os.uname().release.split(".")[:2])
-    if hierarchies.missing or (major, minor) < (6, 0):
+    if hierarchies.missing or kernel_release() < (6, 0):
         return False
     return not is_shown()
 

@@ -26,7 +26,7 @@ from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.output import Output
 from sockd.sandbox.parts import Parts
 
-EXIT_GRACE_S = 0.2
+EXIT_GRACE_S = 1.0
 """How long a process whose channel ended may take to exit before it is killed for it."""
 PAUSED_SLACK_BYTES = 1 << 20
 """What a paused sandbox's limit leaves above its use."""
@@ -176,9 +176,9 @@ class SandboxProcess:
         """Give the reservation back before the last process is gone. Safe to call twice."""
         self._reservation.close()
 
-    async def wait_exited(self) -> None:
-        """Wait a little for its exit, after its end of the channel was closed."""
-        await pidfds.wait_exited(self.pidfd, EXIT_GRACE_S)
+    async def wait_status(self) -> None:
+        """Wait a little until it is known how it exited, after its end of the channel was closed."""
+        await pidfds.wait_status(self.pidfd, EXIT_GRACE_S)
 
     def cause_of_death(self) -> SockdError:
         """Why it ended. Only before `close`."""

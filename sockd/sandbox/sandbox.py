@@ -391,7 +391,7 @@ class Sandbox:
         if error is not None:
             self._finish(SandboxDied(f"the sandbox broke its protocol: {error}"), b"", spent_ns)
         elif not self.dead:
-            await self.process.wait_exited()
+            await self.process.wait_status()
             if not self.dead:
                 self._finish(self.process.cause_of_death(), b"", spent_ns)
         self.destroy()

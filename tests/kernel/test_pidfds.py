@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from sockd.kernel import pidfds, readiness
+from sockd.kernel.kernel_release import kernel_release
 from sockd.kernel.mounts import owned
 
 Start = Callable[[str], tuple["subprocess.Popen[bytes]", int]]
@@ -39,10 +40,6 @@ def start() -> Iterator[Start]:
 
 
 WAIT = "import os; os.write(1, b'.'); os.read(0, 1)"
-
-
-def kernel_version() -> tuple[int, ...]:
-    return tuple(int(number) for number in os.uname().release.split("-")[0].split(".")[:2])
 
 
 def until_exited(pidfd: int) -> None:
@@ -85,7 +82,7 @@ def test_the_exit_status_outlasts_the_reaping(start: Start, code: str, status: i
     child, pidfd = start(code)
     child.wait()
     told = pidfds.exit_status(pidfd)
-    if told is None and kernel_version() < (6, 15):
+    if told is None and kernel_release() < (6, 15):
         pytest.skip("exit statuses by pidfd: Linux 6.15")
     assert told is not None and os.waitstatus_to_exitcode(told) == status
 
@@ -194,6 +191,27 @@ async def test_without_a_descriptor_to_spare_an_end_is_not_waited_for(start: Sta
         await pidfds.wait_exited(pidfd, 10)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.anyio
+async def test_the_status_is_waited_for_until_the_parent_has_reaped_the_process(start: Start) -> None:
+    child, pidfd = start("raise SystemExit(6)")
+    until_exited(pidfd)
+    waiting = asyncio.ensure_future(pidfds.wait_status(pidfd, 10))
+    await pidfds.wait_exited(pidfd, 10)
+    if kernel_release() >= (6, 15):
+        await asyncio.sleep(0)
+        assert not waiting.done() and pidfds.exit_status(pidfd) is None
+    child.wait()
+    await waiting
+    assert pidfds.exit_status(pidfd) == (6 << 8 if kernel_release() >= (6, 15) else None)
+
+
+@pytest.mark.anyio
+async def test_the_wait_for_a_status_has_a_deadline(start: Start) -> None:
+    child, pidfd = start(WAIT)
+    await pidfds.wait_status(pidfd, 0.01)
+    assert child.poll() is None
 
 
 @pytest.mark.anyio
