@@ -6,6 +6,7 @@ sandbox of one may import at any time is imported here, and functions that impor
 
 from __future__ import annotations
 
+import ast  # noqa: F401  (traceback, which marks the part of a line that failed)
 import email.parser
 import encodings.ascii
 import encodings.idna
