@@ -188,7 +188,9 @@ def test_a_search_finds_the_harmful_package_and_no_other(house: PrivateWorker, h
     wheels = [*map(package, harmless), package("p40-threads", code)]
     house.deploy("p40", f"{imports}\ndef f(event): return 1", requirements=names, wheels=wheels)
     assert house.call("p40") == 1
-    house.daemon.when(lambda: {key for key in refusals(house) if key.startswith("p40-")}, deadline_s=house.patience_s)
+    house.daemon.when(
+        lambda: {key for key in refusals(house) if key.startswith("p40-")}, deadline_s=3 * house.patience_s
+    )
     refused = {key: reason for key, reason in refusals(house).items() if key.startswith("p40-")}
     happened("; ".join(f"{key}: {reason}" for key, reason in refused.items()))
     assert refused.keys() == {"p40-threads==1.0"}
