@@ -20,6 +20,7 @@ from sockd.cli.doctor.report import Check
 from sockd.console.client import Management
 from sockd.kernel.network import network_namespaces
 from tests.support.network_lab import lab
+from tests.support.nobody import NOBODY, needs_nobody
 
 ROOT = Path(sockd.__file__).parents[1]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -68,9 +69,9 @@ def test_this_host_can_run_sockd_and_nothing_stays_behind(tmp_path: Path) -> Non
     assert not list(Path("/sys/fs/cgroup").glob("**/sockd-doctor-*"))
 
 
-@needs_root
+@needs_nobody
 def test_whoever_is_not_root_is_told_how_to_become_it() -> None:
-    check = run("checks.privileges()", prefix=("setpriv", "--reuid=65534", "--clear-groups"))
+    check = run("checks.privileges()", prefix=NOBODY)
     assert check.ok is False
     assert check.fix.startswith("sudo ")
 

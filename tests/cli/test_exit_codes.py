@@ -15,8 +15,8 @@ from sockd import __version__
 from sockd.cli.doctor.report import run_checks
 from sockd.plain.own_command import as_root, own_command, runnable
 from tests.cli.serving import REPOSITORY, Run, Served
+from tests.support.nobody import NOBODY, needs_nobody
 
-NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 NAMES = ["nope", "a b", "a.b"]
 NAMING = [
@@ -197,7 +197,7 @@ def test_hints_name_a_command_that_runs() -> None:
     assert runnable("pip install x") == f"{sys.executable} -m pip install x"
 
 
-@needs_root
+@needs_nobody
 def test_an_ordinary_user_is_told_the_same_command_for_root(served: Served, tmp_path: Path) -> None:
     code = "from sockd.plain.own_command import same_as_root; print(same_as_root())"
     command = [*NOBODY, sys.executable, "-c", code, "logs", "my function"]
@@ -207,7 +207,7 @@ def test_an_ordinary_user_is_told_the_same_command_for_root(served: Served, tmp_
     assert words.endswith(f"logs 'my function' --state-dir {served.state_dir}")
 
 
-@needs_root
+@needs_nobody
 def test_doctor_tells_an_ordinary_user_once_that_root_is_needed() -> None:
     code = "import json; from sockd.cli.doctor.report import *; print(json.dumps(as_dicts(run_checks())))"
     done = subprocess.run(

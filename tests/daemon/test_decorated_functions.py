@@ -15,6 +15,7 @@ import pytest
 
 from tests.daemon.gate import Gate
 from tests.daemon.running import REPO, RunningDaemon
+from tests.support.nobody import NOBODY, needs_nobody
 from tests.support.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.root
@@ -282,6 +283,7 @@ def test_what_a_function_prints_is_shown_to_its_caller_while_it_runs(
     assert said == ("KeyError\n" if fails else "")
 
 
+@needs_nobody
 def test_nobody_else_is_shown_what_a_function_prints(daemon: RunningDaemon, tmp_path: Path) -> None:
     project = tmp_path / "public"
     project.mkdir()
@@ -290,7 +292,7 @@ def test_nobody_else_is_shown_what_a_function_prints(daemon: RunningDaemon, tmp_
     code = "import app; print(app.told.remote())"
     for directory in (tmp_path, project):
         directory.chmod(0o755)
-    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", code]
+    command = [*NOBODY, sys.executable, "-c", code]
     env = {
         "SOCKD_STATE_DIR": str(daemon.state),
         "PYTHONPATH": str(REPO),

@@ -18,7 +18,8 @@ from tests.support.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.root
 
-OTHERS = ("3.12", "3.13")
+OTHERS = tuple(version for version in ("3.11", "3.12", "3.13") if version != OWN_PYTHON.short)
+OTHER = OTHERS[0]
 SAYS = """
 import os, sys
 def f(event):
@@ -136,19 +137,19 @@ def test_functions_of_two_pythons_share_no_package_and_no_zygote(daemon: Running
 
 
 def test_a_function_without_network_has_a_zygote_that_cannot_reach_it(daemon: RunningDaemon) -> None:
-    installed("3.12")
+    installed(OTHER)
     code = "import socket, sys\ndef f(event): return [list(sys.version_info[:2]), [name for _, name in socket.if_nameindex()]]\n"
-    daemon.deploy("alone", code, python="3.12", network="none")
-    assert daemon.call("alone") == [[3, 12], ["lo"]]
+    daemon.deploy("alone", code, python=OTHER, network="none")
+    assert daemon.call("alone") == [[3, int(OTHER[2:])], ["lo"]]
 
 
 def test_its_zygotes_are_made_anew_when_they_are_killed(daemon: RunningDaemon) -> None:
-    installed("3.12")
-    daemon.deploy("killed", SAYS, python="3.12", reuse_sandbox=False)
-    assert daemon.call("killed")["version"] == [3, 12]
-    for pid in zygotes_of(daemon, "3.12"):
+    version = list(installed(OTHER).version[:2])
+    daemon.deploy("killed", SAYS, python=OTHER, reuse_sandbox=False)
+    assert daemon.call("killed")["version"] == version
+    for pid in zygotes_of(daemon, OTHER):
         os.kill(pid, signal.SIGKILL)
-    assert daemon.call("killed")["version"] == [3, 12]
+    assert daemon.call("killed")["version"] == version
 
 
 def zygotes_of(daemon: RunningDaemon, version: str) -> list[int]:
@@ -182,18 +183,19 @@ def test_a_version_that_cannot_be_had_is_refused_with_the_reason(
 
 
 def test_what_the_code_requires_is_compared_with_the_python_that_it_asks_for(daemon: RunningDaemon) -> None:
-    installed("3.12")
-    files = {"f.py": SAYS, "pyproject.toml": '[project]\nname = "f"\nversion = "1"\nrequires-python = ">=3.12"\n'}
+    python = installed(OTHER)
+    required = f'requires-python = "=={OTHER}.*"'
+    files = {"f.py": SAYS, "pyproject.toml": f'[project]\nname = "f"\nversion = "1"\n{required}\n'}
     with pytest.raises(DeployFailed, match=r"name another in sockd\.toml: python"):
         daemon.deploy("requires", files, python=OWN_PYTHON.short)
-    daemon.deploy("requires", files, python="3.12")
-    assert daemon.call("requires")["version"] == [3, 12]
+    daemon.deploy("requires", files, python=OTHER)
+    assert daemon.call("requires")["version"] == list(python.version[:2])
 
 
 def test_syntax_is_that_of_the_python_that_it_asks_for(daemon: RunningDaemon) -> None:
-    installed("3.12")
+    installed("3.11"), installed("3.12")
     code = "type Number = int\ndef f(event): return [Number.__name__]\n"
     with pytest.raises(DeployFailed, match="SyntaxError"):
-        daemon.deploy("syntax", code, check_handler=True)
+        daemon.deploy("syntax", code, check_handler=True, python="3.11")
     daemon.deploy("syntax", code, check_handler=True, python="3.12")
     assert daemon.call("syntax") == ["Number"]

@@ -176,10 +176,13 @@ def python_files(imports: Sequence[str] = ()) -> Files:
 def imported_files(executable: str, modules: Sequence[str]) -> set[Path]:
     """The files of modules, and of all that they import."""
     program = (
-        f"import {', '.join(modules)}, encodings.idna, sys\n"
-        "print(*(getattr(each, '__file__', None) or '' for each in list(sys.modules.values())), sep='\\n')"
+        f"import {', '.join(modules)}, encodings.idna, os, sys\n"
+        "for name, each in list(sys.modules.items()):\n"
+        "    print(os.path.join(os.path.dirname(os.__file__), *name.split('.')) + '.py')\n"
+        "    print(getattr(each, '__file__', None) or '')"
     )
     found = subprocess.run([executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    # By its name, too, as a module may have put another in its place: since 3.13 collections.abc.
     return {Path(line) for line in found.splitlines() if line}
 
 

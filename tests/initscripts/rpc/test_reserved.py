@@ -245,11 +245,10 @@ async def test_what_does_not_fit_at_once_is_written_by_the_loop(
     begin(rpc, region)
     called = asyncio.ensure_future(rpc.call(region))
     received = 0
-    while received < len(body):
+    while received <= len(body):  # the head comes, too
         received += len(await asyncio.get_running_loop().sock_recv(kept, 1 << 20))
     await asyncio.get_running_loop().sock_sendall(kept, OK)
     assert content(await called) == b"ok"
-    assert received > len(body)
 
 
 async def test_what_is_malformed_fails_on_the_loop(

@@ -207,6 +207,7 @@ async def test_what_cannot_be_adopted(pool: ConnectionPool) -> None:
                     chosen.adopt(sock, address)
                 assert failure.value.errno == number
                 assert sock.fileno() >= 0, "it is still the caller's"
+        await server.ended.get()
 
 
 async def test_grpc_connections_stay_here(dialer: Dialer) -> None:
