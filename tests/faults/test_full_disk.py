@@ -102,7 +102,7 @@ def test_functions_are_removed_from_a_full_disk_and_their_space_is_free_again(sm
     small.deploy("four", "def f(event): return 4")
     assert small.call("four") == 4
     filling.unlink()
-    until(reserve.exists)
+    until(lambda: reserve.exists() and reserve.stat().st_blocks * 512 >= RESERVE_BYTES)
     fill(daemon.state, 0)
     assert sockd(daemon.state, "rm", "two").returncode == 0, "again"
     assert daemon.terminate() == 0
