@@ -63,7 +63,7 @@ def set_environment(variables: dict[bytes, bytes], /) -> None:
     """Add variables to the environment that C code sees; os.environ is the caller's."""
 
 def set_request_variable(place: int, entry: bytes, /) -> None:
-    """Set a variable that C code sees (`NAME=value`), or take it away (`NAME`), in a place that its next value has, too: what
+    """Set a variable that C code sees (`NAME=value`), or take it away (`NAME`), in a place that its later values have, too: what
     setenv(3) has once stored it keeps, one string for each request. Raises: ValueError: 3 places of 640 bytes."""
 
 def limit_open_files(count: int, /) -> None:

@@ -36,7 +36,8 @@ IN_BOTH_LIBRARIES = set(
     __cxa_finalize __environ __errno_location __stack_chk_fail _exit chroot clock_gettime close dladdr dlsym dup2 dup3
     environ fchdir fclose fcntl fgets free getpid lseek64 madvise malloc memcmp memcpy mmap64 mprotect mremap pipe2 poll
     prctl pthread_self putenv raise read recvmsg sbrk sched_yield sendmsg setns setresgid setresuid setrlimit64 setsid sigaction
-    snprintf sscanf strchr strchrnul strcmp strcspn strdup strerror strlen strncmp strnlen strrchr syscall write
+    snprintf sscanf strchr strchrnul strcmp strcspn strdup strerror strlen strncmp strnlen strrchr syscall
+    unsetenv write
     """.split()
 )
 """Functions of glibc that every musl from 1.2 on has, too (readelf --dyn-syms ld-musl-x86_64.so.1). Its loader knows
@@ -134,7 +135,7 @@ def test_c_code_sees_the_environment_and_can_go_on_with_it() -> None:
     assert evaluate(code) == ["b'2'", "b'\\xff='", "b'x'", "None", True]
 
 
-def test_a_variable_of_a_request_has_one_place_for_all_its_values() -> None:
+def test_a_variable_of_a_request_has_two_places_for_all_its_values() -> None:
     """setenv(3) keeps each value for good: a hundred bytes of the sandbox's memory for each request."""
     code = (
         "import ctypes; get = ctypes.CDLL(None).getenv; get.restype = ctypes.c_char_p; places, seen = set(), []\n"
@@ -144,7 +145,21 @@ def test_a_variable_of_a_request_has_one_place_for_all_its_values() -> None:
         "    _native.set_request_variable(1, b'PARENT'); seen.append(get(b'PARENT'))\n"
         "print(json.dumps([len(places), seen[:4], len(seen)]))"
     )
-    assert evaluate(code) == [1, ["0", None, "1", None], 200]
+    assert evaluate(code) == [2, ["0", None, "1", None], 200]
+
+
+def test_programs_inherit_a_variable_of_a_request_while_it_is_set_and_nothing_of_it_later() -> None:
+    code = (
+        "entries = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), 'environ')\n"
+        "def inherited():\n"
+        "    all_entries = itertools.takewhile(bool, (entries[number] for number in itertools.count()))\n"
+        "    return [each.decode() for each in all_entries if b'STATE' in each]\n"
+        "seen = []\n"
+        "for entry in (b'STATE=a', b'STATE', b'STATE=b', b'STATE=c', b'STATE'):\n"
+        "    _native.set_request_variable(2, entry); seen.append(inherited())\n"
+        "print(json.dumps(seen))"
+    )
+    assert evaluate(f"import ctypes, itertools\n{code}") == [["STATE=a"], [], ["STATE=b"], ["STATE=c"], []]
 
 
 @pytest.mark.parametrize(("place", "entry"), [(3, b"NAME=x"), (0, b"NAME=" + b"x" * 635)])

@@ -67,7 +67,9 @@ static size_t count_entries(void)
 #define REQUEST_VARIABLES 3
 #define REQUEST_VARIABLE_BYTES 640 /* the longest is TRACESTATE, of 512 characters (sockd/plain/trace_context.py) */
 
-static char request_variables[REQUEST_VARIABLES][REQUEST_VARIABLE_BYTES];
+/* Two for each, in turn: what is in the environment is not written to, as a thread may be passing it to execve(2). */
+static char request_variables[REQUEST_VARIABLES][2][REQUEST_VARIABLE_BYTES];
+static unsigned char next_of[REQUEST_VARIABLES];
 
 /* -- for Python */
 
@@ -75,6 +77,8 @@ PyObject *native_set_request_variable(PyObject *module, PyObject *args)
 {
     unsigned int place;
     PyObject *entry;
+    const char *text;
+    char *own;
     size_t size;
 
     (void)module;
@@ -85,8 +89,16 @@ PyObject *native_set_request_variable(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "no place for that variable");
         return NULL;
     }
-    memcpy(request_variables[place], PyBytes_AsString(entry), size);
-    if (putenv(request_variables[place]) != 0)
+    text = PyBytes_AsString(entry);
+    if (!strchr(text, '=')) {
+        if (unsetenv(text) != 0)
+            return PyErr_SetFromErrno(PyExc_OSError);
+        return none();
+    }
+    own = request_variables[place][next_of[place]];
+    next_of[place] ^= 1;
+    memcpy(own, text, size);
+    if (putenv(own) != 0)
         return PyErr_NoMemory();
     return none();
 }
