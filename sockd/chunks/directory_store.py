@@ -10,9 +10,9 @@ in tmp/, which `recover` removes: their locks are free. Chunks are not synced on
 syncfs(2) makes everything durable that was written before it, and an object names only chunks that were put before. A power
 cut may leave a chunk shorter than it should be; `put` replaces it.
 
-Files are readable by all: the directory's own permissions decide who reads. It holds ciphertext, sealed manifests and the names
-of images. All paths are relative to a descriptor of the directory, so that a confined process uses a store that has no path in
-its root.
+All may read the files but the lock: the directory's own permissions decide who reads. It holds ciphertext, sealed manifests and
+the names of images. All paths are relative to a descriptor of the directory, so that a confined process uses a store that has no
+path in its root.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ from sockd.chunks.store import (
 )
 from sockd.plain.errors import ChunkMissing, StoreFull, StoreUnavailable
 
+_log = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_LINKED = (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOENT, errno.EEXIST)
 _ATTEMPTS = 5
@@ -214,6 +216,7 @@ class DirectoryStore:
 
     def _new_file(self) -> tuple[str, int]:
         """An empty file in tmp/, locked."""
+        self._make(_TMP)  # somebody may have emptied the store
         for _ in range(_ATTEMPTS):
             path = f"{_TMP}/{secrets.token_hex(16)}"
             fd = self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -229,9 +232,11 @@ class DirectoryStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        fd = self._open(_LOCK, os.O_RDWR | os.O_CREAT)
+        fd = self._open(_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            with suppress(PermissionError):  # it is another user's, who may hold it as long as we do
+                os.fchmod(fd, 0o600)  # earlier versions let everybody open it
+            _lock(fd)
             yield
         finally:
             os.close(fd)
@@ -257,8 +262,8 @@ class DirectoryStore:
             with suppress(FileExistsError):
                 os.mkdir(directory, 0o755, dir_fd=self._fd)
 
-    def _open(self, path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_CLOEXEC, 0o644, dir_fd=self._fd)
+    def _open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=self._fd)
 
     def _rename(self, source: str, target: str) -> None:
         os.rename(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
@@ -278,7 +283,7 @@ class DirectoryStore:
     def _read(self, path: str, limit_bytes: int) -> bytes | None:
         """A file, of one that is larger more than `limit_bytes` of it; None: there is none."""
         try:
-            fd = self._open(path, os.O_RDONLY)
+            fd = self._open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO is empty, and nobody is waited for
         except FileNotFoundError:
             return None
         with open(fd, "rb", buffering=0) as file:
@@ -310,6 +315,15 @@ class DirectoryStore:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _lock(fd: int) -> None:
+    """flock(2). Others hold a lock for a few ms, unless they are stopped: then the log says what is waited for."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _log.info("another process holds the lock of the chunk store; it is waited for")
+        fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def _chunk(root: str, name: bytes) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,6 +164,39 @@ def test_files_that_are_too_large_are_not_read(store: DirectoryStore, path: Path
         store.get_object("k")
     store.put_object("k", b"object")
     assert store.get_object("k") is not None
+
+
+def test_a_chunk_that_is_a_fifo_is_a_wrong_one(store: DirectoryStore, path: Path) -> None:
+    chunk = put(store)
+    file_of(path, chunk).unlink()
+    os.mkfifo(file_of(path, chunk))
+    with pytest.raises(Tampered):
+        store.get("r1", chunk.name)
+
+
+def test_the_log_says_that_a_lock_is_waited_for(
+    store: DirectoryStore, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put_object("key", b"data")
+    caplog.set_level(logging.INFO)
+    with open(path / "lock") as lock:
+        assert os.fstat(lock.fileno()).st_mode & 0o777 == 0o600, "no other user may keep it"
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=store.put_object, args=("key", b"other"))
+        waiting.start()
+        while "holds the lock" not in caplog.text:
+            assert waiting.is_alive()
+    waiting.join()
+    found = store.get_object("key")
+    assert found is not None and found.data == b"other"
+
+
+def test_a_store_that_was_emptied_takes_chunks_again(store: DirectoryStore, path: Path) -> None:
+    for directory in path.iterdir():
+        shutil.rmtree(directory)
+    chunk = put(store)
+    store.put_object("key", b"data")
+    assert store.has("r1", chunk.name)
 
 
 def test_a_copy_takes_no_room(store: DirectoryStore, path: Path) -> None:
