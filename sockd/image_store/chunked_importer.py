@@ -27,7 +27,7 @@ from sockd.image_store.image_record import ImageRecord, digest_of
 from sockd.image_store.image_store import Progress
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
 from sockd.image_store.import_runs import FILE, Compile, ImportRuns
-from sockd.image_store.kept_copies import keep_manifest, keep_profile, loaded
+from sockd.image_store.kept_copies import keep_manifest, keep_profile, loaded, renewed
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, Tampered
@@ -130,6 +130,13 @@ class ChunkedImporter:
                 self._runs.keep_ready_later()
         return await in_thread(upload.record, str(parsed), directory)
 
+    async def renew(self, record: ImageRecord, directory: Path, imported: Path) -> None:
+        parts = await self.parts()
+        manifest = await in_thread(renewed, parts.catalog, record, directory, imported)
+        if manifest is not None:
+            _log.info("image %s is read from the root %s from now on", record.digest[:19], manifest.root)
+            await self._switch(manifest)
+
     async def open(self, record: ImageRecord, directory: Path) -> str:
         parts = await self.parts()
         manifest, profile = await in_thread(loaded, parts.catalog, record, directory)
@@ -192,9 +199,7 @@ class ChunkedImporter:
 
         def switch(manifest: Manifest) -> None:
             asyncio.run_coroutine_threadsafe(self._switch(manifest), loop).result()
-            directory = self._images / digest_of(manifest.image).removeprefix("sha256:")
-            if directory.is_dir():
-                keep_manifest(parts.catalog, manifest, directory)
+            self._keep(parts.catalog, manifest)
 
         return await in_thread(parts.catalog.follow, switch)
 
@@ -214,14 +219,20 @@ class ChunkedImporter:
     def _opened(self, known: set[str]) -> ChunkParts:
         parts = self._open_parts()
         try:
-            lost = parts.catalog.reconcile(known)
-            for image in lost:
-                if not _adopted(parts.catalog, image):
+            for image in parts.catalog.reconcile(known):
+                if (manifest := _adopted(parts.catalog, image)) is not None:
+                    self._keep(parts.catalog, manifest)
+                else:
                     _log.warning("the chunk store does not have the image %s; deploy its functions again", image[:19])
         except ChunkStoreFailed:
             parts.store.close()
             raise
         return parts
+
+    def _keep(self, catalog: Catalog, manifest: Manifest) -> None:
+        directory = self._images / digest_of(manifest.image).removeprefix("sha256:")
+        if directory.is_dir():
+            keep_manifest(catalog, manifest, directory)
 
     async def _served(self) -> ImageAgent:
         async with self._starting:
@@ -294,14 +305,12 @@ class ChunkedImporter:
             _log.warning("the startup profile of %s is not kept: %s", record.digest[:19], error)
 
 
-def _adopted(catalog: Catalog, image: str) -> bool:
-    """Hold an image again whose references were lost, if the store has it."""
+def _adopted(catalog: Catalog, image: str) -> Manifest | None:
+    """Hold an image again whose references were lost; None: the store does not have it."""
     target = catalog.begin(image)
-    try:
-        if catalog.existing(target) is not None:
+    with contextlib.suppress(Tampered):
+        if (manifest := catalog.existing(target)) is not None:
             catalog.adopt(target)
-            return True
-    except Tampered:
-        pass
+            return manifest
     catalog.abandon(target)
-    return False
+    return None

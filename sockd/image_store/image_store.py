@@ -58,6 +58,11 @@ class Importer(Protocol):
         Args: path: of an archive that was uploaded; empty: the reference is for a registry.
         Raises: BadImage and its kinds, RegistryUnavailable, ImageAccessDenied, StorageFull."""
 
+    async def renew(self, record: ImageRecord, directory: Path, imported: Path) -> None:
+        """An image that is here was imported again, into a directory of its own: what is lost here is taken from that.
+
+        Raises: SockdError, OSError."""
+
     async def open(self, record: ImageRecord, directory: Path) -> str:
         """The path of the image's EROFS file, valid until `close`. Raises: SockdError, OSError."""
 
@@ -205,9 +210,10 @@ class ImageStore:
         await in_thread(building.mkdir, 0o700)
         try:
             record = await self._importer.import_image(reference, building, progress, path=path)
-            if record.digest in self._records:
+            if (known := self._records.get(record.digest)) is not None:
                 progress(f"{record.digest[:19]} is here already")
-                return self._records[record.digest]
+                await self._importer.renew(known, self._directory(known), building)
+                return known
             await in_thread(self._publish, record, building)
         finally:
             await in_thread(shutil.rmtree, building, True)

@@ -51,12 +51,24 @@ def loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Mani
     """The manifest and the startup profile: the copies, or those of the store. Raises: ChunkStoreFailed."""
     image = record.stored_name
     try:
-        root, _, sealed = (directory / MANIFEST).read_bytes().partition(b"\n")
-        manifest = catalog.unsealed(sealed, root=root.decode(errors="replace"), image=image)
+        manifest = _opened(catalog, (directory / MANIFEST).read_bytes(), image)
     except (FileNotFoundError, Tampered):
         manifest = catalog.open(image)
         keep_manifest(catalog, manifest, directory)
     return manifest, _profile(catalog, manifest, directory)
+
+
+def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Path) -> Manifest | None:
+    """Take over the copies that another import of the image has made, if they name another root of the store than those beside
+    its record: the chunks of that may be lost. Returns the manifest then. Raises: ChunkStoreFailed, OSError."""
+    old = directory / MANIFEST
+    new = (imported / MANIFEST).read_bytes()
+    if old.exists() and _root_of(old.read_bytes()) == _root_of(new):
+        return None
+    for name in (PROFILE, MANIFEST):
+        if (imported / name).exists():
+            (imported / name).rename(directory / name)
+    return _opened(catalog, new, record.stored_name)
 
 
 def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> Profile | None:
@@ -73,6 +85,15 @@ def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> Profile |
         return None
     keep_stored_profile(stored, directory)
     return found
+
+
+def _root_of(copy: bytes) -> str:
+    return copy.partition(b"\n")[0].decode(errors="replace")
+
+
+def _opened(catalog: Catalog, copy: bytes, image: str) -> Manifest:
+    """Raises: Tampered."""
+    return catalog.unsealed(copy.partition(b"\n")[2], root=_root_of(copy), image=image)
 
 
 def _unsealed(catalog: Catalog, manifest: Manifest, sealed: bytes) -> Profile | None:

@@ -4,6 +4,7 @@ images are in the worker's cache go on; others fail with a typed error, and serv
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -339,3 +340,32 @@ def test_a_read_of_an_expired_root(worker: ImageWorker, happened: Happened) -> N
         worker.daemon.manage("POST", "/images/gc")
         assert list(store.names(old)) == []
     assert worker.asked("cached").status == 200
+
+
+@case(
+    "I49",
+    "all objects of the chunk store are removed, while its worker is stopped, and while it runs",
+    expect="the function fails with a typed error, and serves after its image was deployed again",
+)
+@pytest.mark.parametrize("running", [False, True], ids=["stopped", "running"])
+def test_a_store_that_was_emptied(python: bytes, tmp_path: Path, happened: Happened, running: bool) -> None:
+    settings = f'[images]\nstore = "{tmp_path}/chunks"\ncache_mb = 0\nprofile_mb = 0\n'
+    daemon = RunningDaemon.start(tmp_path / "state", settings)
+    try:
+        worker = ImageWorker(daemon, None, None, python, tmp_path)  # type: ignore[arg-type]
+        digest = worker.deployed("emptied")
+        assert worker.asked("emptied").status == 200
+        if not running:
+            assert daemon.terminate() == 0
+        for entry in (tmp_path / "chunks").iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if not running:
+            daemon.close()
+            daemon = worker.daemon = RunningDaemon.start(tmp_path / "state", settings)
+            happened(worker.fails_typed("emptied", *STORE_ERRORS))
+        assert upload(daemon, tmp_path / "layout-1") == digest
+        drop_sandboxes(worker, "emptied")
+        assert worker.asked("emptied").json["version"] == "emptied-1"
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
