@@ -4,8 +4,8 @@
     on demand        a worker that has nothing deploys the image, which the store has, and is asked once
     with profile     the same; the store has a startup profile, which has the data of a start
     L2, L1, unpacked the worker knows the function and was started again: nothing is in memory; chunks come from cache nodes,
-                     from its own disk, or there is a whole file system on its disk (`images.on_demand = false`). It has the
-                     profile, as each worker whose function has served for some seconds, or ended before
+                     from its own disk, or there is a whole file system on its disk (`images.on_demand = false`). With the
+                     profile, as on each worker whose function has served for some seconds, and without
 
 Two images of the same layers (an interpreter; numpy, pandas and Django): the program of one imports what its Runtime API needs,
 that of the other all packages. Cases take turns.
