@@ -137,7 +137,10 @@ STREAMS: dict[str, tuple[int, list[tuple[bytes, bytes]]]] = {
     "promises": (200, [(b"content-length", b"5")]),
     "forges": (
         299,
-        [(b"transfer-encoding", b"gzip"), (b"x-sockd-cold", b"7"), (b"connection", b"x"), (b"date", b"now")],
+        [
+            *((b"transfer-encoding", b"gzip"), (b"x-sockd-cold", b"7"), (b"connection", b"x"), (b"date", b"now")),
+            *((b"x-amzn-requestid", b"mine"), (b"x-amzn-trace-id", b"mine")),
+        ],
     ),
     "creates": (204, [(b"content-length", b"3")]),
     "breaks": (200, []),

@@ -12,24 +12,11 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
+from sockd.http.wire.answer_headers import HOP_BY_HOP
 from sockd.http.wire.head import Headers
 
 TEXT_TYPES = ("text", "json", "xml", "form-urlencoded", "javascript")
 """What a content type says of a body that is text; any other body is in base64."""
-HOP_BY_HOP = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-"""Hop-by-hop headers (RFC 9110, 7.6.1), which are not passed on."""
 ACCOUNT = "000000000000"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DEFAULT = "$default"

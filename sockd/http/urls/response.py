@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sockd.http.urls.event import HOP_BY_HOP
+from sockd.http.wire.answer_headers import passes
 from sockd.http.wire.fields import field
 from sockd.plain.errors import SockdError
 
@@ -29,8 +29,6 @@ MOST_FIELDS = 256
 JSON = "application/json"
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_OURS = HOP_BY_HOP | {"content-length", "date", "x-amzn-requestid", "x-sockd-cold", "x-sockd-origin", "x-sockd-sandbox"}
-"""Not the function's to say."""
 
 Fields = list[tuple[str, str]]
 """Headers, names in lower case; values are latin-1."""
@@ -141,7 +139,7 @@ def checked_fields(headers: Any, cookies: Any) -> Fields:
         lowered = name.lower()
         if not _TOKEN.fullmatch(name):
             raise BadReply(f"headers: {name[:80]!r} cannot be the name of a header")
-        if lowered not in _OURS and value is not None:
+        if passes(lowered) and value is not None:
             values = value if isinstance(value, list) else [value]
             given[lowered] = [_value(each, lowered) for each in values]
     fields = [(name, value) for name, values in given.items() for value in values]

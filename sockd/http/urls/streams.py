@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sockd.http.urls.response import Fields, Reply, metadata
+from sockd.http.wire.answer_headers import passes_raw
 from sockd.http.wire.answers import Answer
 from sockd.http.wire.exchange import Exchange
-from sockd.http.wire.streamed import OUR_PREFIX, OURS, StreamedAnswer
+from sockd.http.wire.streamed import StreamedAnswer
 from sockd.plain.errors import ResponseTooLarge
 from sockd.plain.invoke_request import Sink
 
@@ -110,11 +111,7 @@ class Buffered(Sink):
 
 def text_fields(headers: list[tuple[bytes, bytes]]) -> Fields:
     """A stream's headers, without those that are not the function's to say."""
-    return [
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in headers
-        if name not in OURS and not name.startswith(OUR_PREFIX)
-    ]
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers if passes_raw(name)]
 
 
 def prelude(held: bytes) -> Begun | None:

@@ -10,6 +10,7 @@ import asyncio
 import enum
 from http import HTTPStatus
 
+from sockd.http.wire.answer_headers import passes_raw
 from sockd.http.wire.answers import Answer, begun_fields
 from sockd.http.wire.exchange import Exchange, answer_of
 from sockd.http.wire.fields import raw_field
@@ -17,14 +18,6 @@ from sockd.plain.invoke_request import Sink
 from sockd.plain.request_ids import request_id_text
 from sockd.plain.telemetry import Ending
 
-OURS = frozenset(
-    {
-        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
-        *(b"content-length", b"date", b"x-amzn-requestid"),
-    }
-)
-"""Headers that are not passed on: of one hop only (RFC 9110, 7.6.1), or ours to say."""
-OUR_PREFIX = b"x-sockd-"
 BODILESS = frozenset({204, 304})
 _LONGEST_LENGTH = 15
 """Digits."""
@@ -63,7 +56,7 @@ class StreamedAnswer(Sink):
             self._hung_up()
         length = _promised_length(headers)
         self._framing = self._choose_framing(status, length)
-        fields = "".join(raw_field(name, value) for name, value in headers if _passes(name))
+        fields = "".join(raw_field(name, value) for name, value in headers if passes_raw(name))
         if length is not None and status not in BODILESS:
             self._left = length
             fields += f"content-length: {length}\r\n"
@@ -156,7 +149,3 @@ def _promised_length(headers: list[tuple[bytes, bytes]]) -> int | None:
         return None
     length = lengths.pop()
     return int(length) if length.isdigit() and len(length) <= _LONGEST_LENGTH else None
-
-
-def _passes(name: bytes) -> bool:
-    return name not in OURS and not name.startswith(OUR_PREFIX)

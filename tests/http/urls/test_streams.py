@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anyio
 JSON = ("content-type", "application/json")
 BYTES = [(b"content-type", b"application/octet-stream")]
 SSE = [(b"content-type", b"text/event-stream"), (b"set-cookie", b"a=1"), (b"x-sockd-cold", b"7"), (b"connection", b"x")]
+SSE += [(b"x-amzn-trace-id", b"mine")]
 
 
 async def test_a_stream_is_passed_on_with_its_head_and_ours(client: Raw, worker: UrlWorker) -> None:
@@ -28,7 +29,7 @@ async def test_a_stream_is_passed_on_with_its_head_and_ours(client: Raw, worker:
         assert reply.headers["transfer-encoding"] == "chunked"
         assert (reply.headers["content-type"], reply.headers["set-cookie"]) == ("text/event-stream", "a=1")
         assert reply.headers["access-control-allow-origin"] == "*"
-        assert reply.headers["x-sockd-cold"] == "1"
+        assert reply.headers["x-sockd-cold"] == "1" and "x-amzn-trace-id" not in reply.headers
         assert ("content-security-policy" in reply.headers) is bool(prefix)
 
 
@@ -50,7 +51,7 @@ async def test_buffered_it_is_one_answer(client: Raw, worker: UrlWorker) -> None
     reply = await client.ask(ask(url, "GET", "/"))
     assert (reply.status, reply.body, reply.headers["content-length"]) == (203, b"onetwo", "6")
     assert (reply.headers["content-type"], reply.headers["set-cookie"]) == ("text/event-stream", "a=1")
-    assert reply.headers["x-sockd-cold"] == "1"
+    assert reply.headers["x-sockd-cold"] == "1" and "x-amzn-trace-id" not in reply.headers
 
 
 async def test_buffered_it_may_be_as_large_as_any_answer(client: Raw, worker: UrlWorker) -> None:

@@ -90,6 +90,7 @@ async def test_headers_of_the_connection_are_not_the_functions(server: HttpServe
         assert head.startswith(b"http/1.1 299 \r\n")
         assert head.count(b"transfer-encoding") == head.count(b"x-sockd-cold") == head.count(b"date: ") == 1
         assert b"gzip" not in head and b"connection" not in head and b"x-sockd-cold: 1" in head
+        assert b"mine" not in head
 
 
 async def test_what_has_no_body_has_none_of_its_marks(server: HttpServer) -> None:
