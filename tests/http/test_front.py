@@ -274,6 +274,19 @@ async def test_an_event_is_accepted_and_not_run(client: Raw, worker: FakeWorker)
     assert worker.invoked == []
 
 
+async def test_an_event_is_accepted_with_its_callers_trace(client: Raw) -> None:
+    event = "X-Amz-Invocation-Type: Event"
+    reply = await client.ask(
+        post("/run/echo", b"[1]", event, "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    )
+    assert reply.status == 202
+    assert (
+        reply.headers["x-amzn-trace-id"] == "Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1"
+    )
+    for trace in ("traceparent: 00-0-0-01", "X-Amzn-Trace-Id: Root=1-0af76519-16cd43dd8448eb211c80319c"):
+        assert "x-amzn-trace-id" not in (await client.ask(post("/run/echo", b"[1]", event, trace))).headers
+
+
 async def test_an_idempotency_key_runs_a_function_once(client: Raw, worker: FakeWorker) -> None:
     first = await client.ask(post("/run/echo", b"[1]", "Idempotency-Key: one"))
     again = await client.ask(post("/run/echo", b"[1]", "Idempotency-Key: one"))

@@ -18,7 +18,7 @@ from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.http.wire.answers import Answer, error_body, failure, success
+from sockd.http.wire.answers import Answer, accepted_fields, error_body, failure, success
 from sockd.http.wire.fields import field
 from sockd.plain.errors import FunctionFailed, SandboxDied, SockdError, TimedOut
 from sockd.plain.invoke_request import InvokeRequest
@@ -107,7 +107,7 @@ async def accept(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[
     event_id = await worker.events.accept(
         request.name, request.qualifier, request.payload, source="aws", retry_key=retry_key, trace=request.trace
     )
-    return Answer(202, f"x-amzn-requestid: {event_id}\r\n", b"")
+    return Answer(202, accepted_fields(event_id, request.trace), b"")
 
 
 def client_context(header: str) -> Any:

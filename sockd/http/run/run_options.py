@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from sockd.http.run.replays import Replays
 from sockd.http.run.worker_api import EventsApi
-from sockd.http.wire.answers import Answer, json_answer
+from sockd.http.wire.answers import Answer, accepted_fields, json_answer
 from sockd.plain import call_signature
 from sockd.plain.errors import BadRequest
 from sockd.plain.invoke_request import InvokeRequest
@@ -96,4 +96,4 @@ async def accepted(events: EventsApi, request: InvokeRequest, *, source: str, re
     event_id = await events.accept(
         request.name, request.qualifier, request.payload, source=source, retry_key=retry_key, trace=request.trace
     )
-    return json_answer({"requestId": event_id}, 202).adding(f"x-amzn-requestid: {event_id}\r\n")
+    return json_answer({"requestId": event_id}, 202).adding(accepted_fields(event_id, request.trace))

@@ -25,7 +25,8 @@ from sockd.plain.errors import (
     StorageFull,
     TooManyRequests,
 )
-from sockd.plain.telemetry import COLD, Invocation
+from sockd.plain.telemetry import COLD, Invocation, TraceContext
+from sockd.plain.trace_context import amzn_of
 
 log = logging.getLogger("sockd.http")
 _encode = msgspec.json.encode
@@ -139,3 +140,10 @@ def begun_fields(invocation: Invocation | None, request_id: str) -> str:
         return f"x-amzn-requestid: {request_id}\r\n"
     fields = invocation_fields(invocation, request_id)
     return f"{fields.rpartition(', exec;')[0]}\r\n"
+
+
+def accepted_fields(event_id: str, trace: TraceContext | None) -> str:
+    """The headers of an answer to an asynchronous invocation. Args: trace: the caller's, of which its attempts are a part."""
+    fields = f"x-amzn-requestid: {event_id}\r\n"
+    # Without a parent, the attempts begin a trace of their own.
+    return fields + field("x-amzn-trace-id", amzn_of(trace)) if trace is not None and trace.parent_id else fields

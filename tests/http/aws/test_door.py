@@ -124,6 +124,13 @@ async def test_an_event_is_accepted_and_not_run(client: Raw, worker: FakeLambda)
     assert (reply.status, reply.json["Reason"]) == (429, "CallerRateLimitExceeded")
 
 
+async def test_an_event_is_accepted_with_its_callers_trace(client: Raw) -> None:
+    trace = "Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1"
+    ask = request("POST", SLOW, {}, X_Amz_Invocation_Type="Event", X_Amzn_Trace_Id=trace)
+    reply = await client.ask(ask)
+    assert (reply.status, reply.headers["x-amzn-trace-id"]) == (202, trace)
+
+
 async def test_a_client_that_went_away_is_answered_when_it_retries(
     client: Raw, other: Raw, server: HttpServer, worker: FakeLambda
 ) -> None:
