@@ -23,8 +23,12 @@ from sockd.cli.main import COMMANDS
 from sockd.code.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, FunctionPackages, InitscriptConfig
 from sockd.console.output import EXIT_CODES
 from sockd.http.aws.routes import TABLE
+from sockd.http.wire import refusals
 from sockd.plain.config import Config
-from sockd.plain.errors import SockdError
+from sockd.plain.errors import FunctionFailed, InvalidEvent, SockdError
+from sockd_zygote.apps import NotHttp
+from sockd_zygote.asgi import StartupFailed
+from sockd_zygote.errors import ERROR_TYPES
 
 PAGES = Path(__file__).with_name("reference")
 ERRORS_AS_JSON = """
@@ -113,21 +117,62 @@ def function() -> str:
     return f"{text}\n## [initscript]\n\n{inspect.getdoc(InitscriptConfig)}\n{_table(InitscriptConfig, bounds=INITSCRIPT_BOUNDS)}"
 
 
+REPORTED = {
+    "Runtime.InvalidEntrypoint": "The entry point of an image does not exist there, or is no program of this machine.",
+    "Runtime.InvalidWorkingDir": "WORKDIR is not a directory of the image, or may not be entered.",
+    "Runtime.UnknownReason": "A program behind the Runtime API posted an error without a type.",
+    "WebServer.NoAnswer": "The image's web server closed the connection, broke its answer off or sent what is not HTTP.",
+    "WebServer.NotReady": "The image's web server did not answer within `init_timeout_s`; the message has port, path and status.",
+    "WebServer.PortInUse": "On the host's network, another process has the port of the image's web server.",
+}
+"""Types that the runtime in a sandbox reports without a class of their own; tests/docs/test_reference.py finds one that is
+missing."""
+OTHER_NAMES = """
+The reason of a dead letter is not an `errorType`: `RetriesExhausted`, `EventAgeExceeded`, `WorkerDied` (the worker died
+`events.max_deaths` times while the event ran), `FunctionRemoved` or `DeliveryFailed: ...`.
+"""
+
+
 def errors() -> str:
     """Everything that is raised on purpose and that a client can see."""
     for module in pkgutil.walk_packages(sockd.__path__, "sockd."):
         if module.name.startswith(ROOMS):
             import_module(module.name)
-    rows = sorted(
-        {
-            (each.error_type, each.status, _first_line(each))
-            for each in _subclasses(SockdError)
-            if each.__module__.startswith("sockd.")
-        }
-    )
-    lines = [f"| `{name}` | {status} | {meaning} |" for name, status, meaning in rows]
+    rows = {
+        (_type_of(each), each.status, _first_line(each))
+        for each in _subclasses(SockdError)
+        if each.__module__.startswith("sockd.")
+    }
+    rows |= {*_in_sandboxes(), *_of_refusals()}
+    lines = [f"| {name} | {status} | {meaning} |" for name, status, meaning in sorted(rows)]
     head = "# Errors\n\n`errorType` of an answer, its status on `/run`, and what it means.\n\n| | | |\n|---|---|---|\n"
-    return head + "\n".join(lines) + "\n"
+    return head + "\n".join(lines) + "\n" + OTHER_NAMES
+
+
+def _type_of(error: type[SockdError]) -> str:
+    is_handlers = issubclass(error, FunctionFailed) and error.error_type == SockdError.error_type
+    return "the exception's class" if is_handlers else f"`{error.error_type}`"
+
+
+def _in_sandboxes() -> Iterator[tuple[str, int, str]]:
+    """What the runtime in a sandbox reports as the function's failure."""
+    for name, meaning in REPORTED.items():
+        yield f"`{name}`", FunctionFailed.status, meaning
+    named: dict[type[BaseException], str] = {
+        NotHttp: NotHttp.__name__,
+        StartupFailed: StartupFailed.__name__,
+        **ERROR_TYPES,
+    }
+    for error, name in named.items():
+        if name != InvalidEvent.error_type:  # the worker has a class of this name
+            yield f"`{name}`", FunctionFailed.status, _first_line(error)
+
+
+def _of_refusals() -> Iterator[tuple[str, int, str]]:
+    """What is refused before the worker has read the request."""
+    for each in vars(refusals).values():
+        if isinstance(each, refusals.Refusal):
+            yield f"`{each.error_type}`", each.status, f"Refused early, without a request id: {each.message}."
 
 
 def lambda_api() -> str:
@@ -187,7 +232,7 @@ def _field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
     return docs
 
 
-def _first_line(error: type[SockdError]) -> str:
+def _first_line(error: type[BaseException]) -> str:
     paragraph = (inspect.getdoc(error) or "").partition("\n\n")[0]
     return " ".join(paragraph.split())
 

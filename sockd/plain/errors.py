@@ -284,16 +284,19 @@ class InitFailed(FunctionFailed):
 class LaunchAborted(FunctionFailed):
     """The function's initscript aborted the launch; `exit_status` is the script's. The handler did not answer."""
 
+    error_type = "Initscript.LaunchAborted"
+
     def __init__(self, exit_status: int, message: str) -> None:
         text = f"the initscript aborted the launch with status {exit_status}" + (f": {message}" if message else "")
-        super().__init__("Initscript.LaunchAborted", text)
+        super().__init__(self.error_type, text)
         self.exit_status = exit_status
 
 
 class ResponseTooLarge(FunctionFailed):
-    """The handler's answer is over the limit (AWS: 6 MB)."""
+    """The handler's answer is over the limit (AWS: 6 MB); of a function URL, the status is 502."""
 
     status = 413
+    error_type = "Function.ResponseSizeTooLarge"
 
 
 class SandboxDied(SockdError):

@@ -16,17 +16,19 @@ class Refusal(NamedTuple):
     error_type: str
     """What it is counted under."""
     response: bytes
+    status: int
+    message: str
 
 
 def refusal(status: int, error_type: str, message: str) -> Refusal:
-    """A refusal, ready to be written before the connection closes."""
-    body = msgspec.json.encode({"errorType": error_type, "errorMessage": message, "requestId": ""})
+    """A refusal, ready to be written before the connection closes. No log or trace has it: it has no request id."""
+    body = msgspec.json.encode({"errorType": error_type, "errorMessage": message})
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n{'retry-after: 1' + chr(13) + chr(10) if status == 503 else ''}"
         "connection: close\r\n\r\n"
     )
-    return Refusal(error_type, head.encode() + body)
+    return Refusal(error_type, head.encode() + body, status, message)
 
 
 MALFORMED = refusal(400, "InvalidRequestContentException", "this is not an HTTP/1.1 request that has one meaning")
