@@ -5,7 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sockd.images.base import copy_tree
+from sockd.images.base import Base, copy_tree
+
+
+def test_the_directory_of_a_base_is_closed_and_the_base_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "base"
+    base = Base.build(path, ())
+    try:
+        assert path.stat().st_mode & 0o777 == 0o755  # processes with other uids stand on it
+    finally:
+        base.close()
+    assert path.stat().st_mode & 0o777 == 0o700  # the host sees this, without the mount
 
 
 def test_links_permissions_and_readable_files_of_a_directory_are_copied(tmp_path: Path) -> None:
