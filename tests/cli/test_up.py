@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sockd.cli.worker import detaching
 from sockd.remote.starting import Patience, Waiting, is_locked
 from sockd.worker.state_dir import StateDir
 
@@ -53,6 +54,31 @@ def test_a_detached_worker_serves_when_the_command_returns(state_dir: Path) -> N
 def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
     up = sockd(tmp_path / "state", "up", "--detach", "--listen", "192.0.2.1:5000")
     assert up.returncode == 1 and "192.0.2.1" in up.stderr
+
+
+@pytest.mark.root
+def test_the_reason_is_the_error_of_a_worker_and_no_warning_before_it(tmp_path: Path) -> None:
+    (tmp_path / "sockd.toml").write_text('[images]\nworker = "../x"\n')
+    arguments = "--detach", "--listen", "127.0.0.1:0", "--config", str(tmp_path / "sockd.toml")
+    up = sockd(tmp_path / "state", "up", *arguments)
+    first, why, fix = up.stderr.splitlines()
+    assert (up.returncode, first) == (1, "error: the worker did not start")
+    assert why.startswith("  why: the worker cannot start: images.worker = '../x': must be "), why
+    assert fix.startswith("  fix: ") and fix.endswith(" doctor")
+
+
+def test_of_a_worker_without_an_error_of_its_own_the_reason_is_the_end_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text("error: of an earlier one\n")
+    before = log.stat().st_size
+    with log.open("a") as file:
+        file.write("WARNING sockd: first\nTraceback\n  KeyError: error: 'x'\n")
+    failure = detaching._failure(log, before)
+    assert (failure.why, failure.fix) == ("WARNING sockd: first\nTraceback\n  KeyError: error: 'x'", f"less {log}")
+    with log.open("a") as file:
+        file.write("error: the worker cannot start\n  why: one\n    two\n  fix: less it\n")
+    failure = detaching._failure(log, before)
+    assert (failure.why, failure.fix) == ("the worker cannot start: one\ntwo", "less it")
 
 
 @pytest.mark.root

@@ -6,6 +6,7 @@ The worker reports by sd_notify(3), as to systemd. Owns that socket, and the wor
 from __future__ import annotations
 
 import os
+import re
 import select
 import socket
 import subprocess
@@ -20,10 +21,12 @@ from sockd.console.output import Failure, echo, say
 LOG = "worker.log"
 DEADLINE_S = 120.0
 _READY = b"READY=1"
+_ERROR = re.compile(r"^error: (.*(?:\n    .*)*)(?:\n  why: (.*(?:\n    .*)*))?(?:\n  fix: (.*))?$", re.MULTILINE)
+"""As `Failure.show` prints it."""
 
 
 def detached(state_dir: str, listen: str | None, config: Path | None) -> None:
-    """Start a worker and print its address. Raises: Failure with its last log lines."""
+    """Start a worker and print its address. Raises: Failure with the worker's own error, or the last lines of its log."""
     directory = Path(state_dir).absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o711)
     log = directory / LOG
@@ -36,9 +39,7 @@ def detached(state_dir: str, listen: str | None, config: Path | None) -> None:
         said_before = output.tell()
         worker = _start(directory, listen, config, log, f"{private}/ready", output.fileno())
         if not _serves(worker, ready):
-            why = _said(log, said_before)
-            fix = "" if "fix:" in why else f"less {log}"
-            raise Failure("the worker did not start", why=why, fix=fix)
+            raise _failure(log, said_before)
     url = Management(directory).get("status")["url"]
     echo(f"sockd is listening on {url} with pid {worker.pid} and logs to {log}")
     say(f"stop it with: kill {worker.pid}")
@@ -81,9 +82,15 @@ def _serves(worker: subprocess.Popen[bytes], ready: socket.socket) -> bool:
     return False
 
 
-def _said(log: Path, since: int) -> str:
-    """Its last log lines after `since`."""
+def _failure(log: Path, since: int) -> Failure:
+    """What its log says after `since`: the error that ended it, without warnings before it; or the last lines."""
     with open(log, "rb") as file:
         file.seek(since)
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    return "\n".join(lines[-20:]) or f"it did not report within {DEADLINE_S:g} s"
+        text = file.read().decode(errors="replace").strip()
+    if found := list(_ERROR.finditer(text)):
+        what, why, fix = found[-1].groups("")
+        reason = ": ".join(filter(None, (what, why))).replace("\n    ", "\n")
+    else:
+        reason, fix = "\n".join(text.splitlines()[-20:]), ""
+    reason = reason or f"it did not report within {DEADLINE_S:g} s"
+    return Failure("the worker did not start", why=reason, fix=fix or f"less {log}")
