@@ -145,6 +145,8 @@ def test_a_schedule_from_its_beginning_to_its_end(run: Run) -> None:
 
 
 def test_a_schedule_that_cannot_be_says_why(run: Run) -> None:
-    assert run("schedule", "add", "none", "rate(1 minute)").returncode == 3
+    unknown = run("schedule", "add", "none", "rate(1 minute)")
+    assert (unknown.returncode, unknown.stderr.splitlines()[-1].split()[-1]) == (3, "ls"), unknown.stderr
+    assert "schedule ls" not in unknown.stderr
     assert "rate(5 minutes)" in run("schedule", "add", "echo", "now and then").stderr
     assert run("schedule", "add", "echo", "rate(1 minute)", "-d", "{").returncode == 2

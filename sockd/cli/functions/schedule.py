@@ -13,7 +13,7 @@ import click
 
 from sockd.cli.calls.invoke import payload_of
 from sockd.console.client import Management, state_dir_option
-from sockd.console.output import USAGE, Failure, age, json_option, print_json, say, suggest
+from sockd.console.output import NOT_FOUND, USAGE, Failure, age, json_option, print_json, say, suggest
 from sockd.console.tables import print_table
 
 HEADINGS = ("name", "function", "when", "zone", "next", "last")
@@ -54,7 +54,13 @@ def add(
     function, _, qualifier = function.partition(":")
     wanted: dict[str, Any] = {"function": function, "qualifier": qualifier, "expression": expression}
     wanted |= {"timezone": timezone, "event": event, "replace": name is not None}
-    made = Management(state_dir).call("PUT", "schedules", name or function, body=json.dumps(wanted).encode())
+    management = Management(state_dir)
+    try:
+        made = management.call("PUT", "schedules", name or function, body=json.dumps(wanted).encode())
+    except Failure as failure:
+        if failure.exit_code == NOT_FOUND:
+            management.check_function(function)  # its failure names the command that lists functions
+        raise
     if as_json:
         print_json(made)
     else:
