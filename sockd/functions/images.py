@@ -67,7 +67,7 @@ class Images:
         """Waits for sandboxes of removed functions to end.
 
         Raises: UnknownImage; ImageInUse, if a function that is remembered needs it."""
-        record = self.store.find(text)
+        record = self._removable(text)
         self._refuse_needed(record)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVING_S):
@@ -88,6 +88,15 @@ class Images:
                 if function.image and text in (function.name, FunctionConfig.from_json(function.config).image):
                     return self.store.get(function.image)
             raise
+
+    def _removable(self, text: str) -> ImageRecord:
+        """The image that a digest or a reference names. A function's name, too, finds an image, which that function needs: the
+        error has its digest. Raises: UnknownImage, ImageInUse."""
+        try:
+            return self.store.find(text)
+        except UnknownImage:
+            digest = self._find(text).digest
+            raise ImageInUse(digest, sorted(self._users()[digest].functions) or [text]) from None
 
     def _refuse_needed(self, record: ImageRecord) -> None:
         if functions := self._users()[record.digest].functions:

@@ -198,6 +198,9 @@ def test_an_image_is_shown_by_a_function_that_runs_in_it(daemon: RunningDaemon, 
     shown = daemon.manage("GET", "/images/shown")
     assert (shown.status, shown.json["digest"]) == (200, image)
     assert daemon.manage("GET", "/images/nobody").status == 404
+    kept = daemon.manage("DELETE", "/images/shown")
+    assert kept.status == 409 and image[:19] in kept.json["errorMessage"] and "shown" in kept.json["errorMessage"]
+    assert daemon.manage("DELETE", "/images/nobody").status == 404
 
 
 @pytest.mark.parametrize("network", ["host", "none"])
