@@ -35,7 +35,9 @@ class ImageKeys:
         if secret is None and make:
             secret = make_key(path)
         if secret is None:
-            raise SecretsLocked("the key of the worker's images is missing: put its file back and start sockd again")
+            raise SecretsLocked(
+                "the key of the worker's images (images.key_file) is missing: put its file back and start sockd again"
+            )
         return cls(secret)
 
     def tenant_key(self, tenant: str = "") -> bytes:

@@ -411,6 +411,10 @@ class SecretsLocked(SockdError):
     error_type = "Secrets.Locked"
 
 
+_STORE = "the chunk store (images.store)"
+"""In messages: the setting leads an operator to the store, and callers see no path of a directory."""
+
+
 class ChunkStoreFailed(SockdError):
     """The chunk store of images could not do what it was asked."""
 
@@ -419,13 +423,14 @@ class ChunkStoreFailed(SockdError):
 
 
 class StoreUnavailable(ChunkStoreFailed):
-    """The store does not answer, or refuses; the message says which store, and why. A later attempt may succeed."""
+    """The store does not answer, or refuses; the message says which store (`images.store`), and why. A later attempt may
+    succeed."""
 
     error_type = "Images.StoreUnavailable"
     retry_after_s = 1
 
     def __init__(self, store: str, why: str) -> None:
-        super().__init__(f"the chunk store {store} is unavailable: {why}")
+        super().__init__(f"{_STORE} {store} is unavailable: {why}")
 
 
 class StoreFull(ChunkStoreFailed):
@@ -435,7 +440,7 @@ class StoreFull(ChunkStoreFailed):
     error_type = "Images.StoreFull"
 
     def __init__(self, store: str) -> None:
-        super().__init__(f"the chunk store {store} is full; remove images (sockd images rm, sockd images gc)")
+        super().__init__(f"{_STORE} {store} is full; remove images (sockd images rm, sockd images gc)")
 
 
 class ChunkMissing(ChunkStoreFailed):
@@ -444,7 +449,7 @@ class ChunkMissing(ChunkStoreFailed):
     error_type = "Images.ChunkMissing"
 
     def __init__(self, store: str, root: str, name: bytes) -> None:
-        super().__init__(f"the chunk store {store} does not have the chunk {name.hex()[:16]} of the root {root}")
+        super().__init__(f"{_STORE} {store} does not have the chunk {name.hex()[:16]} of the root {root}")
 
 
 class ManifestMissing(ChunkStoreFailed):
@@ -453,7 +458,7 @@ class ManifestMissing(ChunkStoreFailed):
     error_type = "Images.ManifestMissing"
 
     def __init__(self, store: str, image: str) -> None:
-        super().__init__(f"the chunk store {store} does not have the image {image[:80]}; deploy it again")
+        super().__init__(f"{_STORE} {store} does not have the image {image[:80]}; deploy it again")
 
 
 class Tampered(ChunkStoreFailed):

@@ -18,7 +18,7 @@ def test_the_keys_of_one_file_are_the_same_on_each_worker(tmp_path: Path) -> Non
 
 
 def test_without_its_file_nothing_derives(tmp_path: Path) -> None:
-    with pytest.raises(SecretsLocked):
+    with pytest.raises(SecretsLocked, match=r"images\.key_file"):
         ImageKeys.at(tmp_path / "images.key")
 
 

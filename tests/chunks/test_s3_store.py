@@ -69,7 +69,9 @@ def test_a_failure_that_stays_is_a_typed_error(
 ) -> None:
     s3_client.inject(s3_bucket, **fault)
     before = s3_store.requests
-    with pytest.raises(StoreUnavailable, match=f"s3://{s3_bucket}/images/ is unavailable: .*({why})"):
+    with pytest.raises(
+        StoreUnavailable, match=rf"\(images\.store\) s3://{s3_bucket}/images/ is unavailable: .*({why})"
+    ):
         s3_store.get("r1", stored[0].name)
     assert s3_store.requests - before <= QUICK.attempts + 1  # one more for a connection that was kept
     with pytest.raises(StoreUnavailable):
