@@ -13,7 +13,7 @@ import pytest
 
 from sockd.plain.config import ImagesConfig
 from sockd.plain.errors import BadConfig, NoCapacity, SandboxFailed
-from sockd.worker.image_parts import check_name, store_settings
+from sockd.worker.image_parts import check_name, docker_config, store_settings
 from sockd.worker.worker import FDS_AT_ONCE, affordable_idle, try_sandbox
 
 pytestmark = pytest.mark.anyio
@@ -42,6 +42,23 @@ async def test_a_store_that_is_neither_s3_nor_a_path_is_refused(store: str) -> N
     assert store_settings(ImagesConfig(store="/chunks"), Path("/state")).url == "/chunks"
     with pytest.raises(BadConfig, match="absolute path"):
         store_settings(ImagesConfig(store=store), Path("/state"))
+
+
+async def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadConfig, match=r"images\.store = .*file': is a file; it must be .* a directory"):
+        store_settings(ImagesConfig(store=str(tmp_path / "file")), tmp_path)
+    for store in (tmp_path, tmp_path / "made-later"):
+        assert store_settings(ImagesConfig(store=str(store)), tmp_path).url == str(store)
+
+
+async def test_credentials_of_registries_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert docker_config(ImagesConfig()).name == "config.json"
+    assert docker_config(ImagesConfig(docker_config=str(tmp_path / "config.json"))) == tmp_path / "config.json"
+    for path in (str(tmp_path / "missing"), str(tmp_path), "config.json"):
+        with pytest.raises(BadConfig, match=r"images\.docker_config = .* must be the absolute path of a file"):
+            docker_config(ImagesConfig(docker_config=path))
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", ".x", "é", "x" * 201])

@@ -7,6 +7,7 @@ publishes is AWS's; the others say where they come from.
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -356,6 +357,8 @@ IMAGE_BOUNDS: dict[str, tuple[float, float]] = {
 }
 LEAST_CACHE_MB = 16
 """A cache of fewer chunks is none."""
+_ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")
+_REGISTRY = re.compile(r"(?:[^\s/?#@:]+|\[?[0-9A-Fa-f:.]+\]?)(?::[0-9]{1,5})?")
 
 
 class ImagesConfig(Slice, frozen=True):
@@ -372,10 +375,10 @@ class ImagesConfig(Slice, frozen=True):
     compile_timeout_s: float = 120.0
     """For the image's own Python to compile sources that have no bytecode, once for each image; 0: nothing is compiled."""
     docker_config: str | None = None
-    """Credentials for registries, as `docker login` writes them; None: ~/.docker/config.json of the worker's user, if it is
-    there."""
+    """A file with credentials for registries, as `docker login` writes it: its absolute path; None: ~/.docker/config.json of the
+    worker's user, if it is there."""
     insecure_registries: tuple[str, ...] = ()
-    """Registries that are reached without TLS: HOST:PORT. Those on loopback may be in any case."""
+    """Registries that are reached without TLS: HOST or HOST:PORT. Those on loopback may be in any case."""
     store: str | None = None
     """Where chunks of images are kept: s3://BUCKET/PREFIX, or a directory; None: `chunks` in the state directory. Workers may
     share a store."""
@@ -432,6 +435,15 @@ class ImagesConfig(Slice, frozen=True):
             raise ValueError(
                 f"images.cache_mb = {self.cache_mb}: must be 0, which is no cache, or at least {LEAST_CACHE_MB}"
             )
+        if self.endpoint and not _ENDPOINT.fullmatch(self.endpoint):
+            raise ValueError(
+                f"images.endpoint = {self.endpoint[:200]!r}: must be http://HOST[:PORT] or https://HOST[:PORT]"
+            )
+        for registry in self.insecure_registries:
+            if not _REGISTRY.fullmatch(registry):
+                raise ValueError(
+                    f"images.insecure_registries: {registry[:200]!r} must be HOST or HOST:PORT, such as registry.internal:5000"
+                )
 
 
 class TraceConfig(Slice, frozen=True):

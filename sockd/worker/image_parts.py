@@ -51,6 +51,7 @@ class ImageParts:
         self._config = config
         self._state = state
         self._settings = store_settings(config, state)
+        self._docker_config = docker_config(config)
         for node in config.nodes:
             node_address(node)
         self._worker = config.worker or f"{socket.gethostname() or 'worker'}.{worker_id}"
@@ -70,7 +71,7 @@ class ImageParts:
             limits=Limits(max_bytes=config.max_image_mb * MB, max_layers=config.max_layers, max_files=config.max_files),
             deadline_s=config.import_timeout_s,
             insecure_registries=config.insecure_registries,
-            docker_config=Path(config.docker_config or "~/.docker/config.json").expanduser(),
+            docker_config=self._docker_config,
         )
         runs = ImportRuns(settings, self._state / "tmp", self._cgroups.take, self._cgroups.give_back)
         return ChunkedImporter(
@@ -150,6 +151,9 @@ def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:
             raise BadConfig(
                 f"images.store = {config.store!r}: must be s3://BUCKET/PREFIX or a directory's absolute path"
             )
+        path = Path(config.store)
+        if path.exists() and not path.is_dir():
+            raise BadConfig(f"images.store = {config.store!r}: is a file; it must be the absolute path of a directory")
         return StoreSettings(url=config.store)
     keys = _credentials(Path(config.credentials_file)) if config.credentials_file else dict(os.environ)
     found = {name.upper(): value for name, value in keys.items()}
@@ -168,6 +172,18 @@ def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:
         session_token=found.get("AWS_SESSION_TOKEN") or None,
         attempt_s=config.store_attempt_s,
     )
+
+
+def docker_config(config: ImagesConfig) -> Path:
+    """The file with credentials for registries; without a setting, it need not be there. Raises: BadConfig."""
+    if not config.docker_config:
+        return Path("~/.docker/config.json").expanduser()
+    path = Path(config.docker_config).expanduser()
+    if not path.is_absolute() or not path.is_file():
+        raise BadConfig(
+            f"images.docker_config = {config.docker_config!r}: must be the absolute path of a file, as `docker login` writes it"
+        )
+    return path
 
 
 def check_name(key: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,23 @@ def test_startup_data_of_images_may_be_as_large_as_an_object_of_the_store_holds(
 def test_settings_of_images_that_mean_nothing_are_refused(tmp_path: Path, setting: str, words: str) -> None:
     with pytest.raises(BadConfig, match=f"images.{setting}.*{words}"):
         loaded(tmp_path / "sockd.toml", f"[images]\n{setting}\n")
+
+
+@pytest.mark.parametrize("endpoint", ["ftp://x", "host:9000", "http://", "http://a b", "https://u@x", "http://x/path"])
+def test_an_endpoint_that_is_none_is_refused(tmp_path: Path, endpoint: str) -> None:
+    for good in ("", "http://[::1]:9000", "https://s3.example.com/"):
+        assert loaded(tmp_path / "sockd.toml", f'[images]\nendpoint = "{good}"\n').images.endpoint == good
+    with pytest.raises(BadConfig, match=r"images\.endpoint = .*must be http://HOST"):
+        loaded(tmp_path / "sockd.toml", f'[images]\nendpoint = "{endpoint}"\n')
+
+
+@pytest.mark.parametrize("registry", ["http://x", "", "x/team", "x:port", "a b", "x:5000/v2"])
+def test_a_registry_that_is_no_host_and_port_is_refused(tmp_path: Path, registry: str) -> None:
+    good = ["registry.internal:5000", "registry", "192.0.2.1:5000", "2001:db8::1", "[2001:db8::1]:5000"]
+    found = loaded(tmp_path / "sockd.toml", f"[images]\ninsecure_registries = {json.dumps(good)}\n")
+    assert list(found.images.insecure_registries) == good
+    with pytest.raises(BadConfig, match=r"images\.insecure_registries: .*must be HOST or HOST:PORT"):
+        loaded(tmp_path / "sockd.toml", f"[images]\ninsecure_registries = {json.dumps([registry])}\n")
 
 
 def test_a_worker_may_have_no_cache_of_chunks_or_a_small_one(tmp_path: Path) -> None:
