@@ -28,7 +28,7 @@ from sockd.plain.config import EventsConfig
 from sockd.plain.errors import SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import Invocation
-from sockd.plain.trace_context import read
+from sockd.plain.trace_context import of_kept
 
 _log = logging.getLogger(__name__)
 
@@ -180,8 +180,7 @@ class Dispatcher:
         request = InvokeRequest(event.function, payload, event.id, time.monotonic_ns(), trigger=trigger)
         request.qualifier = event.qualifier
         if event.trace:
-            traceparent, _, tracestate = event.trace.partition(" ")
-            request.trace = read(traceparent, tracestate)
+            request.trace = of_kept(event.trace)
         try:
             invocation = await self._functions.invoke(request)
         except SockdError as error:

@@ -35,4 +35,4 @@ class Event(msgspec.Struct):
     size: int
     """Bytes of its payload."""
     trace: str = ""
-    """The trace that it is a part of: `traceparent`, and behind a space `tracestate`."""
+    """The trace that it is a part of, as `trace_context.kept` writes it."""

@@ -32,7 +32,7 @@ from sockd.plain.blocking import in_thread
 from sockd.plain.config import EventsConfig
 from sockd.plain.errors import BadRequest, Draining, NoSuchFunction, RequestTooLarge, StorageFull
 from sockd.plain.telemetry import TraceContext
-from sockd.plain.trace_context import traceparent_of
+from sockd.plain.trace_context import kept
 from sockd.sqlite.store_thread import StoreThread
 
 CLOSE_DEADLINE_S = 2.0
@@ -137,7 +137,7 @@ class Events:
         now = self.clock.now()
         event = Event(0, uuid.uuid4().bytes, name, qualifier, source, 0, now, now, 0, 0, 0, len(payload))
         if trace is not None:
-            event.trace = f"{traceparent_of(trace)} {trace.state}".rstrip()
+            event.trace = kept(trace)
         key = b""
         if retry_key:
             about = f"{name}\0{self._functions.incarnation(name)}\0{qualifier}\0{retry_key}\0"

@@ -61,6 +61,12 @@ def read(traceparent: str, tracestate: str = "", amzn: str = "") -> TraceContext
     return TraceContext(bytes.fromhex(found[2]), bytes.fromhex(found[3]), sampled, _valid_state(tracestate))
 
 
+def of_kept(text: str) -> TraceContext | None:
+    """What `kept` has written."""
+    first, _, state = text.partition(" ")
+    return read("", "", first) if first.startswith("Root=") else read(first, state)
+
+
 def _valid_state(text: str) -> str:
     """A `tracestate`, or nothing if any of it is not in order."""
     if not text or len(text) > MAX_STATE_CHARS:
@@ -100,6 +106,14 @@ def _of_amzn(text: str) -> TraceContext | None:
 def traceparent_of(context: TraceContext) -> str:
     """The header that says so to whoever is called next; only with a parent."""
     return f"00-{context.trace_id.hex()}-{context.parent_id.hex()}-{'01' if context.sampled else '00'}"
+
+
+def kept(context: TraceContext) -> str:
+    """As a text, with all that `of_kept` needs: `traceparent` and `tracestate`, or AWS's header, which may lack a parent and a
+    decision about sampling."""
+    if context.parent_id and context.sampled is not None:
+        return f"{traceparent_of(context)} {context.state}".rstrip()
+    return amzn_of(context) if context.sampled is not None else amzn_of(context).rpartition(";")[0]
 
 
 def told_to_function(context: TraceContext) -> dict[str, str]:

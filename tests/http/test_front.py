@@ -283,8 +283,8 @@ async def test_an_event_is_accepted_with_its_callers_trace(client: Raw) -> None:
     assert (
         reply.headers["x-amzn-trace-id"] == "Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1"
     )
-    for trace in ("traceparent: 00-0-0-01", "X-Amzn-Trace-Id: Root=1-0af76519-16cd43dd8448eb211c80319c"):
-        assert "x-amzn-trace-id" not in (await client.ask(post("/run/echo", b"[1]", event, trace))).headers
+    refused = await client.ask(post("/run/echo", b"[1]", event, "traceparent: 00-0-0-01"))
+    assert "x-amzn-trace-id" not in refused.headers
 
 
 async def test_an_idempotency_key_runs_a_function_once(client: Raw, worker: FakeWorker) -> None:

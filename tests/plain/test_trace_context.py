@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd.plain.telemetry import TraceContext
-from sockd.plain.trace_context import MAX_STATE_CHARS, amzn_of, of_headers, of_mapping, read, traceparent_of
+from sockd.plain.trace_context import (
+    MAX_STATE_CHARS,
+    amzn_of,
+    kept,
+    of_headers,
+    of_kept,
+    of_mapping,
+    read,
+    traceparent_of,
+)
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -26,6 +35,23 @@ contexts = st.builds(
 def test_what_is_written_is_read_again(context: TraceContext) -> None:
     assert read(traceparent_of(context)) == context
     assert read("", "", amzn_of(context)) == context
+
+
+@given(
+    st.builds(
+        TraceContext,
+        st.binary(min_size=16, max_size=16).filter(any),
+        st.just(b"") | st.binary(min_size=8, max_size=8).filter(any),
+        st.none() | st.booleans(),
+    )
+)
+def test_what_is_kept_of_a_context_is_all_of_it(context: TraceContext) -> None:
+    assert of_kept(kept(context)) == context
+
+
+def test_a_state_is_kept() -> None:
+    context = read(PARENT, "a=1,b=2")
+    assert context is not None and context.state and of_kept(kept(context)) == context
 
 
 @pytest.mark.parametrize(

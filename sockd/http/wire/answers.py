@@ -145,5 +145,4 @@ def begun_fields(invocation: Invocation | None, request_id: str) -> str:
 def accepted_fields(event_id: str, trace: TraceContext | None) -> str:
     """The headers of an answer to an asynchronous invocation. Args: trace: the caller's, of which its attempts are a part."""
     fields = f"x-amzn-requestid: {event_id}\r\n"
-    # Without a parent, the attempts begin a trace of their own.
-    return fields + field("x-amzn-trace-id", amzn_of(trace)) if trace is not None and trace.parent_id else fields
+    return fields if trace is None else fields + field("x-amzn-trace-id", amzn_of(trace))
