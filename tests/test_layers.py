@@ -27,7 +27,7 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
-NEEDED = ("app_kinds", "apps", "asgi", "debugging", "decimals", "details", "log_layout", "outlet", "pieces", "wsgi")
+NEEDED = ("app_kinds", "apps", "asgi", "debugging", "decimals", "log_layout", "wsgi")
 NEEDED_BY_ZYGOTES = (
     "kept",
     "listed_variables",
@@ -44,9 +44,9 @@ FOR_THOSE_THAT_NEED_THEM = {
     f"sockd_zygote.{name}"
     for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY, *NEEDED_TO_BUILD, *NEEDED_IN_IMAGES)
 }
-"""Imported in the sandbox of a function that is a web app, streams, logs with `logging`, answers with a Decimal, is
-debugged, or is told more than its event; in Zygotes with packages; in sandboxes of a verification, a build or an image."""
-MODULES_LIMIT = 88
+"""Imported in the sandbox of a function that is a web app, logs with `logging`, answers with a Decimal or is debugged; in Zygotes
+with packages; in sandboxes of a verification, a build or an image."""
+MODULES_LIMIT = 90
 """A bare interpreter has 23. Counted, not timed: what this costs is `sockd bench cold_start`'s affair."""
 
 

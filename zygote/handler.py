@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 
+from sockd_zygote import details
 from sockd_zygote.errors import HandlerNotFound, MarshalError
 from sockd_zygote.event_json import encode_answer, parse_event
+from sockd_zygote.pieces import Pieces
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -36,8 +38,6 @@ class Context:
     def tell(self, told: dict) -> None:
         """Add what came with this request (`sockd_zygote.details`)."""
         if told.get("client_context") is not None:
-            from sockd_zygote import details
-
             self.client_context = details.client_context(told["client_context"])
         if told.get("deployer") is True:
             self._from_deployer = True
@@ -91,8 +91,6 @@ class Handler:
         except MarshalError:
             if not hasattr(type(answer), "__next__") and not hasattr(type(answer), "__anext__"):
                 raise
-        from sockd_zygote.pieces import Pieces
-
         if self._run is None and hasattr(type(answer), "__anext__"):
             self._run = Runner().run
         return Pieces(answer, self._run)

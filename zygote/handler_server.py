@@ -14,6 +14,7 @@ from time import monotonic_ns, tzset
 from sockd_zygote import (
     _native,
     current_request,
+    details,
     egress,
     entry,
     errors,
@@ -25,6 +26,7 @@ from sockd_zygote import (
 )
 from sockd_zygote.handler import Handler
 from sockd_zygote.import_hooks import ImportTimer
+from sockd_zygote.outlet import Outlet
 from sockd_zygote.protocol import (
     CODE,
     FAILED,
@@ -228,8 +230,6 @@ def answer(
 
 def answer_told(handler: Handler, channel: int, number: int, body: bytes, deadline: int) -> bytes:
     """Call the handler with what is told beside its event (`sockd_zygote.details`); the answer, empty if it has gone out."""
-    from sockd_zygote import details
-
     event, told = details.split(body)
     with details.Trace(told):
         result = handler.call(event, body[:16], deadline, told)
@@ -238,8 +238,6 @@ def answer_told(handler: Handler, channel: int, number: int, body: bytes, deadli
 
 def pour(answer: Any, channel: int, number: int) -> bytes:
     """Send an answer piece by piece; nothing is left of it."""
-    from sockd_zygote.outlet import Outlet
-
     answer.pour(Outlet(channel, number))
     return b""
 

@@ -1,6 +1,6 @@
 """An answer on its way out of the sandbox, piece by piece: HEAD and CHUNK frames, and word of a client that has gone.
 
-Imported by those that stream. A write waits while the daemon does not read, as it does not while the client reads slowly.
+A write waits while the daemon does not read, as it does not while the client reads slowly.
 """
 
 from __future__ import annotations
