@@ -17,6 +17,14 @@ from sockd_zygote import _native, fork_hooks, hygiene, protocol, rehearsal
 CHANNEL_FD = 3
 """A process's one connection to the daemon: the channel of a sandbox, the control socket of a Zygote (native.h)."""
 
+SERVING = {
+    "log_layout": {"logging"},
+    "pieces": {"select"},
+    "app_kinds": {"inspect"},
+    "wsgi": {"select", "urllib.parse"},
+    "asgi": {"select", "urllib.parse", "asyncio"},
+}
+"""What serves some kinds of functions, with the modules of the standard library that it imports."""
 MOST_WORDS = 50
 """Of how many modules that fail it is told why: where more do, they fail for the same reason."""
 
@@ -151,14 +159,20 @@ def imported(request: dict, file: int) -> dict:
 
 def settle() -> None:
     """Leave as little as possible for each fork to copy."""
-    if "logging" in sys.modules:
-        from sockd_zygote import log_layout  # noqa: F401  # here, or in each child, for a millisecond
+    import_what_serves()
     fork_hooks.rehearse(rehearsal.REPETITIONS)
     hygiene.settle()
     for _ in range(rehearsal.REPETITIONS):
         hygiene.after_fork()
     _native.fill_gaps()
     _native.join_pages()
+
+
+def import_what_serves() -> None:
+    """Here, or in each child that needs it, for milliseconds; not in the root Zygote, whose forks would copy more pages."""
+    for module, needed in SERVING.items():
+        if sys.modules.keys() >= needed:
+            __import__(f"sockd_zygote.{module}")
 
 
 def title(paths: list[str]) -> str:

@@ -258,7 +258,7 @@ def import_view(
     if config.zygote == "none":
         return nothing
     file = entry_file(code, record.handler)
-    uses_standard_library = bool(file) and standard_library.is_imported_by(code / file)
+    uses_standard_library = bool(file) and standard_library.is_needed_by(code / file)
     if not closure.keys and not uses_standard_library:
         return nothing
     return ImportView(

@@ -24,15 +24,22 @@ MAX_SOURCE_BYTES = 1 << 20
 _COSTLY = frozenset(name.partition(".")[0] for name in MODULES) - CHEAP
 
 
-def is_imported_by(source: Path) -> bool:
-    """Whether a source file imports one of them, wherever it does. A guess: it decides about speed, and about nothing else."""
+def is_needed_by(source: Path) -> bool:
+    """Whether a source file imports one of them, wherever it does, or what serves it does: an async handler needs asyncio, a web
+    app inspect and urllib. A guess: it decides about speed, and about nothing else."""
     try:
         with open(source, "rb") as file:
             text = file.read(MAX_SOURCE_BYTES + 1)
         tree = ast.parse(text) if len(text) <= MAX_SOURCE_BYTES else ast.Module([], [])
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return False
-    return any(not _COSTLY.isdisjoint(_roots(node)) for node in ast.walk(tree))
+    return any(not _COSTLY.isdisjoint(_roots(node)) or _is_served_with_some(node) for node in ast.walk(tree))
+
+
+def _is_served_with_some(node: ast.AST) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        return any(argument.arg == "start_response" for argument in node.args.args)
+    return isinstance(node, ast.AsyncFunctionDef)
 
 
 def _roots(node: ast.AST) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.caches.zygotes.standard_library import CHEAP, KEY, MAX_SOURCE_BYTES, MODULES, is_imported_by
+from sockd.caches.zygotes.standard_library import CHEAP, KEY, MAX_SOURCE_BYTES, MODULES, is_needed_by
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,9 @@ from sockd.caches.zygotes.standard_library import CHEAP, KEY, MAX_SOURCE_BYTES, 
         ("def f(event):\n    from urllib.request import urlopen", True),
         ("import xml.etree.ElementTree as E, json", True),
         ("from datetime import datetime", True),
+        ("async def f(event): pass", True),
+        ("def app(environ, start_response): return []", True),
+        ("def f(event): yield 1", False),
         ("import json, re\nfrom collections import deque", False),
         ("from . import logging", False),
         ("import multiprocessing, numpy", False),
@@ -29,11 +32,11 @@ from sockd.caches.zygotes.standard_library import CHEAP, KEY, MAX_SOURCE_BYTES, 
 )
 def test_a_function_that_imports_a_costly_module_is_found(tmp_path: Path, source: str, is_used: bool) -> None:
     (tmp_path / "f.py").write_text(source)
-    assert is_imported_by(tmp_path / "f.py") is is_used
+    assert is_needed_by(tmp_path / "f.py") is is_used
 
 
 def test_a_file_that_is_not_there_imports_nothing(tmp_path: Path) -> None:
-    assert not is_imported_by(tmp_path / "f.py")
+    assert not is_needed_by(tmp_path / "f.py")
 
 
 def test_the_modules_exist_and_leave_neither_threads_nor_descriptors() -> None:
