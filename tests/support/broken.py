@@ -329,7 +329,7 @@ def borrowed_pidfd() -> None:
             async with asyncio.timeout(deadline_s):
                 await readiness.readable(pidfd)
 
-    pidfds.wait_exited = wait_exited
+    pidfds.wait_exited = pidfds.wait_status = wait_exited
 
 
 # -- group G
