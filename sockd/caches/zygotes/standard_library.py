@@ -26,13 +26,15 @@ _COSTLY = frozenset(name.partition(".")[0] for name in MODULES) - CHEAP
 
 def is_needed_by(source: Path) -> bool:
     """Whether a source file imports one of them, wherever it does, or what serves it does: an async handler needs asyncio, a web
-    app inspect and urllib. A guess: it decides about speed, and about nothing else."""
+    app inspect and urllib, a decorated handler inspect. A guess: it decides about speed, and about nothing else."""
     try:
         with open(source, "rb") as file:
             text = file.read(MAX_SOURCE_BYTES + 1)
         tree = ast.parse(text) if len(text) <= MAX_SOURCE_BYTES else ast.Module([], [])
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return False
+    if any(isinstance(node, ast.FunctionDef) and node.decorator_list for node in tree.body):
+        return True
     return any(not _COSTLY.isdisjoint(_roots(node)) or _is_served_with_some(node) for node in ast.walk(tree))
 
 
