@@ -283,7 +283,7 @@ class DirectoryStore:
     def _read(self, path: str, limit_bytes: int) -> bytes | None:
         """A file, of one that is larger more than `limit_bytes` of it; None: there is none."""
         try:
-            fd = self._open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO is empty, and nobody is waited for
+            fd = self._open(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
         with open(fd, "rb", buffering=0) as file:

@@ -166,14 +166,6 @@ def test_files_that_are_too_large_are_not_read(store: DirectoryStore, path: Path
     assert store.get_object("k") is not None
 
 
-def test_a_chunk_that_is_a_fifo_is_a_wrong_one(store: DirectoryStore, path: Path) -> None:
-    chunk = put(store)
-    file_of(path, chunk).unlink()
-    os.mkfifo(file_of(path, chunk))
-    with pytest.raises(Tampered):
-        store.get("r1", chunk.name)
-
-
 def test_the_log_says_that_a_lock_is_waited_for(
     store: DirectoryStore, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
