@@ -189,7 +189,7 @@ def test_any_other_bytes_are_refused_and_nobody_else_notices(door: Door, data: b
     assert all(status == 200 or 400 <= status < 500 or status == 501 for status, _ in answers), answers
     for status, body in answers:
         if status >= 400 and body:
-            assert set(json.loads(body)) >= {"errorType", "errorMessage"}
+            assert set(json.loads(body)) >= {"errorType", "errorMessage", "requestId"}
     assert len(door.worker.invoked) - before >= [status for status, _ in answers].count(200)
     assert door.talk([PLAIN]) == [(200, b"{}")]
     assert not door.raised and not door.server.running and not door.server.connections

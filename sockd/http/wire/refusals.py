@@ -21,8 +21,8 @@ class Refusal(NamedTuple):
 
 
 def refusal(status: int, error_type: str, message: str) -> Refusal:
-    """A refusal, ready to be written before the connection closes. No log or trace has it: it has no request id."""
-    body = msgspec.json.encode({"errorType": error_type, "errorMessage": message})
+    """A refusal, ready to be written before the connection closes. No log or trace has it: its request id is empty."""
+    body = msgspec.json.encode({"errorType": error_type, "errorMessage": message, "requestId": ""})
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n{'retry-after: 1' + chr(13) + chr(10) if status == 503 else ''}"
