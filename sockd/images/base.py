@@ -151,9 +151,8 @@ class Base:
         """Mount the base at `path`, in this process's mount namespace, which must be private.
 
         Raises: OSError naming the call; what was mounted until then is unmounted."""
-        path.mkdir(
-            mode=0o700, parents=True, exist_ok=True
-        )  # the tmpfs has its own mode, and covers it in this namespace
+        # The host sees this mode; in this namespace the tmpfs covers it, with its own.
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         mounts.mount_tmpfs(str(path), size_bytes=64 << 20)
         base = cls(path)
         try:
