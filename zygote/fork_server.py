@@ -19,10 +19,9 @@ CHANNEL_FD = 3
 
 SERVING = {
     "log_layout": {"logging"},
-    "pieces": {"select"},
     "app_kinds": {"inspect"},
-    "wsgi": {"select", "urllib.parse"},
-    "asgi": {"select", "urllib.parse", "asyncio"},
+    "wsgi": {"urllib.parse"},
+    "asgi": {"urllib.parse", "asyncio"},
 }
 """What serves some kinds of functions, with the modules of the standard library that it imports."""
 MOST_WORDS = 50
