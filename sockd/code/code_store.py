@@ -15,10 +15,8 @@ import ctypes
 import errno
 import os
 import re
-import resource
 import shutil
 import stat
-import subprocess
 import uuid
 from collections.abc import Callable, Set
 from contextlib import suppress
@@ -30,7 +28,7 @@ from typing import TypeVar
 from sockd.code import byte_compiler
 from sockd.code.archive import Tree, extract
 from sockd.images.interpreter import OWN_PYTHON, Interpreter
-from sockd.kernel import oom_score
+from sockd.kernel.bounded_child import run_bounded
 from sockd.plain.config import CodeConfig
 from sockd.plain.errors import BadArchive, StorageFull
 
@@ -204,26 +202,12 @@ def compile_bytecode(
     handler gets its SyntaxError at init, where AWS gives it too. Compiling runs no code of the function's, but its text
     may be made to exhaust the compiler; so it happens in a process that is bounded in memory and time, and what was not
     compiled by then stays source as well."""
-    compiler = subprocess.Popen(
+    run_bounded(
         [python.executable, "-I", "-S", COMPILER, str(directory), SANDBOX_PATH],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        memory_bytes=memory_bytes,
+        deadline_s=COMPILE_DEADLINE_S,
         umask=0o022,  # the sandbox, another user, must be able to read the bytecode
-        start_new_session=True,  # an interrupt from the terminal is the daemon's, not the compiler's
     )
-    with compiler:
-        try:
-            # From here, not between fork and exec: the daemon runs nothing there. The compiler is still starting.
-            oom_score.expose(compiler.pid)
-            with suppress(ProcessLookupError):
-                resource.prlimit(compiler.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-            compiler.wait(COMPILE_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            compiler.kill()
-        except BaseException:
-            compiler.kill()
-            raise
 
 
 def _sync_tree(directory: Path) -> None:

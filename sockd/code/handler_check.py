@@ -1,26 +1,26 @@
 """Whether a handler is in its code, before anything is switched to it: read, never run, in a process of its own.
 
-Owns the process. The daemon parses no function's source: a text may be made to exhaust the parser. What cannot be told from the
+Owns nothing. The daemon parses no function's source: a text may be made to exhaust the parser. What cannot be told from the
 text, or not within the bounds, is found out where the module is imported, in the sandbox.
 """
 
 from __future__ import annotations
 
-import resource
-import subprocess
+import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from sockd.code import handler_checker
 from sockd.code.code_store import SANDBOX_PATH
 from sockd.images.interpreter import OWN_PYTHON, Interpreter
+from sockd.kernel.bounded_child import run_bounded
 from sockd.plain.errors import BadFunctionConfig
 
 ELSEWHERE = '; name another in sockd.toml: handler = "module:function"'
 DEADLINE_S = 10.0
 MEMORY_BYTES = 512 << 20
 MAX_SOURCE_BYTES = 4 << 20
+MAX_SAID_BYTES = 500
 FALLBACK = {"f:f": ["f", "app"], "main:handler": ["handler", "app"]}
 """Handlers that may be web apps instead (`sockd_zygote.entry.load_any`)."""
 
@@ -40,30 +40,18 @@ def check_handler(code: Path, handler: str, *, has_packages: bool, python: Inter
         return
     if (code / file).stat().st_size > MAX_SOURCE_BYTES:
         return
-    said = _read((code / file).read_bytes(), f"{SANDBOX_PATH}/{file}", FALLBACK.get(handler, [name]), python)
+    said = _read(code / file, f"{SANDBOX_PATH}/{file}", FALLBACK.get(handler, [name]), python)
     if said:
         raise BadFunctionConfig(
             f"the handler is {module}.{name}, and {said}{'' if SyntaxError.__name__ in said else ELSEWHERE}"
         )
 
 
-def _read(source: bytes, shown: str, names: list[str], python: Interpreter) -> str:
-    process = subprocess.Popen(
-        [python.executable, "-I", "-S", handler_checker.__file__, shown, *names],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    with process:
-        try:
-            with suppress(ProcessLookupError):
-                resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-            said, _ = process.communicate(source, DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return ""
-        except BaseException:
-            process.kill()
-            raise
-    return said.decode(errors="replace")[:500] if process.returncode == 0 else ""
+def _read(source: Path, shown: str, names: list[str], python: Interpreter) -> str:
+    command = [python.executable, "-I", "-S", handler_checker.__file__, shown, *names]
+    with source.open("rb") as text, open(os.memfd_create("said", os.MFD_CLOEXEC), "w+b") as said:
+        status = run_bounded(
+            command, memory_bytes=MEMORY_BYTES, deadline_s=DEADLINE_S, stdin=text.fileno(), stdout=said.fileno()
+        )
+        said.seek(0)
+        return said.read(MAX_SAID_BYTES).decode(errors="replace") if status == 0 else ""
