@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory, mkdtemp
 
 import pytest
 
@@ -30,6 +31,8 @@ from tests.support.perf_counters import Counters, NotCounted
 
 pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.timeout(300)]
 HERE = Path(__file__).parent
+MEMORY = "/dev/shm"
+"""tmpfs(5), where a deploy waits for no disk: how often it sleeps for one depends on the disk and its file system."""
 RECORDED = HERE / "recorded.json"
 RECORDED_WITH = (3, 11)
 PAGE = REPO / "docs" / "performance.md"
@@ -67,19 +70,21 @@ def ledger() -> None:
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunningDaemon]]:
-    """Starts daemons, one for each configuration and each way of counting."""
+    """Starts daemons, one for each configuration, way of counting, and place of the state directory."""
     ledger, started = Ledger(), {}
+    in_memory = TemporaryDirectory(dir=MEMORY, prefix="budget-")
 
-    def start(config: str, how: str = "") -> RunningDaemon:
-        if (config, how) not in started:
-            directory = tmp_path_factory.mktemp("budget")
-            started[config, how] = launched(directory, config, how)
-        return started[config, how]
+    def start(config: str, how: str = "", *, on_disk: bool = True) -> RunningDaemon:
+        if (config, how, on_disk) not in started:
+            directory = tmp_path_factory.mktemp("budget") if on_disk else Path(mkdtemp(dir=in_memory.name))
+            started[config, how, on_disk] = launched(directory, config, how)
+        return started[config, how, on_disk]
 
     yield start
     for daemon in started.values():
         assert daemon.terminate() == 0, daemon.lines
         daemon.close()
+    in_memory.cleanup()
     ledger.check()
 
 
@@ -236,7 +241,7 @@ def test_a_request(house: Callable[..., RunningDaemon], piece: str, config: str,
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_deploy(house: Callable[..., RunningDaemon], how: str) -> None:
-    daemon = house(SPARES, how)
+    daemon = house(SPARES, how, on_disk=False)
     with ExitStack() as stack:
         check("a deploy", count_of(daemon, how, stack), work.deploys(daemon))
 
