@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 
 import pytest
 
@@ -43,6 +44,26 @@ def test_the_verifiers_words_come_with_its_refusal() -> None:
 @pytest.mark.root
 def test_a_program_that_the_verifier_takes_is_a_descriptor() -> None:
     os.close(bpf.load(bpf.ProgramType.CGROUP_SOCK_ADDR, bpf.Attach.INET4_BIND, asm.leave(1)))
+
+
+@pytest.mark.root
+def test_a_signal_that_comes_while_the_verifier_works_changes_nothing() -> None:
+    long = [*[asm.copy(asm.R1, asm.R10)] * 100, *asm.leave(1)]
+    signals = 0
+
+    def count(*_: object) -> None:
+        nonlocal signals
+        signals += 1
+
+    before = signal.signal(signal.SIGALRM, count)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)
+        for _ in range(200):
+            os.close(bpf.load(bpf.ProgramType.CGROUP_SOCK_ADDR, bpf.Attach.INET4_BIND, long))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert signals
 
 
 @pytest.mark.root
