@@ -31,6 +31,7 @@ REPO = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "sockd", "up", "--listen", "127.0.0.1:0")
 START_DEADLINE_S = 45.0
 DEADLINE_S = 15.0
+LOOK_S = 0.05
 CACHE_MB = 64
 
 T = TypeVar("T")
@@ -233,7 +234,7 @@ class RunningDaemon:
         ends, tick = time.monotonic() + deadline_s, threading.Event()
         while self.status()["verifying"]:
             assert time.monotonic() < ends, "still verifying:\n" + "\n".join(self.lines)
-            tick.wait(0.02)
+            tick.wait(LOOK_S)
 
     def packages(self) -> dict[str, dict[str, Any]]:
         """`sockd packages` by name==version."""
@@ -260,14 +261,15 @@ class RunningDaemon:
                     raise AssertionError(f"no line {pattern!r} in:\n" + "\n".join(self.lines))
 
     def when(self, condition: Callable[[], T | None], *, deadline_s: float = DEADLINE_S) -> T:
-        """The first true value of `condition`, which is looked at again after each line of the daemon's log."""
+        """The first true value of `condition`, which is looked at again after each line of the daemon's log, and now and then:
+        not all that comes to be is logged."""
         ends = time.monotonic() + deadline_s
         while True:
             mark = self.mark
             if value := condition():
                 return value
             with self._more:
-                if len(self.lines) == mark and not self._more.wait(ends - time.monotonic()):
+                if len(self.lines) == mark and not self._more.wait(LOOK_S) and time.monotonic() > ends:
                     raise AssertionError("it did not come to be; the log:\n" + "\n".join(self.lines))
 
     def _read(self) -> None:

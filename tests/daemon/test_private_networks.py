@@ -83,6 +83,14 @@ while True:
         number, event = asked.headers["Lambda-Runtime-Aws-Request-Id"], json.load(asked)
     urllib.request.urlopen(base + number + "/response", data=json.dumps([event]).encode()).close()
 """
+WAITS_FOR_ITS_INITSCRIPT = """
+import os, signal, socket
+from sockd_zygote import initscript_link
+link = socket.socket(fileno=os.dup(initscript_link.offered))
+def f(event):
+    if b"abort" in link.recv(4096):
+        signal.pause()  # the launch is over: be killed
+"""
 
 
 @pytest.fixture(scope="module")
@@ -184,9 +192,7 @@ def test_a_start_tells_where_its_network_came_from(daemon: RunningDaemon) -> Non
 def test_an_initscript_reaches_what_its_functions_rules_allow_by_now_in_every_version(daemon: RunningDaemon) -> None:
     body = "(if (i32.lt_s (call $connect @address) (i32.const 0)) (then (call $abort_launch (i32.const 7) @text)))"
     wasm = module(body, address=f"http://{PUBLIC}:{PORT}", text="refused")
-    waits = "import os, socket\nfrom sockd_zygote import initscript_link\n"
-    waits += "link = socket.socket(fileno=os.dup(initscript_link.offered))\n"
-    files: dict[str, str | bytes] = {"f.py": f"{waits}def f(event): link.recv(1)\n", "init.wasm": wasm}
+    files: dict[str, str | bytes] = {"f.py": WAITS_FOR_ITS_INITSCRIPT, "init.wasm": wasm}
     rules = [f"{PUBLIC}:{PORT}"]
     settings: dict[str, Any] = {"network": "private", "reuse_sandbox": False, "initscript": {"wasm": "init.wasm"}}
     version = daemon.deploy("scripted", files, egress=rules, **settings)["version_number"]

@@ -41,6 +41,8 @@ from tests.fuzz.fuzzing import encoded, fuzz, texts, values
 DEFAULTS = FunctionDefaults()
 LOOP_S = 0.005
 """Of the loop's own processor time, for one setting."""
+TRIES = 3
+"""A text that holds up the loop does so each time; a busy machine does not."""
 HOSTILE = ("\r\nX-Evil: 1", "\n", "\r", "\0", "\x1b[2J", "\x7f", "é", "\u2028", "\N{SNOWMAN}", "a" * 20_000)
 
 
@@ -81,7 +83,8 @@ async def _cost_of_the_loop(read: Callable[[str], object], text: str) -> float:
 def check(kind: str, text: str) -> None:
     """The property."""
     read, most = READERS[kind]
-    assert asyncio.run(_cost_of_the_loop(read, text.encode("utf-8", "replace").decode()[:most])) < LOOP_S
+    text = text.encode("utf-8", "replace").decode()[:most]
+    assert any(asyncio.run(_cost_of_the_loop(read, text)) < LOOP_S for _ in range(TRIES))
 
 
 def parts(*some: str) -> st.SearchStrategy[str]:
