@@ -20,6 +20,7 @@ from sockd.chunk_agent import agent_wire as wire
 from sockd.chunk_agent.agent_link import AgentEnded, AgentLink, AgentSettings
 from sockd.chunk_agent.device_holder import HolderGone
 from sockd.chunk_agent.fuse_mount import FuseMount
+from sockd.chunk_agent.startup_memory import StartupMemory
 from sockd.confined.confined_process import Ground
 from sockd.plain.errors import ImageUnavailable, Tampered
 
@@ -44,21 +45,21 @@ class OpenedImage:
     first: tuple[int, ...]
     """Chunks that are prefetched."""
     has_profile: bool
-    startup: int | None = None
-    """A memfd with startup data, while the image starts."""
+    startup: StartupMemory | None = None
+    """While the image starts."""
     starts: int = 0
     """The number of the process that served it first."""
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         """Those of an Open."""
-        return (self.table,) if self.startup is None else (self.table, self.startup)
+        return (self.table,) if self.startup is None else (self.table, self.startup.file)
 
     def release_startup(self) -> None:
         """Without startup data from now on. Again is nothing."""
         startup, self.startup = self.startup, None
         if startup is not None:
-            os.close(startup)
+            startup.close()
 
     def close(self) -> None:
         """Close the descriptors. Once."""
@@ -241,4 +242,5 @@ def _without_refused(opened: OpenedImage) -> Iterator[None]:
 
 
 def _open(number: int, opened: OpenedImage) -> wire.Open:
-    return wire.Open(number, opened.image, opened.nodeid, opened.root, opened.first, opened.has_profile)
+    filled = opened.startup.filled if opened.startup is not None else 0
+    return wire.Open(number, opened.image, opened.nodeid, opened.root, opened.first, opened.has_profile, filled)

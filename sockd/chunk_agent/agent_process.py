@@ -67,9 +67,12 @@ class AgentProcess:
             case wire.Open():
                 wire.send(self._control, self._open(message, *descriptors))
                 return
+            case wire.Filled():
+                if (image := self._server.image(message.image)) is not None and image.startup is not None:
+                    image.startup.fill(message.bytes)
             case wire.Started():
                 if (image := self._server.image(message.image)) is not None:
-                    image.startup = None
+                    image.end_startup()
             case wire.Close():
                 self._server.remove(message.image)
             case wire.Serve():
@@ -102,7 +105,7 @@ class AgentProcess:
         answer = wire.Done(message.number)
         if startup is not None:
             try:
-                image.startup = StartupData.open(startup, size_bytes)
+                image.startup = StartupData.open(startup, size_bytes, message.filled)
             except Tampered as error:
                 answer = wire.Done(message.number, type(error).__name__, error.message)
         for number in message.first:

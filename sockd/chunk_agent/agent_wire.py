@@ -6,7 +6,7 @@
       Serve                             →      Done; requests of FUSE are read from now on
       Write + chunk table, file         →      Done; the file is the image, synced
       AskUse + file                     →      UseIs; the file has the chunk's ciphertext
-      Started, Close                    →      Done
+      Filled, Started, Close            →      Done
       AskProfile, AskCounters           →      ProfileIs, CountersAre
                                         ←      Trouble, unasked
 
@@ -83,6 +83,17 @@ class Open(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
     """Chunks that are prefetched now, in this order, unless the startup data has blocks of them."""
     has_profile: bool = False
     """Whether these, with the startup data, are what an earlier start has read."""
+    filled: int = 0
+    """So many bytes of the startup data are there."""
+
+
+class Filled(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """More of the startup data of an image is there."""
+
+    number: int
+    image: str
+    bytes: int
+    """In all."""
 
 
 class Started(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
@@ -173,7 +184,7 @@ class Trouble(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True)
     message: str
 
 
-ToAgent = Setup | Open | Started | Close | Serve | Write | AskProfile | AskUse | AskCounters
+ToAgent = Setup | Open | Filled | Started | Close | Serve | Write | AskProfile | AskUse | AskCounters
 Answer = Done | ProfileIs | UseIs | CountersAre
 ToDaemon = Answer | Trouble
 _to_agent: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from sockd.chunk_agent import agent_wire as wire
@@ -22,14 +22,15 @@ from sockd.chunk_agent.agent_keeper import AgentKeeper, OpenedImage
 from sockd.chunk_agent.agent_link import AgentSettings, trouble_error
 from sockd.chunk_agent.fuse_messages import BadMessage
 from sockd.chunk_agent.fuse_mount import FuseMount
-from sockd.chunk_agent.memory_file import empty_file, fill, memory_file
-from sockd.chunk_agent.profile import Profile, first_chunks
+from sockd.chunk_agent.memory_file import memory_file
+from sockd.chunk_agent.profile import OpenProfile, Profile, first_chunks
+from sockd.chunk_agent.startup_memory import StartupMemory
 from sockd.chunk_agent.startup_recorder import recorded, used_chunks
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.confined.confined_process import Ground
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import ImageUnavailable, SockdError
+from sockd.plain.errors import ImageUnavailable, SockdError, Tampered
 
 GIVEN_UP_S = 30.0
 """How long `open` fails after the agent ended too often."""
@@ -37,6 +38,8 @@ OPEN_S = 30.0
 """For an image that is read on demand; a whole one takes as long as it is large."""
 START_S = 60.0
 """How long startup data is kept after an image was opened: a start has read it by then, and the kernel caches it."""
+MOST_AT_ONCE = 8
+"""Segments of startup data that are decrypted between two messages to the agent."""
 _FIRST_NODE = 2
 _log = logging.getLogger(__name__)
 
@@ -50,16 +53,19 @@ class ImageAgent:
         settings: AgentSettings,
         directory: AgentDirectory,
         on_trouble: Callable[[str, SockdError], None],
+        on_refused: Callable[[str], None],
     ) -> None:
         self._ground = ground
         self._settings = settings
         self._directory = directory
         self._on_trouble = on_trouble
+        self._on_refused = on_refused
         self._images: dict[str, OpenedImage] = {}
         self._users: dict[str, int] = {}
         self._starting: dict[str, asyncio.TimerHandle] = {}
         """The ends of starts from startup data, by image."""
-        self._ending: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
+        """Startup data that is decrypted, and what an agent is told of it."""
         self._next_node = _FIRST_NODE
         self._beginning = asyncio.Lock()
         self._keeper: AgentKeeper | None = None
@@ -75,6 +81,7 @@ class ImageAgent:
         settings: AgentSettings,
         directory: Path,
         on_trouble: Callable[[str, SockdError], None] = lambda image, error: None,
+        on_refused: Callable[[str], None] = lambda image: None,
     ) -> ImageAgent:
         """Start the agent; this does not wait until it is ready.
 
@@ -82,10 +89,11 @@ class ImageAgent:
             directory: the worker's own, for the L1 cache and whole images.
             on_trouble: called on the loop when reads of an image have failed. After ImageUnavailable the image must be opened
                 and mounted anew.
+            on_refused: called on the loop when the startup data of an image is not what was sealed.
 
         Raises: OSError: the directory cannot be used."""
         opened = AgentDirectory.open(directory)
-        agent = cls(ground, settings, opened, on_trouble)
+        agent = cls(ground, settings, opened, on_trouble, on_refused)
         try:
             await agent._kept()
         except BaseException:
@@ -107,12 +115,12 @@ class ImageAgent:
         """Wait until a process serves. Raises: ImageUnavailable."""
         await (await self._kept()).link()
 
-    async def open(self, manifest: Manifest, profile: Profile | None = None, *, metadata_chunks: int = 1) -> str:
+    async def open(self, manifest: Manifest, profile: OpenProfile | None = None, *, metadata_chunks: int = 1) -> str:
         """Serve an image until `close` has been called as often. Returns the path of a file that EROFS can mount, for this
         process; open it in a thread only.
 
         Args:
-            profile: what `profile` returned after an earlier start of the same bytes.
+            profile: of an earlier start of the same bytes; the caller closes it after this.
             metadata_chunks: the first so many are the metadata of EROFS.
 
         Raises: ImageUnavailable: there is no agent; ChunkStoreFailed."""
@@ -198,7 +206,7 @@ class ImageAgent:
             if keeper is not None:
                 await keeper.aclose()
         self._forget()
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.gather(*self._beside, return_exceptions=True)
         self._directory.close()
 
     async def _kept(self) -> AgentKeeper:
@@ -253,34 +261,65 @@ class ImageAgent:
 
     def _started(self, image: str) -> None:
         """Its start is over: nobody keeps its startup data any more."""
-        del self._starting[image]
+        self._starting.pop(image).cancel()
         self._images[image].release_startup()
-        task = asyncio.get_running_loop().create_task(self._release_of_agent(image))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._do_beside(self._tell(lambda number: wire.Started(number, image)))
 
-    async def _release_of_agent(self, image: str) -> None:
+    def _do_beside(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    async def _tell(self, question: Callable[[int], wire.ToAgent]) -> None:
+        """What an agent need not know if there is none."""
         if self._keeper is not None:
             with contextlib.suppress(ImageUnavailable):
-                await self._keeper.ask(lambda number: wire.Started(number, image))
+                await self._keeper.ask(question)
 
-    async def _add(self, manifest: Manifest, profile: Profile | None, metadata_chunks: int) -> None:
-        data = profile.data if profile and not self.why_whole else b""
-        startup = await _startup_file(data) if data else None
+    async def _add(self, manifest: Manifest, profile: OpenProfile | None, metadata_chunks: int) -> None:
+        startup = await self._startup(manifest.image, profile)
         if manifest.image in self._images:  # another `open` was faster
             if startup is not None:
-                os.close(startup)
+                startup.close()
             return
         most = max(self._settings.source.l1_bytes // 2 // CHUNK_BYTES, 1)
         first = first_chunks(profile.order if profile else None, metadata_chunks, len(manifest.chunks), most)
         table = memory_file("chunk table", wire.chunk_table(manifest))
-        self._images[manifest.image] = OpenedImage(
+        opened = self._images[manifest.image] = OpenedImage(
             manifest.image, self._next_node, manifest.root, table, first, profile is not None, startup
         )
         self._next_node += 1
         if startup is not None:
             timer = asyncio.get_running_loop().call_later(START_S, self._started, manifest.image)
             self._starting[manifest.image] = timer
+            self._do_beside(self._fill(opened, startup))
+
+    async def _startup(self, image: str, profile: OpenProfile | None) -> StartupMemory | None:
+        if profile is None or self.why_whole:
+            return None
+        try:
+            return await StartupMemory.of(profile)
+        except (Tampered, OSError) as error:
+            self._refuse(image, error)
+            return None
+
+    async def _fill(self, opened: OpenedImage, startup: StartupMemory) -> None:
+        """Decrypt the rest of the startup data, while the image starts."""
+        step = 1
+        while opened.startup is startup and not startup.is_full:
+            try:
+                await startup.fill(step)
+            except (Tampered, OSError) as error:
+                self._refuse(opened.image, error)
+                if opened.startup is startup:
+                    self._started(opened.image)
+                return
+            step = min(2 * step, MOST_AT_ONCE)
+            await self._tell(lambda number: wire.Filled(number, opened.image, startup.filled))
+
+    def _refuse(self, image: str, error: Exception) -> None:
+        _log.error("the startup data of %s is not used: %s", image[:19], error)
+        self._on_refused(image)
 
     async def _whole(self, keeper: AgentKeeper, opened: OpenedImage, size_bytes: int) -> Path:
         """A file with the whole image, written by the agent unless it is there."""
@@ -294,13 +333,3 @@ class ImageAgent:
                 found = self._directory.whole(opened.image, size_bytes)
             assert found is not None
             return found
-
-
-async def _startup_file(data: bytes) -> int:
-    fd = empty_file("startup data")
-    try:
-        await in_thread(fill, fd, data)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

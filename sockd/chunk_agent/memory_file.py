@@ -5,38 +5,44 @@ Whoever gets a descriptor closes it. All may raise OSError."""
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 
+_FUTURE_WRITE = 0x10
+"""F_SEAL_FUTURE_WRITE of linux/fcntl.h: only mappings that there are write."""
 _SIZE = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 def memory_file(name: str, data: bytes) -> int:
     """A file with these bytes, which nobody changes any more."""
-    fd = empty_file(name)
+    fd = _empty_file(name)
     try:
-        fill(fd, data)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE | fcntl.F_SEAL_WRITE)
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-def empty_file(name: str) -> int:
-    """A file for `fill`."""
-    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-
-
-def fill(fd: int, data: bytes) -> None:
-    """Write all of an empty file; nobody changes it any more. Many MB take a while."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE | fcntl.F_SEAL_WRITE)
+def file_by_mapping(name: str, size: int) -> tuple[int, mmap.mmap]:
+    """A file of this size, at least a byte, that is written through the returned mapping only."""
+    fd = _empty_file(name)
+    try:
+        os.ftruncate(fd, size)
+        mapped = mmap.mmap(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE | _FUTURE_WRITE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, mapped
 
 
 def writable_file(name: str, size: int) -> int:
     """A file of this size, for the other to write in."""
-    fd = empty_file(name)
+    fd = _empty_file(name)
     try:
         os.ftruncate(fd, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE)
@@ -44,3 +50,7 @@ def writable_file(name: str, size: int) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _empty_file(name: str) -> int:
+    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

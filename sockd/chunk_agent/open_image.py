@@ -59,6 +59,12 @@ class OpenImage:
         self._runs: dict[int, int] = {}
         self._has_profile = has_profile
 
+    def end_startup(self) -> None:
+        """Its start is over: nothing is read from the startup data any more. Again is nothing."""
+        startup, self.startup = self.startup, None
+        if startup is not None:
+            startup.end()
+
     def spans(self, offset: int, size: int) -> Iterator[Span]:
         """What a read consists of; shorter, or nothing, at the end of the image."""
         end = min(offset + size, self.size_bytes)

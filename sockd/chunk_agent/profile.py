@@ -1,13 +1,14 @@
 """A startup profile: which chunks of an image its first start used, in their order, and the blocks it read of them.
 
-    magic 8 | nonce 12 |  count 4 | chunk numbers, 4 each | startup data (`startup_data.py`)  |  tag 16
-    └─ authenticated ─┘└──────────────────────────── AES-256-GCM ────────────────────────────┘
+    magic 8 | nonce 12 | size 4 |  count 4 | chunk numbers, 4 each | index of the startup data  |  tag 16  |  segments
+    └────── authenticated ──────┘└───────────────────────── AES-256-GCM ─────────────────────────────────┘└ `segments.py`
 
-Also authenticated are the image's name and a digest of its chunk names: a profile of the same container image with other bytes,
-which another version of sockd may have made of it, is refused. Numbers are big-endian.
+`size` is that of what AES-256-GCM encrypts, with its tag. Also authenticated are the image's name and a digest of its chunk
+names: a profile of the same container image with other bytes, which another version of sockd may have made of it, is refused.
+Numbers are big-endian.
 
-The profile is stored beside the manifest, and read with it. Reads are answered from the startup data, so nothing is used of a
-profile before all of it was authenticated. Profiles of the form before (magic `sockdpr1`) have the order only.
+The profile is stored beside the manifest. Reads are answered from the startup data, each segment of which is authenticated before
+anything of it is used.
 """
 
 from __future__ import annotations
@@ -17,20 +18,25 @@ import hashlib
 import os
 import struct
 import sys
+from dataclasses import dataclass
+from io import FileIO
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from sockd.chunk_agent import segments
+from sockd.chunk_agent.segments import Segments
 from sockd.chunks.chunk import NAME_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.plain.errors import Tampered
 
-MAGIC = b"sockdpr3"
-OLD_MAGIC = b"sockdpr1"
+MAGIC = b"sockdpr4"
 MOST_CHUNKS = 1 << 16
-_NONCE_BYTES = 12
-_HEAD = struct.Struct(f">{len(MAGIC)}s{_NONCE_BYTES}s")
+MOST_SEALED_BYTES = 1 << 20
+"""Of order and index."""
+_NONCE_BYTES, _TAG_BYTES = 12, 16
+_HEAD = struct.Struct(f">{len(MAGIC)}s{_NONCE_BYTES}sI")
 _COUNT = struct.Struct(">I")
 
 
@@ -43,30 +49,52 @@ class Profile(NamedTuple):
     """Startup data; empty: none."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpenProfile:
+    """A profile in a file, of which order and index have been authenticated. Owns the file until `close`."""
+
+    order: tuple[int, ...]
+    index: bytes = b""
+    """Of the startup data; empty: there is none."""
+    file: FileIO | None = None
+    at: int = 0
+    """Of the first segment, in the file."""
+
+    @classmethod
+    def of(cls, file: FileIO, manifest: Manifest, tenant_key: bytes) -> OpenProfile:
+        """The profile of these bytes of this image. Blocks.
+
+        Args: file: owned by the profile from now on, also on failure.
+        Raises: Tampered for any change before the segments, a file that was cut, another key, or another image; OSError."""
+        try:
+            order, index, at = _opened(file.fileno(), manifest, tenant_key)
+        except BaseException:
+            file.close()
+            raise
+        return cls(order, index, file, at)
+
+    def check(self) -> None:
+        """Authenticate the startup data, all of it. Blocks. Raises: Tampered; OSError."""
+        if self.file is not None and self.index:
+            data = Segments(self.index, self.file.fileno(), self.at)
+            for number in range(data.count):
+                place = data.place(number)
+                data.read_into(number, memoryview(bytearray(place.stop - place.start)))
+
+    def close(self) -> None:
+        """Again is nothing."""
+        if self.file is not None:
+            self.file.close()
+
+
 def seal_profile(manifest: Manifest, profile: Profile, tenant_key: bytes) -> bytes:
     """The profile of an image as it is stored; chunks beyond MOST_CHUNKS are left out."""
     order = profile.order[:MOST_CHUNKS]
+    index, data = segments.seal(profile.data) if profile.data else (b"", b"")
+    content = _COUNT.pack(len(order)) + _big_endian(array.array("I", order)).tobytes() + index
     nonce = os.urandom(_NONCE_BYTES)
-    head = _HEAD.pack(MAGIC, nonce)
-    content = _COUNT.pack(len(order)) + _big_endian(array.array("I", order)).tobytes() + profile.data
-    return head + AESGCM(tenant_key).encrypt(nonce, content, head + _identity(manifest))
-
-
-def unseal_profile(data: bytes, manifest: Manifest, tenant_key: bytes) -> Profile:
-    """What was sealed for these bytes of this image. Raises: Tampered for any change, another key, or another image."""
-    if data[: len(MAGIC)] == OLD_MAGIC:
-        return Profile(_unsealed_order(data, manifest.image, tenant_key))
-    if len(data) < _HEAD.size or data[: len(MAGIC)] != MAGIC:
-        raise Tampered("the store has something else where a startup profile should be")
-    _, nonce = _HEAD.unpack_from(data)
-    head = data[: _HEAD.size]
-    try:
-        content = AESGCM(tenant_key).decrypt(nonce, memoryview(data)[_HEAD.size :], head + _identity(manifest))
-    except (InvalidTag, ValueError):
-        raise Tampered("a startup profile was changed, or is of other bytes, another image or another tenant") from None
-    (count,) = _COUNT.unpack_from(content)
-    end = _COUNT.size + 4 * count
-    return Profile(tuple(_big_endian(array.array("I", content[_COUNT.size : end]))), content[end:])
+    head = _HEAD.pack(MAGIC, nonce, len(content) + _TAG_BYTES)
+    return head + AESGCM(tenant_key).encrypt(nonce, content, head + _identity(manifest)) + data
 
 
 def first_chunks(order: tuple[int, ...] | None, metadata_chunks: int, chunks: int, most: int) -> tuple[int, ...]:
@@ -76,24 +104,31 @@ def first_chunks(order: tuple[int, ...] | None, metadata_chunks: int, chunks: in
     return tuple(number for number in wanted if number < chunks)[:most]
 
 
+def _opened(file: int, manifest: Manifest, tenant_key: bytes) -> tuple[tuple[int, ...], bytes, int]:
+    """(order, index of the startup data, where its segments begin)."""
+    head = os.pread(file, _HEAD.size, 0)
+    if len(head) < _HEAD.size or head[: len(MAGIC)] != MAGIC:
+        raise Tampered("something else, or one of an earlier form, is where a startup profile should be")
+    _, nonce, size = _HEAD.unpack(head)
+    sealed = os.pread(file, min(size, MOST_SEALED_BYTES), _HEAD.size)
+    try:
+        content = AESGCM(tenant_key).decrypt(nonce, sealed, head + _identity(manifest))
+    except (InvalidTag, ValueError):
+        raise Tampered("a startup profile was changed, or is of other bytes, another image or another tenant") from None
+    (count,) = _COUNT.unpack_from(content)
+    end = _COUNT.size + 4 * count
+    index, at = content[end:], _HEAD.size + size
+    if index:
+        Segments(index, file, at)
+    elif os.fstat(file).st_size != at:
+        raise Tampered("a startup profile is longer than it says")
+    return tuple(_big_endian(array.array("I", content[_COUNT.size : end]))), index, at
+
+
 def _identity(manifest: Manifest) -> bytes:
     """What a profile is bound to."""
     names = b"".join([chunk.name if chunk else bytes(NAME_BYTES) for chunk in manifest.chunks])
     return hashlib.sha256(manifest.size_bytes.to_bytes(8, "big") + names).digest() + manifest.image.encode()
-
-
-def _unsealed_order(data: bytes, image: str, tenant_key: bytes) -> tuple[int, ...]:
-    """Of the form before: magic 8 | nonce 12 | count 4 | chunk numbers, 4 each | tag 16. Raises: Tampered."""
-    if len(data) < _HEAD.size + _COUNT.size:
-        raise Tampered("a startup profile was cut")
-    (count,) = _COUNT.unpack_from(data, _HEAD.size)
-    begin = _HEAD.size + _COUNT.size
-    end = begin + 4 * count
-    try:
-        AESGCM(tenant_key).decrypt(data[len(MAGIC) : _HEAD.size], data[end:], data[:end] + image.encode())
-    except (InvalidTag, ValueError):
-        raise Tampered("a startup profile was changed, or is of another image or tenant") from None
-    return tuple(_big_endian(array.array("I", data[begin:end])))
 
 
 def _big_endian(numbers: array.array[int]) -> array.array[int]:

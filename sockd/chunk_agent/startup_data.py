@@ -4,7 +4,7 @@
 
 `blocks` is a bitmap of the chunk's 128 blocks; bit 0 is the first one. Numbers are big-endian. Blocks are not compressed: to
 decompress them takes longer than to fetch them (ADR 59). The bytes are authenticated before this module reads them
-(`profile.py`): what it checks are lengths, so that a bug is an error and never other data.
+(`segments.py`): what it checks are lengths, so that a bug is an error and never other data.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
@@ -23,6 +24,8 @@ BLOCK_BYTES = 4096
 """Of EROFS, and a page: the kernel reads nothing smaller."""
 CHUNK_BLOCKS = CHUNK_BYTES // BLOCK_BYTES
 BITMAP_BYTES = CHUNK_BLOCKS // 8
+WAIT_S = 1.0
+"""How long a read waits for startup data that is still being decrypted, before it takes the chunk instead."""
 _COUNT = struct.Struct(">I")
 _ENTRY = struct.Struct(f">I{BITMAP_BYTES}s")
 
@@ -67,31 +70,56 @@ class _Piece(NamedTuple):
 class StartupData:
     """Startup data in a file, from which any thread reads. Owns a mapping of the file, which goes with its last reader."""
 
-    def __init__(self, mapped: mmap.mmap, pieces: dict[int, _Piece]) -> None:
+    def __init__(self, mapped: mmap.mmap, pieces: dict[int, _Piece], filled: int) -> None:
         self._mapped = mapped
         self._pieces = pieces
+        self._filled = filled
+        self._is_over = False
+        self._changed = threading.Condition()
 
     @classmethod
-    def open(cls, file: int, image_bytes: int) -> Self:
-        """Args: file: sealed (F_SEAL_SHRINK). Raises: Tampered: its lengths contradict each other, or the image."""
+    def open(cls, file: int, image_bytes: int, filled: int) -> Self:
+        """Args: file: sealed (F_SEAL_SHRINK); filled: so many bytes of it are there; the table must be.
+
+        Raises: Tampered: its lengths contradict each other, or the image."""
         size = os.fstat(file).st_size
         if size < _COUNT.size:
             raise Tampered("startup data without a count")
         mapped = mmap.mmap(file, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
-        return cls(mapped, _parsed(mapped, image_bytes))
+        return cls(mapped, _parsed(mapped, image_bytes), filled)
+
+    def fill(self, filled: int) -> None:
+        """So many bytes are there now."""
+        with self._changed:
+            self._filled = filled
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """No more will be there: nobody waits any longer."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
 
     def has(self, number: int) -> bool:
         """Whether it has blocks of this chunk: all that the first start has read."""
         return number in self._pieces
 
     def read(self, number: int, offset: int, size: int) -> bytes | None:
-        """A part of a chunk, within the image; None unless all its blocks are here."""
+        """A part of a chunk, within the image; None unless all its blocks are here, at most WAIT_S later."""
         piece = self._pieces.get(number)
         if piece is None or blocks_of(offset, size) & ~piece.blocks:
             return None
         before = (piece.blocks & ((1 << offset // BLOCK_BYTES) - 1)).bit_count()
         at = piece.at + before * BLOCK_BYTES + offset % BLOCK_BYTES
+        if at + size > self._filled and not self._waited(at + size):
+            return None
         return self._mapped[at : at + size]
+
+    def _waited(self, end: int) -> bool:
+        """Whether so many bytes are there, after waiting for them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or end <= self._filled, WAIT_S)
+            return end <= self._filled
 
 
 def _parsed(data: mmap.mmap, image_bytes: int) -> dict[int, _Piece]:

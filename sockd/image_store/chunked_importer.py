@@ -27,7 +27,7 @@ from sockd.image_store.image_record import ImageRecord, digest_of
 from sockd.image_store.image_store import Progress
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
 from sockd.image_store.import_runs import FILE, Compile, ImportRuns
-from sockd.image_store.kept_copies import keep_manifest, keep_profile, loaded, renewed
+from sockd.image_store.kept_copies import forget_profile, keep_manifest, keep_profile, loaded, renewed
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, Tampered
@@ -66,7 +66,7 @@ class ChunkedImporter:
         self,
         images: Path,
         open_parts: Callable[[], ChunkParts],
-        start_agent: Callable[[Callable[[str, SockdError], None]], Awaitable[ImageAgent]],
+        start_agent: Callable[[Callable[[str, SockdError], None], Callable[[str], None]], Awaitable[ImageAgent]],
         runs: ImportRuns,
         *,
         keeps_ready: bool = True,
@@ -75,7 +75,8 @@ class ChunkedImporter:
         """Args:
         images: the directory of `ImageStore`.
         open_parts: blocks. Raises: SockdError.
-        start_agent: with what it calls when reads of an image have failed. Raises: SockdError, OSError.
+        start_agent: with what it calls when reads of an image have failed, and when its startup data was refused. Raises:
+            SockdError, OSError.
         keeps_ready: whether, from the first import on, a process waits for the next.
         profile_bytes: of an image's startup data, at most; 0: profiles have none."""
         self._images = images
@@ -140,12 +141,13 @@ class ChunkedImporter:
     async def open(self, record: ImageRecord, directory: Path) -> str:
         parts = await self.parts()
         manifest, profile = await in_thread(loaded, parts.catalog, record, directory)
-        header = msgspec.json.decode(manifest.header, type=ImageHeader)
-        agent = await self._served()
-        served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)
+        with contextlib.closing(profile) if profile is not None else contextlib.nullcontext():
+            header = msgspec.json.decode(manifest.header, type=ImageHeader)
+            agent = await self._served()
+            served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)
         self._open[record.digest] = manifest
         self._users[record.digest] += 1
-        is_complete = profile is not None and bool(profile.data or not self._profile_bytes)
+        is_complete = profile is not None and bool(profile.index or not self._profile_bytes)
         if not is_complete and record.digest not in self._timers:
             self._watch_start(_Start(record, directory, time.monotonic() + LATEST_S))
         return served
@@ -230,14 +232,17 @@ class ChunkedImporter:
         return parts
 
     def _keep(self, catalog: Catalog, manifest: Manifest) -> None:
-        directory = self._images / digest_of(manifest.image).removeprefix("sha256:")
+        directory = self._directory(manifest.image)
         if directory.is_dir():
             keep_manifest(catalog, manifest, directory)
+
+    def _directory(self, image: str) -> Path:
+        return self._images / digest_of(image).removeprefix("sha256:")
 
     async def _served(self) -> ImageAgent:
         async with self._starting:
             if self._agent is None:
-                self._agent = await self._start_agent(self._trouble)
+                self._agent = await self._start_agent(self._trouble, self._refused)
             return self._agent
 
     async def _serve_early(self) -> None:
@@ -263,6 +268,9 @@ class ChunkedImporter:
             digest = digest_of(image)
             self._forget(digest)
             self.on_lost(digest)
+
+    def _refused(self, image: str) -> None:
+        self._do_beside(in_thread(forget_profile, self._directory(image)))
 
     def _forget(self, digest: str) -> None:
         self._open.pop(digest, None)

@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from io import FileIO
 from pathlib import Path
 
-from sockd.chunk_agent.profile import Profile, seal_profile, unseal_profile
+from sockd.chunk_agent.memory_file import memory_file
+from sockd.chunk_agent.profile import OpenProfile, Profile, seal_profile
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.manifest import Manifest
 from sockd.image_store.image_record import ImageRecord
@@ -47,8 +49,15 @@ def keep_profile(catalog: Catalog, manifest: Manifest, profile: Profile, directo
     catalog.set_profile(manifest.image, sealed)
 
 
-def loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Manifest, Profile | None]:
-    """The manifest and the startup profile: the copies, or those of the store. Raises: ChunkStoreFailed."""
+def forget_profile(directory: Path) -> None:
+    """Remove the copy: the next start takes the store's."""
+    (directory / PROFILE).unlink(missing_ok=True)
+
+
+def loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Manifest, OpenProfile | None]:
+    """The manifest and the startup profile, which the caller closes: the copies, or those of the store.
+
+    Raises: ChunkStoreFailed."""
     image = record.stored_name
     try:
         manifest = _opened(catalog, (directory / MANIFEST).read_bytes(), image)
@@ -71,19 +80,22 @@ def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Pa
     return _opened(catalog, new, record.stored_name)
 
 
-def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> Profile | None:
+def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
     """The copy; else that of the store, which is copied. One that was not sealed for these bytes of the image is not used."""
     with contextlib.suppress(FileNotFoundError):
-        copy = (directory / PROFILE).read_bytes()
-        if (found := _unsealed(catalog, manifest, copy)) is not None:
+        copy = FileIO(directory / PROFILE)
+        if (found := _opened_profile(catalog, manifest, copy)) is not None:
+            os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
             return found
     try:
         stored = catalog.profile(manifest.image)
     except ChunkStoreFailed:
         return None
-    if stored is None or (found := _unsealed(catalog, manifest, stored)) is None:
+    if stored is None:
         return None
-    keep_stored_profile(stored, directory)
+    found = _opened_profile(catalog, manifest, FileIO(memory_file("profile", stored)), is_checked=True)
+    if found is not None:
+        keep_stored_profile(stored, directory)
     return found
 
 
@@ -96,12 +108,19 @@ def _opened(catalog: Catalog, copy: bytes, image: str) -> Manifest:
     return catalog.unsealed(copy.partition(b"\n")[2], root=_root_of(copy), image=image)
 
 
-def _unsealed(catalog: Catalog, manifest: Manifest, sealed: bytes) -> Profile | None:
+def _opened_profile(
+    catalog: Catalog, manifest: Manifest, file: FileIO, *, is_checked: bool = False
+) -> OpenProfile | None:
+    """Args: file: owned from now on; is_checked: whether its startup data is authenticated now."""
     try:
-        return unseal_profile(sealed, manifest, catalog.tenant_key)
+        found = OpenProfile.of(file, manifest, catalog.tenant_key)
+        if is_checked:
+            found.check()
     except Tampered as error:
+        file.close()
         _log.warning("the startup profile of %s is not used: %s", manifest.image[:19], error.message)
         return None
+    return found
 
 
 def _write(path: Path, data: bytes, *, sync: bool = True) -> None:

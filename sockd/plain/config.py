@@ -419,7 +419,7 @@ class ImagesConfig(Slice, frozen=True):
     ready: bool | None = None
     """Whether what imports and serves images is started before it is needed (about 80 MB of memory); None: with the worker if
     `store` is set or there are images, otherwise with the first image."""
-    profile_mb: int = 32
+    profile_mb: int = 64
     """Of what an image's first start reads, at most 128: kept in the chunk store, and fetched at once for the next
     starts on other workers; 0: only which chunks it reads."""
     cold_starts: int = 8

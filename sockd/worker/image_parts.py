@@ -120,7 +120,9 @@ class ImageParts:
     def _watch(self) -> RootWatch:
         return RootWatch(self._opened(), self._worker, max_age_s=self._grace_s / 2)
 
-    async def _start_agent(self, on_trouble: Callable[[str, SockdError], None]) -> ImageAgent:
+    async def _start_agent(
+        self, on_trouble: Callable[[str, SockdError], None], on_refused: Callable[[str], None]
+    ) -> ImageAgent:
         config = self._config
         places = agent_link.places()
         root = self._state / "agent-root"
@@ -139,7 +141,7 @@ class ImageParts:
             on_demand=config.on_demand,
             fill_bytes_s=config.fill_mb_s * MB,
         )
-        return await ImageAgent.start(ground, settings, self._state / "agent", on_trouble)
+        return await ImageAgent.start(ground, settings, self._state / "agent", on_trouble, on_refused)
 
 
 def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:

@@ -21,7 +21,7 @@ from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.fuse_mount import FuseMount
 from sockd.chunk_agent.image_agent import ImageAgent
-from sockd.chunk_agent.profile import Profile
+from sockd.chunk_agent.profile import OpenProfile
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.store import ChunkStore
@@ -38,7 +38,7 @@ IMAGE = random_image(CHUNKS)
 DIGEST = hashlib.sha256(IMAGE).hexdigest()
 SMALL_CACHE = 20 * CHUNK_BYTES
 STALL_S = 1.0
-NOTHING_AHEAD = Profile((0,))
+NOTHING_AHEAD = OpenProfile((0,))
 """With a profile no chunk is fetched behind the first that is read."""
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]

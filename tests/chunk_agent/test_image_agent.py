@@ -24,6 +24,7 @@ from sockd.s3.client import Client
 from tests.chunk_agent.conftest import Start
 from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, read_at, stored
 from tests.support.image_files import Facts, Layers, directory, facts_of_directory, facts_of_tree, symlink, written
+from tests.support.startup_profiles import opened
 
 CHUNKS = 40
 IMAGE = random_image(CHUNKS)
@@ -99,7 +100,7 @@ async def test_the_chunks_that_a_start_used_are_prefetched_at_the_next(
     (tmp_path / "agent" / "l1").unlink()
     other = await start(s3_settings)
     await asyncio.to_thread(s3_client.forget_requests)
-    await other.open(manifest, profile)
+    await other.open(manifest, opened(manifest, profile))
     requests = await asyncio.to_thread(s3_client.requests, at_least=5)
     wanted = {manifest.chunks[number] for number in (0, *profile.order)}
     assert {name for each in requests if (name := each["path"].rpartition("/")[2])} == {

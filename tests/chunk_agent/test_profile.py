@@ -3,54 +3,66 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.chunk_agent.profile import Profile, first_chunks, seal_profile, unseal_profile
+from sockd.chunk_agent.profile import Profile, first_chunks, seal_profile
+from sockd.chunk_agent.segments import SEGMENT_BYTES
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk
 from sockd.chunks.manifest import Manifest
 from sockd.plain.errors import Tampered
+from tests.support.startup_profiles import KEY, opened, unsealed, whole
 
-KEY = bytes(range(32))
 CHUNKS = (Chunk(b"a" * 32, b"k" * 32), None, Chunk(b"b" * 32, b"k" * 32))
 IMAGE = Manifest("image", 3 * CHUNK_BYTES, "r1", CHUNKS)
 PROFILE = Profile((5, 1, 70_000), b"data of the start")
-OLD = bytes.fromhex(
-    "736f636b64707231140a2b817df650b7c9bdd02700000004000000080000001e000000150001117066113f432d0935d479af983485a55c18"
-)
-"""Of the form before startup data."""
 
 
 @given(st.lists(st.integers(0, 1 << 20), max_size=50).map(tuple), st.binary(max_size=100))
 def test_a_profile_opens_as_it_was_sealed(order: tuple[int, ...], data: bytes) -> None:
     profile = Profile(order, data)
-    assert unseal_profile(seal_profile(IMAGE, profile, KEY), IMAGE, KEY) == profile
+    assert whole(opened(IMAGE, profile)) == profile
 
 
 def test_a_profile_without_data_opens_too() -> None:
-    assert unseal_profile(seal_profile(IMAGE, Profile((1, 2)), KEY), IMAGE, KEY) == Profile((1, 2), b"")
+    assert whole(opened(IMAGE, Profile((1, 2)))) == Profile((1, 2), b"")
 
 
-def test_a_profile_of_the_form_before_has_the_order() -> None:
-    assert unseal_profile(OLD, IMAGE, KEY) == Profile((8, 30, 21, 70_000))
+def test_data_of_several_segments_opens_too() -> None:
+    data = random.Random(1).randbytes(2 * SEGMENT_BYTES + 1)
+    for size in (SEGMENT_BYTES - 1, SEGMENT_BYTES, SEGMENT_BYTES + 1, 2 * SEGMENT_BYTES, len(data)):
+        assert whole(opened(IMAGE, Profile((), data[:size]))).data == data[:size]
 
 
-@pytest.mark.parametrize("sealed", [seal_profile(IMAGE, PROFILE, KEY), OLD], ids=["", "old"])
-def test_any_flipped_bit_is_refused(sealed: bytes) -> None:
+def test_any_flipped_bit_is_refused() -> None:
+    sealed = seal_profile(IMAGE, PROFILE, KEY)
     for bit in range(8 * len(sealed)):
         changed = bytearray(sealed)
         changed[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Tampered):
-            unseal_profile(bytes(changed), IMAGE, KEY)
+            whole(unsealed(bytes(changed), IMAGE))
 
 
-@pytest.mark.parametrize("sealed", [seal_profile(IMAGE, PROFILE, KEY), OLD], ids=["", "old"])
-def test_a_profile_that_was_cut_is_refused(sealed: bytes) -> None:
+def test_a_profile_that_was_cut_or_is_longer_is_refused_before_its_data_is_read() -> None:
+    sealed = seal_profile(IMAGE, PROFILE, KEY)
     for length in range(len(sealed)):
         with pytest.raises(Tampered):
-            unseal_profile(sealed[:length], IMAGE, KEY)
+            unsealed(sealed[:length], IMAGE)
+    with pytest.raises(Tampered):
+        unsealed(sealed + b"\0", IMAGE)
+
+
+def test_segments_of_another_profile_are_refused() -> None:
+    """Of the same image and tenant, with data of the same length, and in another order."""
+    data = random.Random(1).randbytes(2 * SEGMENT_BYTES)
+    sealed, other = (seal_profile(IMAGE, Profile((), data), KEY) for _ in range(2))
+    own = sealed[: -len(data)]
+    for segments in (other[-len(data) :], sealed[-SEGMENT_BYTES:] + sealed[-len(data) : -SEGMENT_BYTES]):
+        with pytest.raises(Tampered):
+            whole(unsealed(own + segments, IMAGE))
 
 
 def test_startup_data_is_not_readable_without_the_key() -> None:
@@ -58,11 +70,10 @@ def test_startup_data_is_not_readable_without_the_key() -> None:
 
 
 def test_a_profile_of_another_image_or_tenant_is_refused() -> None:
-    other = dataclasses.replace(IMAGE, image="other")
-    for sealed in (seal_profile(IMAGE, PROFILE, KEY), OLD):
-        for image, key in ((other, KEY), (IMAGE, bytes(32))):
-            with pytest.raises(Tampered):
-                unseal_profile(sealed, image, key)
+    sealed = seal_profile(IMAGE, PROFILE, KEY)
+    for image, key in ((dataclasses.replace(IMAGE, image="other"), KEY), (IMAGE, bytes(32))):
+        with pytest.raises(Tampered):
+            unsealed(sealed, image, key)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +87,11 @@ def test_a_profile_of_another_image_or_tenant_is_refused() -> None:
 )
 def test_a_profile_of_the_same_image_with_other_bytes_is_refused(other: Manifest) -> None:
     with pytest.raises(Tampered):
-        unseal_profile(seal_profile(IMAGE, PROFILE, KEY), other, KEY)
+        unsealed(seal_profile(IMAGE, PROFILE, KEY), other)
 
 
 def test_a_profile_holds_for_the_image_in_another_root() -> None:
-    assert unseal_profile(seal_profile(IMAGE, PROFILE, KEY), dataclasses.replace(IMAGE, root="r2"), KEY) == PROFILE
+    assert whole(unsealed(seal_profile(IMAGE, PROFILE, KEY), dataclasses.replace(IMAGE, root="r2"))) == PROFILE
 
 
 def test_the_superblock_and_the_profile_come_first() -> None:

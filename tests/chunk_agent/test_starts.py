@@ -16,7 +16,7 @@ from sockd.chunk_agent import agent_link, image_agent
 from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.image_agent import ImageAgent
-from sockd.chunk_agent.profile import Profile
+from sockd.chunk_agent.profile import Profile, seal_profile
 from sockd.chunk_agent.startup_data import BLOCK_BYTES
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
@@ -30,6 +30,7 @@ from tests.chunk_agent.test_agent_failures import kill
 from tests.support.cases import case
 from tests.support.chunked_images import digest_of, random_image, read_at, stored
 from tests.support.ground import ground_at
+from tests.support.startup_profiles import KEY, opened, unsealed
 
 CHUNKS = 40
 IMAGE = random_image(CHUNKS)
@@ -91,7 +92,7 @@ async def test_a_start_from_startup_data_reads_the_image_s_bytes_and_fetches_no_
     await from_nothing(first, tmp_path)
     second = await start(s3_settings)
     await asyncio.to_thread(s3_client.forget_requests)
-    path = await second.open(manifest, profile)
+    path = await second.open(manifest, opened(manifest, profile))
     assert await run(path) == RIGHT
     assert await run(path) == RIGHT, "again, although all was read once"
     assert await asyncio.to_thread(s3_client.requests) == []
@@ -106,7 +107,7 @@ async def test_other_blocks_of_a_chunk_that_startup_data_has_come_from_the_chunk
     profile = await recorded(first, manifest)
     await from_nothing(first, tmp_path)
     second = await start()
-    path = await second.open(manifest, profile)
+    path = await second.open(manifest, opened(manifest, profile))
     at = 8 * CHUNK_BYTES + 4096  # of three blocks, the first two were read
     assert await asyncio.to_thread(read_at, path, at, 12288) == IMAGE[at : at + 12288]
     counters = await second.counters()
@@ -124,7 +125,7 @@ async def test_what_the_bound_of_startup_data_leaves_out_is_prefetched_as_chunks
     await from_nothing(first, tmp_path)
     second = await start(s3_settings)
     await asyncio.to_thread(s3_client.forget_requests)
-    path = await second.open(manifest, profile)
+    path = await second.open(manifest, opened(manifest, profile))
     await asyncio.to_thread(s3_client.requests, at_least=2)
     assert await run(path) == RIGHT
     requests = await asyncio.to_thread(s3_client.requests)
@@ -136,12 +137,34 @@ async def test_startup_data_of_a_wrong_form_is_refused_and_the_image_is_served_b
     start: Start, store: DirectoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = await start()
-    path = await agent.open(stored(IMAGE, store), Profile((8, 21), b"\0\0\0\7 of no form"))
+    manifest = stored(IMAGE, store)
+    path = await agent.open(manifest, opened(manifest, Profile((8, 21), b"\0\0\0\7 of no form")))
     assert startup_files() == 0
     assert "refuses the startup data of image" in caplog.text
     assert await asyncio.to_thread(digest_of, path) == DIGEST
     await kill(agent)
     assert await run(path) == RIGHT
+
+
+@case(
+    "I15",
+    "change a bit of startup data on the worker's disk",
+    expect="the start goes on by chunks; its bytes are right",
+)
+async def test_a_segment_of_startup_data_that_was_changed_is_never_served(start: Start, store: DirectoryStore) -> None:
+    agent = await start()
+    manifest = stored(IMAGE, store)
+    assert await asyncio.to_thread(digest_of, await agent.open(manifest)) == DIGEST
+    profile = await agent.profile(manifest, MOST)
+    await agent.close(manifest.image)
+    assert profile is not None
+    sealed = bytearray(seal_profile(manifest, profile, KEY))
+    sealed[-MOST // 2] ^= 1
+    path = await agent.open(manifest, unsealed(bytes(sealed), manifest))
+    assert await asyncio.to_thread(digest_of, path) == DIGEST
+    while startup_files():
+        await asyncio.sleep(0)
+    assert (await agent.counters())["starting_images"] == 0
 
 
 @case("I14", "SIGKILL the agent in the middle of a start from a profile, without the store", expect="the start goes on")
@@ -154,7 +177,7 @@ async def test_a_start_goes_on_from_startup_data_when_the_agent_is_killed(
     await from_nothing(first, tmp_path)
     await asyncio.to_thread(s3_client.inject, status=503)
     agent = await start(s3_settings)
-    path = await agent.open(manifest, profile)
+    path = await agent.open(manifest, opened(manifest, profile))
     for offset, size in READS:
         await kill(agent) if offset < CHUNK_BYTES * 20 else None
         assert await asyncio.to_thread(read_at, path, offset, size) == IMAGE[offset : offset + size]
@@ -177,12 +200,12 @@ async def test_startup_data_is_released_when_the_start_is_over(
     agent = await start()
     manifest = stored(IMAGE, store)
     profile = await recorded(agent, manifest)
-    await agent.open(manifest, profile)
+    await agent.open(manifest, opened(manifest, profile))
     assert (startup_files(), (await agent.counters())["starting_images"]) == (1, 1)
     await agent.close(manifest.image)
     assert startup_files() == 0
     monkeypatch.setattr(image_agent, "START_S", 0.0)
-    path = await agent.open(manifest, profile)
+    path = await agent.open(manifest, opened(manifest, profile))
     while (await agent.counters())["starting_images"]:
         await asyncio.sleep(0)
     assert startup_files() == 0
@@ -198,7 +221,7 @@ async def test_an_image_that_moves_to_another_root_during_its_start_keeps_its_st
     agent = await start(l1_bytes=16 * CHUNK_BYTES)
     manifest = stored(IMAGE, store)
     profile = await recorded(agent, manifest)
-    path = await agent.open(manifest, profile)
+    path = await agent.open(manifest, opened(manifest, profile))
     await agent.switch(stored(IMAGE, store, root="r2"))
     shutil.rmtree(store_path)
     assert await run(path) == RIGHT

@@ -6,11 +6,13 @@ import os
 import random
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sockd.chunk_agent import startup_data
 from sockd.chunk_agent.memory_file import memory_file
 from sockd.chunk_agent.startup_data import (
     BLOCK_BYTES,
@@ -32,7 +34,7 @@ TABLE = struct.Struct(">II16s")
 def opened(data: bytes, image_bytes: int = IMAGE_BYTES) -> StartupData:
     fd = memory_file("test", data)
     try:
-        return StartupData.open(fd, image_bytes)
+        return StartupData.open(fd, image_bytes, len(data))
     finally:
         os.close(fd)
 
@@ -114,3 +116,36 @@ def test_lengths_that_contradict_each_other_are_refused(data: bytes) -> None:
 def test_a_table_and_pieces_that_fit_are_accepted() -> None:
     """The refusals are of what was changed."""
     assert opened(entry()).read(0, 0, 4096) == bytes(4096)
+
+
+def test_a_read_waits_for_what_is_not_there_yet() -> None:
+    data = packed({0: whole(0), 1: whole(1)})
+    fd = memory_file("test", data)
+    try:
+        found = StartupData.open(fd, IMAGE_BYTES, len(data) - CHUNK_BYTES)
+    finally:
+        os.close(fd)
+    assert found.read(0, 0, BLOCK_BYTES) == PLAIN[0][:BLOCK_BYTES]
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(found.read, 1, at, BLOCK_BYTES) for at in (0, CHUNK_BYTES - BLOCK_BYTES)]
+        found.fill(len(data) - BLOCK_BYTES)
+        assert readers[0].result() == PLAIN[1][:BLOCK_BYTES] and not readers[1].done()
+        found.fill(len(data))
+        assert readers[1].result() == PLAIN[1][-BLOCK_BYTES:]
+
+
+def test_nobody_waits_for_startup_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = packed({0: whole(0)})
+    fd = memory_file("test", data)
+    try:
+        found = StartupData.open(fd, IMAGE_BYTES, len(data) - 1)
+    finally:
+        os.close(fd)
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(found.read, 0, CHUNK_BYTES - BLOCK_BYTES, BLOCK_BYTES)
+        found.end()
+        assert reader.result() is None
+    monkeypatch.setattr(startup_data, "WAIT_S", 0.01)
+    late = opened(data)
+    late.fill(len(data) - 1)
+    assert late.read(0, CHUNK_BYTES - BLOCK_BYTES, BLOCK_BYTES) is None

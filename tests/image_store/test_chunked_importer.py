@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import random
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from sockd.chunk_agent import agent_link
 from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.image_agent import ImageAgent
-from sockd.chunk_agent.profile import Profile, seal_profile, unseal_profile
+from sockd.chunk_agent.profile import Profile, seal_profile
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
@@ -34,8 +34,10 @@ from sockd.image_store.import_runs import ImportRuns, ImportSettings
 from sockd.image_store.kept_copies import PROFILE, copy_of
 from sockd.oci.image import ImageConfig
 from sockd.oci.limits import Limits
+from sockd.plain.errors import SockdError
 from tests.support.chunked_images import digest_of, flip_bit, random_image, read_at
 from tests.support.ground import ground_at
+from tests.support.startup_profiles import unsealed, whole
 
 CHUNKS = 20
 IMAGE = random_image(CHUNKS)
@@ -47,6 +49,8 @@ UID = 0x0FFFFE00
 SECRET = bytes(range(32))
 READS = (0, 5, 11, 12)
 """Chunks that a start reads 4 KiB of."""
+
+Trouble = Callable[[str, SockdError], None]
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 
@@ -78,10 +82,10 @@ class Worker:
         )
         self.importer.known = lambda: {RECORD.stored_name}
 
-    async def _start_agent(self, on_trouble: object) -> ImageAgent:
+    async def _start_agent(self, on_trouble: Trouble, on_refused: Callable[[str], None]) -> ImageAgent:
         source = SourceSettings(store=StoreSettings(url=str(self._store_path)), l1_bytes=64 << 20)
         settings = AgentSettings(uid=UID, source=source, standby=False)
-        self.agent = await ImageAgent.start(self._ground, settings, self._state / "agent")
+        self.agent = await ImageAgent.start(self._ground, settings, self._state / "agent", on_trouble, on_refused)
         return self.agent
 
     def publish(self, data: bytes) -> Manifest:
@@ -197,8 +201,9 @@ async def test_a_profile_that_was_changed_is_refused_and_the_start_reads_chunks(
     for part in (
         range(8),
         range(8, 20),
-        range(20, 50),
-        range(50, len(sealed) - 16),
+        range(20, 24),
+        range(24, 200),
+        range(len(sealed) - 10_000, len(sealed) - 16),
         range(len(sealed) - 16, len(sealed)),
     ):
         stored.write_bytes(sealed)
@@ -216,9 +221,28 @@ async def test_a_copy_that_was_changed_is_replaced_by_the_store_s(workers: Worke
     second = workers.new()
     second.adopt()
     second.copy.write_bytes(profiled.copy.read_bytes())
-    flip_bit(second.copy, 1000)
+    flip_bit(second.copy, 300)
     assert (await second.start())["startup_reads"] == len(READS)
     assert second.copy.read_bytes() == profiled.copy.read_bytes()
+
+
+async def test_startup_data_that_was_changed_on_the_disk_is_not_read_and_the_copy_is_replaced_at_the_next_start(
+    workers: Workers, profiled: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = workers.new()
+    second.adopt()
+    second.copy.write_bytes(profiled.copy.read_bytes())
+    flip_bit(second.copy, 8 * (second.copy.stat().st_size - 5000))
+    counters = await second.start()
+    assert counters.get("startup_reads", 0) == 0 and counters["origin_chunks"] >= len(READS) - 1
+    assert "is not used" in caplog.text
+    while second.copy.exists():
+        await asyncio.sleep(0)
+    third = workers.new()
+    shutil.copytree(second.directory, third.directory, dirs_exist_ok=True)
+    third.adopt()
+    assert (await third.start())["startup_reads"] == len(READS)
+    assert third.copy.read_bytes() == profiled.copy.read_bytes()
 
 
 async def test_a_profile_of_the_image_s_bytes_before_is_refused_and_recorded_anew(
@@ -244,13 +268,13 @@ async def test_a_profile_without_data_is_replaced_by_one_with_data(workers: Work
     await first.start()
     await first.record()
     key = first.catalog.tenant_key
-    assert unseal_profile(first.copy.read_bytes(), manifest, key) == Profile(READS)
+    assert whole(unsealed(first.copy.read_bytes(), manifest, key)) == Profile(READS)
     second = workers.new()
     second.adopt()
     counters = await second.start()
     assert counters.get("startup_reads", 0) == 0
     await second.record()
-    found = unseal_profile(second.copy.read_bytes(), manifest, key)
+    found = whole(unsealed(second.copy.read_bytes(), manifest, key))
     assert found.order == READS and found.data
 
 
@@ -260,7 +284,7 @@ async def test_startup_data_is_bounded_by_the_setting(workers: Workers) -> None:
     await first.start()
     await first.check()  # 10 MB of noise were read
     await first.record()
-    found = unseal_profile(first.copy.read_bytes(), manifest, first.catalog.tenant_key)
+    found = whole(unsealed(first.copy.read_bytes(), manifest, first.catalog.tenant_key))
     assert 1 << 19 <= len(found.data) <= 1 << 20 and len(found.order) == CHUNKS
     second = workers.new(profile_mb=1)
     second.adopt()

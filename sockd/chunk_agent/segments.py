@@ -1,0 +1,69 @@
+"""Segments: how startup data is stored, so that a start uses the first of it while the rest is still being decrypted.
+
+    segment = AES-256-GCM(key, 1 MiB of the data) with its tag of 16 bytes; the nonce is the segment's number
+    index   = bytes of data 8 | key 32
+
+The key is random and encrypts nothing else. The index is sealed with the profile (`profile.py`), so that segments of another one,
+or in another order, do not fit it. Numbers are big-endian.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from sockd.plain.errors import Tampered
+
+SEGMENT_BYTES = 1 << 20
+_KEY_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 12, 16
+_INDEX = struct.Struct(f">Q{_KEY_BYTES}s")
+
+
+def seal(data: bytes) -> tuple[bytes, bytes]:
+    """(index, segments) of data, encrypted under a new key. The index is to be sealed, and kept secret."""
+    key = os.urandom(_KEY_BYTES)
+    cipher, view = AESGCM(key), memoryview(data)
+    begins = range(0, len(data), SEGMENT_BYTES)
+    segments = [cipher.encrypt(_nonce(n), view[at : at + SEGMENT_BYTES], None) for n, at in enumerate(begins)]
+    return _INDEX.pack(len(data), key), b"".join(segments)
+
+
+class Segments:
+    """Data in segments of a file. Owns nothing."""
+
+    def __init__(self, index: bytes, file: int, at: int) -> None:
+        """Args: at: of the first segment. Raises: Tampered: the file has not the length that it should."""
+        if len(index) != _INDEX.size:
+            raise Tampered(f"an index of startup data with {len(index)} bytes")
+        size, key = _INDEX.unpack(index)
+        self.size = int(size)
+        self._cipher = AESGCM(key)
+        self._at = at
+        self.count = -(-self.size // SEGMENT_BYTES)
+        if os.fstat(file).st_size != at + self.size + self.count * _TAG_BYTES:
+            raise Tampered("startup data has another length than its index says")
+        self._file = file
+
+    def place(self, number: int) -> slice:
+        """Of a segment, in the data."""
+        begin = number * SEGMENT_BYTES
+        return slice(begin, min(begin + SEGMENT_BYTES, self.size))
+
+    def read_into(self, number: int, piece: memoryview) -> None:
+        """Decrypt a segment. Blocks. Args: piece: as long as its place.
+
+        Raises: Tampered: the file has something else; OSError: it cannot be read."""
+        at = self._at + number * (SEGMENT_BYTES + _TAG_BYTES)
+        sealed = os.pread(self._file, len(piece) + _TAG_BYTES, at)
+        try:
+            self._cipher.decrypt_into(_nonce(number), sealed, None, piece)
+        except (InvalidTag, ValueError):
+            piece[:] = bytes(len(piece))  # it has what was decrypted before the tag was found to be wrong
+            raise Tampered(f"segment {number} of the startup data was changed") from None
+
+
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(_NONCE_BYTES, "big")

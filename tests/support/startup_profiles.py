@@ -1,0 +1,33 @@
+"""Startup profiles as workers have them: sealed, in a file."""
+
+from __future__ import annotations
+
+from io import FileIO
+
+from sockd.chunk_agent.memory_file import memory_file
+from sockd.chunk_agent.profile import OpenProfile, Profile, seal_profile
+from sockd.chunk_agent.segments import Segments
+from sockd.chunks.manifest import Manifest
+
+KEY = bytes(range(32))
+
+
+def unsealed(sealed: bytes, manifest: Manifest, tenant_key: bytes = KEY) -> OpenProfile:
+    """Raises: Tampered."""
+    return OpenProfile.of(FileIO(memory_file("profile", sealed)), manifest, tenant_key)
+
+
+def opened(manifest: Manifest, profile: Profile) -> OpenProfile:
+    """A profile for `ImageAgent.open`."""
+    return unsealed(seal_profile(manifest, profile, KEY), manifest)
+
+
+def whole(profile: OpenProfile) -> Profile:
+    """It, with all of its data. Raises: Tampered."""
+    if profile.file is None or not profile.index:
+        return Profile(profile.order)
+    segments = Segments(profile.index, profile.file.fileno(), profile.at)
+    data = bytearray(segments.size)
+    for number in range(segments.count):
+        segments.read_into(number, memoryview(data)[segments.place(number)])
+    return Profile(profile.order, bytes(data))
