@@ -68,7 +68,8 @@ class AgentProcess:
                 wire.send(self._control, self._open(message, *descriptors))
                 return
             case wire.Filled():
-                if (image := self._server.image(message.image)) is not None and image.startup is not None:
+                image = self._server.image(message.image)
+                if image is not None and image.nodeid == message.nodeid and image.startup is not None:
                     image.startup.fill(message.bytes)
             case wire.Started():
                 if (image := self._server.image(message.image)) is not None:

@@ -88,10 +88,12 @@ class Open(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
 
 
 class Filled(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
-    """More of the startup data of an image is there."""
+    """More of the startup data of an image is there, unless it was closed, and perhaps opened again, meanwhile."""
 
     number: int
     image: str
+    nodeid: int
+    """As at its opening."""
     bytes: int
     """In all."""
 

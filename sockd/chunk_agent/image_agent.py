@@ -315,7 +315,7 @@ class ImageAgent:
                     self._started(opened.image)
                 return
             step = min(2 * step, MOST_AT_ONCE)
-            await self._tell(lambda number: wire.Filled(number, opened.image, startup.filled))
+            await self._tell(lambda number: wire.Filled(number, opened.image, opened.nodeid, startup.filled))
 
     def _refuse(self, image: str, error: Exception) -> None:
         _log.error("the startup data of %s is not used: %s", image[:19], error)

@@ -85,7 +85,7 @@ class StartupData:
         size = os.fstat(file).st_size
         if size < _COUNT.size:
             raise Tampered("startup data without a count")
-        mapped = mmap.mmap(file, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        mapped = mmap.mmap(file, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         return cls(mapped, _parsed(mapped, image_bytes), filled)
 
     def fill(self, filled: int) -> None:
