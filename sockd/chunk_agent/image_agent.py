@@ -284,7 +284,12 @@ class ImageAgent:
             return
         most = max(self._settings.source.l1_bytes // 2 // CHUNK_BYTES, 1)
         first = first_chunks(profile.order if profile else None, metadata_chunks, len(manifest.chunks), most)
-        table = memory_file("chunk table", wire.chunk_table(manifest))
+        try:
+            table = memory_file("chunk table", wire.chunk_table(manifest))
+        except BaseException:
+            if startup is not None:
+                startup.close()
+            raise
         opened = self._images[manifest.image] = OpenedImage(
             manifest.image, self._next_node, manifest.root, table, first, profile is not None, startup
         )
@@ -306,20 +311,21 @@ class ImageAgent:
     async def _fill(self, opened: OpenedImage, startup: StartupMemory) -> None:
         """Decrypt the rest of the startup data, while the image starts."""
         step = 1
-        while opened.startup is startup and not startup.is_full:
-            try:
+        try:
+            while opened.startup is startup and not startup.is_full:
                 await startup.fill(step)
-            except (Tampered, OSError) as error:
-                self._refuse(opened.image, error)
-                if opened.startup is startup:
-                    self._started(opened.image)
-                return
-            step = min(2 * step, MOST_AT_ONCE)
-            await self._tell(lambda number: wire.Filled(number, opened.image, opened.nodeid, startup.filled))
+                step = min(2 * step, MOST_AT_ONCE)
+                await self._tell(lambda number: wire.Filled(number, opened.image, opened.nodeid, startup.filled))
+        except (Tampered, OSError) as error:
+            self._refuse(opened.image, error)
+        finally:
+            if opened.startup is startup and not startup.is_full:
+                self._started(opened.image)  # nobody waits for what does not come
 
     def _refuse(self, image: str, error: Exception) -> None:
         _log.error("the startup data of %s is not used: %s", image[:19], error)
-        self._on_refused(image)
+        if isinstance(error, Tampered):
+            self._on_refused(image)
 
     async def _whole(self, keeper: AgentKeeper, opened: OpenedImage, size_bytes: int) -> Path:
         """A file with the whole image, written by the agent unless it is there."""

@@ -18,7 +18,7 @@ import hashlib
 import os
 import struct
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ class OpenProfile:
     """A profile in a file, of which order and index have been authenticated. Owns the file until `close`."""
 
     order: tuple[int, ...]
-    index: bytes = b""
+    index: bytes = field(default=b"", repr=False)
     """Of the startup data; empty: there is none."""
     file: FileIO | None = None
     at: int = 0

@@ -74,7 +74,7 @@ class StartupData:
         self._mapped = mapped
         self._pieces = pieces
         self._filled = filled
-        self._is_over = False
+        self._is_over = self._is_late = False
         self._changed = threading.Condition()
 
     @classmethod
@@ -91,7 +91,7 @@ class StartupData:
     def fill(self, filled: int) -> None:
         """So many bytes are there now."""
         with self._changed:
-            self._filled = filled
+            self._filled, self._is_late = filled, False
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -118,7 +118,8 @@ class StartupData:
     def _waited(self, end: int) -> bool:
         """Whether so many bytes are there, after waiting for them."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over or end <= self._filled, WAIT_S)
+            if not self._is_late:  # after one read that has waited in vain, until there is more
+                self._is_late = not self._changed.wait_for(lambda: self._is_over or end <= self._filled, WAIT_S)
             return end <= self._filled
 
 
