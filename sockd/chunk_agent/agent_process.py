@@ -68,13 +68,15 @@ class AgentProcess:
                 wire.send(self._control, self._open(message, *descriptors))
                 return
             case wire.Filled():
-                image = self._server.image(message.image)
-                if image is not None and image.nodeid == message.nodeid and image.startup is not None:
+                image = self._opening(message)
+                if image is not None and image.startup is not None:
                     image.startup.fill(message.bytes)
             case wire.Started():
-                if (image := self._server.image(message.image)) is not None:
+                if (image := self._opening(message)) is not None:
                     image.end_startup()
             case wire.Close():
+                if (image := self._server.image(message.image)) is not None:
+                    image.end_startup()
                 self._server.remove(message.image)
             case wire.Serve():
                 self._server.serve(self._devices)
@@ -104,7 +106,9 @@ class AgentProcess:
             raise wire.BadAgentMessage("an image has another size than it had")
         image.contents = contents
         answer = wire.Done(message.number)
-        if startup is not None:
+        if startup is not None and image.startup is not None:
+            image.startup.fill(message.filled)  # it is open already, and somebody may wait for this
+        elif startup is not None:
             try:
                 image.startup = StartupData.open(startup, size_bytes, message.filled)
             except Tampered as error:
@@ -115,6 +119,11 @@ class AgentProcess:
         if self._fill:
             self._fill.look()
         return answer
+
+    def _opening(self, message: wire.Filled | wire.Started) -> OpenImage | None:
+        """The image that a message is of, unless it was closed, and perhaps opened again, meanwhile."""
+        image = self._server.image(message.image)
+        return image if image is not None and image.nodeid == message.nodeid else None
 
     def _use(self, message: wire.AskUse, file: int) -> bytes:
         """Which blocks of a chunk were read; its ciphertext is written to the file."""

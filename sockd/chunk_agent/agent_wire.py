@@ -103,6 +103,8 @@ class Started(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True)
 
     number: int
     image: str
+    nodeid: int
+    """As at its opening."""
 
 
 class Close(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):

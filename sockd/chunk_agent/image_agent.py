@@ -38,7 +38,7 @@ OPEN_S = 30.0
 """For an image that is read on demand; a whole one takes as long as it is large."""
 START_S = 60.0
 """How long startup data is kept after an image was opened: a start has read it by then, and the kernel caches it."""
-MOST_AT_ONCE = 8
+MOST_SEGMENTS = 8
 """Segments of startup data that are decrypted between two messages to the agent."""
 _FIRST_NODE = 2
 _log = logging.getLogger(__name__)
@@ -262,8 +262,9 @@ class ImageAgent:
     def _started(self, image: str) -> None:
         """Its start is over: nobody keeps its startup data any more."""
         self._starting.pop(image).cancel()
-        self._images[image].release_startup()
-        self._do_beside(self._tell(lambda number: wire.Started(number, image)))
+        opened = self._images[image]
+        opened.release_startup()
+        self._do_beside(self._tell(lambda number: wire.Started(number, image, opened.nodeid)))
 
     def _do_beside(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -314,7 +315,7 @@ class ImageAgent:
         try:
             while opened.startup is startup and not startup.is_full:
                 await startup.fill(step)
-                step = min(2 * step, MOST_AT_ONCE)
+                step = min(2 * step, MOST_SEGMENTS)
                 await self._tell(lambda number: wire.Filled(number, opened.image, opened.nodeid, startup.filled))
         except (Tampered, OSError) as error:
             self._refuse(opened.image, error)

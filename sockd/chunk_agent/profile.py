@@ -18,15 +18,14 @@ import hashlib
 import os
 import struct
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sockd.chunk_agent import segments
-from sockd.chunk_agent.segments import Segments
+from sockd.chunk_agent.segments import Segments, seal
 from sockd.chunks.chunk import NAME_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.plain.errors import Tampered
@@ -54,11 +53,9 @@ class OpenProfile:
     """A profile in a file, of which order and index have been authenticated. Owns the file until `close`."""
 
     order: tuple[int, ...]
-    index: bytes = field(default=b"", repr=False)
-    """Of the startup data; empty: there is none."""
-    file: FileIO | None = None
-    at: int = 0
-    """Of the first segment, in the file."""
+    file: FileIO
+    segments: Segments | None
+    """Of the startup data; None: there is none."""
 
     @classmethod
     def of(cls, file: FileIO, manifest: Manifest, tenant_key: bytes) -> OpenProfile:
@@ -67,30 +64,28 @@ class OpenProfile:
         Args: file: owned by the profile from now on, also on failure.
         Raises: Tampered for any change before the segments, a file that was cut, another key, or another image; OSError."""
         try:
-            order, index, at = _opened(file.fileno(), manifest, tenant_key)
+            order, segments = _opened(file.fileno(), manifest, tenant_key)
         except BaseException:
             file.close()
             raise
-        return cls(order, index, file, at)
+        return cls(order, file, segments)
 
     def check(self) -> None:
         """Authenticate the startup data, all of it. Blocks. Raises: Tampered; OSError."""
-        if self.file is not None and self.index:
-            data = Segments(self.index, self.file.fileno(), self.at)
-            for number in range(data.count):
-                place = data.place(number)
-                data.read_into(number, memoryview(bytearray(place.stop - place.start)))
+        if self.segments is not None:
+            for number in range(self.segments.count):
+                place = self.segments.place(number)
+                self.segments.read_into(self.file.fileno(), number, memoryview(bytearray(place.stop - place.start)))
 
     def close(self) -> None:
         """Again is nothing."""
-        if self.file is not None:
-            self.file.close()
+        self.file.close()
 
 
 def seal_profile(manifest: Manifest, profile: Profile, tenant_key: bytes) -> bytes:
     """The profile of an image as it is stored; chunks beyond MOST_CHUNKS are left out."""
     order = profile.order[:MOST_CHUNKS]
-    index, data = segments.seal(profile.data) if profile.data else (b"", b"")
+    index, data = seal(profile.data) if profile.data else (b"", b"")
     content = _COUNT.pack(len(order)) + _big_endian(array.array("I", order)).tobytes() + index
     nonce = os.urandom(_NONCE_BYTES)
     head = _HEAD.pack(MAGIC, nonce, len(content) + _TAG_BYTES)
@@ -104,8 +99,8 @@ def first_chunks(order: tuple[int, ...] | None, metadata_chunks: int, chunks: in
     return tuple(number for number in wanted if number < chunks)[:most]
 
 
-def _opened(file: int, manifest: Manifest, tenant_key: bytes) -> tuple[tuple[int, ...], bytes, int]:
-    """(order, index of the startup data, where its segments begin)."""
+def _opened(file: int, manifest: Manifest, tenant_key: bytes) -> tuple[tuple[int, ...], Segments | None]:
+    """Order, and the segments of the startup data."""
     head = os.pread(file, _HEAD.size, 0)
     if len(head) < _HEAD.size or head[: len(MAGIC)] != MAGIC:
         raise Tampered("something else, or one of an earlier form, is where a startup profile should be")
@@ -118,11 +113,10 @@ def _opened(file: int, manifest: Manifest, tenant_key: bytes) -> tuple[tuple[int
     (count,) = _COUNT.unpack_from(content)
     end = _COUNT.size + 4 * count
     index, at = content[end:], _HEAD.size + size
-    if index:
-        Segments(index, file, at)
-    elif os.fstat(file).st_size != at:
-        raise Tampered("a startup profile is longer than it says")
-    return tuple(_big_endian(array.array("I", content[_COUNT.size : end]))), index, at
+    segments = Segments(index, at) if index else None
+    if os.fstat(file).st_size != (at if segments is None else segments.end):
+        raise Tampered("a startup profile has another length than it says")
+    return tuple(_big_endian(array.array("I", content[_COUNT.size : end]))), segments
 
 
 def _identity(manifest: Manifest) -> bytes:

@@ -32,32 +32,32 @@ def seal(data: bytes) -> tuple[bytes, bytes]:
 
 
 class Segments:
-    """Data in segments of a file. Owns nothing."""
+    """Where the segments of data are in a file, and their key. Owns nothing."""
 
-    def __init__(self, index: bytes, file: int, at: int) -> None:
-        """Args: at: of the first segment. Raises: Tampered: the file has not the length that it should."""
+    def __init__(self, index: bytes, at: int) -> None:
+        """Args: index: authenticated; at: of the first segment. Raises: Tampered: it is no index."""
         if len(index) != _INDEX.size:
             raise Tampered(f"an index of startup data with {len(index)} bytes")
         size, key = _INDEX.unpack(index)
         self.size = int(size)
+        """Of the data."""
+        self.count = -(-self.size // SEGMENT_BYTES)
+        self.end = at + self.size + self.count * _TAG_BYTES
+        """Of the last segment, in the file."""
         self._cipher = AESGCM(key)
         self._at = at
-        self.count = -(-self.size // SEGMENT_BYTES)
-        if os.fstat(file).st_size != at + self.size + self.count * _TAG_BYTES:
-            raise Tampered("startup data has another length than its index says")
-        self._file = file
 
     def place(self, number: int) -> slice:
         """Of a segment, in the data."""
         begin = number * SEGMENT_BYTES
         return slice(begin, min(begin + SEGMENT_BYTES, self.size))
 
-    def read_into(self, number: int, piece: memoryview) -> None:
+    def read_into(self, file: int, number: int, piece: memoryview) -> None:
         """Decrypt a segment. Blocks. Args: piece: as long as its place.
 
         Raises: Tampered: the file has something else; OSError: it cannot be read."""
         at = self._at + number * (SEGMENT_BYTES + _TAG_BYTES)
-        sealed = os.pread(self._file, len(piece) + _TAG_BYTES, at)
+        sealed = os.pread(file, len(piece) + _TAG_BYTES, at)
         try:
             self._cipher.decrypt_into(_nonce(number), sealed, None, piece)
         except (InvalidTag, ValueError):

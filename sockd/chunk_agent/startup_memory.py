@@ -34,11 +34,11 @@ class StartupMemory:
     @classmethod
     async def of(cls, profile: OpenProfile) -> Self | None:
         """With the first segment; None: the profile has no startup data. Raises: Tampered; OSError."""
-        if profile.file is None or not profile.index:
+        segments = profile.segments
+        if segments is None:
             return None
         profile_file = os.dup(profile.file.fileno())
         try:
-            segments = Segments(profile.index, profile_file, profile.at)
             memory = cls(segments, profile_file, *file_by_mapping("startup data", segments.size))
         except BaseException:
             os.close(profile_file)
@@ -77,7 +77,7 @@ class StartupMemory:
             for number in range(self._next, min(self._next + most, self._segments.count)):
                 place = self._segments.place(number)
                 with data[place] as piece:
-                    self._segments.read_into(number, piece)
+                    self._segments.read_into(self._profile_file, number, piece)
                 self.filled, self._next = place.stop, number + 1
 
     def _end_filling(self) -> None:

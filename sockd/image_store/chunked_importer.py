@@ -147,7 +147,7 @@ class ChunkedImporter:
             served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)
         self._open[record.digest] = manifest
         self._users[record.digest] += 1
-        is_complete = profile is not None and bool(profile.index or not self._profile_bytes)
+        is_complete = profile is not None and (profile.segments is not None or not self._profile_bytes)
         if not is_complete and record.digest not in self._timers:
             self._watch_start(_Start(record, directory, time.monotonic() + LATEST_S))
         return served

@@ -100,6 +100,7 @@ async def start(
             l1_bytes: int = 64 << 20,
             nodes: Sequence[str] = (),
             token: str = "",
+            on_refused: Callable[[str], None] = lambda image: None,
             **settings: Any,
         ) -> ImageAgent:
             where = store or StoreSettings(url=str(store_path))
@@ -109,6 +110,7 @@ async def start(
                 AgentSettings(uid=UID, source=source, **settings),
                 tmp_path / "agent",
                 lambda image, error: troubles.append((image, error)),
+                on_refused,
             )
             stack.push_async_callback(agent.aclose)
             return agent

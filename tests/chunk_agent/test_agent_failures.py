@@ -21,7 +21,7 @@ from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.fuse_mount import FuseMount
 from sockd.chunk_agent.image_agent import ImageAgent
-from sockd.chunk_agent.profile import OpenProfile
+from sockd.chunk_agent.profile import Profile
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.store import ChunkStore
@@ -32,13 +32,14 @@ from tests.chunk_agent.conftest import UID, Start, Troubles
 from tests.support.cases import case
 from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, read_at, stored
 from tests.support.ground import ground_at
+from tests.support.startup_profiles import opened
 
 CHUNKS = 40
 IMAGE = random_image(CHUNKS)
 DIGEST = hashlib.sha256(IMAGE).hexdigest()
 SMALL_CACHE = 20 * CHUNK_BYTES
 STALL_S = 1.0
-NOTHING_AHEAD = OpenProfile((0,))
+NOTHING_AHEAD = Profile((0,))
 """With a profile no chunk is fetched behind the first that is read."""
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
@@ -104,7 +105,7 @@ async def test_a_request_that_the_killed_agent_had_read_is_answered_by_the_next(
 ) -> None:
     manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
     agent = await start(s3_settings, stall_s=30.0)
-    path = await agent.open(manifest, NOTHING_AHEAD)
+    path = await agent.open(manifest, opened(manifest, NOTHING_AHEAD))
     await part(path, 0)
     await asyncio.to_thread(s3_client.forget_requests)
     await asyncio.to_thread(s3_client.inject, delay_s=600, method="GET", times=1)
@@ -229,7 +230,7 @@ async def test_a_killed_reader_does_not_wait_for_the_store(
 ) -> None:
     manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
     agent = await start(s3_settings, stall_s=600.0)
-    path = await agent.open(manifest, NOTHING_AHEAD)
+    path = await agent.open(manifest, opened(manifest, NOTHING_AHEAD))
     await part(path, 0)
     await asyncio.to_thread(s3_client.forget_requests)
     await asyncio.to_thread(s3_client.inject, delay_s=600)
@@ -368,7 +369,7 @@ async def test_without_a_resend_a_request_of_the_killed_agent_would_wait(
     monkeypatch.setattr(FuseMount, "resend", lambda self: asyncio.sleep(0))
     manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
     agent = await start(s3_settings, stall_s=30.0)
-    path = await agent.open(manifest, NOTHING_AHEAD)
+    path = await agent.open(manifest, opened(manifest, NOTHING_AHEAD))
     await part(path, 0)
     await asyncio.to_thread(s3_client.forget_requests)
     await asyncio.to_thread(s3_client.inject, delay_s=600, method="GET", times=1)

@@ -92,6 +92,6 @@ def test_what_is_filled_in_counts_for_the_opening_that_it_is_of(monkeypatch: pyt
         assert read() is None
         told(wire.Filled(3, "image", 2, len(data)))
         assert read() == plain[-4096:]
-        told(wire.Started(4, "image"))
+        told(wire.Started(4, "image", 2))
     running.join()
     theirs.close()

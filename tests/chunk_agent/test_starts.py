@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import hashlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,9 @@ from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunk_agent.profile import Profile, seal_profile
+from sockd.chunk_agent.segments import SEGMENT_BYTES
 from sockd.chunk_agent.startup_data import BLOCK_BYTES
+from sockd.chunk_agent.startup_memory import StartupMemory
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.manifest import Manifest
@@ -46,6 +51,7 @@ READS = [
 """Of a start: within a chunk, over the end of one, of zeros, at the image's end."""
 UNREAD = 12
 """A chunk that they do not touch."""
+LONG = 9 * CHUNK_BYTES
 MOST = 8 << 20
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
@@ -146,25 +152,105 @@ async def test_startup_data_of_a_wrong_form_is_refused_and_the_image_is_served_b
     assert await run(path) == RIGHT
 
 
+@dataclass
+class Gate:
+    """Holds back the segments after the first until it is opened."""
+
+    opened: asyncio.Event
+    filled: asyncio.Event
+
+
+@pytest.fixture
+async def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    found, fill = Gate(asyncio.Event(), asyncio.Event()), StartupMemory.fill
+
+    async def held(memory: StartupMemory, most: int) -> None:
+        if memory.filled:
+            await found.opened.wait()
+        await fill(memory, most)
+        if memory.is_full:
+            found.filled.set()
+
+    monkeypatch.setattr(StartupMemory, "fill", held)
+    return found
+
+
+async def long_start(agent: ImageAgent, manifest: Manifest) -> Profile:
+    """The profile of a start that reads the first LONG bytes, which are several segments."""
+    path = await agent.open(manifest)
+    assert await asyncio.to_thread(read_at, path, 0, LONG) == IMAGE[:LONG]
+    profile = await agent.profile(manifest, MOST)
+    await agent.close(manifest.image)
+    assert profile is not None and len(profile.data) > 3 * SEGMENT_BYTES
+    return profile
+
+
+@case("I14", "SIGKILL the agent between two segments of startup data, without the store", expect="the start goes on")
+@pytest.mark.parametrize("kills", [0, 1])
+async def test_every_segment_of_startup_data_is_read_when_it_has_been_decrypted(
+    start: Start,
+    s3_settings: StoreSettings,
+    s3_store: ChunkStore,
+    s3_client: Client,
+    tmp_path: Path,
+    gate: Gate,
+    kills: int,
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    first = await start(s3_settings)
+    profile = await long_start(first, manifest)
+    await from_nothing(first, tmp_path)
+    await asyncio.to_thread(s3_client.inject, status=503)
+    agent = await start(s3_settings)
+    path = await agent.open(manifest, opened(manifest, profile))
+    assert await asyncio.to_thread(read_at, path, 0, 4096) == IMAGE[:4096]
+    for _ in range(kills):
+        await kill(agent)
+    gate.opened.set()
+    await gate.filled.wait()
+    assert await asyncio.to_thread(read_at, path, 4096, LONG - 4096) == IMAGE[4096:LONG]
+    assert (await agent.counters()).get("reads_waited", 0) == 0
+
+
 @case(
     "I15",
     "change a bit of startup data on the worker's disk",
     expect="the start goes on by chunks; its bytes are right",
 )
-async def test_a_segment_of_startup_data_that_was_changed_is_never_served(start: Start, store: DirectoryStore) -> None:
-    agent = await start()
+async def test_a_segment_of_startup_data_that_was_changed_is_never_served(
+    start: Start, store: DirectoryStore, gate: Gate
+) -> None:
+    refused: list[str] = []
+    agent = await start(on_refused=refused.append)
     manifest = stored(IMAGE, store)
-    assert await asyncio.to_thread(digest_of, await agent.open(manifest)) == DIGEST
-    profile = await agent.profile(manifest, MOST)
-    await agent.close(manifest.image)
-    assert profile is not None
-    sealed = bytearray(seal_profile(manifest, profile, KEY))
-    sealed[-MOST // 2] ^= 1
+    sealed = bytearray(seal_profile(manifest, await long_start(agent, manifest), KEY))
+    sealed[-SEGMENT_BYTES] ^= 1
     path = await agent.open(manifest, unsealed(bytes(sealed), manifest))
+    assert await asyncio.to_thread(read_at, path, 0, 4096) == IMAGE[:4096]
+    assert (await agent.counters())["startup_reads"] > 0
+    gate.opened.set()
     assert await asyncio.to_thread(digest_of, path) == DIGEST
-    while startup_files():
+    while (await agent.counters())["starting_images"]:
         await asyncio.sleep(0)
-    assert (await agent.counters())["starting_images"] == 0
+    assert (refused, startup_files()) == ([manifest.image], 0)
+
+
+async def test_startup_data_that_cannot_be_read_now_is_not_called_changed(
+    start: Start, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    agent = await start(on_refused=refused.append)
+    manifest = stored(IMAGE, store)
+    profile = await long_start(agent, manifest)
+
+    async def fails(memory: StartupMemory, most: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(StartupMemory, "fill", fails)
+    with contextlib.closing(opened(manifest, profile)) as sealed:
+        path = await agent.open(manifest, sealed)
+    assert await asyncio.to_thread(digest_of, path) == DIGEST
+    assert (refused, startup_files()) == ([], 0)
 
 
 @case("I14", "SIGKILL the agent in the middle of a start from a profile, without the store", expect="the start goes on")

@@ -97,4 +97,4 @@ async def test_a_segment_that_was_changed_is_never_in_it(changed: int, filled: i
 
 
 async def test_a_profile_without_data_needs_no_memory() -> None:
-    assert await StartupMemory.of(OpenProfile((1, 2))) is None
+    assert await StartupMemory.of(opened(IMAGE, Profile((1, 2)))) is None

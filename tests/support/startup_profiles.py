@@ -6,7 +6,6 @@ from io import FileIO
 
 from sockd.chunk_agent.memory_file import memory_file
 from sockd.chunk_agent.profile import OpenProfile, Profile, seal_profile
-from sockd.chunk_agent.segments import Segments
 from sockd.chunks.manifest import Manifest
 
 KEY = bytes(range(32))
@@ -24,10 +23,10 @@ def opened(manifest: Manifest, profile: Profile) -> OpenProfile:
 
 def whole(profile: OpenProfile) -> Profile:
     """It, with all of its data. Raises: Tampered."""
-    if profile.file is None or not profile.index:
+    segments = profile.segments
+    if segments is None:
         return Profile(profile.order)
-    segments = Segments(profile.index, profile.file.fileno(), profile.at)
     data = bytearray(segments.size)
     for number in range(segments.count):
-        segments.read_into(number, memoryview(data)[segments.place(number)])
+        segments.read_into(profile.file.fileno(), number, memoryview(data)[segments.place(number)])
     return Profile(profile.order, bytes(data))
