@@ -1,8 +1,9 @@
 """The images as files of one FUSE connection: threads that read requests and answer them.
 
 Owns the threads, not the descriptors of /dev/fuse. A read of chunks that this worker has is answered by the thread that
-received it; for other chunks it waits in `ChunkFetches`, without a thread. Bytes are served from verified chunks only: the
-error of a chunk is the error of the read (EIO), and is reported.
+received it; that waits, for a second at most, for startup data that is being decrypted. For other chunks a read waits in
+`ChunkFetches`, without a thread. Bytes are served from verified chunks only: the error of a chunk is the error of the read
+(EIO), and is reported.
 
 Nodes: the root is 1, an image has the number that the daemon chose, so that nothing is lost with this process.
 """
