@@ -22,6 +22,8 @@ from tests.support.threads import in_background
 
 START_LIMIT_S = 5.0
 """Aim: 2 s, on a machine that does nothing else."""
+UNDER_LOAD_S = 60.0
+"""For 20 deploys and 60 requests, on a machine that is busy with other tests as well."""
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 GONE = (ConnectionError, http.client.HTTPException, TimeoutError)
 
@@ -186,7 +188,7 @@ def test_killed_at_random_under_load(start: Start, index: PackageIndex, seed: in
 
     with ThreadPoolExecutor(3) as pool:
         workers = [pool.submit(churn, worker) for worker in range(3)]
-        assert now.wait(20)
+        assert now.wait(UNDER_LOAD_S)
         daemon.kill()
         for worker in workers:
             worker.result(30)
