@@ -7,11 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from sockd_zygote.own_traceback import OwnModules, TracebackException
 from sockd_zygote.protocol import FAILED_MAX_BYTES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from traceback import TracebackException
 
 MAX_NAMES = 100
 MAX_STACK = 50
@@ -60,11 +57,19 @@ ERROR_TYPES: dict[type[BaseException], str] = {
 def describe(error: BaseException) -> bytes:
     """An exception as AWS's error JSON: {errorMessage, errorType, stackTrace}, without the frames of this runtime. Behind the
     stack come the exceptions that it was raised from, or that it groups, as Python's traceback has them."""
-    import traceback
-
-    if isinstance(error, ReportedError):
+    if type(error) is ReportedError:
         return encode(error.kind, str(error), error.stack)
-    whole = traceback.TracebackException.from_exception(error)
+    with OwnModules():
+        try:
+            return told(error)
+        except Exception as failure:  # its class is such that no attribute can be read
+            name = type.__dict__["__name__"].__get__(type(error))
+            return encode(name, f"<the error cannot be read: {type(failure).__name__}>", [])
+
+
+def told(error: BaseException) -> bytes:
+    """Raises: whatever the error's own attributes do."""
+    whole = TracebackException.from_exception(error)
     drop_our_frames(whole)
     try:
         message = str(error)

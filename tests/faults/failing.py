@@ -23,6 +23,11 @@ RAISING: dict[str, tuple[str | bytes, str, str]] = {
         "E",
         "cannot be made",
     ),
+    "one whose attributes cannot be read": (
+        "class E(Exception):\n def __getattribute__(self, name): raise KeyError(name)\ndef f(event): raise E()",
+        "E",
+        "cannot be read: KeyError",
+    ),
     "a BaseException": ("class E(BaseException): pass\ndef f(event): raise E('base')", "E", "base"),
     "KeyboardInterrupt": ("def f(event): raise KeyboardInterrupt", "KeyboardInterrupt", ""),
     "StopIteration": ("def f(event): raise StopIteration(3)", "StopIteration", "3"),

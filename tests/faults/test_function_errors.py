@@ -45,6 +45,12 @@ def test_exceptions(house: PrivateWorker, happened: Happened) -> None:
     house.deploy("raises", failing.RAISING["an exception of its own"][0])
     frames = house.invoke("raises").json["stackTrace"]
     assert [frame.split(", in ")[1].split()[0] for frame in frames] == ["f", "deep"]
+    # The text of an error needs none of these, and the function's imports find its own.
+    own = {f"{name}.py": "mine = True" for name in ("ast", "linecache", "token", "tokenize", "traceback")}
+    house.deploy("named-alike", {"f.py": "import token\ndef f(event): raise ValueError(token.mine)", **own})
+    answer = house.invoke("named-alike")
+    assert (answer.error, answer.json["errorMessage"]) == ("ValueError", "True")
+    assert "raise ValueError(token.mine)" in answer.json["stackTrace"][-1]
 
 
 @case("F2", "code that is not Python, or without a handler", expect="500 with the error's type and the line")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import linecache
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sockd_zygote import errors
 from sockd_zygote.protocol import FAILED_MAX_BYTES
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 def describe(error: BaseException) -> dict[str, Any]:
@@ -140,3 +145,29 @@ def test_endless_causes_have_a_bound() -> None:
     described = errors.describe(error)
     assert len(described) <= FAILED_MAX_BYTES
     assert "left out" in json.loads(described)["stackTrace"][-1]
+
+
+def test_it_needs_no_import_and_leaves_none() -> None:
+    code = (
+        "import sys; from sockd_zygote import errors; before = set(sys.modules)\n"
+        "class Watch:\n def find_spec(self, name, *_): raise AssertionError(name)\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "try: {}['a'] + 1\n"
+        "except KeyError as error: told = errors.describe(error)\n"
+        "assert set(sys.modules) == before, set(sys.modules) ^ before\n"
+        "assert 'traceback' not in before; print(told.decode())"
+    )
+    start = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", start + code], capture_output=True, text=True)
+    assert not run.stderr
+    assert json.loads(run.stdout)["errorType"] == "KeyError"
+
+
+def test_lines_that_a_function_notes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "def f():\n    raise ValueError('made')\n"
+    monkeypatch.setitem(linecache.cache, "<made>", (len(source), None, source.splitlines(keepends=True), "<made>"))
+    space: dict[str, Any] = {}
+    exec(compile(source, "<made>", "exec"), space)
+    with pytest.raises(ValueError, match="made") as caught:
+        space["f"]()
+    assert "raise ValueError('made')" in json.loads(errors.describe(caught.value))["stackTrace"][-1]
