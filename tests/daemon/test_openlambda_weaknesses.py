@@ -20,6 +20,7 @@ from sockd.worker.worker import FDS_OF_SANDBOX
 from tests.daemon.gate import WAITS, Gate
 from tests.daemon.kernel_view import cgroup_directories, host_pid, open_fds, rss_kb, unified, wait_event
 from tests.daemon.running import Answer, RunningDaemon
+from tests.support.measured import at_least_once
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import at_once, in_background
 
@@ -114,13 +115,14 @@ def test_row_2_one_client_gets_a_thousand_answers_a_second_and_a_pause_costs_the
     invoked, refused = map(max, zip(*rates, strict=True))
     # OpenLambda: 100; here 2 000 on an idle machine, and on a busy one no much smaller part of what nobody works for.
     assert invoked > min(300, refused / 10), rates
-    thaws = []
-    for _ in range(5):
+
+    def thaw() -> float:
         wait_event(directory, "frozen", 1, 5)
         started = time.monotonic()
         assert client.post("/run/one")[0] == 200
-        thaws.append(time.monotonic() - started)
-    assert min(thaws) < 0.05, thaws
+        return time.monotonic() - started
+
+    at_least_once(thaw, lambda seconds: seconds < 0.05, tries=20)
 
 
 def test_row_8_killing_a_zygote_kills_nobody_and_it_is_replaced(

@@ -13,6 +13,7 @@ import pytest
 
 from tests.daemon.gate import WAITS, Gate
 from tests.daemon.running import Answer, RunningDaemon
+from tests.support.measured import at_least_once
 
 MAX = 6 << 20
 ECHO = "def f(event): return event"
@@ -217,13 +218,16 @@ def test_a_timeout_is_a_504_within_a_tenth_of_a_second_of_the_deadline(daemon: R
 def test_the_time_of_a_timeout_is_kept(daemon: RunningDaemon) -> None:
     daemon.deploy("sleeps", "import threading\ndef f(event):\n if event: threading.Event().wait()", timeout_s=1)
     daemon.call("sleeps", 0)
-    late = []
-    for _ in range(3):
+
+    def late() -> float:
         started = time.monotonic()
         assert daemon.run("sleeps", 1).status == 504
-        late.append(time.monotonic() - started - 1)
+        late = time.monotonic() - started - 1
         daemon.call("sleeps", 0)
-    assert 0 <= min(late) < 0.1, late
+        assert late >= 0
+        return late
+
+    at_least_once(late, lambda late: late < 0.1, tries=10)
 
 
 def test_an_import_that_hangs_is_a_504_of_the_init(daemon: RunningDaemon) -> None:
