@@ -20,7 +20,7 @@ from sockd.plain.errors import SockdError
 
 MODULE = "sockd.chunk_agent"
 TMP_BYTES, PIDS, OPEN_FILES = 1 << 20, 128, 1024
-LIBRARIES = ("cryptography", "msgspec")
+LIBRARIES = ("blake3", "cryptography", "msgspec")
 MOST_AT_ONCE = 64
 """Messages that are read before the loop does something else."""
 _log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ import msgspec
 
 from sockd.chunk_caches.l2_client import L2Client
 from sockd.chunk_caches.slab import Slab
-from sockd.chunks.chunk import CHUNK_BYTES, verify
+from sockd.chunks.chunk import CHUNK_BYTES, is_named
 from sockd.plain.errors import Tampered
 
 MOST_ORIGIN_REQUESTS = 16
@@ -245,12 +245,4 @@ def open_fetcher(
 
 def open_l1(place: Path | int, size_bytes: int) -> Slab:
     """The slab of a worker's chunks. Raises: as `Slab.open`."""
-    return Slab.open(place, size_bytes, slot_bytes=CHUNK_BYTES, verify=_is_named)
-
-
-def _is_named(name: bytes, chunk: bytes) -> bool:
-    try:
-        verify(name, chunk)
-    except Tampered:
-        return False
-    return True
+    return Slab.open(place, size_bytes, slot_bytes=CHUNK_BYTES, verify=is_named)

@@ -14,14 +14,12 @@ Owns the connections, and one thread that writes.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import ipaddress
 import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -30,7 +28,7 @@ from sockd.chunk_caches.node_connection import NodeConnection, NodePool
 from sockd.chunk_caches.node_http import BadHead, request_head, stripe_path
 from sockd.chunk_caches.placement import Placement
 from sockd.chunk_caches.stripes import DATA_STRIPES, PARITY, STRIPES, BadStripe, Stripe
-from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.chunks.chunk import CHUNK_BYTES, is_named
 from sockd.plain.errors import BadConfig
 
 DEADLINE_S = 0.1
@@ -114,14 +112,12 @@ class L2Client:
         slots = self._slots(name)
         deadline = time.monotonic() + self._deadline_s
         found: dict[int, Stripe] = {}
-        digest = _RunningDigest()
         with self._exchange([(slot, (self._head("GET", slot),)) for slot in slots], deadline) as exchange:
             for slot, connection in exchange.answers(lambda: self._patience(found, exchange)):
                 self._take(slot, connection, found)
-                digest.advance(found)
                 if len(found) >= DATA_STRIPES and (PARITY not in found or len(found) == STRIPES):
                     break
-            chunk = self._joined(name, found, slots, exchange, digest)
+            chunk = self._joined(name, found, slots, exchange)
             # What has arrived meanwhile would be read later anyhow, and shows which stripes are missing.
             for slot, connection in exchange.arrived():
                 self._take(slot, connection, found)
@@ -191,18 +187,13 @@ class L2Client:
         return PARITY_PATIENCE * self._parity_s if len(found) == DATA_STRIPES else None
 
     def _joined(
-        self,
-        name: bytes,
-        found: dict[int, Stripe],
-        slots: list[NodeStripe],
-        exchange: _Exchange,
-        digest: _RunningDigest,
+        self, name: bytes, found: dict[int, Stripe], slots: list[NodeStripe], exchange: _Exchange
     ) -> bytes | None:
         """The chunk, after its verification."""
         if len(found) < DATA_STRIPES:
             return None
         chunk = _join(found)
-        if chunk is not None and _is_named(name, digest.of(chunk)):
+        if chunk is not None and is_named(name, chunk):
             if len(found) == DATA_STRIPES and PARITY in found:
                 self._count(reconstructed=1)
             return chunk
@@ -211,7 +202,7 @@ class L2Client:
             self._take(slot, connection, found)
         for numbers in combinations(found, DATA_STRIPES):
             chunk = _join({number: found[number] for number in numbers})
-            if chunk is not None and _is_named(name, hashlib.sha256(chunk).digest()):
+            if chunk is not None and is_named(name, chunk):
                 for slot in slots:
                     if slot.stripe is not None and slot.stripe.number not in numbers:
                         self._accuse(slot)
@@ -368,33 +359,6 @@ class _Exchange:
     def _has_failed(self, slot: NodeStripe, connection: NodeConnection) -> None:
         self.failed += 1
         slot.pool.failed(connection)
-
-
-class _RunningDigest:
-    """The SHA-256 of a chunk, computed as far as its first stripes are there, while the others are under way."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-        self._next = 0
-        self._bytes = 0
-
-    def advance(self, found: Mapping[int, Stripe]) -> None:
-        """Go on with stripes of data; the last one, which may be padded, is left for the end."""
-        while self._next < DATA_STRIPES - 1 and (stripe := found.get(self._next)) is not None:
-            if self._bytes + len(stripe.data) > stripe.chunk_bytes:
-                return
-            self._digest.update(stripe.data)
-            self._bytes += len(stripe.data)
-            self._next += 1
-
-    def of(self, chunk: bytes) -> bytes:
-        """The digest of the chunk that was joined from the same stripes."""
-        self._digest.update(memoryview(chunk)[self._bytes :])
-        return self._digest.digest()
-
-
-def _is_named(name: bytes, digest: bytes) -> bool:
-    return hmac.compare_digest(name, digest)
 
 
 def _join(found: dict[int, Stripe]) -> bytes | None:

@@ -1,6 +1,6 @@
 """Erasure coding of one chunk, 4 of 5: four stripes of data and their XOR. Any four make the chunk.
 
-    stripe on a node    magic 4 | number 1 | padding 3 | chunk's bytes 4 | SHA-256 of all the rest 32 | data
+    stripe on a node    magic 4 | number 1 | padding 3 | chunk's bytes 4 | BLAKE3 of all the rest 32 | data
 
 A stripe says which of the five it is, so that a node holds the stripe of a chunk under the chunk's name, whatever its number.
 All stripes of a chunk are equally long; the data of the last is filled up with zeros.
@@ -12,18 +12,19 @@ waits for a stripe of data a little longer than for the parity.
 from __future__ import annotations
 
 import functools
-import hashlib
 import hmac
 import importlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from blake3 import blake3
+
 DATA_STRIPES = 4
 STRIPES = DATA_STRIPES + 1
 PARITY = DATA_STRIPES
 """The number of the stripe that is the XOR of the others."""
-_MAGIC = b"sks1"
+_MAGIC = b"sks2"
 _FIELDS = struct.Struct(">4sB3xI")
 _DIGEST_BYTES = 32
 HEAD_BYTES = _FIELDS.size + _DIGEST_BYTES
@@ -100,9 +101,7 @@ def framed(number: int, chunk_bytes: int, data: bytes) -> bytes:
 
 
 def _digest(fields: bytes | memoryview, data: bytes | memoryview) -> bytes:
-    digest = hashlib.sha256(fields)
-    digest.update(data)
-    return digest.digest()
+    return blake3(fields).update(data).digest()
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """One chunk of an image: convergent encryption, the name, and decryption of a part.
 
-    key        = SHA-256(salt | SHA-256(plaintext))
+    key        = BLAKE3(salt | BLAKE3(plaintext))
     ciphertext = AES-256-CTR(key, plaintext), the counter starts at zero
-    name       = SHA-256(ciphertext)
+    name       = BLAKE3(ciphertext); in older images SHA-256(ciphertext)
 
 Equal plaintext under one salt has one key, one ciphertext and one name, so that a store holds it once. A key encrypts one
 plaintext only, therefore the counter may start at zero. CTR decrypts any range without the bytes before it: a cache keeps the
@@ -15,6 +15,7 @@ import hashlib
 import hmac
 from typing import NamedTuple
 
+from blake3 import blake3
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
@@ -32,7 +33,7 @@ class Chunk(NamedTuple):
     """What a manifest has of a chunk that is not all zeros."""
 
     name: bytes
-    """SHA-256 of the ciphertext."""
+    """Digest of the ciphertext."""
     key: bytes
 
 
@@ -43,9 +44,9 @@ def is_zero(plain: bytes) -> bool:
 
 def encrypt(plain: bytes, salt: bytes) -> tuple[Chunk, bytes]:
     """The chunk and its ciphertext, which is as long as the plaintext."""
-    key = hashlib.sha256(salt + hashlib.sha256(plain).digest()).digest()
+    key = blake3(salt + blake3(plain).digest()).digest()
     ciphertext = _crypt(plain, key, 0)
-    return Chunk(hashlib.sha256(ciphertext).digest(), key), ciphertext
+    return Chunk(blake3(ciphertext).digest(), key), ciphertext
 
 
 def decrypt(ciphertext: bytes | memoryview, key: bytes, offset: int = 0, size: int | None = None) -> bytes:
@@ -59,9 +60,14 @@ def decrypt_part(part: bytes | memoryview, key: bytes, offset: int) -> bytes:
     return _crypt(part, key, offset)
 
 
+def is_named(name: bytes, ciphertext: bytes | memoryview) -> bool:
+    """Whether this is the ciphertext of that name. Both digests resist second preimages, so either of them is proof."""
+    return any(hmac.compare_digest(digest(ciphertext).digest(), name) for digest in (blake3, hashlib.sha256))
+
+
 def verify(name: bytes, ciphertext: bytes | memoryview) -> None:
     """Raises: Tampered when this is not the ciphertext of that name."""
-    if not hmac.compare_digest(hashlib.sha256(ciphertext).digest(), name):
+    if not is_named(name, ciphertext):
         raise Tampered(f"the chunk {name.hex()[:16]} has other bytes than its name says")
 
 

@@ -87,14 +87,12 @@ class S3Connections:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-        digest: str | None = None,
         limit_bytes: int = 1 << 20,
     ) -> Answer:
         """The first answer whose status is not in AGAIN.
 
         Args:
             target: path and query, percent-encoded.
-            digest: SHA-256 of the body in hex, if it is known.
             limit_bytes: longest body of an answer.
 
         Raises: StoreUnavailable; TooLong."""
@@ -103,7 +101,7 @@ class S3Connections:
             if attempt > 1:
                 self._closed.wait(self._patience.pause_s * 2 ** (attempt - 2))
             fields = {"Host": self._host_header, **(headers or {})}
-            self._signer.sign(method, target, fields, body if digest is None else digest)
+            self._signer.sign(method, target, fields, body)
             if method == "PUT":
                 fields["Content-Length"] = str(len(body))
             try:

@@ -3,14 +3,13 @@
     <prefix>roots/<root>/<64 digits>    a chunk
     <prefix>objects/<key>               an object
 
-A chunk's name is the SHA-256 that its upload is signed with, so that the server refuses other bytes. Put-if-absent is
-If-None-Match, compare-and-set is If-Match with the ETag. S3 reads and lists what was written before (since 2020); the garbage
+An upload is signed with the SHA-256 of its bytes, so that the server refuses others. Put-if-absent is If-None-Match,
+compare-and-set is If-Match with the ETag. S3 reads and lists what was written before (since 2020); the garbage
 collector relies on it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote, urlencode
 from xml.etree import ElementTree
@@ -76,9 +75,9 @@ class S3Store:
         if self.has(root, name):  # most chunks of most uploads are there; a HEAD is cheaper than 512 KiB
             return False
         target = self._chunk(root, name)
-        answer = self._request("PUT", target, headers={"If-None-Match": "*"}, body=data, digest=name.hex())
+        answer = self._request("PUT", target, headers={"If-None-Match": "*"}, body=data)
         if answer.status == 501:  # a server without conditional writes; equal names are equal bytes anyway
-            answer = self._request("PUT", target, body=data, digest=name.hex())
+            answer = self._request("PUT", target, body=data)
         if answer.status == 412:
             return False
         self._expect(answer, 200)
@@ -162,14 +161,11 @@ class S3Store:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-        digest: str | None = None,
         limit_bytes: int = 1 << 20,
     ) -> Answer:
         """Raises: StoreUnavailable."""
         try:
-            return self._http.request(
-                method, target, headers=headers, body=body, digest=digest, limit_bytes=limit_bytes
-            )
+            return self._http.request(method, target, headers=headers, body=body, limit_bytes=limit_bytes)
         except TooLong:
             raise StoreUnavailable(self.name, "its answer is too long") from None
 
@@ -199,8 +195,7 @@ class S3Store:
         return True
 
     def _write(self, key: str, data: bytes, condition: dict[str, str]) -> Answer:
-        digest = hashlib.sha256(data).hexdigest()
-        return self._request("PUT", self._object(key), headers=condition, body=data, digest=digest)
+        return self._request("PUT", self._object(key), headers=condition, body=data)
 
     def _keys(self, beginning: str) -> Iterator[str]:
         """Page after page."""

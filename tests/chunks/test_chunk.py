@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,8 +20,8 @@ KEYS = ImageKeys(bytes(32))
 
 def test_a_chunk_is_what_its_description_says() -> None:
     chunk, ciphertext = encrypt(PLAIN, SALT)
-    assert chunk.key == hashlib.sha256(SALT + hashlib.sha256(PLAIN).digest()).digest()
-    assert chunk.name == hashlib.sha256(ciphertext).digest()
+    assert chunk.key == blake3(SALT + blake3(PLAIN).digest()).digest()
+    assert chunk.name == blake3(ciphertext).digest()
     assert len(ciphertext) == CHUNK_BYTES and ciphertext != PLAIN
     assert decrypt(ciphertext, chunk.key) == PLAIN
 
@@ -72,6 +73,14 @@ def test_each_changed_bit_of_a_chunk_is_noticed() -> None:
     for bit in range(256):
         with pytest.raises(Tampered):
             verify(flipped(chunk.name, bit), ciphertext)
+
+
+def test_a_chunk_of_an_older_image_has_another_kind_of_name() -> None:
+    _, ciphertext = encrypt(PLAIN[:64], SALT)
+    name = hashlib.sha256(ciphertext).digest()
+    verify(name, ciphertext)
+    with pytest.raises(Tampered):
+        verify(name, flipped(ciphertext, 0))
 
 
 def test_only_zeros_are_zero() -> None:
