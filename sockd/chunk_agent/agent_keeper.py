@@ -182,6 +182,8 @@ class AgentKeeper:
                 link.set_up(self._slab, devices)
             async with asyncio.timeout(START_S):
                 for opened in list(self._images.values()):
+                    if self._images.get(opened.image) is not opened:
+                        continue  # it was closed meanwhile: another file may have the number of its chunk table
                     with _without_refused(opened):
                         await link.ask(lambda number, opened=opened: _open(number, opened), opened.descriptors)  # type: ignore[misc]
                 await link.ask(wire.Serve)
