@@ -7,7 +7,6 @@ import errno
 import mmap
 import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -17,16 +16,13 @@ from sockd.chunk_agent.startup_memory import StartupMemory
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.plain.errors import Tampered
+from tests.support.own_descriptors import descriptors
 from tests.support.startup_profiles import KEY, opened, unsealed
 
 IMAGE = Manifest("image", CHUNK_BYTES, "r1", (None,))
 DATA = random.Random(5).randbytes(3 * SEGMENT_BYTES + 100)
 
 pytestmark = pytest.mark.anyio
-
-
-def descriptors() -> list[str]:
-    return sorted(os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
 
 
 async def memory_of(profile: OpenProfile) -> StartupMemory:
