@@ -159,7 +159,9 @@ class Workers:
 
 
 @pytest.fixture
-async def workers(tmp_path: Path) -> AsyncIterator[Workers]:
+async def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workers]:
+    """Their starts are recorded by `record` alone, however long a test takes."""
+    monkeypatch.setattr(chunked_importer, "QUIET_S", 600.0)
     async with ground_at(tmp_path / "ground", agent_link.places()) as ground, AsyncExitStack() as stack:
         yield Workers(tmp_path, ground, stack)
 
