@@ -1,6 +1,7 @@
 """The images of a worker as files that EROFS can mount: read on demand through the agent, or written whole.
 
-Owns the L1 cache's file, the images that are open, the whole images' files, and the keeper of the agent's process.
+Owns the L1 cache's file, the images that are open, the whole images' files, the thread that decrypts startup data, and the
+keeper of the agent's process.
 
 The event loop never touches a file of the FUSE mount: the kernel would wait for the agent, and the agent for the loop. Whoever
 mounts or reads what `open` returns does so in a thread.
@@ -14,6 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sockd.chunk_agent import agent_wire as wire
@@ -66,6 +68,8 @@ class ImageAgent:
         """The ends of starts from startup data, by image."""
         self._beside: set[asyncio.Task[None]] = set()
         """Startup data that is decrypted, and what an agent is told of it."""
+        self._startup_thread = ThreadPoolExecutor(1, "startup data")
+        """Decrypts and releases it; other threads may wait for the store."""
         self._next_node = _FIRST_NODE
         self._beginning = asyncio.Lock()
         self._keeper: AgentKeeper | None = None
@@ -207,6 +211,7 @@ class ImageAgent:
                 await keeper.aclose()
         self._forget()
         await asyncio.gather(*self._beside, return_exceptions=True)
+        await in_thread(self._startup_thread.shutdown)
         self._directory.close()
 
     async def _kept(self) -> AgentKeeper:
@@ -304,7 +309,7 @@ class ImageAgent:
         if profile is None or self.why_whole:
             return None
         try:
-            return await StartupMemory.of(profile)
+            return await StartupMemory.of(profile, self._startup_thread)
         except (Tampered, OSError) as error:
             self._refuse(image, error)
             return None
