@@ -262,6 +262,30 @@ async def test_startup_data_that_cannot_be_read_now_is_not_called_changed(
     assert refused == []
 
 
+async def test_a_start_for_whose_startup_data_there_is_no_memory_goes_by_chunks(
+    start: Start, store: DirectoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await start()
+    manifest, other = stored(IMAGE, store), stored(IMAGE, store, "another")
+    profile = await recorded(first, manifest)
+    await from_nothing(first, tmp_path)
+    agent = await start(startup_bytes=len(profile.data))
+    assert await run(await agent.open(manifest, opened(manifest, profile))) == RIGHT
+    counters = await agent.counters()
+    assert (counters["startup_bytes"], counters["startup_refusals"]) == (len(profile.data), 0)
+    with contextlib.closing(opened(other, profile)) as sealed:
+        path = await agent.open(other, sealed)
+    assert "another starts without startup data" in caplog.text
+    assert await run(path) == RIGHT
+    counters = await agent.counters()
+    assert (counters["starting_images"], counters["startup_refusals"]) == (1, 1)
+    assert counters["origin_chunks"] > 0
+    for each in (manifest, other):
+        await agent.close(each.image)
+    assert await run(await agent.open(other, opened(other, profile))) == RIGHT
+    assert (await agent.counters())["startup_bytes"] == len(profile.data)
+
+
 @case("I14", "SIGKILL the agent in the middle of a start from a profile, without the store", expect="the start goes on")
 async def test_a_start_goes_on_from_startup_data_when_the_agent_is_killed(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, tmp_path: Path
