@@ -136,24 +136,28 @@ async def test_an_image_that_is_closed_while_the_next_agent_starts_is_not_given_
     agent = await start(standby=False)
     path = await agent.open(stored(IMAGE, store))
     await agent.open(stored(random_image(2), store, "another"))
-    closing: list[asyncio.Task[None]] = []
+    moved = stored(random_image(2), store, "another", root="r2")
+    tasks: list[asyncio.Task[None]] = []
     other_files: list[int] = []
 
     async def ask(
         link: AgentLink, question: Callable[[int], wire.ToAgent], descriptors: Sequence[int] = ()
     ) -> wire.Answer:
-        """Close the second image when the first is given to the next process."""
+        """Move the second image to another root, and close it, when the first is given to the next process."""
         answer = await ask_at_once(link, question, descriptors)
-        if not closing:
-            closing.append(asyncio.ensure_future(agent.close("another")))
-            await asyncio.sleep(0)
+        if not tasks:
+            for work in (agent.switch(moved), agent.close("another")):
+                tasks.append(asyncio.ensure_future(work))
+                await asyncio.sleep(0)
             other_files.append(os.open(tmp_path, os.O_PATH | os.O_CLOEXEC))  # with the number of its chunk table
         return answer
 
     ask_at_once = AgentLink.ask
     monkeypatch.setattr(AgentLink, "ask", ask)
     await kill(agent)
-    await asyncio.gather(*closing)
+    with pytest.raises(ImageUnavailable, match="closed meanwhile"):
+        await tasks[0]
+    await tasks[1]
     os.close(other_files[0])
     assert await part(path, 5) == right_part(5)
     assert (agent.starts, (await agent.counters())["images"]) == (2, 1)
