@@ -137,9 +137,16 @@ class AgentKeeper:
                 await link.left.wait()
 
     async def open(self, opened: OpenedImage) -> None:
-        """Have it served, or served from other chunks; it is among `images`. Raises: ImageUnavailable."""
+        """Have it served, or served from other chunks; it is among `images`. Raises: ImageUnavailable; also when it was closed
+        before an agent was there."""
+
+        def descriptors() -> tuple[int, ...]:
+            if not self._is_open(opened):
+                raise ImageUnavailable(f"the image {opened.image[:19]} was closed meanwhile")
+            return opened.descriptors
+
         with _without_refused(opened):
-            await self.ask(lambda number: _open(number, opened), lambda: opened.descriptors)
+            await self.ask(lambda number: _open(number, opened), descriptors)
         opened.starts = opened.starts or self.starts
 
     async def aclose(self) -> None:
@@ -182,6 +189,8 @@ class AgentKeeper:
                 link.set_up(self._slab, devices)
             async with asyncio.timeout(START_S):
                 for opened in list(self._images.values()):
+                    if not self._is_open(opened):
+                        continue
                     with _without_refused(opened):
                         await link.ask(lambda number, opened=opened: _open(number, opened), opened.descriptors)  # type: ignore[misc]
                 await link.ask(wire.Serve)
@@ -197,6 +206,10 @@ class AgentKeeper:
                 self._serving = self._loop.create_future()
             link.left.set()
             await link.aclose()
+
+    def _is_open(self, opened: OpenedImage) -> bool:
+        """False: it was closed while something was waited for, and another file may have the number of its chunk table."""
+        return self._images.get(opened.image) is opened
 
     async def _next_link(self) -> AgentLink:
         """The process that stands by, or a new one. Raises: OSError."""

@@ -46,6 +46,8 @@ class AgentSettings:
     """Whether another process waits to take over."""
     fill_bytes_s: int = 0
     """Of the background fill; 0: none."""
+    startup_bytes: int = 512 << 20
+    """Of startup data of all images that start, at a time. In the daemon's memory."""
 
 
 class AgentEnded(Exception):

@@ -1,6 +1,7 @@
 """The images of a worker as files that EROFS can mount: read on demand through the agent, or written whole.
 
-Owns the L1 cache's file, the images that are open, the whole images' files, and the keeper of the agent's process.
+Owns the L1 cache's file, the images that are open, the whole images' files, the room of startup data, and the keeper of
+the agent's process.
 
 The event loop never touches a file of the FUSE mount: the kernel would wait for the agent, and the agent for the loop. Whoever
 mounts or reads what `open` returns does so in a thread.
@@ -26,6 +27,7 @@ from sockd.chunk_agent.memory_file import memory_file
 from sockd.chunk_agent.profile import OpenProfile, Profile, first_chunks
 from sockd.chunk_agent.startup_memory import StartupMemory
 from sockd.chunk_agent.startup_recorder import recorded, used_chunks
+from sockd.chunk_agent.startup_room import NoStartupRoom, StartupRoom
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.confined.confined_process import Ground
@@ -66,6 +68,7 @@ class ImageAgent:
         """The ends of starts from startup data, by image."""
         self._beside: set[asyncio.Task[None]] = set()
         """Startup data that is decrypted, and what an agent is told of it."""
+        self._startup_room = StartupRoom(settings.startup_bytes)
         self._next_node = _FIRST_NODE
         self._beginning = asyncio.Lock()
         self._keeper: AgentKeeper | None = None
@@ -197,7 +200,13 @@ class ImageAgent:
         keeper = await self._kept()
         answer = await keeper.ask(wire.AskCounters)
         assert isinstance(answer, wire.CountersAre)
-        return {**answer.counters, "agent_starts": keeper.starts, "images": len(self._images)}
+        return {
+            **answer.counters,
+            "agent_starts": keeper.starts,
+            "images": len(self._images),
+            "startup_bytes": self._startup_room.held_bytes,
+            "startup_refusals": self._startup_room.refusals,
+        }
 
     async def aclose(self) -> None:
         """End the agent. Reads of images that are still mounted fail. Again is nothing."""
@@ -207,6 +216,7 @@ class ImageAgent:
                 await keeper.aclose()
         self._forget()
         await asyncio.gather(*self._beside, return_exceptions=True)
+        await in_thread(self._startup_room.close)
         self._directory.close()
 
     async def _kept(self) -> AgentKeeper:
@@ -304,10 +314,12 @@ class ImageAgent:
         if profile is None or self.why_whole:
             return None
         try:
-            return await StartupMemory.of(profile)
+            return await StartupMemory.of(profile, self._startup_room)
+        except NoStartupRoom as error:
+            _log.warning("the image %s starts without startup data: %s", image[:19], error)
         except (Tampered, OSError) as error:
             self._refuse(image, error)
-            return None
+        return None
 
     async def _fill(self, opened: OpenedImage, startup: StartupMemory) -> None:
         """Decrypt the rest of the startup data, while the image starts."""

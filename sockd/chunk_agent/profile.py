@@ -83,13 +83,14 @@ class OpenProfile:
 
 
 def seal_profile(manifest: Manifest, profile: Profile, tenant_key: bytes) -> bytes:
-    """The profile of an image as it is stored; chunks beyond MOST_CHUNKS are left out."""
+    """The profile of an image as it is stored; chunks beyond MOST_CHUNKS are left out. Blocks."""
     order = profile.order[:MOST_CHUNKS]
-    index, data = seal(profile.data) if profile.data else (b"", b"")
+    index, segments = seal(profile.data) if profile.data else (b"", [])
     content = _COUNT.pack(len(order)) + _big_endian(array.array("I", order)).tobytes() + index
     nonce = os.urandom(_NONCE_BYTES)
     head = _HEAD.pack(MAGIC, nonce, len(content) + _TAG_BYTES)
-    return head + AESGCM(tenant_key).encrypt(nonce, content, head + _identity(manifest)) + data
+    sealed = AESGCM(tenant_key).encrypt(nonce, content, head + _identity(manifest))
+    return b"".join([head, sealed, *segments])  # without the GIL, as all of them are bytes
 
 
 def first_chunks(order: tuple[int, ...] | None, metadata_chunks: int, chunks: int, most: int) -> tuple[int, ...]:

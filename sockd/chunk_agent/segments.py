@@ -22,13 +22,13 @@ _KEY_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 12, 16
 _INDEX = struct.Struct(f">Q{_KEY_BYTES}s")
 
 
-def seal(data: bytes) -> tuple[bytes, bytes]:
+def seal(data: bytes) -> tuple[bytes, list[bytes]]:
     """(index, segments) of data, encrypted under a new key. The index is to be sealed, and kept secret."""
     key = os.urandom(_KEY_BYTES)
     cipher, view = AESGCM(key), memoryview(data)
     begins = range(0, len(data), SEGMENT_BYTES)
     segments = [cipher.encrypt(_nonce(n), view[at : at + SEGMENT_BYTES], None) for n, at in enumerate(begins)]
-    return _INDEX.pack(len(data), key), b"".join(segments)
+    return _INDEX.pack(len(data), key), segments
 
 
 class Segments:

@@ -54,7 +54,7 @@ async def recorded(keeper: AgentKeeper, manifest: Manifest, most_bytes: int) -> 
                 break
     finally:
         os.close(file)
-    return Profile(order, writer.data())
+    return Profile(order, await in_thread(writer.data))
 
 
 def _add(writer: StartupDataWriter, index: int, blocks: int, file: int, chunk: Chunk, size: int) -> bool:

@@ -24,6 +24,7 @@ import hashlib
 import logging
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os.path import dirname
@@ -40,7 +41,7 @@ from sockd.chunks.store import (
     check_root,
     parsed_name,
 )
-from sockd.plain.errors import ChunkMissing, StoreFull, StoreUnavailable
+from sockd.plain.errors import ChunkMissing, StoreFull, StoreUnavailable, Tampered
 
 _log = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -78,7 +79,7 @@ class DirectoryStore:
                 self._make(directory)
             for entry in self._listed(_TMP):
                 with suppress(FileNotFoundError, BlockingIOError):
-                    fd = self._open(f"{_TMP}/{entry}", os.O_RDONLY | os.O_NOFOLLOW)
+                    fd = self._open(f"{_TMP}/{entry}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                     try:
                         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         self._unlink(f"{_TMP}/{entry}")
@@ -281,13 +282,19 @@ class DirectoryStore:
             return None
 
     def _read(self, path: str, limit_bytes: int) -> bytes | None:
-        """A file, of one that is larger more than `limit_bytes` of it; None: there is none."""
+        """A file, of one that is larger more than `limit_bytes` of it; None: there is none. Raises: Tampered: no regular file."""
         try:
-            fd = self._open(path, os.O_RDONLY)
+            fd = self._open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would be waited for until somebody writes
         except FileNotFoundError:
             return None
-        with open(fd, "rb", buffering=0) as file:
-            return file.readall() if os.fstat(fd).st_size <= limit_bytes else file.read(limit_bytes + 1)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise Tampered(f"the chunk store {self.name} has something else where a file should be: {path}")
+            with open(fd, "rb", buffering=0, closefd=False) as file:
+                return file.readall() if found.st_size <= limit_bytes else file.read(limit_bytes + 1)
+        finally:
+            os.close(fd)
 
     def _listed(self, directory: str) -> list[str]:
         try:

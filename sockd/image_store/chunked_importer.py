@@ -140,8 +140,8 @@ class ChunkedImporter:
 
     async def open(self, record: ImageRecord, directory: Path) -> str:
         parts = await self.parts()
-        manifest, profile = await in_thread(loaded, parts.catalog, record, directory)
-        with contextlib.closing(profile) if profile is not None else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:  # closes the profile of a call that is cancelled, too
+            manifest, profile = await in_thread(loaded, parts.catalog, record, directory, stack)
             header = msgspec.json.decode(manifest.header, type=ImageHeader)
             agent = await self._served()
             served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
 
@@ -54,8 +56,10 @@ def forget_profile(directory: Path) -> None:
     (directory / PROFILE).unlink(missing_ok=True)
 
 
-def loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Manifest, OpenProfile | None]:
-    """The manifest and the startup profile, which the caller closes: the copies, or those of the store.
+def loaded(
+    catalog: Catalog, record: ImageRecord, directory: Path, stack: ExitStack
+) -> tuple[Manifest, OpenProfile | None]:
+    """The manifest and the startup profile, which the stack closes: the copies, or those of the store.
 
     Raises: ChunkStoreFailed."""
     image = record.stored_name
@@ -64,7 +68,10 @@ def loaded(catalog: Catalog, record: ImageRecord, directory: Path) -> tuple[Mani
     except (FileNotFoundError, Tampered):
         manifest = catalog.open(image)
         keep_manifest(catalog, manifest, directory)
-    return manifest, _profile(catalog, manifest, directory)
+    profile = _profile(catalog, manifest, directory)
+    if profile is not None:
+        stack.callback(profile.close)
+    return manifest, profile
 
 
 def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Path) -> Manifest | None:
@@ -81,19 +88,19 @@ def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Pa
 
 
 def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
-    """The copy; else that of the store, which is copied. One that was not sealed for these bytes of the image is not used."""
-    with contextlib.suppress(FileNotFoundError):
-        copy = FileIO(directory / PROFILE)
-        if (found := _opened_profile(catalog, manifest, copy)) is not None:
-            os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
-            return found
+    """The copy; else that of the store, which is copied. One that cannot be read, or that was not sealed for these bytes of the
+    image, is not used."""
+    found = _opened_profile(catalog, manifest, lambda: FileIO(directory / PROFILE))
+    if found is not None:
+        os.posix_fadvise(found.file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+        return found
     try:
         stored = catalog.profile(manifest.image)
     except ChunkStoreFailed:
         return None
     if stored is None:
         return None
-    found = _opened_profile(catalog, manifest, FileIO(memory_file("profile", stored)), is_checked=True)
+    found = _opened_profile(catalog, manifest, lambda: FileIO(memory_file("profile", stored)), is_checked=True)
     if found is not None:
         keep_stored_profile(stored, directory)
     return found
@@ -109,16 +116,20 @@ def _opened(catalog: Catalog, copy: bytes, image: str) -> Manifest:
 
 
 def _opened_profile(
-    catalog: Catalog, manifest: Manifest, file: FileIO, *, is_checked: bool = False
+    catalog: Catalog, manifest: Manifest, open_file: Callable[[], FileIO], *, is_checked: bool = False
 ) -> OpenProfile | None:
-    """Args: file: owned from now on; is_checked: whether its startup data is authenticated now."""
+    """None: there is no file, or one that is not used. Args: is_checked: whether its startup data is authenticated now."""
     try:
-        found = OpenProfile.of(file, manifest, catalog.tenant_key)
-        if is_checked:
-            found.check()
-    except Tampered as error:
-        file.close()
-        _log.warning("the startup profile of %s is not used: %s", manifest.image[:19], error.message)
+        with ExitStack() as stack:
+            found = OpenProfile.of(open_file(), manifest, catalog.tenant_key)
+            stack.callback(found.close)
+            if is_checked:
+                found.check()
+            stack.pop_all()
+    except FileNotFoundError:
+        return None
+    except (Tampered, OSError) as error:
+        _log.warning("the startup profile of %s is not used: %s", manifest.image[:19], error)
         return None
     return found
 

@@ -353,6 +353,7 @@ IMAGE_BOUNDS: dict[str, tuple[float, float]] = {
     "cache_mb": (0, 1 << 26),
     "fill_mb_s": (0, 1 << 20),
     "profile_mb": (0, MOST_PROFILE_MB),
+    "startup_mb": (0, 1 << 20),
     "cold_starts": (1, 10_000),
 }
 LEAST_CACHE_MB = 16
@@ -422,6 +423,9 @@ class ImagesConfig(Slice, frozen=True):
     profile_mb: int = 64
     """Of what an image's first start reads, at most 128: kept in the chunk store, and fetched at once for the next
     starts on other workers; 0: only which chunks it reads."""
+    startup_mb: int = 512
+    """Of memory for what images read while they start, of all images at a time (each for a minute, at most `profile_mb`); a start
+    beyond fetches chunks."""
     cold_starts: int = 8
     """Starts in images that no sandbox uses at the time, at once; one more waits, for 5 seconds at most, and is then answered
     429, to be tried again."""

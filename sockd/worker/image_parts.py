@@ -140,6 +140,7 @@ class ImageParts:
             source=source,
             on_demand=config.on_demand,
             fill_bytes_s=config.fill_mb_s * MB,
+            startup_bytes=config.startup_mb * MB,
         )
         return await ImageAgent.start(ground, settings, self._state / "agent", on_trouble, on_refused)
 

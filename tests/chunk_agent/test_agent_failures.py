@@ -11,13 +11,15 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from sockd.chunk_agent import agent_link, device_holder
+from sockd.chunk_agent import agent_wire as wire
 from sockd.chunk_agent.agent_keeper import MOST_ENDS, Ends
-from sockd.chunk_agent.agent_link import AgentSettings
+from sockd.chunk_agent.agent_link import AgentLink, AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.fuse_mount import FuseMount
 from sockd.chunk_agent.image_agent import ImageAgent
@@ -126,6 +128,39 @@ async def test_the_process_that_stands_by_takes_over(start: Start, store: Direct
     await kill(agent)
     assert agent.pid in standing
     assert await part(path, 5) == right_part(5)
+
+
+async def test_an_image_that_is_closed_while_the_next_agent_starts_is_not_given_to_it(
+    start: Start, store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await start(standby=False)
+    path = await agent.open(stored(IMAGE, store))
+    await agent.open(stored(random_image(2), store, "another"))
+    moved = stored(random_image(2), store, "another", root="r2")
+    tasks: list[asyncio.Task[None]] = []
+    other_files: list[int] = []
+
+    async def ask(
+        link: AgentLink, question: Callable[[int], wire.ToAgent], descriptors: Sequence[int] = ()
+    ) -> wire.Answer:
+        """Move the second image to another root, and close it, when the first is given to the next process."""
+        answer = await ask_at_once(link, question, descriptors)
+        if not tasks:
+            for work in (agent.switch(moved), agent.close("another")):
+                tasks.append(asyncio.ensure_future(work))
+                await asyncio.sleep(0)
+            other_files.append(os.open(tmp_path, os.O_PATH | os.O_CLOEXEC))  # with the number of its chunk table
+        return answer
+
+    ask_at_once = AgentLink.ask
+    monkeypatch.setattr(AgentLink, "ask", ask)
+    await kill(agent)
+    with pytest.raises(ImageUnavailable, match="closed meanwhile"):
+        await tasks[0]
+    await tasks[1]
+    os.close(other_files[0])
+    assert await part(path, 5) == right_part(5)
+    assert (agent.starts, (await agent.counters())["images"]) == (2, 1)
 
 
 @case("I4", "SIGKILL every agent until the keeper gives up", expect="EIO, a typed error, and another connection later")

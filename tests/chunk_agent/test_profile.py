@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd.chunk_agent.profile import Profile, first_chunks, seal_profile
-from sockd.chunk_agent.segments import SEGMENT_BYTES
+from sockd.chunk_agent.segments import SEGMENT_BYTES, seal
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk
 from sockd.chunks.manifest import Manifest
 from sockd.plain.errors import Tampered
@@ -35,6 +35,14 @@ def test_data_of_several_segments_opens_too() -> None:
     data = random.Random(1).randbytes(2 * SEGMENT_BYTES + 1)
     for size in (SEGMENT_BYTES - 1, SEGMENT_BYTES, SEGMENT_BYTES + 1, 2 * SEGMENT_BYTES, len(data)):
         assert whole(opened(IMAGE, Profile((), data[:size]))).data == data[:size]
+
+
+def test_segments_are_joined_by_what_needs_no_gil() -> None:
+    """`bytes.join` copies without it, if there is nothing but bytes; other threads wait for a `+`."""
+    _, segments = seal(bytes(2 * SEGMENT_BYTES + 1))
+    assert [(type(segment), len(segment) - 16) for segment in segments] == [
+        (bytes, size) for size in (SEGMENT_BYTES, SEGMENT_BYTES, 1)
+    ]
 
 
 def test_any_flipped_bit_is_refused() -> None:

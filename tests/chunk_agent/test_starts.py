@@ -8,6 +8,7 @@ import errno
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -67,6 +68,12 @@ def startup_files() -> int:
     return sum(
         "memfd:startup data" in os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()
     )
+
+
+async def no_startup_files() -> None:
+    """Wait until the thread that releases them has done so."""
+    while startup_files():
+        await asyncio.sleep(0)
 
 
 RIGHT = [IMAGE[offset : offset + size] for offset, size in READS]
@@ -145,7 +152,7 @@ async def test_startup_data_of_a_wrong_form_is_refused_and_the_image_is_served_b
     agent = await start()
     manifest = stored(IMAGE, store)
     path = await agent.open(manifest, opened(manifest, Profile((8, 21), b"\0\0\0\7 of no form")))
-    assert startup_files() == 0
+    await no_startup_files()
     assert "refuses the startup data of image" in caplog.text
     assert await asyncio.to_thread(digest_of, path) == DIGEST
     await kill(agent)
@@ -232,7 +239,8 @@ async def test_a_segment_of_startup_data_that_was_changed_is_never_served(
     assert await asyncio.to_thread(digest_of, path) == DIGEST
     while (await agent.counters())["starting_images"]:
         await asyncio.sleep(0)
-    assert (refused, startup_files()) == ([manifest.image], 0)
+    await no_startup_files()
+    assert refused == [manifest.image]
 
 
 async def test_startup_data_that_cannot_be_read_now_is_not_called_changed(
@@ -250,7 +258,32 @@ async def test_startup_data_that_cannot_be_read_now_is_not_called_changed(
     with contextlib.closing(opened(manifest, profile)) as sealed:
         path = await agent.open(manifest, sealed)
     assert await asyncio.to_thread(digest_of, path) == DIGEST
-    assert (refused, startup_files()) == ([], 0)
+    await no_startup_files()
+    assert refused == []
+
+
+async def test_a_start_for_whose_startup_data_there_is_no_memory_goes_by_chunks(
+    start: Start, store: DirectoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await start()
+    manifest, other = stored(IMAGE, store), stored(IMAGE, store, "another")
+    profile = await recorded(first, manifest)
+    await from_nothing(first, tmp_path)
+    agent = await start(startup_bytes=len(profile.data))
+    assert await run(await agent.open(manifest, opened(manifest, profile))) == RIGHT
+    counters = await agent.counters()
+    assert (counters["startup_bytes"], counters["startup_refusals"]) == (len(profile.data), 0)
+    with contextlib.closing(opened(other, profile)) as sealed:
+        path = await agent.open(other, sealed)
+    assert "another starts without startup data" in caplog.text
+    assert await run(path) == RIGHT
+    counters = await agent.counters()
+    assert (counters["starting_images"], counters["startup_refusals"]) == (1, 1)
+    assert counters["origin_chunks"] > 0
+    for each in (manifest, other):
+        await agent.close(each.image)
+    assert await run(await agent.open(other, opened(other, profile))) == RIGHT
+    assert (await agent.counters())["startup_bytes"] == len(profile.data)
 
 
 @case("I14", "SIGKILL the agent in the middle of a start from a profile, without the store", expect="the start goes on")
@@ -289,16 +322,18 @@ async def test_startup_data_is_released_when_the_start_is_over(
     await agent.open(manifest, opened(manifest, profile))
     assert (startup_files(), (await agent.counters())["starting_images"]) == (1, 1)
     await agent.close(manifest.image)
-    assert startup_files() == 0
+    await no_startup_files()
     monkeypatch.setattr(image_agent, "START_S", 0.0)
     path = await agent.open(manifest, opened(manifest, profile))
     while (await agent.counters())["starting_images"]:
         await asyncio.sleep(0)
-    assert startup_files() == 0
+    await no_startup_files()
     assert await run(path) == RIGHT
     await kill(agent)
     assert (await agent.counters())["starting_images"] == 0
     assert await run(path) == RIGHT
+    await agent.aclose()
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("startup data")]
 
 
 async def test_an_image_that_moves_to_another_root_during_its_start_keeps_its_startup_data(

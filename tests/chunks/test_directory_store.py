@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -164,6 +164,39 @@ def test_files_that_are_too_large_are_not_read(store: DirectoryStore, path: Path
         store.get_object("k")
     store.put_object("k", b"object")
     assert store.get_object("k") is not None
+
+
+def make_fifo(path: Path) -> None:
+    """Which nobody writes."""
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("make", [make_fifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_is_not_waited_for_and_not_read(
+    store: DirectoryStore, path: Path, make: Callable[[Path], None]
+) -> None:
+    chunk = put(store)
+    store.put_object("k", b"object")
+    for file in (file_of(path, chunk), path / "objects" / "k"):
+        file.unlink()
+        make(file)
+    with pytest.raises(Tampered, match="something else where a file should be"):
+        store.get("r1", chunk.name)
+    with pytest.raises(Tampered, match="something else where a file should be"):
+        store.get_object("k")
+
+
+def test_a_fifo_in_the_place_of_a_chunk_is_replaced_and_one_in_tmp_is_removed(
+    store: DirectoryStore, path: Path
+) -> None:
+    chunk = put(store)
+    file_of(path, chunk).unlink()
+    make_fifo(file_of(path, chunk))
+    make_fifo(path / "tmp/left-behind")
+    store.recover()
+    assert os.listdir(path / "tmp") == []
+    put(store)
+    assert len(store.get("r1", chunk.name)) == 500
 
 
 def test_the_log_says_that_a_lock_is_waited_for(

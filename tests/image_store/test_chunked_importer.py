@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import os
 import random
+import resource
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import msgspec
@@ -31,12 +34,13 @@ from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
 from sockd.image_store.import_runs import ImportRuns, ImportSettings
-from sockd.image_store.kept_copies import PROFILE, copy_of
+from sockd.image_store.kept_copies import MANIFEST, PROFILE, copy_of, loaded
 from sockd.oci.image import ImageConfig
 from sockd.oci.limits import Limits
 from sockd.plain.errors import SockdError
 from tests.support.chunked_images import digest_of, flip_bit, random_image, read_at
 from tests.support.ground import ground_at
+from tests.support.own_descriptors import descriptors
 from tests.support.startup_profiles import unsealed, whole
 
 CHUNKS = 20
@@ -155,7 +159,9 @@ class Workers:
 
 
 @pytest.fixture
-async def workers(tmp_path: Path) -> AsyncIterator[Workers]:
+async def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workers]:
+    """Their starts are recorded by `record` alone, however long a test takes."""
+    monkeypatch.setattr(chunked_importer, "QUIET_S", 600.0)
     async with ground_at(tmp_path / "ground", agent_link.places()) as ground, AsyncExitStack() as stack:
         yield Workers(tmp_path, ground, stack)
 
@@ -243,6 +249,60 @@ async def test_startup_data_that_was_changed_on_the_disk_is_not_read_and_the_cop
     third.adopt()
     assert (await third.start())["startup_reads"] == len(READS)
     assert third.copy.read_bytes() == profiled.copy.read_bytes()
+
+
+async def test_a_copy_that_cannot_be_read_is_replaced_by_the_store_s(
+    workers: Workers, profiled: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = workers.new()
+    second.adopt()
+    second.copy.symlink_to("/proc/self/mem")  # whose address 0 is EIO
+    assert (await second.start())["startup_reads"] == len(READS)
+    assert "is not used: [Errno 5]" in caplog.text
+    assert second.copy.read_bytes() == profiled.copy.read_bytes()
+
+
+async def test_an_image_opens_without_its_profile_when_there_is_no_memory_for_it(
+    workers: Workers, profiled: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = workers.new()
+    manifest = second.adopt()
+    await second.importer.parts()
+    before, limits = descriptors(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # of files in memory, too
+    try:
+        with ExitStack() as stack:
+            assert loaded(second.catalog, RECORD, second.directory, stack) == (manifest, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "is not used: [Errno 27]" in caplog.text and descriptors() == before
+
+
+async def test_a_start_that_is_cancelled_while_its_profile_is_read_keeps_no_descriptor(
+    workers: Workers, profiled: Worker
+) -> None:
+    second = workers.new()
+    second.adopt()
+    second.copy.write_bytes(profiled.copy.read_bytes())
+    manifest = second.directory / MANIFEST
+    content = manifest.read_bytes()
+    manifest.unlink()
+    os.mkfifo(manifest)
+    await second.importer.parts()
+    before = descriptors()
+    opening = asyncio.ensure_future(second.importer.open(RECORD, second.directory))
+    writer = None
+    while writer is None:
+        await asyncio.sleep(0)
+        with contextlib.suppress(OSError):  # ENXIO: the thread does not read it yet
+            writer = os.open(manifest, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    opening.cancel()
+    await asyncio.sleep(0)
+    os.write(writer, content)
+    os.close(writer)
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert descriptors() == before
 
 
 async def test_a_profile_of_the_image_s_bytes_before_is_refused_and_recorded_anew(

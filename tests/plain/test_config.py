@@ -32,6 +32,7 @@ def test_startup_data_of_images_may_be_as_large_as_an_object_of_the_store_holds(
         ("gc_grace_s = -1", "between 0 and"),
         ("import_timeout_s = nan", "between 1 and"),
         ("fill_mb_s = -1", "between 0 and"),
+        ("startup_mb = -1", "between 0 and"),
     ],
 )
 def test_settings_of_images_that_mean_nothing_are_refused(tmp_path: Path, setting: str, words: str) -> None:
@@ -60,6 +61,11 @@ def test_a_worker_may_have_no_cache_of_chunks_or_a_small_one(tmp_path: Path) -> 
     for megabytes in (0, 16):
         config = loaded(tmp_path / "sockd.toml", f"[images]\ncache_mb = {megabytes}\n")
         assert config.images.cache_mb == megabytes
+
+
+def test_by_default_as_many_images_as_start_at_once_have_memory_for_startup_data() -> None:
+    images = Config().images
+    assert images.startup_mb >= images.cold_starts * images.profile_mb
 
 
 @pytest.mark.parametrize("megabytes", [-1, 129])

@@ -1,0 +1,11 @@
+"""What this process has open: for tests of who closes what, at which moment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def descriptors() -> list[str]:
+    """What each one is, sorted."""
+    return sorted(os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
