@@ -8,11 +8,15 @@ l1                    the cache; only the agent's process reads and writes it, b
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sockd.kernel.regular_file import opened
+
+_log = logging.getLogger(__name__)
 _PARTIAL = ".partial"
 
 
@@ -29,7 +33,7 @@ class AgentDirectory:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in path.glob(f"*{_PARTIAL}"):
             left.unlink()
-        return cls(path, os.open(path / "l1", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        return cls(path, _cache_file(path / "l1"))
 
     def whole(self, image: str, size_bytes: int) -> Path | None:
         """The file of a whole image, if it has been written."""
@@ -64,3 +68,13 @@ class AgentDirectory:
 
     def _file(self, image: str) -> Path:
         return self._path / f"{hashlib.sha256(image.encode()).hexdigest()}.erofs"
+
+
+def _cache_file(path: Path) -> int:
+    """The file of the cache. What is there and no regular file, such as a link to another file, is left alone: the agent is given
+    a file then that no cache fits in, and reads images without one."""
+    try:
+        return opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+    except OSError as error:
+        _log.warning("the cache of chunks is not used, remove %s and start sockd again: %s", path, error.strerror)
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

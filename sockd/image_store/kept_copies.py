@@ -21,6 +21,7 @@ from sockd.chunk_agent.profile import OpenProfile, Profile, seal_profile
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.manifest import Manifest
 from sockd.image_store.image_record import ImageRecord
+from sockd.kernel.regular_file import contents, opened
 from sockd.plain.errors import ChunkStoreFailed, Tampered
 
 MANIFEST, PROFILE = "manifest", "profile"
@@ -36,6 +37,14 @@ def copy_of(catalog: Catalog, manifest: Manifest) -> bytes:
 def keep_manifest(catalog: Catalog, manifest: Manifest, directory: Path) -> None:
     """Raises: OSError."""
     _write(directory / MANIFEST, copy_of(catalog, manifest))
+
+
+def _keep_if_possible(catalog: Catalog, manifest: Manifest, directory: Path) -> None:
+    """The image is served without a copy, too."""
+    try:
+        keep_manifest(catalog, manifest, directory)
+    except OSError as error:
+        _log.warning("the manifest of %s is not kept in %s: %s", manifest.image[:19], directory, error.strerror)
 
 
 def keep_stored_profile(sealed: bytes, directory: Path) -> None:
@@ -64,10 +73,10 @@ def loaded(
     Raises: ChunkStoreFailed."""
     image = record.stored_name
     try:
-        manifest = _opened(catalog, (directory / MANIFEST).read_bytes(), image)
-    except (FileNotFoundError, Tampered):
+        manifest = _opened(catalog, contents(directory / MANIFEST), image)
+    except (OSError, Tampered):
         manifest = catalog.open(image)
-        keep_manifest(catalog, manifest, directory)
+        _keep_if_possible(catalog, manifest, directory)
     profile = _profile(catalog, manifest, directory)
     if profile is not None:
         stack.callback(profile.close)
@@ -77,10 +86,10 @@ def loaded(
 def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Path) -> Manifest | None:
     """Take over the copies that another import of the image has made, if they name another root of the store than those beside
     its record: the chunks of that may be lost. Returns the manifest then. Raises: ChunkStoreFailed, OSError."""
-    old = directory / MANIFEST
     new = (imported / MANIFEST).read_bytes()
-    if old.exists() and _root_of(old.read_bytes()) == _root_of(new):
-        return None
+    with contextlib.suppress(OSError):
+        if _root_of(contents(directory / MANIFEST)) == _root_of(new):
+            return None
     for name in (PROFILE, MANIFEST):
         if (imported / name).exists():
             (imported / name).rename(directory / name)
@@ -90,7 +99,7 @@ def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Pa
 def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
     """The copy; else that of the store, which is copied. One that cannot be read, or that was not sealed for these bytes of the
     image, is not used."""
-    found = _opened_profile(catalog, manifest, lambda: FileIO(directory / PROFILE))
+    found = _opened_profile(catalog, manifest, lambda: FileIO(opened(directory / PROFILE)))
     if found is not None:
         os.posix_fadvise(found.file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
         return found

@@ -16,7 +16,7 @@ def read_key(path: Path) -> bytes | None:
 
     Raises: BadConfig when the file is no key, or when others than its owner may read it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -60,6 +60,22 @@ async def test_an_image_is_a_file(start: Start, store: DirectoryStore) -> None:
 
 @pytest.mark.root
 @pytest.mark.anyio
+async def test_a_link_in_the_place_of_the_cache_is_not_followed(
+    start: Start, store: DirectoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "other"
+    other.write_text("somebody's")
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "l1").symlink_to(other)
+    agent = await start()
+    path = await agent.open(stored(IMAGE, store))
+    assert await asyncio.to_thread(digest_of, path) == DIGEST
+    assert other.read_text() == "somebody's"
+    assert "the cache of chunks is not used, remove" in caplog.text
+
+
+@pytest.mark.root
+@pytest.mark.anyio
 async def test_erofs_on_an_image_shows_the_files_it_was_made_from(start: Start, store: DirectoryStore) -> None:
     layers = Layers()
     tree = a_tree(layers)

@@ -262,6 +262,18 @@ async def test_a_copy_that_cannot_be_read_is_replaced_by_the_store_s(
     assert second.copy.read_bytes() == profiled.copy.read_bytes()
 
 
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])
+@pytest.mark.parametrize("name", ["manifest", "profile"])
+async def test_an_image_starts_where_a_copy_is_something_else(
+    workers: Workers, profiled: Worker, name: str, put: Callable[[Path], None]
+) -> None:
+    second = workers.new()
+    second.adopt()
+    (second.directory / name).unlink(missing_ok=True)
+    put(second.directory / name)
+    assert (await second.start())["startup_reads"] == len(READS)
+
+
 async def test_an_image_opens_without_its_profile_when_there_is_no_memory_for_it(
     workers: Workers, profiled: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
