@@ -165,6 +165,7 @@ class Version:
             "sys_path": list(imports.path),
             "paths": list(imports.roots),
             "pth": list(imports.pth),
+            "sitecustomize": imports.sitecustomize,
             "image_key": imports.key,
             "env": variables,
             "memory_mb": config.memory_mb,
