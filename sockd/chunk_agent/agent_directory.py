@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+L1_FILE = "l1"
 _PARTIAL = ".partial"
 
 
@@ -29,7 +30,7 @@ class AgentDirectory:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in path.glob(f"*{_PARTIAL}"):
             left.unlink()
-        return cls(path, os.open(path / "l1", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        return cls(path, os.open(path / L1_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def whole(self, image: str, size_bytes: int) -> Path | None:
         """The file of a whole image, if it has been written."""

@@ -23,6 +23,7 @@ from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
+from sockd.image_store.full_disk import is_full, storage_full
 from sockd.image_store.image_record import ImageRecord, digest_of
 from sockd.image_store.image_store import Progress
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
@@ -30,7 +31,7 @@ from sockd.image_store.import_runs import FILE, Compile, ImportRuns
 from sockd.image_store.kept_copies import forget_profile, keep_manifest, keep_profile, loaded, renewed
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, Tampered
+from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, StorageFull, Tampered
 
 QUIET_S, LATEST_S = 5.0, 60.0
 """An image's first start on this worker has ended when no chunk was used for so long; or so long after it was opened."""
@@ -71,6 +72,7 @@ class ChunkedImporter:
         *,
         keeps_ready: bool = True,
         profile_bytes: int = 0,
+        cache: Path | None = None,
     ) -> None:
         """Args:
         images: the directory of `ImageStore`.
@@ -78,7 +80,9 @@ class ChunkedImporter:
         start_agent: with what it calls when reads of an image have failed, and when its startup data was refused. Raises:
             SockdError, OSError.
         keeps_ready: whether, from the first import on, a process waits for the next.
-        profile_bytes: of an image's startup data, at most; 0: profiles have none."""
+        profile_bytes: of an image's startup data, at most; 0: profiles have none.
+        cache: the file of L1, which may take the disk that imports need."""
+        self._cache = cache
         self._images = images
         self._open_parts = open_parts
         self._start_agent = start_agent
@@ -123,13 +127,18 @@ class ChunkedImporter:
             if imported is not None:
                 progress("storing chunks")
                 await in_thread(upload.publish, imported, directory / FILE)
-        except BaseException:
+        except BaseException as error:
             await in_thread(upload.abandon)
+            if is_full(error):
+                raise await in_thread(self.storage_full) from error
             raise
         finally:
             if self._keeps_ready:
                 self._runs.keep_ready_later()
         return await in_thread(upload.record, str(parsed), directory)
+
+    def storage_full(self) -> StorageFull:
+        return storage_full(self._cache)
 
     async def renew(self, record: ImageRecord, directory: Path, imported: Path) -> None:
         parts = await self.parts()

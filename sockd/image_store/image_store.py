@@ -19,19 +19,28 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from sockd.erofs.mounting import why_no_images
+from sockd.image_store.full_disk import is_full
 from sockd.image_store.image_record import DIGEST, ImageRecord
 from sockd.images.base import Base
 from sockd.images.image_base import ImageBase
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import BadImage, DamagedImage, ImagesUnavailable, SockdError, TooManyRequests, UnknownImage
+from sockd.plain.errors import (
+    BadImage,
+    DamagedImage,
+    ImagesUnavailable,
+    SockdError,
+    StorageFull,
+    TooManyRequests,
+    UnknownImage,
+)
 from sockd.plain.single_flight import SingleFlight
 
 RECORD = "record.json"
@@ -57,6 +66,9 @@ class Importer(Protocol):
 
         Args: path: of an archive that was uploaded; empty: the reference is for a registry.
         Raises: BadImage and its kinds, RegistryUnavailable, ImageAccessDenied, StorageFull."""
+
+    def storage_full(self) -> StorageFull:
+        """What is said of a disk without space. Blocks."""
 
     async def renew(self, record: ImageRecord, directory: Path, imported: Path) -> None:
         """An image that is here was imported again, into a directory of its own: what is lost here is taken from that.
@@ -196,6 +208,17 @@ class ImageStore:
     async def add_archive(self, path: Path, reference: str, progress: Progress) -> ImageRecord:
         """Import an image from an archive that was uploaded. Args: reference: how its sender names it. Raises: as `resolve`."""
         return await self._add(reference, str(path), progress)
+
+    @contextlib.asynccontextmanager
+    async def receiving(self) -> AsyncIterator[None]:
+        """While an archive is received for `add_archive`. Raises: ImagesUnavailable at once; StorageFull."""
+        await self._check_host()
+        try:
+            yield
+        except OSError as error:
+            if is_full(error):
+                raise await in_thread(self._importer.storage_full) from error
+            raise
 
     async def _check_host(self) -> None:
         """Raises: ImagesUnavailable."""
