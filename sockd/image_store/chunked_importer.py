@@ -97,6 +97,8 @@ class ChunkedImporter:
         self._users: Counter[str] = Counter()
         self._failures: dict[str, tuple[int, SockdError]] = {}
         """By digest: when a read failed last, and why."""
+        self._lost: dict[str, tuple[int, SockdError]] = {}
+        """By digest: when the mount that there was then has been read for the last time, and why."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._beside: set[asyncio.Task[None]] = set()
         """Profiles that are recorded, and the agent's start beside an import."""
@@ -167,6 +169,10 @@ class ChunkedImporter:
         if error is None or failed_ns + int(REPORT_PERIOD_S * 1e9) < begun_ns:
             return None
         return error_of(type(error).__name__, error.message)  # whoever is given it may add to it
+
+    def lost_since(self, record: ImageRecord, forked_ns: int) -> SockdError | None:
+        lost_ns, error = self._lost.get(record.digest, (0, None))
+        return None if error is None or lost_ns < forked_ns else error_of(type(error).__name__, error.message)
 
     async def close(self, record: ImageRecord) -> None:
         self._users[record.digest] -= 1
@@ -275,6 +281,7 @@ class ChunkedImporter:
         self._failures[digest_of(image)] = time.monotonic_ns(), error
         if isinstance(error, ImageUnavailable):
             digest = digest_of(image)
+            self._lost[digest] = self._failures[digest]
             self._forget(digest)
             self.on_lost(digest)
 

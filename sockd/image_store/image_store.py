@@ -81,6 +81,9 @@ class Importer(Protocol):
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         """As `ImageInUse` says."""
 
+    def lost_since(self, record: ImageRecord, forked_ns: int) -> SockdError | None:
+        """As `ImageInUse` says."""
+
     async def close(self, record: ImageRecord) -> None:
         """Nobody uses what `open` gave any more."""
 
@@ -316,6 +319,10 @@ class ImageStore:
         """Why reads of an image have failed, if one has since then (CLOCK_MONOTONIC)."""
         return self._importer.failure_since(record, begun_ns)
 
+    def lost_since(self, record: ImageRecord, forked_ns: int) -> SockdError | None:
+        """As `ImageInUse` says."""
+        return self._importer.lost_since(record, forked_ns)
+
     @contextlib.contextmanager
     def holding(self, digest: str) -> Iterator[None]:
         """An image that is not garbage until the block ends: of a deploy under way."""
@@ -403,6 +410,9 @@ class ImageUse:
 
     def failure_since(self, begun_ns: int) -> SockdError | None:
         return self._store.failure_since(self._record, begun_ns)
+
+    def lost_since(self, forked_ns: int) -> SockdError | None:
+        return self._store.lost_since(self._record, forked_ns)
 
     def close(self) -> None:
         base, self._base = self._base, None

@@ -125,3 +125,29 @@ def test_functions_are_answered_while_agents_are_killed(daemon: RunningDaemon, b
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
         assert [len(answer.result()) for answer in answers] == [2 << 20, 2 << 20, 1] * 4
+
+
+@case(
+    "I23",
+    "SIGKILL agents until they are given up, while warm functions have mapped files",
+    expect="503 with the cause, in place of exit status 135; later new sandboxes serve",
+)
+def test_a_mapped_file_that_a_given_up_agent_does_not_serve_is_told_with_the_cause(
+    daemon: RunningDaemon, bucket: Client, tmp_path: Path
+) -> None:
+    function_in_an_image(daemon, "mapped", tmp_path)
+    daemon.call("mapped", {"what": "map", "path": "/large"})
+    mark, killed = daemon.mark, set[int]()
+
+    def is_given_up() -> bool:
+        for pid in agents_of(daemon) - killed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        return any("cannot be read any more" in line for line in daemon.lines[mark:])
+
+    daemon.when(is_given_up)
+    daemon.wait_line("reads of the image .* fail: the agent of images is given up", since=mark)
+    answer = daemon.run("mapped", {"what": "touch", "at": (2 << 20) - 1})
+    assert (answer.status, answer.json["errorType"]) == (503, "Images.Unavailable"), answer.json
+    assert "the agent of images is given up" in answer.json["errorMessage"]

@@ -20,7 +20,8 @@ from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_
 pytestmark = pytest.mark.root
 
 BOOTSTRAP = f"""#!{PYTHON}
-import http.client, json, os, socket, sys
+import http.client, json, mmap, os, socket, sys
+kept = []
 {ASK}def refused(path):
     try:
         open(path, "w").close()
@@ -30,6 +31,12 @@ import http.client, json, os, socket, sys
     return ""
 def seen(event):
     what = (event or {{}}).get("what")
+    if what == "map":
+        with open(event["path"], "rb") as file:
+            kept.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        return kept[-1][0]
+    if what == "touch":
+        return kept[-1][event["at"]]
     if what == "exit":
         os._exit(3)
     if what == "raise":
