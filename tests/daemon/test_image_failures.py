@@ -21,6 +21,17 @@ from tests.support.image_layouts import Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
 BUCKET = "images"
+MAPPED = """
+import mmap
+kept = []
+def handler(event, context):
+    if event["what"] == "map":
+        with open(event["path"], "rb") as file:
+            kept.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        return kept[-1][0]
+    return kept[-1][event["at"]]
+"""
+"""A handler that Zygotes serve, and that does as the program of `app`."""
 KILLS = 4
 """Fewer than the keeper takes in a minute."""
 
@@ -136,7 +147,12 @@ def test_a_mapped_file_that_a_given_up_agent_does_not_serve_is_told_with_the_cau
     daemon: RunningDaemon, bucket: Client, tmp_path: Path
 ) -> None:
     function_in_an_image(daemon, "mapped", tmp_path)
-    daemon.call("mapped", {"what": "map", "path": "/large"})
+    files = Files({"app/mapped.py": MAPPED, "large": os.urandom(1 << 20).hex()})
+    write_layout(tmp_path / "handler", [python_files().tar(), files], {**CONFIG, "Entrypoint": []})
+    digest = upload(daemon, tmp_path / "handler")
+    deploy(daemon, "mapped-handler", digest, handler="mapped:handler", runtime="python")
+    for name in ("mapped", "mapped-handler"):
+        daemon.call(name, {"what": "map", "path": "/large"})
     mark, killed = daemon.mark, set[int]()
 
     def is_given_up() -> bool:
@@ -147,7 +163,7 @@ def test_a_mapped_file_that_a_given_up_agent_does_not_serve_is_told_with_the_cau
         return any("cannot be read any more" in line for line in daemon.lines[mark:])
 
     daemon.when(is_given_up)
-    daemon.wait_line("reads of the image .* fail: the agent of images is given up", since=mark)
-    answer = daemon.run("mapped", {"what": "touch", "at": (2 << 20) - 1})
-    assert (answer.status, answer.json["errorType"]) == (503, "Images.Unavailable"), answer.json
-    assert "the agent of images is given up" in answer.json["errorMessage"]
+    for name in ("mapped", "mapped-handler"):
+        answer = daemon.run(name, {"what": "touch", "at": (2 << 20) - 1})
+        assert (answer.status, answer.json["errorType"]) == (503, "Images.Unavailable"), (name, answer.json)
+        assert "the agent of images is given up" in answer.json["errorMessage"]
