@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sockd.chunk_agent.agent_wire import REPORT_PERIOD_S
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
 from tests.daemon.running import RunningDaemon
@@ -163,6 +164,8 @@ def test_a_mapped_file_that_a_given_up_agent_does_not_serve_is_told_with_the_cau
         return any("cannot be read any more" in line for line in daemon.lines[mark:])
 
     daemon.when(is_given_up)
+    told_s = time.monotonic() + 2 * REPORT_PERIOD_S
+    daemon.when(lambda: time.monotonic() > told_s)  # so that the trouble is not one of the time of the requests
     for name in ("mapped", "mapped-handler"):
         answer = daemon.run(name, {"what": "touch", "at": (2 << 20) - 1})
         assert (answer.status, answer.json["errorType"]) == (503, "Images.Unavailable"), (name, answer.json)
