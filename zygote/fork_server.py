@@ -120,7 +120,7 @@ def imported(request: dict, file: int) -> dict:
     left = kept.Kept()
     with fork_hooks.Watch(), randomness.Watch() as seeds, Observer(seeds) as observer:
         if request.get("sys_path"):
-            package_path.replace(request["sys_path"], request["pth"])
+            package_path.replace(request["sys_path"], request["pth"], request["sitecustomize"])
         else:
             package_path.share(request["paths"], request["pth"])
         path = [*sys.path]

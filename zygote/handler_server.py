@@ -173,6 +173,10 @@ def extend_path(function: dict) -> None:
         from sockd_zygote import package_path
 
         package_path.run(function["pth"])
+    if function.get("sitecustomize"):
+        from sockd_zygote import package_path
+
+        package_path.customize(function["sitecustomize"])
     for restore in hygiene.with_code:
         restore()
 

@@ -23,10 +23,24 @@ def share(paths: list[str], pth: list[str]) -> None:
     run(pth)
 
 
-def replace(path: list[str], pth: list[str]) -> None:
-    """As `share`, in a Zygote of an image. Args: path: all of sys.path, with what .pth files add; pth: directories with such."""
+def replace(path: list[str], pth: list[str], sitecustomize: str) -> None:
+    """As `share`, in a Zygote of an image. Args: path: all of sys.path, with what .pth files add; pth: directories with such;
+    sitecustomize: as `customize` takes it, or empty."""
     sys.path[:] = path
     run(pth)
+    if sitecustomize:
+        customize(sitecustomize)
+
+
+def customize(file: str) -> None:
+    """Import an image's sitecustomize as its `site` does, which does not see the function's code. It is one that does nothing:
+    what it looks for is in no directory of the image's sys.path. Args: file: the module's."""
+    path = sys.path[:]
+    sys.path[:] = [file.rpartition("/")[0]]
+    try:
+        __import__("sitecustomize")
+    finally:
+        sys.path[:] = path
 
 
 def run(pth: list[str]) -> None:

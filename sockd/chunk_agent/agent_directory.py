@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sockd.kernel.regular_file import opened
 
+L1_FILE = "l1"
 _log = logging.getLogger(__name__)
 _PARTIAL = ".partial"
 
@@ -33,7 +34,7 @@ class AgentDirectory:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in path.glob(f"*{_PARTIAL}"):
             left.unlink()
-        return cls(path, _cache_file(path / "l1"))
+        return cls(path, _cache_file(path / L1_FILE))
 
     def whole(self, image: str, size_bytes: int) -> Path | None:
         """The file of a whole image, if it has been written."""

@@ -85,7 +85,8 @@ class Ends:
 
 
 class AgentKeeper:
-    """`start`, `ask`, `aclose`. Calls `on_given_up` when it ends by itself; then it is of no use."""
+    """`start`, `ask`, `aclose`. When it ends by itself, it calls `on_giving_up` before any read has failed, and `on_given_up` in
+    the end; then it is of no use."""
 
     def __init__(
         self,
@@ -95,7 +96,8 @@ class AgentKeeper:
         mount: FuseMount | None,
         images: Mapping[str, OpenedImage],
         on_trouble: Callable[[wire.Trouble], None],
-        on_given_up: Callable[[str], None],
+        on_giving_up: Callable[[str], None],
+        on_given_up: Callable[[], None],
     ) -> None:
         """Args: mount: owned from now on; None: images are only written whole. images: those that each process serves."""
         self._ground = ground
@@ -104,6 +106,7 @@ class AgentKeeper:
         self.mount = mount
         self._images = images
         self._on_trouble = on_trouble
+        self._on_giving_up = on_giving_up
         self._on_given_up = on_given_up
         self._loop = asyncio.get_running_loop()
         self._serving: asyncio.Future[AgentLink] = self._loop.create_future()
@@ -177,8 +180,9 @@ class AgentKeeper:
             self._fail(f"the agent of images ended ({self.why_down})")
         await self._end_standby()
         _log.error("the agent of images ended (%s); images that are in use cannot be read any more", self.why_down)
+        self._on_giving_up(self.why_down)
         await self._close_mount()
-        self._on_given_up(self.why_down)
+        self._on_given_up()
 
     async def _live(self) -> str:
         """One process from its start to its end; how it ended. Raises: OSError, TimeoutError, AgentEnded."""

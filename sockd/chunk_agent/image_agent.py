@@ -74,6 +74,9 @@ class ImageAgent:
         self._keeper: AgentKeeper | None = None
         self._writing: dict[str, asyncio.Lock] = {}
         self._given_up_s = float("-inf")
+        self._is_settled = asyncio.Event()
+        """But between the two calls of a keeper that gives up, when images are told to be lost."""
+        self._is_settled.set()
         self.why_whole = "" if settings.on_demand else "images.on_demand is off"
         """Why images are written whole; empty: they are read on demand."""
 
@@ -221,6 +224,7 @@ class ImageAgent:
 
     async def _kept(self) -> AgentKeeper:
         """The keeper, made anew when the one before has given up. Raises: ImageUnavailable."""
+        await self._is_settled.wait()
         async with self._beginning:
             if self._keeper is None:
                 if time.monotonic() < self._given_up_s + GIVEN_UP_S:
@@ -232,6 +236,7 @@ class ImageAgent:
                     None if self.why_whole else await self._mounted(),
                     self._images,
                     lambda trouble: self._on_trouble(trouble.image, trouble_error(trouble)),
+                    self._giving_up,
                     self._gave_up,
                 )
             return self._keeper
@@ -250,13 +255,16 @@ class ImageAgent:
             _log.warning("images are written to the disk as a whole (see `sockd doctor`): %s", error)
             return None
 
-    def _gave_up(self, why: str) -> None:
+    def _giving_up(self, why: str) -> None:
+        self._is_settled.clear()
+        for image in list(self._images):
+            self._on_trouble(image, ImageUnavailable(f"the agent of images is given up: {why}"))
+
+    def _gave_up(self) -> None:
         self._keeper = None
         self._given_up_s = time.monotonic()
-        lost = list(self._images)
         self._forget()
-        for image in lost:
-            self._on_trouble(image, ImageUnavailable(f"the agent of images is given up: {why}"))
+        self._is_settled.set()
 
     def _forget(self) -> None:
         for opened in self._images.values():

@@ -82,8 +82,9 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     open_files: int = 1024
     """The limit that its functions have."""
     sys_path: Sequence[str] = ()
-    """All of sys.path, of an image; `directory`: where its functions run."""
+    """All of sys.path, of an image; `directory`: where its functions run; `sitecustomize`: as `ImageImports` has it."""
     directory: str = ""
+    sitecustomize: str = ""
     standard_library: bool = False
     """The modules are the standard library's; else those that `paths` do not have are not imported."""
 

@@ -21,13 +21,22 @@ from sockd.code.handler_check import check_handler
 from sockd.code.setting_checks import EXEC_WRAPPER
 from sockd.image_functions import image_programs
 from sockd.image_functions.image_pythons import ImagePythons
+from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.images.image_python import ImagePython
 from sockd.images.interpreter import Interpreter
 from sockd.images.writable_root import why_no_writable_roots
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import FunctionDefaults
-from sockd.plain.errors import BadArchive, ImagesUnavailable, NameTaken, NoSuchFunction, ResolveFailed, SecretsLocked
+from sockd.plain.errors import (
+    BadArchive,
+    BadFunctionConfig,
+    ImagesUnavailable,
+    NameTaken,
+    NoSuchFunction,
+    ResolveFailed,
+    SecretsLocked,
+)
 from sockd.registry.registry import Registry
 
 CHECK_HANDLER = "check_handler"
@@ -139,9 +148,7 @@ class Deployments:
             if python.reason and config.app_port is None and (ports := record.config.exposed_ports):
                 port = ports[0].partition("/")[0]
                 progress(f"the image exposes port {port}: a web server there needs app_port = {port}")
-            if python.reason and image_programs.needs_client(config, record.config):
-                words = " ".join(image_programs.command(config, record.config))
-                progress(f"the program is {words}: the image must have {image_programs.RUNTIME_CLIENT}")
+            check_client(python, config, record, progress)
         return Deployable(config, image_programs.handler(config, record.config), Closure(), record.digest)
 
     def check_source(self, name: str, config: FunctionConfig) -> None:
@@ -217,6 +224,22 @@ async def check_writable_root(config: FunctionConfig) -> None:
     """Raises: ImagesUnavailable, where sandboxes cannot change their image's files and the function's are to."""
     if config.writable_root and (reason := await in_thread(why_no_writable_roots)):
         raise ImagesUnavailable(f"writable_root: this worker's kernel has no overlays for it: {reason}")
+
+
+def check_client(python: ImagePython, config: FunctionConfig, record: ImageRecord, progress: Progress) -> None:
+    """Of a handler that the image's AWS client would run. Raises: BadFunctionConfig, if the image has no such client."""
+    is_ours = image_programs.needs_client(config, record.config)
+    if not python.reason or not (
+        is_ours or image_programs.RUNTIME_CLIENT in image_programs.own_words(config, record.config)
+    ):
+        return
+    # The function's own variables may lead to another Python, or to other modules; the Python was asked without them.
+    is_elsewhere = any(name == "PATH" or name.startswith("PYTHON") for name in config.environment)
+    if python.facts is not None and not python.facts.has_client and not is_elsewhere:
+        raise BadFunctionConfig(image_programs.why_no_client(config, record.config, python.reason))
+    if is_ours:
+        words = " ".join(image_programs.command(config, record.config))
+        progress(f"the program is {words}: the image must have {image_programs.RUNTIME_CLIENT}")
 
 
 def served_words(python: ImagePython) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,10 @@ class Images:
     async def add(self, reference: str, progress: Progress) -> dict[str, Any]:
         """Import an image from a registry. Raises: as `ImageStore.add`."""
         return self._row(await self.store.add(reference, progress))
+
+    def receiving(self) -> AbstractAsyncContextManager[None]:
+        """As of `ImageStore`."""
+        return self.store.receiving()
 
     async def add_archive(self, path: Path, reference: str, progress: Progress) -> dict[str, Any]:
         """Import an archive. Raises: as `ImageStore.add_archive`."""

@@ -222,8 +222,9 @@ class Serving:
 
     def _end(self, reply: Reply) -> None:
         self._stop = _nothing
-        if isinstance(reply.error, ENDED_BY_ITSELF) and (image := self._version.program.image) is not None:
-            reply.error = image.failure_since(self._admitted_ns) or reply.error
+        if isinstance(reply.error, ENDED_BY_ITSELF) and (image := self._version.image) is not None:
+            forked_ns, _ = self._leased.sandbox.process.network_ns
+            reply.error = image.failure_since(self._admitted_ns) or image.lost_since(forked_ns) or reply.error
         self._put_back()
         if reply.stream is None:
             self._answer(reply, reply.body)

@@ -64,8 +64,11 @@ class Version:
         program: Program,
         number: str,
         view: ImportView = NO_PACKAGES,
+        image: ImageInUse | None = None,
     ) -> None:
         self.record = record
+        self.image = image
+        """That its sandboxes read, whether they are programs or handlers."""
         self.config = config
         self.closure = closure
         self.keys = closure.keys
@@ -147,7 +150,7 @@ class Version:
             writable_root=config.writable_root,
         )
         view = ImportView(frozenset(), network=config.network)
-        return cls(record, config, Closure(), program, number, view)
+        return cls(record, config, Closure(), program, number, view, image.use)
 
     @classmethod
     def _of_handler(
@@ -165,6 +168,7 @@ class Version:
             "sys_path": list(imports.path),
             "paths": list(imports.roots),
             "pth": list(imports.pth),
+            "sitecustomize": imports.sitecustomize,
             "image_key": imports.key,
             "env": variables,
             "memory_mb": config.memory_mb,
@@ -190,7 +194,7 @@ class Version:
             network=config.network,
             interpreter=image.python.id,
         )
-        return cls(record, config, Closure(), program, number, view)
+        return cls(record, config, Closure(), program, number, view, image.use)
 
     def call(self, request: InvokeRequest, is_app: bool) -> Call:
         """The request to a sandbox of this version. Raises: MethodNotAllowed."""

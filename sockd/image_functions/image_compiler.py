@@ -16,6 +16,7 @@ import msgspec
 from sockd.caches.starts import Starts
 from sockd.image_functions import image_programs
 from sockd.image_functions.image_probe import Ask, probing
+from sockd.image_store.full_disk import passing
 from sockd.image_store.image_store import Progress
 from sockd.image_store.import_wire import Compiled, Uncompiled
 from sockd.image_store.missing_bytecode import MOST_BYTECODE_BYTES, CompiledBatch, CompileJob
@@ -58,6 +59,9 @@ class _OnePath:
     def failure_since(self, begun_ns: int) -> SockdError | None:
         return None
 
+    def lost_since(self, forked_ns: int) -> SockdError | None:
+        return None
+
     def close(self) -> None:
         base, self._base = self._base, None
         if base is not None:
@@ -75,7 +79,9 @@ class ImageCompiler:
     timeout_s: float
 
     async def compile(self, file: Path, uncompiled: Uncompiled, answers: int, progress: Progress) -> Compiled:
-        """Write the answers to a file. Never fails: what is missing has a reason."""
+        """Write the answers to a file. What is missing has a reason, that of the image or of a limit.
+
+        Raises: NoCapacity, HostFailed: the worker's own trouble, which must not become a part of the image."""
         done: list[CompiledBatch] = []
         progress(f"compiling bytecode: {uncompiled.sources} sources have none")
         reason = ""
@@ -86,6 +92,8 @@ class ImageCompiler:
         except TimeoutError:
             reason = f"it took more than {self.timeout_s:g} s (images.compile_timeout_s)"
         except (SockdError, OSError) as error:
+            if (trouble := passing(error)) is not None:
+                raise trouble from error
             text = getattr(error, "message", "") or str(error)
             reason = "".join(char for char in text if char.isprintable())[:300]
         return Compiled(tuple(done), reason)

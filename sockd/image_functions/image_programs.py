@@ -64,6 +64,15 @@ def needs_client(config: FunctionConfig, image: ImageConfig) -> bool:
     return words[:1] != [AWS_ENTRYPOINT] and RUNTIME_CLIENT not in words
 
 
+def why_no_client(config: FunctionConfig, image: ImageConfig, reason: str) -> str:
+    """What is wrong with a handler in an image without AWS's client, and what to do. Args: reason: why no Zygote serves it."""
+    words = " ".join(command(config, image))
+    return (
+        f"the image's Python has no module {RUNTIME_CLIENT}, and Zygotes, which need none, cannot serve the handler ({reason}): "
+        f"{words} would fail. Add it to the image (RUN python3 -m pip install {RUNTIME_CLIENT}), or remove that reason"
+    )
+
+
 def handler(config: FunctionConfig, image: ImageConfig) -> str:
     """What the program is told as its handler: as in AWS's images, the first word of CMD."""
     arguments = config.command if config.command is not None else image.cmd

@@ -98,14 +98,8 @@ class ImagePythons:
         """What serves a function of an image: Zygotes, or with a `reason` none. Never fails: programs go without."""
         wanted, command = wanted_python(record, config)
         if wanted.reason:
-            return wanted
-        async with self._asking:
-            known = self._read(record, wanted)
-            if known is None or known.python.reason:  # it may have been the worker's
-                progress("asking the image's Python what it is")
-                known = await self._asked(record, wanted, command)
-                await in_thread(self._write, record, known)
-            self._found[wanted.id] = record, known
+            return msgspec.structs.replace(wanted, facts=await self._facts_of_program(record, config, progress))
+        known = await self._answered(record, wanted, command, progress)
         if not known.python.reason:
             reason = await self._tree.why_no_root(Lineage(config.network, wanted.id))
             if reason:
@@ -113,6 +107,27 @@ class ImagePythons:
                 await in_thread(self._write, record, known)
                 self._found[wanted.id] = record, known
         return known.python
+
+    async def _facts_of_program(self, record: ImageRecord, config: FunctionConfig, progress: Progress) -> Facts | None:
+        """Of the Python of a handler that Zygotes are not to serve. None: they do not matter, or it did not answer."""
+        as_handler = msgspec.structs.replace(config, zygote=FunctionConfig().zygote, writable_root=False)
+        wanted, command = wanted_python(record, as_handler)
+        if wanted.reason or not image_programs.needs_client(config, record.config):
+            return None
+        return (await self._answered(record, wanted, command, progress)).python.facts
+
+    async def _answered(
+        self, record: ImageRecord, wanted: ImagePython, command: list[str], progress: Progress
+    ) -> Known:
+        """What an image's Python has said, now or before."""
+        async with self._asking:
+            known = self._read(record, wanted)
+            if known is None or known.python.reason:  # it may have been the worker's
+                progress("asking the image's Python what it is")
+                known = await self._asked(record, wanted, command)
+                await in_thread(self._write, record, known)
+            self._found[wanted.id] = record, known
+        return known
 
     def known(self, record: ImageRecord, config: FunctionConfig) -> ImagePython:
         """As `find`, of a deployed function. Blocks briefly."""

@@ -23,6 +23,7 @@ from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
+from sockd.image_store.full_disk import is_full, storage_full
 from sockd.image_store.image_record import ImageRecord, digest_of
 from sockd.image_store.image_store import Progress
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
@@ -30,7 +31,7 @@ from sockd.image_store.import_runs import FILE, Compile, ImportRuns
 from sockd.image_store.kept_copies import forget_profile, keep_manifest, keep_profile, loaded, renewed
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, Tampered
+from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, StorageFull, Tampered
 
 QUIET_S, LATEST_S = 5.0, 60.0
 """An image's first start on this worker has ended when no chunk was used for so long; or so long after it was opened."""
@@ -71,6 +72,7 @@ class ChunkedImporter:
         *,
         keeps_ready: bool = True,
         profile_bytes: int = 0,
+        cache: Path | None = None,
     ) -> None:
         """Args:
         images: the directory of `ImageStore`.
@@ -78,7 +80,9 @@ class ChunkedImporter:
         start_agent: with what it calls when reads of an image have failed, and when its startup data was refused. Raises:
             SockdError, OSError.
         keeps_ready: whether, from the first import on, a process waits for the next.
-        profile_bytes: of an image's startup data, at most; 0: profiles have none."""
+        profile_bytes: of an image's startup data, at most; 0: profiles have none.
+        cache: the file of L1, which may take the disk that imports need."""
+        self._cache = cache
         self._images = images
         self._open_parts = open_parts
         self._start_agent = start_agent
@@ -93,6 +97,8 @@ class ChunkedImporter:
         self._users: Counter[str] = Counter()
         self._failures: dict[str, tuple[int, SockdError]] = {}
         """By digest: when a read failed last, and why."""
+        self._lost: dict[str, tuple[int, SockdError]] = {}
+        """By digest: when the mount that there was then has been read for the last time, and why."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._beside: set[asyncio.Task[None]] = set()
         """Profiles that are recorded, and the agent's start beside an import."""
@@ -123,13 +129,18 @@ class ChunkedImporter:
             if imported is not None:
                 progress("storing chunks")
                 await in_thread(upload.publish, imported, directory / FILE)
-        except BaseException:
+        except BaseException as error:
             await in_thread(upload.abandon)
+            if is_full(error):
+                raise await in_thread(self.storage_full) from error
             raise
         finally:
             if self._keeps_ready:
                 self._runs.keep_ready_later()
         return await in_thread(upload.record, str(parsed), directory)
+
+    def storage_full(self) -> StorageFull:
+        return storage_full(self._cache)
 
     async def renew(self, record: ImageRecord, directory: Path, imported: Path) -> None:
         parts = await self.parts()
@@ -158,6 +169,10 @@ class ChunkedImporter:
         if error is None or failed_ns + int(REPORT_PERIOD_S * 1e9) < begun_ns:
             return None
         return error_of(type(error).__name__, error.message)  # whoever is given it may add to it
+
+    def lost_since(self, record: ImageRecord, forked_ns: int) -> SockdError | None:
+        lost_ns, error = self._lost.get(record.digest, (0, None))
+        return None if error is None or lost_ns < forked_ns else error_of(type(error).__name__, error.message)
 
     async def close(self, record: ImageRecord) -> None:
         self._users[record.digest] -= 1
@@ -266,6 +281,7 @@ class ChunkedImporter:
         self._failures[digest_of(image)] = time.monotonic_ns(), error
         if isinstance(error, ImageUnavailable):
             digest = digest_of(image)
+            self._lost[digest] = self._failures[digest]
             self._forget(digest)
             self.on_lost(digest)
 

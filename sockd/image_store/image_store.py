@@ -19,19 +19,28 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from sockd.erofs.mounting import why_no_images
+from sockd.image_store.full_disk import is_full
 from sockd.image_store.image_record import DIGEST, ImageRecord
 from sockd.images.base import Base
 from sockd.images.image_base import ImageBase
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import BadImage, DamagedImage, ImagesUnavailable, SockdError, TooManyRequests, UnknownImage
+from sockd.plain.errors import (
+    BadImage,
+    DamagedImage,
+    ImagesUnavailable,
+    SockdError,
+    StorageFull,
+    TooManyRequests,
+    UnknownImage,
+)
 from sockd.plain.single_flight import SingleFlight
 
 RECORD = "record.json"
@@ -58,6 +67,9 @@ class Importer(Protocol):
         Args: path: of an archive that was uploaded; empty: the reference is for a registry.
         Raises: BadImage and its kinds, RegistryUnavailable, ImageAccessDenied, StorageFull."""
 
+    def storage_full(self) -> StorageFull:
+        """What is said of a disk without space. Blocks."""
+
     async def renew(self, record: ImageRecord, directory: Path, imported: Path) -> None:
         """An image that is here was imported again, into a directory of its own: what is lost here is taken from that.
 
@@ -67,6 +79,9 @@ class Importer(Protocol):
         """The path of the image's EROFS file, valid until `close`. Raises: SockdError, OSError."""
 
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
+        """As `ImageInUse` says."""
+
+    def lost_since(self, record: ImageRecord, forked_ns: int) -> SockdError | None:
         """As `ImageInUse` says."""
 
     async def close(self, record: ImageRecord) -> None:
@@ -197,6 +212,17 @@ class ImageStore:
         """Import an image from an archive that was uploaded. Args: reference: how its sender names it. Raises: as `resolve`."""
         return await self._add(reference, str(path), progress)
 
+    @contextlib.asynccontextmanager
+    async def receiving(self) -> AsyncIterator[None]:
+        """While an archive is received for `add_archive`. Raises: ImagesUnavailable at once; StorageFull."""
+        await self._check_host()
+        try:
+            yield
+        except OSError as error:
+            if is_full(error):
+                raise await in_thread(self._importer.storage_full) from error
+            raise
+
     async def _check_host(self) -> None:
         """Raises: ImagesUnavailable."""
         if self._why_not is None:
@@ -293,6 +319,10 @@ class ImageStore:
         """Why reads of an image have failed, if one has since then (CLOCK_MONOTONIC)."""
         return self._importer.failure_since(record, begun_ns)
 
+    def lost_since(self, record: ImageRecord, forked_ns: int) -> SockdError | None:
+        """As `ImageInUse` says."""
+        return self._importer.lost_since(record, forked_ns)
+
     @contextlib.contextmanager
     def holding(self, digest: str) -> Iterator[None]:
         """An image that is not garbage until the block ends: of a deploy under way."""
@@ -380,6 +410,9 @@ class ImageUse:
 
     def failure_since(self, begun_ns: int) -> SockdError | None:
         return self._store.failure_since(self._record, begun_ns)
+
+    def lost_since(self, forked_ns: int) -> SockdError | None:
+        return self._store.lost_since(self._record, forked_ns)
 
     def close(self) -> None:
         base, self._base = self._base, None

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from sockd.image_store import import_wire
+from sockd.image_store.full_disk import passing
 from sockd.image_store.import_wire import (
     Compiled,
     Decision,
@@ -48,8 +49,10 @@ NEXT_AFTER_S = 3.0
 Progress = Callable[[str], None]
 IsWanted = Callable[[str], Awaitable[bool]]
 Compile = Callable[[Path, Uncompiled, int, Progress], Awaitable[Compiled]]
-"""Have the sources compiled that a file system has no bytecode of. Args: the file system's file; the sources; the descriptor of a
-file that answers are written to. Never fails, but says why in the answer."""
+"""Have the sources compiled that a file system has no bytecode of; the answer says why some are missing.
+
+Args: the file system's file; the sources; the descriptor of a file that answers are written to.
+Raises: NoCapacity, HostFailed: the worker's own trouble."""
 _LOOSE = MountAttr.NOSUID | MountAttr.NODEV | MountAttr.NOEXEC
 _log = logging.getLogger(__name__)
 
@@ -95,7 +98,8 @@ class ImportRuns:
         Args:
             path: of an archive that was uploaded; empty: the reference is for a registry.
             is_wanted: asked with the image's digest before any of its layers is fetched.
-        Raises: BadImage and its kinds, ImageAccessDenied, RegistryUnavailable, StorageFull, SandboxFailed."""
+        Raises: BadImage and its kinds, ImageAccessDenied, RegistryUnavailable, StorageFull, SandboxFailed; HostFailed and
+        NoCapacity: the worker lacks what compiling takes."""
         if reference.kind != "registry" and not path:
             raise BadImage("a worker fetches images from registries; other images are uploaded to it")
         deadline_s = self._settings.deadline_s
@@ -212,6 +216,8 @@ class ImportRuns:
             await in_thread(_copy, output, copy)
             return await self.compile(copy, uncompiled, answers, progress)
         except OSError as error:
+            if (trouble := passing(error)) is not None:
+                raise trouble from error
             return Compiled(reason=f"{error.strerror or error}")
         finally:
             await in_thread(copy.unlink, missing_ok=True)

@@ -25,13 +25,17 @@ class Facts(msgspec.Struct, frozen=True):
     is_final: bool
     has_gil: bool
     customized: list[str]
-    """Modules that `site` has imported."""
+    """Modules that `site` has imported, and that may have done something."""
     path: list[str]
     """sys.path without the directory of the program."""
     roots: list[str]
     """Of these the directories that are not the standard library's."""
     pth: list[str]
     """Of these those whose .pth files `site` has run."""
+    sitecustomize: str = ""
+    """The file of a sitecustomize that `site` has imported, and that does nothing, as Debian's without apport; empty: none."""
+    has_client: bool = True
+    """Whether it has a module awslambdaric."""
 
     def why_not(self) -> str:
         """Why it cannot be a Zygote; empty: it can."""
@@ -83,5 +87,7 @@ class ImagePython(msgspec.Struct, frozen=True, kw_only=True):
         # As of `python -m awslambdaric`: the working directory, before which the runtime puts the code.
         path = (self.task_root, self.directory, *self.facts.path)
         return ImageImports(
-            self.id, path, tuple(self.facts.roots), tuple(self.facts.pth), self.directory, variables=self.variables
+            *(self.id, path, tuple(self.facts.roots), tuple(self.facts.pth), self.directory),
+            variables=self.variables,
+            sitecustomize=self.facts.sitecustomize,
         )

@@ -33,6 +33,8 @@ class ImageImports:
     """Where they run."""
     variables: Mapping[str, str]
     """The image's."""
+    sitecustomize: str = ""
+    """The file of one that `site` imports, which does nothing; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,18 @@ import sysconfig
 from http.client import HTTPConnection
 
 API = "/2018-06-01/runtime/invocation"
+CLIENT = "awslambdaric"
+CUSTOMIZING = "sitecustomize", "usercustomize"
+HOOK = "apport_python_hook"
+IDLE = f"""
+try:
+    import {HOOK}
+except ImportError:
+    pass
+else:
+    {HOOK}.install()
+"""
+"""Debian's and Ubuntu's sitecustomize. Without that module it does nothing."""
 
 
 def facts(first: "list[str]") -> "dict[str, object]":
@@ -29,6 +41,7 @@ def facts(first: "list[str]") -> "dict[str, object]":
     pth = [
         each for each in roots if each in {*sites, *ahead} and any(name.endswith(".pth") for name in os.listdir(each))
     ]
+    idle = idle_customization()
     return {
         "executable": sys.executable,
         "version": sys.version_info[:3],
@@ -36,11 +49,39 @@ def facts(first: "list[str]") -> "dict[str, object]":
         "implementation": sys.implementation.name,
         "is_final": sys.version_info.releaselevel == "final",
         "has_gil": not sysconfig.get_config_var("Py_GIL_DISABLED"),
-        "customized": [name for name in ("sitecustomize", "usercustomize") if name in sys.modules],
+        "customized": [name for name in CUSTOMIZING if name in sys.modules and not (idle and name == CUSTOMIZING[0])],
+        "sitecustomize": idle,
+        "has_client": can_import(CLIENT),
         "path": path,
         "roots": roots,
         "pth": pth,
     }
+
+
+def idle_customization() -> str:
+    """The file of the sitecustomize that `site` has imported, if that has done nothing; else empty."""
+    module = sys.modules.get("sitecustomize")
+    file = getattr(module, "__file__", None) or ""
+    try:
+        code = module.__loader__.get_code("sitecustomize")  # type: ignore[union-attr]  # what was run: it may be bytecode alone
+    except (AttributeError, ImportError, OSError, SyntaxError, ValueError):
+        return ""
+    is_idle = parts_of(code) == parts_of(compile(IDLE, file, "exec", dont_inherit=True)) and not can_import(HOOK)
+    return file if is_idle and os.path.basename(file) == "sitecustomize.py" else ""
+
+
+def parts_of(code: object) -> "list[object]":
+    """What code does, whatever its lines."""
+    names = ("co_code", "co_consts", "co_names", "co_exceptiontable")
+    return [getattr(code, name, None) for name in names]
+
+
+def can_import(name: str) -> bool:
+    """Whether a module of this name is found; it is not imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, AttributeError, ValueError):
+        return True
 
 
 def compiled(modules: "dict[str, str]") -> "dict[str, str]":

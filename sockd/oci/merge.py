@@ -30,6 +30,7 @@ OPAQUE = ".wh..wh..opq"
 _RESERVED = ".wh..wh."
 """What AUFS kept in a directory for itself; not files of an image."""
 _KEPT_XATTRS = "user."
+CLOSED = "files that not everybody may read, so that functions cannot, as on AWS (with writable_root those of root are theirs)"
 _MOST_NAMED = 3
 """Paths that a note names."""
 
@@ -104,10 +105,10 @@ class _Merging:
             tree[path] = node.inode
             prefix = f"{path}/" if path else ""
             pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
-        notes = (
-            f"{what}: {self._counts[what]} ({', '.join(paths)}{', ...' if self._counts[what] > len(paths) else ''})"
-            for what, paths in sorted(self._left_out.items())
-        )
+        notes = [_note(what, self._counts[what], paths) for what, paths in sorted(self._left_out.items())]
+        closed = [path for path, inode in tree.items() if is_closed(inode)]
+        if closed:
+            notes.append(_note(CLOSED, len(closed), [_shown(path) for path in closed[:_MOST_NAMED]]))
         return Merged(tree, tuple(notes))
 
     def _count(self, member: Member) -> None:
@@ -233,6 +234,15 @@ class _Merging:
         self._counts[what] += 1
         if len(paths) < _MOST_NAMED:
             paths.append(_shown(member.name))
+
+
+def is_closed(inode: Inode) -> bool:
+    """Whether it is a file that others than its owner and group may not read: a sandbox's user is neither."""
+    return stat.S_ISREG(inode.mode) and not inode.mode & stat.S_IROTH
+
+
+def _note(what: str, count: int, paths: list[str]) -> str:
+    return f"{what}: {count} ({', '.join(paths)}{', ...' if count > len(paths) else ''})"
 
 
 def path_parts(name: str, limits: Limits) -> list[str]:

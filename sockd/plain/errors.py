@@ -350,10 +350,8 @@ class StorageFull(NoCapacity):
     status = 507
     error_type = "InsufficientStorageException"
 
-    def __init__(self) -> None:
-        super().__init__(
-            "the disk of the state directory is full; free some of it, or remove functions (sockd rm NAME)"
-        )
+    def __init__(self, what_to_do: str = "free some of it, or remove functions (sockd rm NAME)") -> None:
+        super().__init__(f"the disk of the state directory is full; {what_to_do}")
 
 
 class HostFailed(SockdError):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sockd.chunk_agent import agent_link
+from sockd.chunk_agent.agent_directory import L1_FILE
 from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.image_agent import ImageAgent
@@ -81,6 +82,7 @@ class ImageParts:
             runs,
             keeps_ready=config.ready is not False,
             profile_bytes=config.profile_mb * MB,
+            cache=self._state / "agent" / L1_FILE,
         )
 
     def garbage(self, importer: ChunkedImporter) -> ImageGarbage:

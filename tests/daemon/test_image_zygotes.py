@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_images import deploy, upload
 from tests.daemon.test_zygote_tree_of_a_daemon import LOUD, SLOW
+from tests.images.test_python_probe import DEBIANS
 from tests.support.house import namespaces_of, status_of
 from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 
@@ -135,6 +136,66 @@ def test_a_handler_answers_as_its_image_run_as_a_program(daemon: RunningDaemon, 
     assert ours["host"] == [] and ours["writable"] == ["/tmp"]
     failures = [daemon.run(name, {"raise": "no"}) for name in ("by-zygote", "as-program")]
     assert [failure.json["errorType"] for failure in failures] == ["KeyError"] * 2
+
+
+LIBRARY = SITE.removesuffix("/site-packages")
+CUSTOMIZED = """
+import sys, slow_package
+def handler(event, context):
+    import sitecustomize
+    spec = sitecustomize.__spec__
+    told = [sitecustomize.__file__, sitecustomize.__cached__, spec.name, spec.origin, type(spec.loader).__name__]
+    return told, sorted(vars(sitecustomize)), "apport_python_hook" in sys.modules, "importlib.util" in sys.modules
+"""
+"""A handler that tells how it finds sitecustomize."""
+
+
+def with_sitecustomize(text: str, **more: str) -> list[Files | bytes]:
+    """The layers of an image with a sitecustomize as Debian has it."""
+    files = {**FILES.plain, "app/app.py": CUSTOMIZED, "etc/python3/sitecustomize.py": text, **more}
+    links = {f"{LIBRARY}/sitecustomize.py": "/etc/python3/sitecustomize.py"}
+    return [python_files().tar(), Files(plain=files, links=links)]
+
+
+def test_a_sitecustomize_that_does_nothing_is_what_it_is_in_a_program(daemon: RunningDaemon, tmp_path: Path) -> None:
+    own = {"app/sitecustomize.py": "raise SystemExit('this is the code's')"}
+    write_layout(tmp_path, with_sitecustomize(DEBIANS, **own), CONFIG)
+    digest = upload(daemon, tmp_path)
+    served(daemon, "customized-zygote", digest, reuse_sandbox=False)
+    deploy(daemon, "customized-program", digest, zygote="none")
+    of_program = daemon.call("customized-program")
+    assert of_program[0][0] == f"/{LIBRARY}/sitecustomize.py" and of_program[2] is False
+    assert daemon.call("customized-zygote") == of_program
+    daemon.when(lambda: [node for node in roots(daemon) if node["packages"]])
+    daemon.wait_verified()
+    assert daemon.call("customized-zygote") == of_program, "forked from a Zygote with packages"
+    mark = daemon.mark
+    daemon.remove("customized-zygote")
+    daemon.wait_line("has no farm any more", since=mark)
+
+
+def test_a_handler_that_nothing_can_run_is_refused(daemon: RunningDaemon, tmp_path: Path) -> None:
+    layers: list[Files | bytes] = [
+        python_files().tar(),
+        Files({"app/app.py": "def handler(event, context): return 1\n"}),
+    ]
+    write_layout(tmp_path / "plain", layers, {**CONFIG, "Entrypoint": []})
+    custom = Files({f"{LIBRARY}/sitecustomize.py": DEBIANS + "import json\n"})
+    write_layout(tmp_path / "custom", [*layers, custom], {**CONFIG, "Entrypoint": []})
+    plain, customized = (upload(daemon, tmp_path / name) for name in ("plain", "custom"))
+    settings = {"handler": "app:handler", "runtime": "python"}
+    for digest, more, why in (
+        (plain, {"zygote": "none"}, 'zygote = "none"'),
+        (plain, {"writable_root": True}, "it is a program (writable_root)"),
+        (customized, {}, "its Python imports sitecustomize at each start"),
+    ):
+        with pytest.raises(DeployFailed) as caught:
+            deploy(daemon, "refused", digest, **settings, **more)
+        assert "has no module awslambdaric" in str(caught.value) and why in str(caught.value)
+        assert "InvalidParameterValueException" in str(caught.value)
+    served(daemon, "refused", plain, **settings)
+    assert daemon.call("refused") == 1
+    daemon.remove("refused")
 
 
 AWS_BOOTSTRAP = """

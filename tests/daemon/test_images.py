@@ -14,13 +14,16 @@ import pytest
 
 from sockd.code.function_config import FunctionConfig
 from sockd.image_functions import image_programs
+from sockd.kernel import syscalls
+from sockd.kernel.syscalls import MountFlag
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
 
 BOOTSTRAP = f"""#!{PYTHON}
-import http.client, json, os, socket, sys
+import http.client, json, mmap, os, socket, sys
+kept = []
 {ASK}def refused(path):
     try:
         open(path, "w").close()
@@ -30,6 +33,12 @@ import http.client, json, os, socket, sys
     return ""
 def seen(event):
     what = (event or {{}}).get("what")
+    if what == "map":
+        with open(event["path"], "rb") as file:
+            kept.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        return kept[-1][0]
+    if what == "touch":
+        return kept[-1][event["at"]]
     if what == "exit":
         os._exit(3)
     if what == "raise":
@@ -519,3 +528,18 @@ def test_a_web_server_that_ends_ends_its_sandbox(daemon: RunningDaemon, web: str
     ended = daemon.request("GET", "/run/web-ends/exit")
     assert (ended.status, ended.json["errorType"]) == (502, "Runtime.ExitError")
     assert daemon.request("GET", "/run/web-ends/again").status == 200
+
+
+def test_a_state_directory_on_a_tmpfs_is_told_before_a_local_image_is_received(tmp_path: Path) -> None:
+    syscalls.mount("tmpfs", str(tmp_path), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=64m")
+    try:
+        daemon = RunningDaemon.start(tmp_path / "state", "")
+        try:
+            answer = daemon.manage("POST", "/images?reference=oci:local", b"an archive that nobody reads")
+            assert (answer.status, answer.json["errorType"]) == (503, "Images.Unavailable"), "no progress was answered"
+            assert "no tmpfs" in answer.json["errorMessage"]
+        finally:
+            daemon.terminate()
+            daemon.close()
+    finally:
+        syscalls.umount(str(tmp_path))

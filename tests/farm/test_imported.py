@@ -35,6 +35,7 @@ def test_a_zygote_reads_the_request_and_the_daemon_its_report(file: ImportFile) 
         "paths": ["/packages/p"],
         "modules": ["p"],
         "pth": [],
+        "sitecustomize": "",
         "env": {},
         "open_files": 1024,
         "sys_path": [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import uuid
 from collections.abc import AsyncIterator
@@ -17,11 +18,14 @@ import pytest
 from sockd.confined.confined_process import ConfinedProcess
 from sockd.erofs.reader import ErofsReader
 from sockd.image_store import waiting_process
-from sockd.image_store.import_runs import FILE, ImportRuns, ImportSettings
-from sockd.image_store.import_wire import Imported
+from sockd.image_store.image_store import Progress
+from sockd.image_store.import_runs import FILE, Compile, ImportRuns, ImportSettings
+from sockd.image_store.import_wire import Compiled, Imported, Uncompiled
 from sockd.image_store.waiting_process import WaitingProcess
+from sockd.kernel import syscalls
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
+from sockd.kernel.syscalls import MountFlag
 from sockd.oci import documents
 from sockd.oci.limits import Limits
 from sockd.oci.reference import Reference
@@ -32,6 +36,7 @@ from sockd.plain.errors import (
     NoSuchImage,
     RegistryUnavailable,
     SandboxFailed,
+    StorageFull,
 )
 from tests.support.oci_images import Blobs, digest, link, member, tar
 from tests.support.scripted_registry import Script, scripted_registry
@@ -65,9 +70,18 @@ class Imports:
         self.progress: list[str] = []
         self.file = b""
 
-    async def run(self, reference: str, *, path: str = "", is_wanted: bool = True, **settings: object) -> Imported:
+    async def run(
+        self,
+        reference: str,
+        *,
+        path: str = "",
+        is_wanted: bool = True,
+        compile_sources: Compile | None = None,
+        **settings: object,
+    ) -> Imported:
         values = {"uid": UID, "limits": Limits(), "deadline_s": 60.0, **settings}
         runs = ImportRuns(ImportSettings(**values), self.path, self._pool.take, self._pool.give_back)  # type: ignore[arg-type]
+        runs.compile = compile_sources
         directory = self.path / "image"
         directory.mkdir(exist_ok=True)
 
@@ -95,7 +109,7 @@ def imports(tmp_path: Path, pool: CgroupPool) -> Imports:
 
 def script(layers: list[bytes] | None = None) -> Script:
     blobs = Blobs()
-    manifest = blobs.image(LAYERS if layers is None else layers, Entrypoint=["/bin/f"])
+    manifest = blobs.image(LAYERS if layers is None else layers, Entrypoint=["/bin/f"], Env=["PATH=/opt/python/bin"])
     return Script({"v1": (manifest, documents.OCI_MANIFEST)}, dict(blobs))
 
 
@@ -213,6 +227,41 @@ async def test_an_import_that_needs_too_much_memory_is_refused(imports: Imports)
     members = [member(f"{deep}/{number:06}", b"") for number in range(20_000)]
     with scripted_registry(script([tar(members)])) as address, pytest.raises(ImageTooLarge, match="memory"):
         await imports.run(f"{address}/team/app:v1", memory_bytes=48 << 20)
+
+
+async def test_bytecode_that_a_full_disk_prevents_is_not_left_out_of_the_image(
+    tmp_path: Path, pool: CgroupPool
+) -> None:
+    """The import fails, instead of giving an image without bytecode to all workers of the store; the next one compiles."""
+    python = "opt/python/lib/python3.12"
+    members = [
+        member("opt/python/bin/python3.12", b"a program", mode=0o755),
+        member(f"{python}/os.py", b"x = 1"),
+        member(f"{python}/site-packages/m.py", b"x = 1"),
+        member("data", random.Random(1).randbytes(12 << 20)),
+    ]
+    asked: list[int] = []
+
+    async def compile_sources(file: Path, uncompiled: Uncompiled, answers: int, progress: Progress) -> Compiled:
+        asked.append(uncompiled.sources)
+        return Compiled(reason="it is a test")
+
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    syscalls.mount("tmpfs", str(disk), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=32m")
+    try:
+        imports = Imports(disk, pool)
+        with scripted_registry(script([tar(members)])) as address:
+            with pytest.raises(StorageFull):
+                await imports.run(f"{address}/team/app:v1", compile_sources=compile_sources)
+            assert asked == [], "there was no room for the copy that is compiled"
+            syscalls.mount(
+                "tmpfs", str(disk), "tmpfs", MountFlag.REMOUNT | MountFlag.NOSUID | MountFlag.NODEV, "size=96m"
+            )
+            imported = await imports.run(f"{address}/team/app:v1", compile_sources=compile_sources)
+        assert asked == [2] and imported.notes == ("bytecode was not compiled: it is a test",)
+    finally:
+        syscalls.umount(str(disk))
 
 
 async def test_the_process_is_confined(imports: Imports, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,15 @@ def test_what_a_sandbox_cannot_use_is_left_out_with_a_note(images: Images) -> No
     assert "'bin/su'" in result.notes[1]
 
 
+def test_files_that_not_everybody_may_read_are_counted_as_they_are_in_the_end(images: Images) -> None:
+    below = [member("key", b"k", mode=0o600), member("etc/shadow", b"s", mode=0o640), member("own/", None, mode=0o700)]
+    above = [member("key", b"k", mode=0o644), member("new", b"n", mode=0o600), member("gone", b"n", mode=0o600)]
+    whiteouts = [member(".wh.gone", b"")]
+    result = images.merged([tar(below), tar(above), tar(whiteouts)])[0]
+    assert len(result.notes) == 1 and result.notes[0].startswith("files that not everybody may read")
+    assert result.notes[0].endswith(": 2 ('etc/shadow', 'new')")
+
+
 def test_names_that_are_not_utf_8_or_very_long_survive(images: Images) -> None:
     name = os.fsdecode(b"d/\xff\xfe-" + b"n" * 200)
     long = "/".join(["part" * 20] * 12)

@@ -59,6 +59,7 @@ async def _answer(sandbox: Sandbox, request: ImportRequest, deadline_s: float) -
         "sys_path": list(request.sys_path),
         "paths": list(request.paths),
         "pth": list(request.pth),
+        "sitecustomize": request.sitecustomize,
         "env": dict(request.env),
         "memory_mb": sandbox.process.limits.memory_bytes >> 20,
         "open_files": OPEN_FILES,

@@ -143,6 +143,7 @@ class ZygoteMaker:
                 modules=modules,
                 sys_path=image.path,
                 directory=image.directory,
+                sitecustomize=image.sitecustomize,
             )
         keys = in_order(packages)
         bins = [f"{SANDBOX_STORE}/{key}/bin" for key in keys if self._provided(key).has_bin]
