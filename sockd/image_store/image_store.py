@@ -211,7 +211,6 @@ class ImageStore:
         try:
             record = await self._importer.import_image(reference, building, progress, path=path)
             if (known := self._records.get(record.digest)) is not None:
-                progress(f"{record.digest[:19]} is here already")
                 await self._importer.renew(known, self._directory(known), building)
                 return known
             await in_thread(self._publish, record, building)

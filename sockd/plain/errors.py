@@ -40,7 +40,7 @@ An error carries its consequence: `status` is the HTTP status of the `/run` door
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from sockd.plain.telemetry import Invocation
@@ -465,6 +465,11 @@ class Tampered(ChunkStoreFailed):
     """A chunk or a manifest is not what was stored; its bytes are not used."""
 
     error_type = "Images.Tampered"
+
+    @classmethod
+    def chunk(cls, store: str, name: bytes, how: str = "has other bytes than its name says") -> Self:
+        """Of a chunk in a store."""
+        return cls(f"the chunk {name.hex()[:16]} in {_STORE} {store} {how}")
 
 
 class ImageUnavailable(ChunkStoreFailed):
