@@ -31,7 +31,15 @@ from sockd.images.base import Base
 from sockd.images.image_base import ImageBase
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import BadImage, DamagedImage, ImagesUnavailable, SockdError, TooManyRequests, UnknownImage
+from sockd.plain.errors import (
+    BadImage,
+    DamagedImage,
+    ImageLost,
+    ImagesUnavailable,
+    SockdError,
+    TooManyRequests,
+    UnknownImage,
+)
 from sockd.plain.single_flight import SingleFlight
 
 RECORD = "record.json"
@@ -98,6 +106,8 @@ class ImageStore:
         self._base = base
         self._importer = importer
         self._records: dict[str, ImageRecord] = {}
+        self._unreadable: set[str] = set()
+        """Directories of images, by name, whose records could not be read; the next import of the image replaces one."""
         self._mounts: dict[str, ImageBase] = {}
         self._mounting: SingleFlight[str, ImageBase] = SingleFlight()
         self._importing: SingleFlight[str, ImageRecord] = SingleFlight()
@@ -118,6 +128,7 @@ class ImageStore:
                 record = msgspec.json.decode((directory / RECORD).read_bytes(), type=ImageRecord)
             except (OSError, msgspec.MsgspecError) as error:
                 _log.warning("images/%s has no record that can be read: %s", directory.name, error)
+                self._unreadable.add(directory.name)
                 continue
             self._records[record.digest] = record
 
@@ -179,9 +190,11 @@ class ImageStore:
     async def ensure(self, digest: str, reference: str) -> ImageRecord:
         """An image that a function was deployed with: if it is lost, it is imported again, by its digest.
 
-        Raises: as `resolve`."""
-        if digest in self._records or DIGEST.fullmatch(reference):
-            return self.get(digest)
+        Raises: as `resolve`; ImageLost: it was uploaded."""
+        if (record := self._records.get(digest)) is not None:
+            return record
+        if DIGEST.fullmatch(reference):
+            raise ImageLost(digest, is_unreadable=digest.removeprefix("sha256:") in self._unreadable)
         return await self.add(pinned(reference, digest), _log.info)
 
     async def add(self, reference: str, progress: Progress) -> ImageRecord:
@@ -224,6 +237,9 @@ class ImageStore:
             file.write(msgspec.json.encode(record))
             file.flush()
             os.fsync(file.fileno())
+        if record.hex in self._unreadable:
+            shutil.rmtree(self._directory(record))
+            self._unreadable.discard(record.hex)
         building.rename(self._directory(record))
 
     # -- use
