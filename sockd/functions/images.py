@@ -59,6 +59,10 @@ class Images:
         """Import an image from a registry. Raises: as `ImageStore.add`."""
         return self._row(await self.store.add(reference, progress))
 
+    async def check_import(self) -> None:
+        """Whether an archive that is sent now can be imported. Raises: as `ImageStore.check_import`."""
+        await self.store.check_import()
+
     async def add_archive(self, path: Path, reference: str, progress: Progress) -> dict[str, Any]:
         """Import an archive. Raises: as `ImageStore.add_archive`."""
         return self._row(await self.store.add_archive(path, reference, progress))

@@ -109,6 +109,10 @@ class ChunkedImporter:
 
     # -- Importer
 
+    async def check_store(self) -> None:
+        parts = await self.parts()
+        await in_thread(parts.catalog.check)
+
     async def prepare(self) -> None:
         _, _, agent = await asyncio.gather(self.parts(), self._runs.ready(), self._served())
         await agent.ready()

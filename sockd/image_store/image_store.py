@@ -57,6 +57,9 @@ _log = logging.getLogger(__name__)
 class Importer(Protocol):
     """Fetches images and writes their file systems."""
 
+    async def check_store(self) -> None:
+        """Whether what images are kept in can be reached. Raises: SockdError."""
+
     async def prepare(self) -> None:
         """Start what imports and opens need, so that the first need not wait for it. Raises: SockdError, OSError."""
 
@@ -209,6 +212,11 @@ class ImageStore:
     async def add_archive(self, path: Path, reference: str, progress: Progress) -> ImageRecord:
         """Import an image from an archive that was uploaded. Args: reference: how its sender names it. Raises: as `resolve`."""
         return await self._add(reference, str(path), progress)
+
+    async def check_import(self) -> None:
+        """Whether an image can be imported now, before somebody sends it. Raises: ImagesUnavailable; SockdError: of its store."""
+        await self._check_host()
+        await self._importer.check_store()
 
     async def _check_host(self) -> None:
         """Raises: ImagesUnavailable."""

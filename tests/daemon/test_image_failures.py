@@ -142,6 +142,20 @@ def test_a_deploy_mends_what_a_failed_read_has_found(
     assert not [each for each in bucket.requests() if "/roots/" in each["path"]], "it is not doubted any more"
 
 
+def test_an_image_is_not_sent_in_vain(config: str, s3: S3Process, tmp_path: Path) -> None:
+    daemon = RunningDaemon.start(tmp_path / "state", config.replace(f"s3://{BUCKET}/", "s3://no-such-bucket/"))
+    try:
+        with contextlib.closing(daemon.management()) as connection:
+            connection.putrequest("POST", "/images?reference=large")
+            connection.putheader("content-length", str(1 << 30))
+            connection.endheaders()
+            answer = connection.getresponse()
+            assert answer.status == 503
+            assert b"s3://no-such-bucket/worker/ is unavailable: it answers 404 NoSuchBucket" in answer.read()
+    finally:
+        daemon.close()
+
+
 @case("I22", "SIGKILL agents while functions in images start and read", expect="every answer is right")
 def test_functions_are_answered_while_agents_are_killed(daemon: RunningDaemon, bucket: Client, tmp_path: Path) -> None:
     function_in_an_image(daemon, "killed", tmp_path)
