@@ -109,6 +109,10 @@ class Catalog:
             raise Tampered("a copy of a manifest does not say of which root it is") from None
         return unseal(data, self.tenant_key, root=root, image=image)
 
+    def check(self) -> None:
+        """Ask the store for its table of roots: whether it can be reached."""
+        self._table()
+
     def images(self) -> list[str]:
         """What this worker holds."""
         with self._lock:

@@ -8,7 +8,7 @@
 A file is written in tmp/ and published by rename or link, so that a reader sees all of it or nothing. A SIGKILL leaves files
 in tmp/, which `recover` removes: their locks are free. Chunks are not synced one by one: before an object is published,
 syncfs(2) makes everything durable that was written before it, and an object names only chunks that were put before. A power
-cut may leave a chunk shorter than it should be; `put` replaces it.
+cut may leave a chunk shorter than it should be, and a disk may change it: `put` compares what is there, and replaces it.
 
 All may read the files but the lock: the directory's own permissions decide who reads. It holds ciphertext, sealed manifests and
 the names of images. All paths are relative to a descriptor of the directory, so that a confined process uses a store that has no
@@ -31,7 +31,7 @@ from os.path import dirname
 from pathlib import Path
 from typing import Self
 
-from sockd.chunks.chunk import CHUNK_BYTES, verify
+from sockd.chunks.chunk import CHUNK_BYTES, is_named
 from sockd.chunks.store import (
     MAX_OBJECT_BYTES,
     StoredObject,
@@ -54,6 +54,7 @@ class DirectoryStore:
     """A store. Owns a descriptor of its directory, until `close`."""
 
     name = "of this worker"
+    keeps_bytes = False
 
     def __init__(self, fd: int) -> None:
         """Args: fd: of the directory (O_PATH is enough); the store closes it."""
@@ -91,10 +92,10 @@ class DirectoryStore:
 
     # ---- chunks ----
 
-    def put(self, root: str, name: bytes, data: bytes) -> bool:
+    def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         final = _chunk(root, name)
         with _failures():
-            if self._size(final) == len(data):
+            if not replace and self._read(final, CHUNK_BYTES) == data:
                 return False
             with self._written(data) as written:
                 self._placed(self._rename, written, final)
@@ -105,7 +106,8 @@ class DirectoryStore:
             data = self._read(_chunk(root, name), CHUNK_BYTES)
         if data is None:
             raise ChunkMissing(self.name, root, name)
-        verify(name, data)
+        if not is_named(name, data):
+            raise Tampered.chunk(self.name, name)
         return data
 
     def has(self, root: str, name: bytes) -> bool:

@@ -88,6 +88,7 @@ class WatchedStore:
 
     def __init__(self, store: ChunkStore, watch: RootWatch) -> None:
         self.name = store.name
+        self.keeps_bytes = store.keeps_bytes
         self._store = store
         self._watch = watch
 
@@ -95,8 +96,8 @@ class WatchedStore:
         self._watch.reading(root)
         return self._store.get(root, name)
 
-    def put(self, root: str, name: bytes, data: bytes) -> bool:
-        return self._store.put(root, name, data)
+    def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
+        return self._store.put(root, name, data, replace=replace)
 
     def has(self, root: str, name: bytes) -> bool:
         return self._store.has(root, name)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import quote, urlencode
 from xml.etree import ElementTree
 
-from sockd.chunks.chunk import CHUNK_BYTES, verify
+from sockd.chunks.chunk import CHUNK_BYTES, is_named
 from sockd.chunks.s3_connections import Answer, Patience, S3Connections, TooLong, error_code
 from sockd.chunks.store import (
     MAX_OBJECT_BYTES,
@@ -34,6 +34,8 @@ _LIST_BYTES = 16 << 20
 
 class S3Store:
     """The store below `prefix` of a bucket. Owns its idle connections, until `close`."""
+
+    keeps_bytes = True
 
     def __init__(
         self,
@@ -71,12 +73,17 @@ class S3Store:
 
     # ---- chunks ----
 
-    def put(self, root: str, name: bytes, data: bytes) -> bool:
-        if self.has(root, name):  # most chunks of most uploads are there; a HEAD is cheaper than 512 KiB
-            return False
+    def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         target = self._chunk(root, name)
-        answer = self._request("PUT", target, headers={"If-None-Match": "*"}, body=data)
-        if answer.status == 501:  # a server without conditional writes; equal names are equal bytes anyway
+        if not replace:
+            size = self._size(target)  # most chunks of most uploads are there; a HEAD is cheaper than 512 KiB
+            if size == len(data):
+                return False
+            replace = size is not None
+        answer = self._request("PUT", target, headers={} if replace else {"If-None-Match": "*"}, body=data)
+        if (
+            answer.status == 501 and not replace
+        ):  # a server without conditional writes; equal names are equal bytes anyway
             answer = self._request("PUT", target, body=data)
         if answer.status == 412:
             return False
@@ -84,21 +91,14 @@ class S3Store:
         return True
 
     def get(self, root: str, name: bytes) -> bytes:
-        data = self._get_chunk(root, name)
-        try:
-            verify(name, data)
-        except Tampered:
-            # A transfer may have failed; bytes that are wrong twice are wrong in the store.
+        for _ in range(2):  # a transfer may have failed; bytes that are wrong twice are wrong in the store
             data = self._get_chunk(root, name)
-            verify(name, data)
-        return data
+            if is_named(name, data):
+                return data
+        raise Tampered.chunk(self.name, name)
 
     def has(self, root: str, name: bytes) -> bool:
-        answer = self._request("HEAD", self._chunk(root, name))
-        if answer.status == 404:
-            return False
-        self._expect(answer, 200)
-        return True
+        return self._size(self._chunk(root, name)) is not None
 
     def names(self, root: str) -> Iterator[bytes]:
         beginning = f"{self._prefix}roots/{check_root(root)}/"
@@ -172,6 +172,15 @@ class S3Store:
     def _chunk(self, root: str, name: bytes) -> str:
         return f"{self._path}roots/{check_root(root)}/{check_name(name)}"
 
+    def _size(self, target: str) -> int | None:
+        """Of an object, -1 if the server does not tell; None: it is not there."""
+        answer = self._request("HEAD", target)
+        if answer.status == 404:
+            return None
+        self._expect(answer, 200)
+        length = answer.headers.get("Content-Length", "")
+        return int(length) if length.isdecimal() else -1
+
     def _object(self, key: str) -> str:
         return f"{self._path}objects/{quote(check_key(key), safe='/~')}"
 
@@ -179,7 +188,7 @@ class S3Store:
         try:
             answer = self._http.request("GET", self._chunk(root, name), limit_bytes=CHUNK_BYTES)
         except TooLong:
-            raise Tampered(f"the chunk {name.hex()[:16]} is longer than a chunk may be") from None
+            raise Tampered.chunk(self.name, name, "is longer than a chunk may be") from None
         if self._is_missing(answer):
             raise ChunkMissing(self.name, root, name)
         self._expect(answer, 200)

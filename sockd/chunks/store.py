@@ -33,12 +33,14 @@ class ChunkStore(Protocol):
     """One store. `name` in messages: what users call it, without credentials."""
 
     name: str
+    keeps_bytes: bool
+    """Whether a service answers for the bytes of what it keeps; they are not checked then before a read of them has failed."""
 
-    def put(self, root: str, name: bytes, data: bytes) -> bool:
-        """Store a chunk unless it is there. True: it was absent.
+    def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
+        """Store a chunk unless it is there; one that is seen to be wrong is replaced. True: it was absent, or is replaced.
 
         `data` must be what `name` says; a store may check it. The chunk is durable when an object has been written after
-        it, by whichever process."""
+        it, by whichever process. Args: replace: what is there was found to be wrong, and is not looked at."""
 
     def get(self, root: str, name: bytes) -> bytes:
         """The chunk, verified. Raises: ChunkMissing; Tampered."""

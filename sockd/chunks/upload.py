@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,11 +31,20 @@ class _Put(NamedTuple):
     is_new: bool
 
 
-def upload(pieces: Iterable[bytes], store: ChunkStore, *, root: str, salt: bytes, threads: int = THREADS) -> Uploaded:
+def upload(
+    pieces: Iterable[bytes],
+    store: ChunkStore,
+    *,
+    root: str,
+    salt: bytes,
+    wrong: Collection[bytes] = (),
+    threads: int = THREADS,
+) -> Uploaded:
     """Put all chunks of an image.
 
     Args:
         pieces: the image, CHUNK_BYTES each, the last one shorter; they are read in this thread.
+        wrong: names of chunks that the root has with other bytes, and that are replaced (`wrong_chunks`).
 
     At most `2 * threads` pieces are in memory. Chunks that were put before an error stay in the root.
 
@@ -45,7 +54,7 @@ def upload(pieces: Iterable[bytes], store: ChunkStore, *, root: str, salt: bytes
         if is_zero(piece):
             return _Put(None, len(piece), is_new=False)
         chunk, ciphertext = encrypt(piece, salt)
-        return _Put(chunk, len(piece), store.put(root, chunk.name, ciphertext))
+        return _Put(chunk, len(piece), store.put(root, chunk.name, ciphertext, replace=chunk.name in wrong))
 
     done: list[_Put] = []
     running: deque[Future[_Put]] = deque()

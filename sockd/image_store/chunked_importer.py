@@ -2,7 +2,7 @@
 
 With the copies beside an image's record (`kept_copies`) a start needs no request to the store but for chunks that no cache has;
 with a warm cache an image starts while the store is down. A start without startup data records a profile. An image that the
-store has already, of this tenant, is not fetched from its registry.
+store has already, of this tenant, is not fetched from its registry, unless its chunks are damaged (`ImageUpload`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ from sockd.image_store.import_runs import FILE, Compile, ImportRuns
 from sockd.image_store.kept_copies import forget_profile, keep_manifest, keep_profile, loaded, renewed
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, SockdError, StorageFull, Tampered
+from sockd.plain.errors import (
+    ChunkMissing,
+    ChunkStoreFailed,
+    ImageUnavailable,
+    SockdError,
+    StorageFull,
+    Tampered,
+)
 
 QUIET_S, LATEST_S = 5.0, 60.0
 """An image's first start on this worker has ended when no chunk was used for so long; or so long after it was opened."""
@@ -99,6 +106,8 @@ class ChunkedImporter:
         """By digest: when a read failed last, and why."""
         self._lost: dict[str, tuple[int, SockdError]] = {}
         """By digest: when the mount that there was then has been read for the last time, and why."""
+        self._doubted: set[str] = set()
+        """Stored names of images of which the store did not give a chunk as it was stored, since they were checked last."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._beside: set[asyncio.Task[None]] = set()
         """Profiles that are recorded, and the agent's start beside an import."""
@@ -113,6 +122,10 @@ class ChunkedImporter:
 
     # -- Importer
 
+    async def check_store(self) -> None:
+        parts = await self.parts()
+        await in_thread(parts.catalog.check)
+
     async def prepare(self) -> None:
         _, _, agent = await asyncio.gather(self.parts(), self._runs.ready(), self._served())
         await agent.ready()
@@ -121,7 +134,8 @@ class ChunkedImporter:
         parsed = Reference.parse(reference)
         if self._agent is None:
             self._do_beside(self._serve_early())
-        upload = await self._new_upload()
+        loop = asyncio.get_running_loop()
+        upload = await self._new_upload(lambda text: loop.call_soon_threadsafe(progress, text))
         try:
             imported = await self._runs.run(
                 parsed, directory, progress, path=path, is_wanted=lambda digest: in_thread(upload.begin, digest)
@@ -129,6 +143,8 @@ class ChunkedImporter:
             if imported is not None:
                 progress("storing chunks")
                 await in_thread(upload.publish, imported, directory / FILE)
+            else:
+                progress(f"{upload.image[:19]} is here already")
         except BaseException as error:
             await in_thread(upload.abandon)
             if is_full(error):
@@ -137,6 +153,7 @@ class ChunkedImporter:
         finally:
             if self._keeps_ready:
                 self._runs.keep_ready_later()
+        self._doubted.discard(upload.image)
         return await in_thread(upload.record, str(parsed), directory)
 
     def storage_full(self) -> StorageFull:
@@ -152,7 +169,10 @@ class ChunkedImporter:
     async def open(self, record: ImageRecord, directory: Path) -> str:
         parts = await self.parts()
         with contextlib.ExitStack() as stack:  # closes the profile of a call that is cancelled, too
-            manifest, profile = await in_thread(loaded, parts.catalog, record, directory, stack)
+            try:
+                manifest, profile = await in_thread(loaded, parts.catalog, record, directory, stack)
+            except Tampered as error:
+                raise with_remedy(error, record.digest) from error
             header = msgspec.json.decode(manifest.header, type=ImageHeader)
             agent = await self._served()
             served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)
@@ -229,9 +249,9 @@ class ChunkedImporter:
 
     # -- parts
 
-    async def _new_upload(self) -> ImageUpload:
+    async def _new_upload(self, progress: Callable[[str], object]) -> ImageUpload:
         parts = await self.parts()
-        return ImageUpload(parts.store, parts.catalog, self.known())
+        return ImageUpload(parts.store, parts.catalog, self.known(), self._doubted, progress)
 
     def _opened(self, known: set[str]) -> ChunkParts:
         parts = self._open_parts()
@@ -278,7 +298,9 @@ class ChunkedImporter:
 
     def _trouble(self, image: str, error: SockdError) -> None:
         _log.warning("reads of the image %s fail: %s", image[:19], error.message)
-        self._failures[digest_of(image)] = time.monotonic_ns(), error
+        if isinstance(error, ChunkMissing | Tampered):
+            self._doubted.add(image)
+        self._failures[digest_of(image)] = time.monotonic_ns(), with_remedy(error, image)
         if isinstance(error, ImageUnavailable):
             digest = digest_of(image)
             self._lost[digest] = self._failures[digest]
@@ -327,6 +349,13 @@ class ChunkedImporter:
                 await in_thread(keep_profile, self._parts.catalog, manifest, profile, directory)
         except (SockdError, OSError) as error:
             _log.warning("the startup profile of %s is not kept: %s", record.digest[:19], error)
+
+
+def with_remedy(error: SockdError, image: str) -> SockdError:
+    """What failed, with what an operator can do if the store has lost or changed what it had. Args: image: its digest or name."""
+    if not isinstance(error, ChunkMissing | Tampered):
+        return error
+    return error_of(type(error).__name__, f"{error.message}; it is of the image {image[:19]}: deploy that again")
 
 
 def _adopted(catalog: Catalog, image: str) -> Manifest | None:

@@ -35,6 +35,7 @@ from sockd.plain.blocking import in_thread
 from sockd.plain.errors import (
     BadImage,
     DamagedImage,
+    ImageLost,
     ImagesUnavailable,
     SockdError,
     StorageFull,
@@ -57,6 +58,9 @@ _log = logging.getLogger(__name__)
 
 class Importer(Protocol):
     """Fetches images and writes their file systems."""
+
+    async def check_store(self) -> None:
+        """Whether what images are kept in can be reached. Raises: SockdError."""
 
     async def prepare(self) -> None:
         """Start what imports and opens need, so that the first need not wait for it. Raises: SockdError, OSError."""
@@ -113,6 +117,8 @@ class ImageStore:
         self._base = base
         self._importer = importer
         self._records: dict[str, ImageRecord] = {}
+        self._unreadable: set[str] = set()
+        """Directories of images, by name, whose records could not be read; the next import of the image replaces one."""
         self._mounts: dict[str, ImageBase] = {}
         self._mounting: SingleFlight[str, ImageBase] = SingleFlight()
         self._importing: SingleFlight[str, ImageRecord] = SingleFlight()
@@ -133,6 +139,7 @@ class ImageStore:
                 record = msgspec.json.decode((directory / RECORD).read_bytes(), type=ImageRecord)
             except (OSError, msgspec.MsgspecError) as error:
                 _log.warning("images/%s has no record that can be read: %s", directory.name, error)
+                self._unreadable.add(directory.name)
                 continue
             self._records[record.digest] = record
 
@@ -194,9 +201,11 @@ class ImageStore:
     async def ensure(self, digest: str, reference: str) -> ImageRecord:
         """An image that a function was deployed with: if it is lost, it is imported again, by its digest.
 
-        Raises: as `resolve`."""
-        if digest in self._records or DIGEST.fullmatch(reference):
-            return self.get(digest)
+        Raises: as `resolve`; ImageLost: it was uploaded."""
+        if (record := self._records.get(digest)) is not None:
+            return record
+        if DIGEST.fullmatch(reference):
+            raise ImageLost(digest, is_unreadable=digest.removeprefix("sha256:") in self._unreadable)
         return await self.add(pinned(reference, digest), _log.info)
 
     async def add(self, reference: str, progress: Progress) -> ImageRecord:
@@ -214,8 +223,10 @@ class ImageStore:
 
     @contextlib.asynccontextmanager
     async def receiving(self) -> AsyncIterator[None]:
-        """While an archive is received for `add_archive`. Raises: ImagesUnavailable at once; StorageFull."""
+        """While an archive is received for `add_archive`. Raises: ImagesUnavailable, SockdError of the store, at once, before
+        gigabytes are sent in vain; StorageFull."""
         await self._check_host()
+        await self._importer.check_store()
         try:
             yield
         except OSError as error:
@@ -237,7 +248,6 @@ class ImageStore:
         try:
             record = await self._importer.import_image(reference, building, progress, path=path)
             if (known := self._records.get(record.digest)) is not None:
-                progress(f"{record.digest[:19]} is here already")
                 await self._importer.renew(known, self._directory(known), building)
                 return known
             await in_thread(self._publish, record, building)
@@ -251,6 +261,9 @@ class ImageStore:
             file.write(msgspec.json.encode(record))
             file.flush()
             os.fsync(file.fileno())
+        if record.hex in self._unreadable:
+            shutil.rmtree(self._directory(record))
+            self._unreadable.discard(record.hex)
         building.rename(self._directory(record))
 
     # -- use

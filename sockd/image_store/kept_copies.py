@@ -84,16 +84,19 @@ def loaded(
 
 
 def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Path) -> Manifest | None:
-    """Take over the copies that another import of the image has made, if they name another root of the store than those beside
-    its record: the chunks of that may be lost. Returns the manifest then. Raises: ChunkStoreFailed, OSError."""
-    new = (imported / MANIFEST).read_bytes()
-    with contextlib.suppress(OSError):
-        if _root_of(contents(directory / MANIFEST)) == _root_of(new):
-            return None
+    """Take over the copies that another import of the image has made, if they name other chunks of the store than those beside
+    its record, which may be lost. Returns the manifest if it is in another root. Raises: ChunkStoreFailed, OSError."""
+    new = _opened(catalog, (imported / MANIFEST).read_bytes(), record.stored_name)
+    old = None
+    with contextlib.suppress(OSError, Tampered):
+        old = _opened(catalog, contents(directory / MANIFEST), record.stored_name)
+    if old is not None and (old.root, old.chunks) == (new.root, new.chunks):
+        return None
     for name in (PROFILE, MANIFEST):
         if (imported / name).exists():
             (imported / name).rename(directory / name)
-    return _opened(catalog, new, record.stored_name)
+    # Other chunks of one root are other bytes, which an image that is mounted cannot change to.
+    return new if old is None or old.root != new.root else None
 
 
 def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:

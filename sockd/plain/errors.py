@@ -28,6 +28,7 @@
      ├─ SandboxFailed 503                 the platform could not make a sandbox
      ├─ DamagedImage 503                  an image on this worker is not as it was written
      ├─ ImagesUnavailable 503             this worker cannot run functions in images
+     ├─ ImageLost 503                     this worker has no image any more that a function runs in
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
      ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, ManifestMissing, Tampered, ImageUnavailable; StoreFull 507
      ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed
@@ -40,7 +41,7 @@ An error carries its consequence: `status` is the HTTP status of the `/run` door
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from sockd.plain.telemetry import Invocation
@@ -402,6 +403,18 @@ class ImagesUnavailable(SockdError):
     error_type = "Images.Unavailable"
 
 
+class ImageLost(SockdError):
+    """The worker does not have the image of a function any more, and cannot fetch it again; deploying it again helps."""
+
+    status = 503
+    error_type = "Images.Lost"
+
+    def __init__(self, digest: str, *, is_unreadable: bool) -> None:
+        """Args: is_unreadable: its record is there, and is none."""
+        how = "cannot be read (the worker's log says why)" if is_unreadable else "is not on this worker any more"
+        super().__init__(f"the image {digest[:19]} of the function {how}; deploy it again")
+
+
 class SecretsLocked(SockdError):
     """A function's environment is encrypted with a key that the worker does not have."""
 
@@ -463,6 +476,11 @@ class Tampered(ChunkStoreFailed):
     """A chunk or a manifest is not what was stored; its bytes are not used."""
 
     error_type = "Images.Tampered"
+
+    @classmethod
+    def chunk(cls, store: str, name: bytes, how: str = "has other bytes than its name says") -> Self:
+        """Of a chunk in a store."""
+        return cls(f"the chunk {name.hex()[:16]} in {_STORE} {store} {how}")
 
 
 class ImageUnavailable(ChunkStoreFailed):

@@ -21,6 +21,7 @@ from sockd.chunks.directory_store import DirectoryStore
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.syscalls import MountFlag
 from sockd.plain.errors import StoreFull, StoreUnavailable, Tampered
+from tests.support.chunked_images import flip_bit
 
 # Puts chunks until it is killed, and says when it has begun.
 WRITER = """
@@ -72,6 +73,18 @@ def mounted_tmpfs(path: Path, options: str) -> Iterator[None]:
 
 def file_of(path: Path, chunk: Chunk) -> Path:
     return path / "roots/r1" / chunk.name.hex()[:2] / chunk.name.hex()
+
+
+def test_a_chunk_that_the_disk_has_changed_is_replaced_for_new_readers(store: DirectoryStore, path: Path) -> None:
+    chunk = put(store)
+    assert store.copy("r1", "r2", chunk.name)
+    file = file_of(path, chunk)
+    flip_bit(file, 77)
+    with open(file, "rb") as reader:
+        put(store)
+        assert store.get("r1", chunk.name) == file.read_bytes() != reader.read()
+    with pytest.raises(Tampered):
+        store.get("r2", chunk.name)  # the same file until now; an upload there mends it
 
 
 def test_a_killed_writer_leaves_whole_chunks_and_nothing_that_stays(store: DirectoryStore, path: Path) -> None:

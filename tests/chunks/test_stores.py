@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from sockd.chunks.checking import wrong_chunks
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk, decrypt, encrypt
+from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
 from sockd.chunks.upload import upload
-from sockd.plain.errors import ChunkMissing
+from sockd.plain.errors import ChunkMissing, Tampered
 
 SALT = bytes(32)
 
@@ -29,6 +31,39 @@ def test_a_chunk_is_stored_once_in_each_root(store: ChunkStore) -> None:
     with pytest.raises(ChunkMissing, match="root r2"):
         store.get("r2", chunk.name)
     assert store.put("r2", chunk.name, data)
+
+
+def test_a_chunk_that_is_seen_to_be_wrong_is_replaced(store: ChunkStore) -> None:
+    chunk, data = made(b"plain" * 1000)
+    for wrong in (data[:-1], data + b"\0", b""):
+        store.put("r1", chunk.name, wrong, replace=True)
+        assert store.put("r1", chunk.name, data), len(wrong)
+        assert store.get("r1", chunk.name) == data
+        assert not store.put("r1", chunk.name, data)
+
+
+def test_a_chunk_that_was_found_to_be_wrong_is_replaced(store: ChunkStore) -> None:
+    chunk, data = made(b"plain" * 1000)
+    store.put("r1", chunk.name, bytes(len(data)), replace=True)
+    with pytest.raises(Tampered, match=rf"{chunk.name.hex()[:16]} in the chunk store .* {store.name} has other bytes"):
+        store.get("r1", chunk.name)
+    assert store.put("r1", chunk.name, data, replace=True)
+    assert store.get("r1", chunk.name) == data
+
+
+def test_chunks_that_are_missing_or_wrong_are_found_and_mended_by_the_next_upload(store: ChunkStore) -> None:
+    pieces = [b"%032d" % number * (CHUNK_BYTES // 32) for number in range(20)] + [bytes(CHUNK_BYTES), b"the last"]
+    stored = upload(pieces, store, root="r1", salt=SALT)
+    manifest = Manifest("image", stored.size_bytes, "r1", stored.chunks)
+    names = [chunk.name for chunk in stored.chunks if chunk]
+    assert wrong_chunks(manifest, store) == frozenset()
+    store.delete("r1", names[3])
+    store.put("r1", names[7], bytes(CHUNK_BYTES), replace=True)
+    store.put("r1", names[-1], b"the lasT", replace=True)
+    wrong = wrong_chunks(manifest, store)
+    assert wrong == {names[3], names[7], names[-1]}
+    assert upload(pieces, store, root="r1", salt=SALT, wrong=wrong).new_chunks == 3
+    assert wrong_chunks(manifest, store) == frozenset()
 
 
 def test_names_are_those_of_one_root(store: ChunkStore) -> None:

@@ -124,6 +124,50 @@ def test_a_warm_function_reads_cached_files_on_and_fails_with_the_cause_for_othe
     assert len(daemon.call("warm", {"what": "read", "path": "/large"})) == 2 << 20
 
 
+@case(
+    "I51",
+    "change chunks of an image in S3 by one bit, or delete them, and deploy the image again",
+    expect="503 with image, store and what to do; then it serves",
+)
+@pytest.mark.parametrize(("kind", "error"), [("changed", "Images.Tampered"), ("deleted", "Images.ChunkMissing")])
+def test_a_deploy_mends_what_a_failed_read_has_found(
+    daemon: RunningDaemon, bucket: Client, tmp_path: Path, kind: str, error: str
+) -> None:
+    known = set(bucket.list(BUCKET, "worker/roots/"))
+    function_in_an_image(daemon, kind, tmp_path)
+    for key in set(bucket.list(BUCKET, "worker/roots/")) - known:
+        data = bucket.get(BUCKET, key)
+        if kind == "changed":
+            bucket.put(BUCKET, key, bytes([data[0] ^ 1]) + data[1:])
+        else:
+            bucket.delete(BUCKET, key)
+    event = {"what": "read", "path": "/large"}  # which no start has read
+    answer = daemon.run(kind, event)
+    digest = daemon.manage("GET", f"/functions/{kind}").json["image"]
+    assert (answer.status, answer.json["errorType"]) == (503, error), answer.json
+    for words in (f"s3://{BUCKET}/worker/", f"of the image {digest[:19]}", "deploy that again"):
+        assert words in answer.json["errorMessage"]
+    assert upload(daemon, tmp_path / kind) == digest
+    assert len(daemon.call(kind, event)) == 2 << 20
+    bucket.forget_requests()
+    assert upload(daemon, tmp_path / kind) == digest
+    assert not [each for each in bucket.requests() if "/roots/" in each["path"]], "it is not doubted any more"
+
+
+def test_an_image_is_not_sent_in_vain(config: str, s3: S3Process, tmp_path: Path) -> None:
+    daemon = RunningDaemon.start(tmp_path / "state", config.replace(f"s3://{BUCKET}/", "s3://no-such-bucket/"))
+    try:
+        with contextlib.closing(daemon.management()) as connection:
+            connection.putrequest("POST", "/images?reference=large")
+            connection.putheader("content-length", str(1 << 30))
+            connection.endheaders()
+            answer = connection.getresponse()
+            assert answer.status == 503
+            assert b"s3://no-such-bucket/worker/ is unavailable: it answers 404 NoSuchBucket" in answer.read()
+    finally:
+        daemon.close()
+
+
 @case("I22", "SIGKILL agents while functions in images start and read", expect="every answer is right")
 def test_functions_are_answered_while_agents_are_killed(daemon: RunningDaemon, bucket: Client, tmp_path: Path) -> None:
     function_in_an_image(daemon, "killed", tmp_path)

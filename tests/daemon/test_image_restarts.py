@@ -37,6 +37,34 @@ def test_an_image_is_read_from_the_store_of_an_earlier_daemon(tmp_path: Path) ->
         daemon.close()
 
 
+def test_an_image_whose_record_is_cut_off_is_deployed_again(tmp_path: Path) -> None:
+    layout, state = tmp_path / "layout", tmp_path / "state"
+    write_layout(
+        layout, [python_files(("http.client", "json", "os", "socket")).tar(), app("1")], CONFIG, compress=False
+    )
+    daemon = RunningDaemon.start(state)
+    try:
+        digest = upload(daemon, layout)
+        deploy(daemon, "cut", digest)
+        assert daemon.call("cut")["version"] == "1"
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+    record = state / "images" / digest.removeprefix("sha256:") / "record.json"
+    record.write_bytes(record.read_bytes()[:100])
+    daemon = RunningDaemon.start(state)
+    try:
+        answer = daemon.run("cut")
+        assert (answer.status, answer.json["errorType"]) == (503, "Images.Lost"), answer.json
+        assert answer.json["errorMessage"].startswith(f"the image {digest[:19]} of the function cannot be read")
+        assert answer.json["errorMessage"].endswith("deploy it again")
+        assert upload(daemon, layout) == digest
+        deploy(daemon, "cut", digest)
+        assert daemon.call("cut")["version"] == "1"
+    finally:
+        daemon.close()
+
+
 def test_imports_are_shown_before_the_images_zygotes_have_started(tmp_path: Path) -> None:
     layout, state = tmp_path / "layout", tmp_path / "state"
     code = Files(plain={"app/own.py": "def handler(event, context): return event\n"})

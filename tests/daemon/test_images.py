@@ -104,6 +104,8 @@ def upload(daemon: RunningDaemon, layout: Path) -> str:
         archive.add(layout, ".")
     answer = daemon.manage("POST", "/images?reference=oci:made", packed.getvalue())
     last = json.loads(answer.body.splitlines()[-1])
+    if answer.status != 200:  # refused before it was read
+        raise DeployFailed(answer.status, last)
     if "error" in last:
         raise DeployFailed(last["status"], last["error"])
     return str(last["result"]["digest"])

@@ -343,6 +343,51 @@ def test_a_read_of_an_expired_root(worker: ImageWorker, happened: Happened) -> N
 
 
 @case(
+    "I50",
+    "chunks of a store in a directory are changed by one bit, cut off or removed, and images are deployed",
+    expect="a deploy mends the store, for its image and for a new one that shares chunks; before, the error says so",
+)
+@pytest.mark.parametrize("how", ["changed", "cut", "removed"])
+def test_chunks_that_are_damaged_are_mended(python: bytes, tmp_path: Path, happened: Happened, how: str) -> None:
+    settings = f'[images]\nstore = "{tmp_path}/chunks"\ncache_mb = 0\nprofile_mb = 0\n'
+    daemon = RunningDaemon.start(tmp_path / "state", settings)
+    try:
+        worker = ImageWorker(daemon, None, None, python, tmp_path)  # type: ignore[arg-type]
+        digest = worker.deployed("damaged")
+        assert worker.asked("damaged").status == 200
+        happened(f"{damage(tmp_path / 'chunks' / 'roots', how)} chunks")
+        assert upload(daemon, tmp_path / "layout-1") == digest, "while the worker runs"
+        assert daemon.terminate() == 0
+        daemon.close()
+        daemon = worker.daemon = RunningDaemon.start(tmp_path / "state", settings)
+        assert worker.asked("damaged").json["version"] == "damaged-1"
+        assert daemon.terminate() == 0
+        daemon.close()
+        damage(tmp_path / "chunks" / "roots", how)
+        daemon = worker.daemon = RunningDaemon.start(tmp_path / "state", settings)
+        happened(worker.fails_typed("damaged", "Images.ChunkMissing" if how == "removed" else "Images.Tampered"))
+        assert f"of the image {digest[:19]}: deploy that again" in worker.asked("damaged").json["errorMessage"]
+        worker.deployed("sharing")
+        assert worker.asked("sharing").json["version"] == "sharing-2"
+        assert upload(daemon, tmp_path / "layout-1") == digest, "which the worker has not forgotten"
+        assert worker.asked("damaged").json["version"] == "damaged-1"
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+
+
+def damage(directory: Path, how: str) -> int:
+    """All chunks below a directory; how many."""
+    chunks = [path for path in directory.rglob("*") if path.is_file()]
+    for chunk in chunks:
+        data = chunk.read_bytes()
+        chunk.unlink()
+        if how != "removed":
+            chunk.write_bytes(data[:-1] if how == "cut" else bytes([data[0] ^ 1]) + data[1:])
+    return len(chunks)
+
+
+@case(
     "I49",
     "all objects of the chunk store are removed, while its worker is stopped, and while it runs",
     expect="the function fails with a typed error, and serves after its image was deployed again",

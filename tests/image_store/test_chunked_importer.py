@@ -111,10 +111,10 @@ class Worker:
         (self.directory / "manifest").write_bytes(copy_of(self.catalog, manifest))
         return manifest
 
-    async def upload(self, known: set[str]) -> ImageUpload:
+    async def upload(self, known: set[str], progress: Callable[[str], None] = lambda text: None) -> ImageUpload:
         """Args: known: stored names of the worker's images."""
         parts = await self.importer.parts()
-        return ImageUpload(parts.store, parts.catalog, known)
+        return ImageUpload(parts.store, parts.catalog, known, progress=progress)
 
     async def start(self, data: bytes = IMAGE) -> dict[str, float]:
         """Open the image and read what a start reads. Returns: the agent's counters."""
@@ -383,6 +383,33 @@ async def test_an_image_that_is_here_keeps_the_form_of_its_file_system(workers: 
     new = await worker.upload(set())
     assert new.begin(DIGEST), "the store does not have it in today's form"
     new.abandon()
+
+
+async def test_an_image_with_a_damaged_chunk_is_not_here_already(workers: Workers, tmp_path: Path) -> None:
+    worker = workers.new()
+    worker.publish(IMAGE)
+    told: list[str] = []
+    chunk = next(path for path in (tmp_path / "store" / "roots").rglob("*") if path.is_file())
+    flip_bit(chunk, 1000)
+    deploy = await worker.upload({RECORD.stored_name}, told.append)
+    assert deploy.begin(DIGEST)
+    assert "1 of its chunks" in told[-1]
+    deploy.abandon()
+    assert (await worker.start())["origin_chunks"], "the worker holds the image as before"
+    worker.publish(IMAGE)
+    assert not (await worker.upload({RECORD.stored_name})).begin(DIGEST)
+
+
+async def test_an_image_that_was_imported_again_is_read_from_its_new_chunks(workers: Workers, tmp_path: Path) -> None:
+    """They may be in the root that has the image already, as other bytecode is other bytes."""
+    worker = workers.new()
+    changed = IMAGE[:-1] + bytes([IMAGE[-1] ^ 1])
+    worker.publish(changed)
+    imported = tmp_path / "imported"
+    shutil.copytree(worker.directory, imported)
+    worker.publish(IMAGE)
+    await worker.importer.renew(RECORD, worker.directory, imported)
+    await worker.check(changed)
 
 
 async def test_a_deploy_of_an_image_that_the_store_has_brings_all_that_a_start_asks_the_store(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from sockd.chunks.chunk import verify
+from sockd.chunks.chunk import is_named
 from sockd.chunks.store import StoredObject, check_key, check_name, check_prefix, check_root
-from sockd.plain.errors import ChunkMissing
+from sockd.plain.errors import ChunkMissing, Tampered
 
 
 class MemoryStore:
     """Each call is atomic."""
 
     name = "in memory"
+    keeps_bytes = False
 
     def __init__(self) -> None:
         self.chunks: dict[str, dict[bytes, bytes]] = {}
@@ -21,12 +22,12 @@ class MemoryStore:
         self._writes = 0
         self._lock = threading.Lock()
 
-    def put(self, root: str, name: bytes, data: bytes) -> bool:
+    def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         check_name(name)
         with self._lock:
             chunks = self.chunks.setdefault(check_root(root), {})
-            is_new = name not in chunks
-            chunks.setdefault(name, data)
+            is_new = replace or chunks.get(name) != data
+            chunks[name] = data
             return is_new
 
     def get(self, root: str, name: bytes) -> bytes:
@@ -35,7 +36,8 @@ class MemoryStore:
             data = self.chunks.get(check_root(root), {}).get(name)
         if data is None:
             raise ChunkMissing(self.name, root, name)
-        verify(name, data)
+        if not is_named(name, data):
+            raise Tampered.chunk(self.name, name)
         return data
 
     def has(self, root: str, name: bytes) -> bool:

@@ -89,14 +89,15 @@ class SteppedStore:
     Args: before: called before each call that deletes, with its kind and key."""
 
     name = "stepped"
+    keeps_bytes = False
 
     def __init__(self, store: ChunkStore, before_delete: Callable[[str], None]) -> None:
         self._store = store
         self._before_delete = before_delete
 
-    def put(self, root: str, name: bytes, data: bytes) -> bool:
+    def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         _turn()
-        return self._store.put(root, name, data)
+        return self._store.put(root, name, data, replace=replace)
 
     def get(self, root: str, name: bytes) -> bytes:
         _turn()
