@@ -31,6 +31,8 @@ _RESERVED = ".wh..wh."
 """What AUFS kept in a directory for itself; not files of an image."""
 _KEPT_XATTRS = "user."
 CLOSED = "files that not everybody may read, so that functions cannot, as on AWS (with writable_root those of root are theirs)"
+_OF_SYSTEM = ("etc/", "root/", "usr/", "var/cache/", "var/lib/", "var/log/", "var/spool/")
+"""Where distributions have such files, which functions do not miss: /etc/shadow, logs of apt."""
 _MOST_NAMED = 3
 """Paths that a note names."""
 
@@ -106,7 +108,7 @@ class _Merging:
             prefix = f"{path}/" if path else ""
             pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
         notes = [_note(what, self._counts[what], paths) for what, paths in sorted(self._left_out.items())]
-        closed = [path for path, inode in tree.items() if is_closed(inode)]
+        closed = [path for path, inode in tree.items() if is_closed(inode) and not path.startswith(_OF_SYSTEM)]
         if closed:
             notes.append(_note(CLOSED, len(closed), [_shown(path) for path in closed[:_MOST_NAMED]]))
         return Merged(tree, tuple(notes))
