@@ -81,9 +81,8 @@ class S3Store:
                 return False
             replace = size is not None
         answer = self._request("PUT", target, headers={} if replace else {"If-None-Match": "*"}, body=data)
-        if (
-            answer.status == 501 and not replace
-        ):  # a server without conditional writes; equal names are equal bytes anyway
+        if answer.status == 501 and not replace:
+            # A server without conditional writes; equal names are equal bytes anyway.
             answer = self._request("PUT", target, body=data)
         if answer.status == 412:
             return False
