@@ -95,7 +95,7 @@ class DirectoryStore:
     def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         final = _chunk(root, name)
         with _failures():
-            if not replace and self._read(final, CHUNK_BYTES) == data:
+            if not replace and self._is(final, data):
                 return False
             with self._written(data) as written:
                 self._placed(self._rename, written, final)
@@ -297,6 +297,13 @@ class DirectoryStore:
                 return file.readall() if found.st_size <= limit_bytes else file.read(limit_bytes + 1)
         finally:
             os.close(fd)
+
+    def _is(self, path: str, data: bytes) -> bool:
+        """Whether a file has these bytes of a chunk; what is no file has not."""
+        try:
+            return self._read(path, CHUNK_BYTES) == data
+        except Tampered:
+            return False
 
     def _listed(self, directory: str) -> list[str]:
         try:

@@ -378,11 +378,11 @@ async def test_without_verification_changed_chunks_would_be_data(
     ours, *libraries = agent_link.places()
     copy = tmp_path / "copy" / "sockd"
     shutil.copytree(ours[0], copy)
-    chunk = copy / "chunks" / "chunk.py"
-    code = chunk.read_text()
-    check = "if not is_named(name, ciphertext):"
+    reader = copy / "chunks" / "directory_store.py"
+    code = reader.read_text()
+    check = "if not is_named(name, data):"
     assert check in code
-    chunk.write_text(code.replace(check, "if False:"))
+    reader.write_text(code.replace(check, "if False:"))
     places = ((str(copy), ours[1]), *libraries)
     async with ground_at(tmp_path / "ground-of-the-copy", places) as ground:
         source = SourceSettings(store=StoreSettings(url=str(store_path)), l1_bytes=64 << 20)
