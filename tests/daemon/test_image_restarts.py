@@ -17,7 +17,7 @@ pytestmark = pytest.mark.root
 def test_an_image_is_read_from_the_store_of_an_earlier_daemon(tmp_path: Path) -> None:
     layout, state = tmp_path / "layout", tmp_path / "state"
     write_layout(
-        layout, [python_files(("http.client", "json", "os", "socket")).tar(), app("1")], CONFIG, compress=False
+        layout, [python_files(("http.client", "json", "mmap", "os", "socket")).tar(), app("1")], CONFIG, compress=False
     )
     daemon = RunningDaemon.start(state, command=("sh", "-c", 'umask 077; exec "$@"', "sh", *COMMAND))
     try:
@@ -40,7 +40,7 @@ def test_an_image_is_read_from_the_store_of_an_earlier_daemon(tmp_path: Path) ->
 def test_an_image_whose_record_is_cut_off_is_deployed_again(tmp_path: Path) -> None:
     layout, state = tmp_path / "layout", tmp_path / "state"
     write_layout(
-        layout, [python_files(("http.client", "json", "os", "socket")).tar(), app("1")], CONFIG, compress=False
+        layout, [python_files(("http.client", "json", "mmap", "os", "socket")).tar(), app("1")], CONFIG, compress=False
     )
     daemon = RunningDaemon.start(state)
     try:

@@ -79,7 +79,7 @@ class ImageWorker:
 
 @pytest.fixture(scope="module")
 def python() -> bytes:
-    return python_files(("http.client", "json", "os", "socket")).tar()
+    return python_files(("http.client", "json", "mmap", "os", "socket")).tar()
 
 
 @pytest.fixture(scope="module")
