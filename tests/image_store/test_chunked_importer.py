@@ -38,7 +38,7 @@ from sockd.image_store.kept_copies import MANIFEST, PROFILE, copy_of, loaded
 from sockd.oci.image import ImageConfig
 from sockd.oci.limits import Limits
 from sockd.plain.errors import SockdError
-from tests.support.chunked_images import digest_of, flip_bit, random_image, read_at
+from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, read_at
 from tests.support.ground import ground_at
 from tests.support.own_descriptors import descriptors
 from tests.support.startup_profiles import unsealed, whole
@@ -387,10 +387,9 @@ async def test_an_image_that_is_here_keeps_the_form_of_its_file_system(workers: 
 
 async def test_an_image_with_a_damaged_chunk_is_not_here_already(workers: Workers, tmp_path: Path) -> None:
     worker = workers.new()
-    worker.publish(IMAGE)
+    manifest = worker.publish(IMAGE)
     told: list[str] = []
-    chunk = next(path for path in (tmp_path / "store" / "roots").rglob("*") if path.is_file())
-    flip_bit(chunk, 1000)
+    flip_bit(chunk_path(tmp_path / "store", manifest.chunks[CHUNKS - 1], manifest.root), 1000)  # which no start reads
     deploy = await worker.upload({RECORD.stored_name}, told.append)
     assert deploy.begin(DIGEST)
     assert "1 of its chunks" in told[-1]
