@@ -1,4 +1,4 @@
-"""What this process has open: for tests of who closes what, at which moment."""
+"""The open descriptors of this process, for tests that check when one is closed."""
 
 from __future__ import annotations
 
