@@ -26,9 +26,9 @@ from sockd.http.aws.routes import TABLE
 from sockd.http.wire import refusals
 from sockd.plain.config import Config
 from sockd.plain.errors import FunctionFailed, InvalidEvent, SockdError
-from sockd_zygote.apps import NotHttp
-from sockd_zygote.asgi import StartupFailed
-from sockd_zygote.errors import ERROR_TYPES
+from sockd_zygote.handlers.apps import NotHttp
+from sockd_zygote.handlers.asgi import StartupFailed
+from sockd_zygote.messages.errors import ERROR_TYPES
 
 PAGES = Path(__file__).with_name("reference")
 ERRORS_AS_JSON = """

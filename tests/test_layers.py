@@ -27,22 +27,14 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
-NEEDED = ("app_kinds", "apps", "asgi", "debugging", "decimals", "log_layout", "wsgi")
-NEEDED_BY_ZYGOTES = (
-    "kept",
-    "listed_variables",
-    "observer",
-    "package_path",
-    "randomness",
-    "surroundings",
-    "taken_names",
-)
-NEEDED_TO_VERIFY = ("fingerprint", "trial")
-NEEDED_TO_BUILD = ("building",)
-NEEDED_IN_IMAGES = ("image_program", "program_imports", "web_server")
-FOR_THOSE_THAT_NEED_THEM = {
-    f"sockd_zygote.{name}"
-    for name in (*NEEDED, *NEEDED_BY_ZYGOTES, *NEEDED_TO_VERIFY, *NEEDED_TO_BUILD, *NEEDED_IN_IMAGES)
+NEEDED = {
+    "forks": ("kept", "listed_variables", "observer", "randomness", "surroundings", "taken_names"),
+    "handlers": ("app_kinds", "apps", "asgi", "debugging", "image_program", "package_path", "web_server", "wsgi"),
+    "messages": ("decimals", "log_layout"),
+    "own_functions": ("building", "checks", "fingerprint", "trial"),
+}
+FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
+    f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names
 }
 """Imported in the sandbox of a function that is a web app, logs with `logging`, answers with a Decimal or is debugged; in Zygotes
 with packages; in sandboxes of a verification, a build or an image."""
@@ -158,7 +150,7 @@ def test_every_row_of_the_table_names_what_exists() -> None:
 
 
 def test_the_zygote_keeps_its_diet() -> None:
-    names = {name_of(file.relative_to(ROOT)) for file in (ROOT / "zygote").glob("[!_]*.py")} - FOR_THOSE_THAT_NEED_THEM
+    names = {name_of(file.relative_to(ROOT)) for file in (ROOT / "zygote").rglob("[!_]*.py")} - FOR_THOSE_THAT_NEED_THEM
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(names)}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     loaded = run.stdout.split()

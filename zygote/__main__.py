@@ -19,18 +19,9 @@ from functools import partial
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from sockd_zygote import (
-    _native,
-    fork_server,
-    handler_server,
-    hygiene,
-    import_hooks,
-    linux,
-    protocol,
-    rehearsal,
-    storage_finder,
-    storage_rehearsal,
-)
+from sockd_zygote import _native, fork_server, linux, protocol, rehearsal, storage_rehearsal
+from sockd_zygote.forks import hygiene
+from sockd_zygote.handlers import handler_server, import_hooks, storage_finder
 
 
 def main(control_fd: str, procs_fds: str, capabilities: str, filters: str, place: str = "") -> None:

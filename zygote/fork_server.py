@@ -12,16 +12,17 @@ import os
 import sys
 import time
 
-from sockd_zygote import _native, fork_hooks, hygiene, protocol, rehearsal
+from sockd_zygote import _native, protocol, rehearsal
+from sockd_zygote.forks import fork_hooks, hygiene
 
 CHANNEL_FD = 3
 """A process's one connection to the daemon: the channel of a sandbox, the control socket of a Zygote (native.h)."""
 
 SERVING = {
-    "log_layout": {"logging"},
-    "app_kinds": {"inspect"},
-    "wsgi": {"urllib.parse"},
-    "asgi": {"urllib.parse", "asyncio"},
+    "messages.log_layout": {"logging"},
+    "handlers.app_kinds": {"inspect"},
+    "handlers.wsgi": {"urllib.parse"},
+    "handlers.asgi": {"urllib.parse", "asyncio"},
 }
 """What serves some kinds of functions, with the modules of the standard library that it imports."""
 MOST_WORDS = 50
@@ -71,7 +72,7 @@ def settle_in_network(message: dict) -> dict:
 def import_modules(message: dict) -> dict:
     """`import`: put the packages on sys.path, import the modules, and settle for forking. The answer's memory file says what was
     done, and what the imports saw."""
-    from sockd_zygote.surroundings import Surroundings
+    from sockd_zygote.forks.surroundings import Surroundings
 
     file, tree = _native.message_fds()
     try:
@@ -85,7 +86,7 @@ def import_modules(message: dict) -> dict:
 
 def report_imports(file: int, count: int) -> int:
     """Do what a memory file asks for and write there what was done; its length. Nothing of it is left for the forks."""
-    from sockd_zygote.surroundings import OpenFiles
+    from sockd_zygote.forks.surroundings import OpenFiles
 
     _native.grow_apart()
     request = json.loads(os.pread(file, count, 0))
@@ -102,8 +103,9 @@ def imported(request: dict, file: int) -> dict:
 
     Which modules is what functions said to have imported, and a function may say anything: what the packages do not bring,
     a test suite of the standard library for one, is not imported for all others."""
-    from sockd_zygote import kept, package_path, randomness
-    from sockd_zygote.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
+    from sockd_zygote.forks import kept, randomness
+    from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
+    from sockd_zygote.handlers import package_path
 
     kept.restore_tmp()
     offered = {

@@ -23,16 +23,8 @@ import subprocess  # noqa: F401
 import threading
 import traceback  # noqa: F401
 
-from sockd_zygote import (
-    apps,  # noqa: F401
-    details,  # noqa: F401
-    errors,
-    image_program,  # noqa: F401
-    log_layout,  # noqa: F401
-    outlet,  # noqa: F401
-    runtime_api,  # noqa: F401
-    web_server,  # noqa: F401
-)
+from sockd_zygote.handlers import apps, image_program, runtime_api, web_server  # noqa: F401
+from sockd_zygote.messages import details, errors, log_layout, outlet  # noqa: F401
 
 
 def rehearse() -> None:

@@ -12,7 +12,8 @@ import os
 import socket
 import sys
 
-from sockd_zygote import entry_module, handler_server, protocol
+from sockd_zygote import protocol
+from sockd_zygote.handlers import entry_module, handler_server
 
 REPETITIONS = 40
 """Enough for every instruction that will be specialized (3.13 counts longest); the rest makes no difference."""

@@ -10,7 +10,7 @@ import os
 import socket
 from array import array
 
-from sockd_zygote import egress, initscript_link
+from sockd_zygote.handlers import egress, initscript_link
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.stream import BoundedSink
 from sockd_zygote import protocol
 
-HANDLER = "sockd_zygote.building:answer"
+HANDLER = "sockd_zygote.own_functions.building:answer"
 LOG_BYTES = 64 << 10
 LOCK_BYTES = 6 * MB
 """Maximum size of a lock file."""

@@ -32,7 +32,7 @@ DETECTED_APPS = {
     "f:f": "maybe",
     "app:app": "auto",
 }
-"""Which of what is detected are web apps (`sockd_zygote.app_kinds.open_app`)."""
+"""Which of what is detected are web apps (`sockd_zygote.handlers.app_kinds.open_app`)."""
 
 WRITTEN = re.compile(r"(?P<module>[\w-]+(?:[./][\w-]+)*?)(?P<suffix>\.py)?(?P<mark>[:.])(?P<attr>[^\W\d]\w*)")
 """module:attr, AWS's module.attr (also dir/module.attr), and file.py:attr."""

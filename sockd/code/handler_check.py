@@ -22,7 +22,7 @@ MEMORY_BYTES = 512 << 20
 MAX_SOURCE_BYTES = 4 << 20
 MAX_SAID_BYTES = 500
 FALLBACK = {"f:f": ["f", "app"], "main:handler": ["handler", "app"]}
-"""Handlers that may be web apps instead (`sockd_zygote.entry.load_any`)."""
+"""Handlers that may be web apps instead (`sockd_zygote.handlers.entry.load_any`)."""
 
 
 def check_handler(code: Path, handler: str, *, has_packages: bool, python: Interpreter = OWN_PYTHON) -> None:

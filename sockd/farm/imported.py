@@ -20,7 +20,7 @@ Names = frozenset[str]
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What imports saw (`sockd_zygote.observer`)."""
+    """What imports saw (`sockd_zygote.forks.observer`)."""
 
     missed: Names = frozenset()
     """Names that nothing provided: of top-level modules, and dotted ones below namespace packages."""
@@ -63,7 +63,7 @@ class Imported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failed: dict[str, str]
     """Module -> error, of those that failed."""
     left: tuple[str, ...] = ()
-    """What was left behind that no fork can have of its own, in words (`sockd_zygote.kept`)."""
+    """What was left behind that no fork can have of its own, in words (`sockd_zygote.forks.kept`)."""
     seen: Observed = NOTHING_SEEN
     threaded: str = ""
     """The first module after whose import there was more than one thread."""

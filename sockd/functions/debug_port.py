@@ -19,7 +19,7 @@ from typing import Self
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.network import loopback
 from sockd.kernel.network.socket_owners import owner
-from sockd_zygote import debugging
+from sockd_zygote.handlers import debugging
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024

@@ -36,7 +36,8 @@ from sockd.plain.telemetry import FunctionInfo
 from sockd.registry.aliases import LATEST
 from sockd.registry.function_record import FunctionRecord
 from sockd.sandbox.exchange import Call
-from sockd_zygote import protocol, storage_finder
+from sockd_zygote import protocol
+from sockd_zygote.handlers import storage_finder
 
 EVENT_METHODS = ("GET", "POST")
 """Default HTTP methods of a function of events; a web app accepts all."""
@@ -314,7 +315,7 @@ def init_message(
     number: str,
     max_answer_bytes: int,
 ) -> bytes:
-    """INIT: everything that a sandbox must know to be this version (zygote/handler_server.py reads it)."""
+    """INIT: everything that a sandbox must know to be this version (zygote/handlers/handler_server.py reads it)."""
     message = {
         "name": record.name,
         "version": number,

@@ -46,7 +46,7 @@ class InvokeRequest(msgspec.Struct):
     trigger: str = "http"
     """What asked for it, in OpenTelemetry's words for `faas.trigger`: http, timer, other (an SDK's Invoke)."""
     details: dict[str, Any] | None = None
-    """What the sandbox is told beside the event (see `sockd_zygote.details`):
+    """What the sandbox is told beside the event (see `sockd_zygote.messages.details`):
 
         client_context   any JSON, AWS's ClientContext
         trace            text for `_X_AMZN_TRACE_ID`; traceparent and tracestate: for TRACEPARENT and TRACESTATE

@@ -24,7 +24,7 @@ __all__ = ["NoMessage", "expire", "forget", "link"]
 
 VARIABLE = "SOCKD_INITSCRIPT_FD"
 """FD:INODE of the link, in the environment of a program behind the Runtime API."""
-OFFER = "sockd_zygote.initscript_link"
+OFFER = "sockd_zygote.handlers.initscript_link"
 """The module of a sandbox that knows the link of a handler, in the same process."""
 
 

@@ -1,7 +1,7 @@
 """What the sandbox observed of this process's egress: whether a prefetched reply may be older than a write of the function.
 
-The sandbox observes its handler's process from before the function's code runs (`zygote/egress.py`). Every other process is
-not observed, and there each reply may be stale.
+The sandbox observes its handler's process from before the function's code runs (`zygote/handlers/egress.py`). Every other process
+is not observed, and there each reply may be stale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # typing is off the import diet; type checkers know this 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-OBSERVER = "sockd_zygote.egress"
+OBSERVER = "sockd_zygote.handlers.egress"
 
 
 def may_be_stale() -> bool:

@@ -37,7 +37,7 @@ def test_software_cannot_be_changed(house: PrivateWorker, happened: Happened) ->
             "/var/task/f.py",
             shared.__file__,
             module.__file__,
-            "/opt/sockd/sockd_zygote/entry.py",
+            "/opt/sockd/sockd_zygote/handlers/entry.py",
             "/etc/passwd",
         ]
         tried = {f"new in {place}": outcome(os.open, f"{place}/new", os.O_CREAT | os.O_WRONLY) for place in places}

@@ -85,7 +85,7 @@ while True:
 """
 WAITS_FOR_ITS_INITSCRIPT = """
 import os, signal, socket
-from sockd_zygote import initscript_link
+from sockd_zygote.handlers import initscript_link
 link = socket.socket(fileno=os.dup(initscript_link.offered))
 def f(event):
     if b"abort" in link.recv(4096):

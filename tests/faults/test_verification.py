@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
 SETTINGS: dict[str, Any] = {"memory_mb": 128, "timeout_s": 20}
 TRY = "try:\n    import opt\n    SAW = 'opt is there'\nexcept ImportError:\n    SAW = None\n"
-HANGING = "import sys, threading\nSAW = 1\nif 'sockd_zygote.trial' in sys.modules:\n    threading.Event().wait()\n"
+HANGING = "import sys, threading\nSAW = 1\nif 'sockd_zygote.own_functions.trial' in sys.modules:\n    threading.Event().wait()\n"
 HANDLER = "import sys\nTHERE = 'p' in sys.modules\nimport p\ndef f(event): return [THERE, p.SAW]\n"
 
 

@@ -45,7 +45,7 @@ def hears(event: object) -> object:
     import os
     import sys
 
-    fd = sys.modules["sockd_zygote.initscript_link"].offered
+    fd = sys.modules["sockd_zygote.handlers.initscript_link"].offered
     return [os.read(fd, 100).decode(), os.get_inheritable(fd)] if fd else None
 
 
@@ -100,7 +100,7 @@ def test_a_start_can_be_ended_with_an_error_and_only_while_somebody_waits(house:
     beside = Beside()
     try:
         running = house.start(
-            "import os, sys\ndef handler(event): os.read(sys.modules['sockd_zygote.initscript_link'].offered, 1)"
+            "import os, sys\ndef handler(event): os.read(sys.modules['sockd_zygote.handlers.initscript_link'].offered, 1)"
         )
         error = LaunchAborted(3, "nothing to do")
 

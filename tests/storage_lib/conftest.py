@@ -137,7 +137,7 @@ def named(sock: socket.socket) -> str:
 
 
 class Observer:
-    """What the library asks of `sockd_zygote.egress`, without the tests' own connections."""
+    """What the library asks of `sockd_zygote.handlers.egress`, without the tests' own connections."""
 
     def __init__(self) -> None:
         self.began_ns = time.monotonic_ns()
@@ -157,5 +157,5 @@ class Observer:
 def observer(monkeypatch: pytest.MonkeyPatch) -> Observer:
     """This process's egress, as far as the library and the test note it."""
     observer = Observer()
-    monkeypatch.setitem(sys.modules, "sockd_zygote.egress", observer)
+    monkeypatch.setitem(sys.modules, "sockd_zygote.handlers.egress", observer)
     return observer

@@ -28,7 +28,7 @@ OFF_THE_DIET = {
     "logging",
     "concurrent.futures",
 }
-ZYGOTE = "from sockd_zygote import fork_server, handler_server, hygiene, linux, protocol, rehearsal; import site"
+ZYGOTE = "from sockd_zygote import fork_server, linux, protocol, rehearsal; import site"
 
 
 def run_after_zygote(code: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +79,7 @@ def test_a_function_that_uses_its_link_stays_on_the_diet() -> None:
     with theirs:
         engine.message(0, b"x" * 300_000, "s3.GetObject", "bkt", "x", own=True)
         code = (  # a sandbox's /proc shows its own processes; this one those of the machine, where others start some meanwhile
-            "import os, json; from sockd_zygote import egress; egress._running = list; egress.watch();"
+            "import os, json; from sockd_zygote.handlers import egress; egress._running = list; egress.watch();"
             " before = set(sys.modules); import storage;"
             " view = storage.download('bkt', 'x');"
             " assert len(view) == 300_000; print(*set(sys.modules) - before)"

@@ -255,7 +255,7 @@ def test_a_reply_is_served_for_a_time(
 def test_nothing_is_served_in_a_process_that_is_not_observed(
     storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any
 ) -> None:
-    monkeypatch.delitem(sys.modules, "sockd_zygote.egress")
+    monkeypatch.delitem(sys.modules, "sockd_zygote.handlers.egress")
     s3.put("x", b"from S3")
     engine.message(0, b"fetched", GET, "bkt", "x")
     assert read(storage, "x") == b"from S3"

@@ -307,7 +307,7 @@ def no_canary() -> None:
 @breaks("no-reseed")
 def no_reseed() -> None:
     """Generators that a package made in a Zygote go on from there in each of its forks."""
-    patch_zygote("hygiene.py", r"^        mend\(\)$", "        pass")
+    patch_zygote("forks/hygiene.py", r"^        mend\(\)$", "        pass")
 
 
 @breaks("late-deadlines")

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 IMPORTED_AS = {folder: f"sockd_{folder}" for folder in ("initscripts", "storage_lib", "zygote")}
 """Folders of the repository that are installed, and imported, by another name."""
-HOLD_ROOMS = ("sockd", "sockd.caches", "sockd.http")
+HOLD_ROOMS = ("sockd", "sockd.caches", "sockd.http", "sockd_zygote")
 """Packages of several rooms: their `__init__.py` is in one of them, and the name alone in none."""
 
 
@@ -35,7 +35,7 @@ def rooms() -> list[Room]:
 
 
 def name_of(path: str | Path) -> str:
-    """`zygote/kept.py` as the import system calls it: `sockd_zygote.kept`."""
+    """`zygote/forks/kept.py` as the import system calls it: `sockd_zygote.forks.kept`."""
     folder, slash, rest = str(path).removesuffix(".py").partition("/")
     name = (IMPORTED_AS.get(folder, folder) + slash + rest).replace("/", ".")
     package = name.removesuffix(".__init__")

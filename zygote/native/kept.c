@@ -1,5 +1,5 @@
 /* What imports left in a Zygote that a fork would share with it, and a sandbox is to have of its own: open files, and memory
- * that is mapped MAP_SHARED (the semaphores of `multiprocessing`). zygote/kept.py finds them, before the forks.
+ * that is mapped MAP_SHARED (the semaphores of `multiprocessing`). zygote/forks/kept.py finds them, before the forks.
  */
 
 #include "native.h"

@@ -2,7 +2,7 @@
  *
  * The root Zygote is exec'd with this file preloaded (LD_PRELOAD), so `getenv` below is found before the C library's by every
  * library that is loaded later. It does what that does, and while it is told to, it notes the name. In a sandbox it costs one
- * load and one branch a call. zygote/observer.py is the other half.
+ * load and one branch a call. zygote/forks/observer.py is the other half.
  */
 
 #include "native.h"

@@ -1,8 +1,8 @@
 """A new Zygote's canary: one fork that is tested before the Zygote serves functions.
 
 It is prepared like a spare, including the rehearsal of a request, becomes a program with the Zygote's packages and no code, and
-runs `sockd_zygote.checks`. No request waits for it. Its report is untrusted: a package that falsifies it affects only the
-functions that requested it."""
+runs `sockd_zygote.own_functions.checks`. No request waits for it. Its report is untrusted: a package that falsifies it affects
+only the functions that requested it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from sockd.images.program import Program
 from sockd.plain.errors import SandboxFailed, TimedOut
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.sandbox import Sandbox
-from sockd_zygote import checks, protocol
+from sockd_zygote import protocol
+from sockd_zygote.own_functions import checks
 
-HANDLER = "sockd_zygote.checks:answer"
+HANDLER = "sockd_zygote.own_functions.checks:answer"
 LOG_BYTES = ANSWER_BYTES = 64 << 10
 OPEN_FILES = 1024
 MOST_TOLD = 200
@@ -78,7 +79,7 @@ async def _answer(sandbox: Sandbox, request: ImportRequest, deadline_s: float) -
 
 
 def failures(body: bytes) -> str:
-    """What does not work, in words; empty: all works. Args: body: as `sockd_zygote.checks.answer` returns it."""
+    """What does not work, in words; empty: all works. Args: body: as `sockd_zygote.own_functions.checks.answer` returns it."""
     try:
         told = msgspec.json.decode(body, type=dict[str, str])
     except (msgspec.MsgspecError, RecursionError):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from sockd.caches.packages.provided_names import NOTHING, Provided
 from sockd.farm.imported import NOTHING_SEEN, Observed
 from sockd.images.program import OWN, Lineage, Network
-from sockd_zygote.observer import EVERY_FILE
+from sockd_zygote.forks.observer import EVERY_FILE
 
 OPEN_FILES = "RLIMIT_NOFILE"
 """The limit of open files: compared as a variable of this name, which an import that asks for the limit has read."""

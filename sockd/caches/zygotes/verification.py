@@ -1,7 +1,7 @@
 """The result of a verification: validate and compare the answers of two starts. Pure; owns nothing.
 
-A trial (`sockd_zygote.trial`) returns a digest of each module, and for differing modules a digest and description of each name.
-Values that differ between two starts of the function's own, such as times or random numbers, are ignored.
+A trial (`sockd_zygote.own_functions.trial`) returns a digest of each module, and for differing modules a digest and description
+of each name. Values that differ between two starts of the function's own, such as times or random numbers, are ignored.
 """
 
 from __future__ import annotations

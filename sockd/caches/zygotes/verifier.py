@@ -39,14 +39,14 @@ from sockd.images.program import Program
 from sockd.plain.config import MB, ZygoteConfig
 from sockd.plain.errors import FunctionFailed, NoCapacity, OutOfMemory, SandboxFailed, TimedOut
 from sockd_zygote import protocol
-from sockd_zygote.checks import last_begun
+from sockd_zygote.own_functions.checks import last_begun
 
 MOST_WAITING = 256
 """Pairs that wait; a further one is considered again at its function's next start."""
 MOST_VERIFIED = 1024
 """Pairs that are known to be alike, those that were verified last."""
 OUTCOMES = ("alike", "different", "late", "postponed")
-HANDLER = "sockd_zygote.trial:answer"
+HANDLER = "sockd_zygote.own_functions.trial:answer"
 LOG_BYTES = 1 * MB
 LONGEST_LEARNING_S = 30.0
 """How long a verification waits for learners: the Zygote that they make may serve the function better, and needs none."""

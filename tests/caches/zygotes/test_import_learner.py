@@ -30,7 +30,8 @@ from sockd.images.program import HOST_LINEAGE, Limits, Lineage, Program
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import InitFailed, NoCapacity, SandboxDied, SandboxFailed, TimedOut
 from sockd.sandbox.exchange import Reply
-from sockd_zygote import checks, protocol
+from sockd_zygote import protocol
+from sockd_zygote.own_functions import checks
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd.caches.zygotes.verification import BadFingerprint, Fingerprint, differences, in_words, read_fingerprint
-from sockd_zygote.checks import BEGUN, last_begun
+from sockd_zygote.own_functions.checks import BEGUN, last_begun
 
 Names = dict[str, str]
 MODULES = st.dictionaries(

@@ -22,7 +22,7 @@ from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import NoCapacity, SandboxFailed, TimedOut
 from sockd.sandbox.exchange import Reply
 from sockd_zygote import protocol
-from sockd_zygote.checks import BEGUN
+from sockd_zygote.own_functions.checks import BEGUN
 
 pytestmark = pytest.mark.anyio
 
@@ -155,7 +155,11 @@ async def test_a_pair_that_is_alike_serves(monkeypatch: pytest.MonkeyPatch, view
         assert (asked["pids"], of_root["pids"]) == ([], [7])
         assert asked["variables"] == [name for name, _ in view.variables]
         told = protocol.decode_init(g.tree.programs[0].init)
-        assert (told["handler"], told["entry_file"], told["env"]) == ("sockd_zygote.trial:answer", "", {b"X": b"1"})
+        assert (told["handler"], told["entry_file"], told["env"]) == (
+            "sockd_zygote.own_functions.trial:answer",
+            "",
+            {b"X": b"1"},
+        )
 
 
 async def test_a_start_costs_a_look_at_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

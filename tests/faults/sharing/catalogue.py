@@ -9,7 +9,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 HANDLER = """import os, sys
-from sockd_zygote import fingerprint, hygiene, trial
+from sockd_zygote.own_functions import fingerprint, trial
+from sockd_zygote.forks import hygiene
 
 SHAKEN = trial.shift_memory(os.urandom(1)[0] % 16)
 {imports}

@@ -1,0 +1,209 @@
+"""What must differ between forks, with stand-ins for the packages whose state it is; and the Zygote's import diet."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import multiprocessing
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import AuthenticationString  # type: ignore[attr-defined]
+from pathlib import Path
+
+import pytest
+
+from sockd_zygote.forks import hygiene, randomness
+from sockd_zygote.handlers import import_hooks
+from sockd_zygote.handlers.import_hooks import ImportTimer
+
+REPOSITORY = Path(__file__).parents[3]
+
+FORBIDDEN = {
+    *("argparse", "ast", "asyncio", "dataclasses", "hashlib", "inspect", "logging", "pathlib", "random"),
+    *("subprocess", "tempfile", "threading", "traceback", "typing", "uuid"),
+}
+"""Each costs every fork page tables, and milliseconds at the start. (enum and selectors come with socket.)"""
+
+
+@contextmanager
+def settled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process as a Zygote with stand-ins for packages, which it forgets."""
+    forget()
+    hygiene.settle()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        monkeypatch.undo()
+        forget()
+
+
+def forget() -> None:
+    hygiene._seen.clear()
+    hygiene.in_child.clear()
+
+
+@pytest.mark.parametrize("name", sorted(hygiene.SEEDERS))
+def test_global_generators_are_seeded_anew_after_a_fork(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[tuple[object, ...]] = []
+    stand_in = types.ModuleType(name)
+    stand_in.seed = lambda *args: seeded.append(args)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, stand_in)
+    with settled(monkeypatch):
+        seeded.clear()
+        hygiene.after_fork()
+    assert seeded == [()]  # without an argument: from the system's randomness
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_the_key_of_multiprocessing_is_drawn_anew_after_a_fork(drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = multiprocessing.current_process()
+    key = bytes(hygiene.KEY_BYTES if drawn else 5)
+    monkeypatch.setitem(process._config, "authkey", AuthenticationString(key))  # type: ignore[attr-defined]
+    with settled(monkeypatch):
+        hygiene.after_fork()
+        assert (process.authkey == key) != drawn and len(process.authkey) == len(key)
+
+
+def test_generators_of_torch_are_found_where_asyncio_has_freed_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait() -> None:
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.set_result, None)
+        await future
+
+    class Generator:
+        def initial_seed(self) -> int:
+            return randomness.DRAWN_BY_TORCH
+
+        def seed(self) -> None:
+            raise AssertionError
+
+    asyncio.run(wait())
+    torch = types.ModuleType("torch")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    torch.Generator, torch.own = Generator, Generator()  # type: ignore[attr-defined]
+    assert torch.own.seed in randomness.find()
+    gc.collect()  # it ends
+
+
+class Twister(types.ModuleType):
+    """numpy.random, as far as its global generator's words are concerned; `offset` bytes from where it says they are."""
+
+    def __init__(self, offset: int = 0) -> None:
+        super().__init__("numpy.random")
+        self.words = (ctypes.c_uint32 * 626)(*range(626))
+        self.seeds = 0
+        address = ctypes.addressof(self.words) + offset
+        self.generator = types.SimpleNamespace(ctypes=types.SimpleNamespace(state_address=address))
+
+    def seed(self) -> None:
+        self.seeds += 1
+
+    def get_state(self, *, legacy: bool) -> dict[str, object]:
+        assert not legacy
+        return {"bit_generator": "MT19937", "state": {"key": memoryview(self.words)[:624], "pos": 624}}
+
+    def get_bit_generator(self) -> types.SimpleNamespace:
+        return self.generator
+
+
+def test_numpys_words_are_overwritten_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Twister()
+    monkeypatch.setitem(sys.modules, "numpy.random", module)
+    with settled(monkeypatch):
+        assert (module.seeds, list(module.words)) == (1, list(range(626)))
+        hygiene.after_fork()
+        first = list(module.words)
+        hygiene.after_fork()
+    assert module.seeds == 1
+    assert first[624:] == list(module.words)[624:] == [624, 625]  # what is behind them is not touched
+    same = [a in (b, number) for number, (a, b) in enumerate(zip(first, module.words, strict=True))]
+    assert sum(same[:624]) < 3
+
+
+def test_numpy_seeds_itself_where_its_words_are_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Twister(offset=4)
+    monkeypatch.setitem(sys.modules, "numpy.random", module)
+    with settled(monkeypatch):
+        hygiene.after_fork()
+    assert (module.seeds, list(module.words)) == (2, list(range(626)))
+
+
+def test_packages_that_are_not_there_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in hygiene.SEEDERS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    hygiene.after_fork()
+    assert not set(hygiene.SEEDERS) & set(sys.modules)
+
+
+def test_a_zygotes_objects_are_out_of_the_collectors_sight() -> None:
+    try:
+        hygiene.settle()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_threads_that_run_python_are_counted() -> None:
+    before = hygiene.thread_count()
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        assert hygiene.thread_count() == before + 1
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_a_zygote_imports_little() -> None:
+    program = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); bare = set(sys.modules)\n"
+    program += "from sockd_zygote import fork_server, linux, rehearsal\n"
+    program += "print(*sorted(set(sys.modules) - bare))"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & FORBIDDEN, loaded & FORBIDDEN
+    assert {name.partition(".")[0] for name in loaded if name.startswith("sockd")} == {"sockd_zygote"}
+
+
+class Clock:
+    """`time`, which goes on when a module says so."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_import_times_are_each_modules_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    clock = Clock()
+    monkeypatch.setattr(import_hooks, "time", clock)
+    takes = "from sockd_zygote.handlers import import_hooks\nimport_hooks.time.now += {}\n"
+    (tmp_path / "timed_inner.py").write_text(takes.format(3.0))
+    (tmp_path / "timed_outer.py").write_text("import timed_inner\n" + takes.format(1.0))
+    timer = ImportTimer()
+    timer.start()
+    try:
+        __import__("timed_outer")
+        with pytest.raises(ModuleNotFoundError):
+            __import__("timed_nowhere")
+    finally:
+        timer.stop()
+        for name in ("timed_outer", "timed_inner"):
+            sys.modules.pop(name, None)
+    assert (timer.seconds["timed_outer"], timer.seconds["timed_inner"]) == (1.0, 3.0)
+    assert [name for name in timer.seconds if name.startswith("timed_")] == [
+        "timed_outer",
+        "timed_inner",
+        "timed_nowhere",
+    ]
+    before = dict(timer.seconds)
+    with pytest.raises(ModuleNotFoundError):
+        __import__("timed_later")
+    assert timer.seconds == before

@@ -1,0 +1,173 @@
+"""Errors in AWS's words: their names, a bound, and what helps who misses a module."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sockd_zygote.messages import errors
+from sockd_zygote.protocol import FAILED_MAX_BYTES
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    try:
+        raise error
+    except BaseException as raised:
+        return dict(json.loads(errors.describe(raised)))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.HandlerNotFound("x"), "Runtime.HandlerNotFound"),
+        (errors.MarshalError("x"), "Runtime.MarshalError"),
+        (errors.InvalidEvent("x"), "InvalidRequestContentException"),
+        (ValueError("x"), "ValueError"),
+        (KeyboardInterrupt("x"), "KeyboardInterrupt"),
+    ],
+)
+def test_errors_have_awss_names(error: BaseException, kind: str) -> None:
+    assert describe(error)["errorType"] == kind
+
+
+def test_a_description_has_a_bound() -> None:
+    class Deep(Exception):
+        pass
+
+    def fall(depth: int) -> None:
+        if not depth:
+            raise Deep("\0" * 10_000_000)
+        fall(depth - 1)
+
+    with pytest.raises(Deep) as caught:
+        fall(500)
+    described = errors.describe(caught.value)
+    assert len(described) <= FAILED_MAX_BYTES
+    assert len(json.loads(described)["stackTrace"]) <= errors.MAX_STACK + 1
+
+
+def test_an_error_without_a_text_is_described() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert describe(Mute())["errorMessage"] == "<the error's text cannot be made: RuntimeError>"
+    assert describe(ValueError("\udc80"))["errorMessage"] == "\udc80"
+
+
+def test_a_missing_module_is_told_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ModuleNotFoundError("No module named 'x'", name="x")
+    assert describe(missing)["errorMessage"] == "No module named 'x' (no packages: requirements.txt names none)"
+    monkeypatch.setattr(sys, "path", ["/packages/numpy-2.0-0123456789ab", "/packages/a-b-1.0-0123456789ab", "/usr/lib"])
+    assert describe(missing)["errorMessage"] == "No module named 'x' (installed: a-b-1.0, numpy-2.0)"
+    monkeypatch.setattr(errors, "_in_image", False)
+    errors.become_images()
+    assert describe(missing)["errorMessage"] == "No module named 'x' (the image does not have it)"
+
+
+@pytest.mark.parametrize("text", ["x", "\0", "\U0001f600", "\udc80", '"', "é\0x"])
+def test_a_long_text_is_cut_with_a_mark_and_the_innermost_frames_are_told(text: str) -> None:
+    stack = [f"line {n} {text * n}\n" for n in range(300)]
+    encoded = errors.encode("K" * 1000, text * 200_000, stack)
+    told = json.loads(encoded)
+    assert len(encoded) <= FAILED_MAX_BYTES
+    kept, _, rest = told["errorMessage"].partition(" [cut: ")
+    assert (text * 200_000).startswith(kept) and rest == f"{len(text) * 200_000 - len(kept)} more characters]"
+    assert len(kept) >= errors.MESSAGE_BYTES // 12 // 2
+    assert told["stackTrace"][-1] == stack[-1][: errors.MAX_LINE]
+    assert told["stackTrace"][0] == errors.LEFT_OUT % (300 - len(told["stackTrace"]) + 1)
+    assert told["errorType"] == "K" * 200
+
+
+def test_what_fits_is_told_whole() -> None:
+    assert json.loads(errors.encode("E", "m" * 10_000, ["a\n", "b\n"])) == {
+        "errorMessage": "m" * 10_000,
+        "errorType": "E",
+        "stackTrace": ["a\n", "b\n"],
+    }
+
+
+def test_the_exceptions_that_it_was_raised_from_follow_the_stack() -> None:
+    def fail() -> None:
+        try:
+            try:
+                raise KeyError("missing")
+            except KeyError as error:
+                raise ValueError("no such row") from error
+        except ValueError:
+            raise RuntimeError("no page")  # noqa: B904 - the context is what is asked about
+
+    with pytest.raises(RuntimeError) as caught:
+        fail()
+    answer = json.loads(errors.describe(caught.value))
+    assert (answer["errorType"], answer["errorMessage"]) == ("RuntimeError", "no page")
+    stack = "".join(answer["stackTrace"])
+    own, handled, cause = stack.split("\nThe exception above was raised ")
+    assert 'raise RuntimeError("no page")' in own
+    assert handled.startswith("while this one was handled:")
+    assert "ValueError: no such row\n" in handled
+    assert cause.startswith("from this one:")
+    assert cause.endswith("KeyError: 'missing'\n")
+
+
+def test_an_exception_that_hides_its_context_is_told_alone() -> None:
+    def fail() -> None:
+        try:
+            raise KeyError("missing")
+        except KeyError:
+            raise ValueError("hidden") from None
+
+    with pytest.raises(ValueError, match="hidden") as caught:
+        fail()
+    assert "KeyError" not in "".join(json.loads(errors.describe(caught.value))["stackTrace"])
+
+
+def test_the_members_of_a_group_follow_the_stack() -> None:
+    group = ExceptionGroup("two", [ValueError("first"), ExceptionGroup("inner", [KeyError("second")])])
+    stack = "".join(describe(group)["stackTrace"])
+    assert stack.count("| ValueError: first\n") == 1
+    assert stack.count("| KeyError: 'second'\n") == 1
+
+
+def test_endless_causes_have_a_bound() -> None:
+    error = ValueError("\0" * 1000)
+    for _ in range(5000):
+        error, cause = ValueError("\0" * 1000), error
+        error.__cause__ = cause
+    described = errors.describe(error)
+    assert len(described) <= FAILED_MAX_BYTES
+    assert "left out" in json.loads(described)["stackTrace"][-1]
+
+
+def test_it_needs_no_import_and_leaves_none() -> None:
+    code = (
+        "import sys; from sockd_zygote.messages import errors; before = set(sys.modules)\n"
+        "class Watch:\n def find_spec(self, name, *_): raise AssertionError(name)\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "try: {}['a'] + 1\n"
+        "except KeyError as error: told = errors.describe(error)\n"
+        "assert set(sys.modules) == before, set(sys.modules) ^ before\n"
+        "assert 'traceback' not in before; print(told.decode())"
+    )
+    start = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", start + code], capture_output=True, text=True)
+    assert not run.stderr
+    assert json.loads(run.stdout)["errorType"] == "KeyError"
+
+
+def test_lines_that_a_function_notes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "def f():\n    raise ValueError('made')\n"
+    monkeypatch.setitem(linecache.cache, "<made>", (len(source), None, source.splitlines(keepends=True), "<made>"))
+    space: dict[str, Any] = {}
+    exec(compile(source, "<made>", "exec"), space)
+    with pytest.raises(ValueError, match="made") as caught:
+        space["f"]()
+    assert "raise ValueError('made')" in json.loads(errors.describe(caught.value))["stackTrace"][-1]

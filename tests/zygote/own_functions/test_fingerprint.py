@@ -1,0 +1,245 @@
+"""What a module is, in words that two processes agree on."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sockd_zygote.own_functions.fingerprint import (
+    DEPTH,
+    MOST_ITEMS,
+    Fingerprint,
+    constant_text,
+    digest_of,
+    namespace,
+    owner,
+    shown,
+)
+
+CONSTANTS = st.one_of(
+    st.none(), st.booleans(), st.integers(-1000, 1000), st.floats(), st.text(max_size=20), st.binary(max_size=20)
+)
+VALUES = st.recursive(
+    CONSTANTS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=5),
+        st.dictionaries(st.text(max_size=5), inner, max_size=5),
+        st.tuples(inner, inner),
+        st.frozensets(CONSTANTS, max_size=5),
+    ),
+    max_leaves=12,
+)
+
+
+def module(code: str, name: str = "p") -> types.ModuleType:
+    """A module with this code, which is of a distribution."""
+    made = types.ModuleType(name)
+    made.__file__ = "/packages/p-1.0-aaaaaaaaaaaa/p.py"
+    exec(compile(code, made.__file__, "exec"), vars(made))
+    return made
+
+
+def digest(code: str) -> str:
+    return digest_of(Fingerprint().names_of("p", module(code)))
+
+
+@given(VALUES)
+def test_equal_values_look_alike(value: Any) -> None:
+    copied = eval(repr(value), {"nan": float("nan"), "inf": float("inf")})
+    assert Fingerprint().looks(value) == Fingerprint().looks(copied)
+    assert isinstance(shown(Fingerprint().looks(value)), str)
+
+
+@given(CONSTANTS, CONSTANTS)
+def test_constants_that_differ_look_different(one: Any, other: Any) -> None:
+    same = type(one) is type(other) and repr(one) == repr(other)
+    assert (Fingerprint().looks(one) == Fingerprint().looks(other)) == same
+
+
+@given(st.dictionaries(st.text(max_size=5), CONSTANTS, min_size=2, max_size=8), st.randoms())
+def test_order_of_dicts_and_sets_does_not_count(items: dict[str, Any], random: Any) -> None:
+    mixed = list(items.items())
+    random.shuffle(mixed)
+    assert Fingerprint().looks(items) == Fingerprint().looks(dict(mixed))
+    assert Fingerprint().looks(set(items)) == Fingerprint().looks({key for key, _ in mixed})
+
+
+@given(st.lists(CONSTANTS, min_size=2, max_size=6))
+def test_order_of_lists_counts(items: list[Any]) -> None:
+    turned = items[::-1]
+    assert (Fingerprint().looks(items) == Fingerprint().looks(turned)) == (
+        list(map(repr, items)) == list(map(repr, turned))
+    )
+
+
+DIFFERENT = {
+    "a constant": ("x = 1", "x = 2"),
+    "a type": ("x = 1", "x = True"),
+    "a name more": ("x = 1", "x = 1\ny = None"),
+    "a function's code": ("def f(): return 1", "def f(): return 2"),
+    "a function within it": ("def f():\n  def g(): return 1\n  return g", "def f():\n  def g(): return 2\n  return g"),
+    "a default": ("def f(a=1): pass", "def f(a=2): pass"),
+    "a base": ("class A(int): pass", "class A(float): pass"),
+    "a method": ("class A:\n  def m(self): return 1", "class A:\n  def m(self): return 2"),
+    "a property": (
+        "class A:\n  @property\n  def m(self): return 1",
+        "class A:\n  @property\n  def m(self): return 2",
+    ),
+    "a class attribute": ("class A:\n  x = None", "class A:\n  x = 'set'"),
+    "an item": ("x = {'a': [1, 2]}", "x = {'a': [1, 3]}"),
+    "a cache that was filled": (
+        "class A:\n  cache = {}",
+        "class A:\n  cache = {}\nA.cache[1] = 1",  # nothing tells a cache from a registry
+    ),
+    "a size": (f"x = list(range({MOST_ITEMS + 1}))", f"x = list(range({MOST_ITEMS + 2}))"),
+    "an item of a subclass of dict": (
+        "class D(dict): pass\nx = D(backend='agg')",
+        "class D(dict): pass\nx = D(backend='svg')",
+    ),
+    "an attribute of an object": (
+        "class A: pass\nx = A()\nx.offline = False",
+        "class A: pass\nx = A()\nx.offline = True",
+    ),
+    "a module in the place of another": ("import json as x", "import re as x"),
+    "nothing in the place of a module": ("import json as x", "x = None"),
+    "the end of a long text": ("x = 'a' * 9000 + 'b'", "x = 'a' * 9000 + 'c'"),
+}
+ALIKE = {
+    "an address": ("x = 140234567890123", "x = 140234567890999"),
+    "an address in a text": ("x = '<object at 0x7f0012345678>'", "x = '<object at 0x7f00aaaaaaaa>'"),
+    "objects of a class": ("x = object()", "x = object()"),
+    "a lock": ("import threading\nx = threading.Lock()", "import threading\nx = threading.Lock()\nx.acquire()"),
+    "a random state": ("import random\nx = random.Random(1)", "import random\nx = random.Random(2)"),
+    "the interpreter's own names": ("__doc__ = 'a'", "__doc__ = 'b'"),
+    "a set of classes": ("x = {int, str, float, dict}", "x = {dict, float, str, int}"),
+    "a line number": ("def f(): return 1", "\n\ndef f(): return 1"),
+}
+
+
+@pytest.mark.parametrize("which", DIFFERENT)
+def test_what_differs(which: str) -> None:
+    one, other = DIFFERENT[which]
+    assert digest(one) == digest(one)
+    assert digest(one) != digest(other)
+
+
+@pytest.mark.parametrize("which", ALIKE)
+def test_what_does_not_differ(which: str) -> None:
+    one, other = ALIKE[which]
+    assert digest(one) == digest(other)
+
+
+def test_process_ids_are_taken_for_each_other() -> None:
+    look = Fingerprint([1, 34])
+    assert look.looks([1, "a"]) == look.looks([34, "a"])
+    assert look.looks(1) != look.looks(2) != look.looks(34)
+    assert look.looks(True) != look.looks(1)
+
+
+def test_depth_is_bounded() -> None:
+    deep: list[Any] = [1]
+    deep.append(deep)
+    assert Fingerprint().looks(deep)
+    value: Any = 1
+    for _ in range(DEPTH + 1):
+        value = [value]
+    assert Fingerprint().looks(value) == Fingerprint().looks(eval(repr(value).replace("1", "2")))
+
+
+def test_a_default_that_holds_every_function_of_its_module_is_looked_at_once() -> None:
+    every = "\n".join(f"def f{number}(all=globals()): return {number}" for number in range(200))
+    assert len(repr(Fingerprint().looks(vars(module(every))["f7"]))) < 200 * 200
+
+
+HOSTILE = """
+class Meta(type):
+    def __getattribute__(cls, name): raise SystemExit
+class A(metaclass=Meta): pass
+class Proxy:
+    def __getattribute__(self, name): raise SystemExit
+    def __repr__(self): raise SystemExit
+    def __eq__(self, other): raise SystemExit
+    def __hash__(self): return 1
+class S(str):
+    def __repr__(self): raise SystemExit
+class L(list):
+    def __iter__(self): raise SystemExit
+    def __len__(self): raise SystemExit
+class D(dict):
+    def items(self): raise SystemExit
+    def __len__(self): raise SystemExit
+class Own:
+    @property
+    def __dict__(self): raise SystemExit
+a, s, l, d, own, every = Proxy(), S('x'), L([1]), D(x=1), Own(), {Proxy()}
+"""
+
+
+def test_no_code_of_a_package_is_run() -> None:
+    names = Fingerprint().names_of("p", module(HOSTILE))
+    assert {"A", "a", "s", "l", "d", "own", "every"} <= names.keys()
+    assert all(isinstance(shown(look), str) for look in names.values())
+
+
+def test_a_lazy_module_stays_so() -> None:
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError("it was loaded")
+
+    lazy = Lazy("lazy")
+    assert namespace(lazy)["__name__"] == "lazy" and owner(lazy) == ""
+
+
+@pytest.fixture
+def with_a_part() -> Iterator[types.ModuleType]:
+    whole, part = module("x = 1"), module("y = 1", "p.part")
+    vars(whole)["part"] = vars(whole)["again"] = part
+    sys.modules["p.part"] = part
+    yield whole
+    del sys.modules["p.part"]
+
+
+def test_a_submodule_that_is_bound_does_not_count(with_a_part: types.ModuleType) -> None:
+    assert Fingerprint().names_of("p", with_a_part).keys() == {"x", "again"}
+
+
+def test_a_module_is_of_the_distribution_below_the_store() -> None:
+    assert owner(module("")) == "p-1.0-aaaaaaaaaaaa"
+    assert owner(sys) == owner(pytest) == owner(1) == ""
+
+
+WORDS = {
+    "1": "1",
+    "'2024-06-01'": "'2024-06-01'",
+    "[1, 'a']": "a list of 2 (1, 'a')",
+    "{'a': 1}": "a dict of 1",
+    "int": "the class int",
+    "len": "an object of builtin_function_or_method",
+}
+
+
+SECRETS = {
+    "'the secret'": "$KEY",
+    "'secret'": "a str",
+    "['the secret']": "a list of 1",
+    "1234": "an int",
+    "None": "None",
+    "True": "True",
+}
+
+
+@pytest.mark.parametrize("expression", SECRETS)
+def test_words_hold_no_secret(expression: str) -> None:
+    known = {constant_text("the secret", repr): "$KEY"}
+    assert shown(Fingerprint().looks(eval(expression)), known) == SECRETS[expression]
+
+
+@pytest.mark.parametrize("expression", WORDS)
+def test_words_for_people(expression: str) -> None:
+    assert shown(Fingerprint().looks(eval(expression))) == WORDS[expression]

@@ -1,0 +1,111 @@
+"""What must differ between forks of one Zygote, and what must be still before a fork.
+
+Same in all forks unless mended here: numpy's and torch's global generators, those that packages made
+(`sockd_zygote.forks.randomness`), the key that `multiprocessing` drew, and the number that `threading` knows the main thread
+by. `random`'s own, `uuid`, `secrets`, `ssl` and `tempfile` mend themselves (research: fork safety, measured). The hash secret
+and the memory layout stay shared: that is the price of a Zygote, named in SECURITY."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from functools import partial
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def numpy_seeder(module: Any) -> Callable[[], object]:
+    """What gives numpy's global generator other numbers. Its own `seed` takes a child 100 page faults, so the 624 words that
+    are all of a Mersenne Twister's state but its position are overwritten where they are, as far as these are there."""
+    module.seed()  # no half of a pair of gauss() is left over
+    try:
+        key = module.get_state(legacy=False)["state"]["key"].tobytes()
+        address = module.get_bit_generator().ctypes.state_address
+        from ctypes import c_char
+
+        words = memoryview((c_char * len(key)).from_address(address)).cast("B")
+    except Exception:  # another numpy, or no numpy at all
+        return module.seed  # type: ignore[no-any-return]
+    return partial(fill, words) if words == key else module.seed
+
+
+def fill(words: memoryview) -> None:
+    words[:] = os.urandom(len(words))
+
+
+def draw_key(process: Any) -> None:
+    process.authkey = os.urandom(KEY_BYTES)
+
+
+def numpy_by_hand(module: Any) -> bool:
+    from sockd_zygote.forks import randomness
+
+    shared = getattr(getattr(module, "mtrand", None), "_rand", None)
+    return shared is not None and not randomness.was_drawn(shared._bit_generator)
+
+
+def torch_by_hand(module: Any) -> bool:
+    from sockd_zygote.forks import randomness
+
+    return hasattr(module, "initial_seed") and module.initial_seed() < randomness.DRAWN_BY_TORCH
+
+
+SEEDERS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Callable[[], object]]]] = {
+    "numpy.random": (numpy_by_hand, numpy_seeder),
+    "torch": (torch_by_hand, lambda module: module.seed),
+}
+"""Modules with a generator of their own: whether a package has seeded it by hand, and what gives its seeder."""
+KEY_MODULES = ("multiprocessing.process", "multiprocess.process")
+"""Both draw a key when they are imported, by which processes trust each other."""
+KEY_BYTES = 32
+_seen: set[str] = set()
+"""Modules of these that were there when this Zygote, or one that it was forked from, settled."""
+in_child: list[Callable[[], object]] = []
+"""What `after_fork` does."""
+pids: set[int] = set()
+"""Of this Zygote and of those that it was forked from."""
+with_code: list[Callable[[], object]] = []
+"""What a sandbox does as soon as it has its code (`kept.restore_tmp`)."""
+
+
+def settle() -> None:
+    """Before forking: find what `after_fork` has to do, collect once, and move every object out of the collector's sight.
+
+    A child's first full collection then dirties 2-4 MB of shared pages instead of 50 (measured with pandas and django)."""
+    pids.add(os.getpid())
+    for name, (by_hand, seeder) in SEEDERS.items():
+        if name in sys.modules and name not in _seen:
+            _seen.add(name)
+            if not by_hand(sys.modules[name]):
+                in_child.append(seeder(sys.modules[name]))
+    for name in KEY_MODULES:
+        if name in sys.modules and name not in _seen:
+            _seen.add(name)
+            process = sys.modules[name].current_process()
+            if len(process.authkey) == KEY_BYTES:  # another one was set by a package
+                in_child.append(partial(draw_key, process))
+    if "random" in sys.modules or "torch" in sys.modules:  # numpy imports the former
+        from sockd_zygote.forks import randomness
+
+        in_child.extend(randomness.find())
+    if "threading" in sys.modules and "threading" not in _seen:
+        _seen.add("threading")
+        in_child.append(sys.modules["threading"].main_thread()._set_native_id)
+    gc.collect()
+    gc.freeze()
+
+
+def after_fork() -> None:
+    """In the child, before user code: own randomness. (native/fork.c has switched the collector on again.)"""
+    for mend in in_child:
+        mend()
+
+
+def thread_count() -> int:
+    """Threads that run Python. Those of C libraries alone are not counted: an allocator's does no harm (pandas, pyarrow
+    keep one or two), and whether the others do, only a canary can tell."""
+    return len(sys._current_frames())

@@ -1,0 +1,251 @@
+"""What a Zygote's imports see: what the daemon compares with what a function would show them (`sockd.caches.zygotes.soundness`).
+
+While an Observer is entered, it notes each name that the import system looks up and whether anything provides it, questions to
+`importlib.metadata` (the standard library's and its backport ask every finder), directories of packages that are listed, files
+that are looked for in the function's directory, and environment variables that Python or C reads or sets. Afterwards nothing of
+it is left but the audit hook in C, which is off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sockd_zygote import _native
+from sockd_zygote.forks.listed_variables import Listings, plain
+from sockd_zygote.forks.surroundings import CODE
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
+
+STORE = "/packages/"
+"""Where the distributions are: sockd.caches.packages.distribution.SANDBOX_STORE."""
+EVERY_FILE = "."
+"""In the place of a file's name: the function's directory was listed."""
+FOLLOWED_ANYWAY = frozenset(
+    {"importlib._bootstrap_external", "_frozen_importlib_external", "importlib.metadata", "importlib_metadata", "site"}
+)
+"""Modules that list directories to look for names and .pth files, which are noted themselves."""
+DEEPEST = 12
+"""Frames between `entry_points` and the finder that it asks, at most."""
+
+
+class Observer:
+    """Notes between `__enter__` and `__exit__`; `report` then."""
+
+    def __init__(self, *finders: Any) -> None:
+        """Args: finders: besides the observer's own, to be asked before all that `sys.meta_path` has."""
+        self._looked_up: dict[str, None] = {}
+        self._missed: set[str] = set()
+        self._listed: set[str] = set()
+        self._files: set[str] = set()
+        self._metadata: set[str] = set()
+        self._groups: set[str] = set()
+        self._every_distribution = False
+        self._variables: set[str] = set()
+        self._every_variable = False
+        self._listings = Listings()
+        self._first, self._last = (First(self), *finders), Last(self)
+        self.complete = False
+        """Afterwards: whether no package took what observes out of its place."""
+
+    def __enter__(self) -> Observer:
+        if not isinstance(sys.meta_path, MetaPath):
+            sys.meta_path = MetaPath(sys.meta_path)
+        self._meta_path = sys.meta_path
+        self._meta_path.__class__ = self._asked()
+        self._environs = os.environ, os.environb
+        # Not the class's methods: whatever is cached of a changed class is worked out anew in every child.
+        os.environ.__class__ = os.environb.__class__ = self._watched()
+        _native.observe(self._heard)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        variables, every_variable_known, files, every_file_known = _native.stop_observing()
+        self._variables.update(names_in(variables))
+        self._every_variable = self._every_variable or not every_variable_known
+        self._files.update(names_in(files) if every_file_known else (EVERY_FILE,))
+        in_place = self._meta_path is sys.meta_path
+        self.complete = in_place and self._environs[0] is os.environ and self._environs[1] is os.environb
+        for environ in self._environs:
+            environ.__class__ = os._Environ
+        self._meta_path.__class__ = MetaPath
+        ours = (*self._first, self._last)  # which are in the list if a package has copied it
+        sys.meta_path[:] = [each for each in sys.meta_path if not any(each is one for one in ours)]
+
+    def report(self) -> dict:
+        """What was seen, as `sockd.farm.imported` reads it."""
+        namespaces: set[str] = set()
+        found: set[str] = set()
+        missed: set[str] = set()
+        for name in sorted(self._looked_up, key=lambda name: name.count(".")):
+            parent = name.rpartition(".")[0]
+            if parent and parent not in namespaces:
+                continue  # a regular package's `__path__` decides, and that is its own
+            if name in self._missed:
+                missed.add(name)
+            if name not in self._missed or name in sys.modules:
+                (namespaces if is_namespace(name) else found).add(name)
+        return {
+            "missed": sorted(missed),
+            "found": sorted(found),
+            "namespaces": sorted(namespaces),
+            "listed": sorted(self._listed),
+            "files": sorted(self._files),
+            "metadata": sorted(self._metadata),
+            "groups": sorted(self._groups),
+            "every_distribution": self._every_distribution,
+            "variables": sorted(self._variables),
+            "prefixes": sorted(self._listings.prefixes),
+            "every_variable": self._every_variable or not self._listings.are_understood,
+        }
+
+    # -- the import system
+
+    def _asked(self) -> type:
+        first, last = self._first, self._last
+
+        class Asked(MetaPath):
+            """`sys.meta_path` with what observes for those who go through it, and without for those who count: packages put
+            finders at numbers of it (absl's is at -1)."""
+
+            __slots__ = ()
+
+            def __iter__(self) -> Any:
+                yield from first
+                yield from super().__iter__()
+                yield last
+
+        return Asked
+
+    def looks_up(self, name: str) -> None:
+        self._looked_up[name] = None
+
+    def misses(self, name: str) -> None:
+        self._looked_up[name] = None
+        self._missed.add(name)
+
+    def asks_for_metadata(self, name: str | None) -> None:
+        """Args: name: of one distribution; None: of all."""
+        if name is not None:
+            self._metadata.add(normalized(name))
+            return
+        group = group_asked_for()
+        if group is not None:
+            self._groups.add(group)
+        else:
+            self._every_distribution = True
+
+    # -- the environment
+
+    def _watched(self) -> type:
+        observer = self
+
+        class Watched(os._Environ):
+            __slots__ = ()
+
+            def __getitem__(self, key: Any) -> Any:
+                if observer._listings.is_name(key):  # a listing of names and values
+                    return observer._listings.value(super().__getitem__(plain(key)))
+                observer._variables.add(os.fsdecode(key) if isinstance(key, (str, bytes)) else "")
+                return super().__getitem__(key)
+
+            def __iter__(self) -> Any:
+                for key in super().__iter__():
+                    if isinstance(key, str):
+                        key = observer._listings.name(key)
+                    else:
+                        observer._every_variable = True
+                    yield key
+
+            def __len__(self) -> int:
+                observer._every_variable = True
+                return super().__len__()
+
+            def __repr__(self) -> str:
+                observer._every_variable = True
+                return super().__repr__()
+
+        return Watched
+
+    # -- audit events
+
+    def _heard(self, event: str, args: tuple) -> None:
+        """From native/observe.c: os.listdir, os.scandir, os.putenv, os.unsetenv."""
+        if event in ("os.putenv", "os.unsetenv"):
+            self._variables.add(os.fsdecode(args[0]).rstrip("="))
+        elif sys._getframe(1).f_globals.get("__name__") not in FOLLOWED_ANYWAY:
+            self._lists(args[0])
+
+    def _lists(self, path: object) -> None:
+        if isinstance(path, int):
+            path = os.readlink(f"/proc/self/fd/{path}")
+        path = os.path.abspath(os.fsdecode(path or "."))  # type: ignore[arg-type]
+        if path + "/" == STORE:
+            self._listed.add("")
+        elif path.startswith(STORE):
+            self._listed.add(path.removeprefix(STORE).partition("/")[2].replace("/", "."))
+        elif path == CODE:
+            self._files.add(EVERY_FILE)
+        elif path.startswith(f"{CODE}/"):
+            self._files.add(path.removeprefix(f"{CODE}/").partition("/")[0])
+
+
+class MetaPath(list):
+    """`sys.meta_path` from the first imports on. A package may have kept it, so it is not replaced, but becomes one of these:
+    a list has a class for good that is `list` itself."""
+
+    __slots__ = ()
+
+
+class First:
+    """The first finder: sees each name, provides none."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        self._observer.looks_up(name)
+
+
+class Last:
+    """The last finder: sees the names that no other provides, and questions for metadata."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        self._observer.misses(name)
+
+    def find_distributions(self, context: Any = None) -> tuple[()]:
+        self._observer.asks_for_metadata(getattr(context, "name", None))
+        return ()
+
+
+def names_in(data: bytes) -> list[str]:
+    """Names with a zero behind each."""
+    return [os.fsdecode(name) for name in data.split(b"\0") if name]
+
+
+def is_namespace(name: str) -> bool:
+    path = getattr(sys.modules.get(name), "__path__", None)
+    return type(path).__name__ == "_NamespacePath"
+
+
+def normalized(name: str) -> str:
+    """A distribution's name as PEP 503 has it."""
+    return "-".join(part for part in name.lower().replace("_", "-").replace(".", "-").split("-") if part)
+
+
+def group_asked_for() -> str | None:
+    """The group of the `entry_points(group=…)` that is being worked out; None: it is another question."""
+    frame = sys._getframe(1)
+    for _ in range(DEEPEST):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+        if frame.f_code.co_name == "entry_points":
+            group = frame.f_locals.get("params", {}).get("group")
+            return group if isinstance(group, str) else None
+    return None

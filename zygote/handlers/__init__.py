@@ -1,0 +1,1 @@
+"""The handler server: a function's code as something that answers requests."""

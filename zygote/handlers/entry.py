@@ -1,0 +1,69 @@
+"""The user's handler: found by its name, and which kind it is: a function, a web app, or a program of its own."""
+
+from __future__ import annotations
+
+import sys
+
+from sockd_zygote.handlers.entry_module import load_file
+from sockd_zygote.handlers.handler import Handler
+from sockd_zygote.messages.errors import HandlerNotFound
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def open_handler(function: dict) -> Handler:
+    """Load the entry point. Raises: HandlerNotFound; whatever its module raises."""
+    if function.get("provided"):
+        if "port" in (function.get("image") or ()):
+            from sockd_zygote.handlers.web_server import WebServer
+
+            return WebServer(function)
+        from sockd_zygote.handlers.runtime_api import Program
+
+        return Program(function)
+    if function["entry_file"]:
+        load_file(function["handler"].partition(":")[0], function["code"], function["entry_file"])
+    app = function.get("app", "")
+    if not app:
+        return Handler(function, load(function["handler"]))
+    target = load_any(function["handler"])
+    code = getattr(target, "__code__", None)
+    if app == "maybe" and code is not None and is_plain(code) and not hasattr(target, "__wrapped__"):
+        return Handler(function, target)
+    from sockd_zygote.handlers.app_kinds import open_app
+
+    return open_app(target, app) or Handler(function, target)
+
+
+def is_plain(code: Any) -> bool:
+    """Whether a function's arguments are an event's and not a web app's."""
+    return code.co_argcount < 3 and not code.co_flags & 0x04 and "start_response" not in code.co_varnames  # *args
+
+
+def load(entry: str) -> Any:
+    """The object behind "module:attribute"; the module may be "package.module"."""
+    name, _, attribute = entry.partition(":")
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise HandlerNotFound(f"no module {name!r} in the function's code; set handler in sockd.toml") from None
+    try:
+        return getattr(sys.modules[name], attribute)
+    except AttributeError:
+        raise HandlerNotFound(f"module {name!r} has no {attribute!r}; set handler in sockd.toml") from None
+
+
+def load_any(entry: str) -> Any:
+    """`load`; instead of OpenLambda's `f` and of `handler` in main.py, an `app` of the same module."""
+    try:
+        return load(entry)
+    except HandlerNotFound:
+        name, _, attribute = entry.partition(":")
+        app = getattr(sys.modules.get(name), "app", None)
+        if app is None or (attribute != "f" and entry != "main:handler"):
+            raise
+        return app

@@ -1,0 +1,65 @@
+"""Two hooks of the import system: how long each module's own import took, and AWS's layout for a `logging` that comes late.
+
+Both wrap `_find_and_load_unlocked`, which is a Python function looked up at each import. The timer costs under a microsecond an
+import, and after the first answer of a sandbox nothing of it is left. The other is put in place once, in the root Zygote, and no
+start pays for it: a fork of a Zygote whose packages have imported `logging` has it from the beginning, and a start of the
+function's own must not log otherwise because it has not.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+_bootstrap = sys.modules["_frozen_importlib"]
+_find_and_load = _bootstrap._find_and_load_unlocked
+_awaits_logging = False
+
+
+class ImportTimer:
+    """Between `start` and `stop`, `seconds[module]` is the time its import took without those it imported in turn."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inner = [0.0]
+        self._load = _bootstrap._find_and_load_unlocked
+
+    def start(self) -> None:
+        _bootstrap._find_and_load_unlocked = self._timed  # type: ignore[attr-defined]
+
+    def stop(self) -> None:
+        _bootstrap._find_and_load_unlocked = self._load  # type: ignore[attr-defined]
+
+    def _timed(self, name: str, import_: object) -> object:
+        self._inner.append(0.0)
+        self.seconds[name] = 0.0  # takes its place in the order in which imports begin
+        started = time.perf_counter()
+        try:
+            return self._load(name, import_)
+        finally:
+            spent = time.perf_counter() - started
+            self.seconds[name] = spent - self._inner.pop()
+            self._inner[-1] += spent
+
+
+def watch_logging() -> None:
+    """Notice the import of `logging` in this process and its forks."""
+    _bootstrap._find_and_load_unlocked = _load  # type: ignore[attr-defined]
+
+
+def lay_out_logs() -> None:
+    """The function has been imported: give it AWS's layout (`log_layout`), now or as soon as it imports `logging`."""
+    global _awaits_logging
+    if "logging" in sys.modules:
+        from sockd_zygote.messages import log_layout
+
+        log_layout.apply()
+    else:
+        _awaits_logging = True
+
+
+def _load(name: str, import_: object) -> object:
+    module = _find_and_load(name, import_)
+    if _awaits_logging and name == "logging":
+        lay_out_logs()
+    return module

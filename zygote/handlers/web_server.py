@@ -1,0 +1,375 @@
+"""A web server as a function: requests are forwarded to a port of the sandbox, as by AWS's Lambda Web Adapter.
+
+    program (any web server)                        this, the sandbox's first process
+      │ listens on its port                           → polled until it answers: READY
+      │◄─ the HTTP request of /run or a function URL  ← INVOKE with the request; HEAD and CHUNKs as the answer comes
+      │◄─ that of an event from API Gateway or an ALB ← INVOKE with the event; RESULT: {statusCode, headers, body}
+      │◄─ POST /events, the event as its body         ← INVOKE with any other event; RESULT: the answer's body
+
+Owns the program. Everything else is the adapter's contract: its variables AWS_LWA_... in the program's environment. On the host's
+network a port may be in use, so the program is told a free one in PORT and AWS_LWA_PORT; elsewhere nobody else has ports.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from urllib.parse import urlencode
+
+from sockd_zygote import protocol
+from sockd_zygote.handlers import image_program
+from sockd_zygote.handlers.apps import App, Exchange, Request
+from sockd_zygote.handlers.handler import Context, shared_context
+from sockd_zygote.handlers.runtime_api import LOOPBACK, own_ports
+from sockd_zygote.messages import errors
+from sockd_zygote.messages.outlet import Outlet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+    from typing import Any
+
+POLL_S = 0.005
+"""Between two attempts to reach a server that is starting."""
+EXIT_GRACE_S = 0.5
+"""From a connection that a server breaks to its exit, if that is why."""
+SLOW_START_S = 2.0
+"""Of a server that does not answer: then the log says what is waited for, as the deadline ends this process without a word."""
+GIVE_UP_S = 0.5
+"""Before a deadline, at most: so long it takes to say why it was missed. Of a short one, a tenth."""
+UNHEALTHY = 500
+SWITCHED = 101
+"""Ends the HTTP of a connection; nobody has asked for it."""
+HOP_BY_HOP = frozenset(
+    (
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
+)
+CONTEXT_HEADER, PREFIX_HEADER = "x-amzn-lambda-context", "x-forwarded-prefix"
+"""What only we say."""
+WITH_BODY = ("POST", "PUT", "PATCH")
+TEXT = ("text/", "application/json", "application/javascript", "application/xml", "application/x-www-form-urlencoded")
+
+
+class FinalResponse(HTTPResponse):
+    """A server's answer, after any 103 Early Hints: http.client itself skips 100 only."""
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 < self.status < 200 and self.status != SWITCHED:
+            self.headers = None  # type: ignore[assignment]  # else nothing is read
+            super().begin()
+
+
+class WebServer(App):
+    """A handler that forwards to a program of its own."""
+
+    def __init__(self, function: dict) -> None:
+        """Start the program; returns when it answers.
+
+        Raises: errors.ReportedError: it cannot be run, does not answer in time, or another process has its port; SystemExit: it
+        has ended."""
+        super().__init__(None)
+        image = function["image"]
+        variables = image_program.environment(function)
+        self._shared = shared_context(function)
+        self._shares_ports = image["shares_ports"]
+        self._port = free_port() if self._shares_ports else image["port"]
+        variables |= {"PORT": str(self._port), "AWS_LWA_PORT": str(self._port)}
+        self._variables = variables
+        self._status: int | None = None
+        self._ended = threading.Event()
+        program = image_program.start(image, variables, ())
+        threading.Thread(target=self._wait_for, args=(program,), daemon=True).start()
+        self._is_ready = False
+        if variables.get("AWS_LWA_ASYNC_INIT", "").lower() != "true":
+            self._await_ready(image["init_timeout_s"], "init_timeout_s")
+
+    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> Any:
+        """One request. Raises: SystemExit: the server has ended; errors.ReportedError; InvalidEvent."""
+        context = Context(self._shared, request, deadline_ns)
+        if not self._is_ready:
+            self._await_ready(context.get_remaining_time_in_millis() / 1000, "timeout_s")
+        if told is not None:
+            context.tell(told)
+        self._told = lambda_context(context)
+        http = (told or {}).get("http")
+        if http is not None:
+            return Exchange(self, Request(http, event))
+        return self._answer_event(event)
+
+    def answer(self, request: Request, outlet: Outlet) -> None:
+        """An HTTP request: the answer goes out as it comes."""
+        headers = request.headers
+        if request.root_path:  # instead of what a client says
+            headers = [pair for pair in headers if pair[0] != PREFIX_HEADER] + [[PREFIX_HEADER, request.root_path]]
+        with self._forwarded(request.method, request.raw_path, request.query, headers, request.body) as response:
+            outlet.head(response.status, kept_headers(response))
+            for piece in self._pieces(response):
+                outlet.chunk(piece)
+            outlet.flush()
+
+    def _pieces(self, response: HTTPResponse) -> Iterator[bytes]:
+        """The body, as it comes. Raises: SystemExit: the server has ended; errors.ReportedError: it broke off."""
+        missing = response.length  # None: until the connection is closed, or in chunks, whose end is seen
+        try:
+            while piece := response.read1(protocol.CHUNK_MAX_BYTES):
+                missing = None if missing is None else missing - len(piece)
+                yield piece
+        except (OSError, HTTPException) as error:
+            raise self._broken_off(f"{type(error).__name__}: {error}") from None
+        if missing:  # read1 does not tell this from the end
+            raise self._broken_off(f"{missing} bytes are missing")
+
+    def _broken_off(self, why: str) -> BaseException:
+        """Of an answer whose head was good."""
+        if self._ended.wait(EXIT_GRACE_S):
+            return SystemExit(self._status)
+        message = f"the web server on port {self._port} broke its answer off: {why}"
+        return errors.ReportedError("WebServer.NoAnswer", message, [])
+
+    def _answer_event(self, event: bytes) -> bytes:
+        """An event: an HTTP request in the shape of API Gateway, a function URL or an ALB, or anything else."""
+        from sockd_zygote.messages.event_json import parse_event
+
+        parsed = parse_event(event)
+        if not isinstance(parsed, dict) or not is_http(parsed):
+            path = self._variables.get("AWS_LWA_PASS_THROUGH_PATH", "/events")
+            with self._forwarded("POST", path, "", [["content-type", "application/json"]], event) as response:
+                return as_json(b"".join(self._pieces(response)))
+        with self._forwarded(*of_event(parsed)) as response:
+            return answer_of(parsed, response.status, kept_headers(response), b"".join(self._pieces(response)))
+
+    def _forwarded(self, method: str, path: str, query: str, headers: list[list[str]], body: bytes) -> HTTPResponse:
+        """Raises: SystemExit: the server has ended; errors.ReportedError: it did not answer."""
+        base = self._variables.get("AWS_LWA_REMOVE_BASE_PATH", "")
+        if base and path.startswith(base):
+            path = path[len(base) :] or "/"
+        connection = HTTPConnection(LOOPBACK, self._port)
+        connection.response_class = FinalResponse
+        try:
+            connection.putrequest(
+                method, f"{path}?{query}" if query else path, skip_host=True, skip_accept_encoding=True
+            )
+            names = set()
+            for name, value in headers:
+                if name not in HOP_BY_HOP and name not in ("content-length", CONTEXT_HEADER):
+                    names.add(name)
+                    connection.putheader(name, value.encode("latin-1"))
+            if "host" not in names:
+                connection.putheader("host", f"{LOOPBACK}:{self._port}")
+            if body or method in WITH_BODY:
+                connection.putheader("content-length", str(len(body)))
+            connection.putheader(CONTEXT_HEADER, self._told)
+            connection.putheader("connection", "close")
+            connection.endheaders(body or None)
+            return connection.getresponse()
+        except (OSError, HTTPException, ValueError) as error:
+            connection.close()
+            if self._ended.wait(EXIT_GRACE_S):
+                raise SystemExit(self._status) from None
+            message = f"the web server on port {self._port} did not answer: {type(error).__name__}: {error}"
+            raise errors.ReportedError("WebServer.NoAnswer", message, []) from None
+
+    def _await_ready(self, within_s: float, setting: str) -> None:
+        """Until the server answers. Args: within_s: from now to the deadline, which `setting` says.
+
+        Raises: SystemExit: the server has ended; errors.ReportedError: it did not answer, or another process has its port."""
+        checked = self._variables.get("AWS_LWA_READINESS_CHECK_PROTOCOL", "http").lower()
+        port = int(self._variables.get("AWS_LWA_READINESS_CHECK_PORT") or self._port)
+        path = (self._variables.get("AWS_LWA_READINESS_CHECK_PATH") or "/") if checked == "http" else ""
+        unhealthy = int(self._variables.get("AWS_LWA_READINESS_CHECK_MIN_UNHEALTHY_STATUS") or UNHEALTHY)
+        begun = time.monotonic()
+        until = begun + within_s - min(GIVE_UP_S, within_s / 10)
+        slow_at = begun + SLOW_START_S
+        while why := why_not_ready(port, path, unhealthy, max(until - time.monotonic(), POLL_S)):
+            now = time.monotonic()
+            if now >= until:
+                message = (
+                    f"the web server was not ready after {now - begun:.1f} s: {asked(port, path)} {why}. "
+                    f"{self._advice(port, path, why, setting)}"
+                )
+                raise errors.ReportedError("WebServer.NotReady", message, [])
+            if now > slow_at:
+                slow_at = float("inf")
+                hint = " (it must listen on $PORT)" if why == REFUSED else ""
+                print(f"sockd waits for the web server: {asked(port, path)} {why}{hint}", file=sys.stderr, flush=True)
+            if self._ended.wait(POLL_S):
+                raise SystemExit(self._status)
+        if self._port not in own_ports():
+            message = f"port {self._port} is another process's: on the host's network, listen on $PORT"
+            raise errors.ReportedError("WebServer.PortInUse", message, [])
+        self._is_ready = True
+
+    def _advice(self, port: int, path: str, why: str, setting: str) -> str:
+        """What helps a server that was not ready."""
+        if why == REFUSED and port in own_ports():
+            return f"The program listens on this port, but not at {LOOPBACK}. Have it listen there, or at 0.0.0.0"
+        if why == REFUSED:
+            others = ", ".join(map(str, sorted(own_ports())))
+            listens = f"The program listens on {others}. " if others else "The program listens on no port. "
+            if others and not self._shares_ports and port == self._port:
+                return f"{listens}Set app_port to its port, or have it listen on $PORT"
+            return f"{listens}It must listen on $PORT; if it only needs longer to start, raise {setting}"
+        if not path:
+            return f"If it only needs longer to start, raise {setting}"
+        return f"Set readiness_path to a path that it answers; if it only needs longer to start, raise {setting}"
+
+    def _wait_for(self, program: subprocess.Popen[bytes]) -> None:
+        status = program.wait()
+        self._status = 128 - status if status < 0 else status
+        self._ended.set()
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+REFUSED = "was refused, as nobody listens there"
+
+
+def why_not_ready(port: int, path: str, unhealthy: int, timeout_s: float) -> str:
+    """What came of a request, if the server is not ready; empty: it is.
+
+    Args: path: empty: it is enough that the port is open; unhealthy: the lowest status that is not ready."""
+    connection = HTTPConnection(LOOPBACK, port, timeout=timeout_s)
+    try:
+        connection.connect()
+        if not path:
+            return ""
+        connection.request("GET", path, headers={"connection": "close"})
+        status = connection.getresponse().status
+        return f"has status {status}, and not one below {unhealthy}" if status >= unhealthy else ""
+    except ConnectionRefusedError:
+        return REFUSED
+    except TimeoutError:
+        return "has no answer"
+    except (OSError, HTTPException) as error:
+        return f"failed: {type(error).__name__}: {error}"
+    finally:
+        connection.close()
+
+
+def asked(port: int, path: str) -> str:
+    """What a server was asked, for people."""
+    return f"GET {path} on port {port}" if path else f"a connection to port {port}"
+
+
+def kept_headers(response: HTTPResponse) -> list[tuple[str, str]]:
+    """A response's headers that are not about the connection."""
+    return [(name, value) for name, value in response.getheaders() if name.lower() not in HOP_BY_HOP]
+
+
+def lambda_context(context: Context) -> str:
+    """The header with what a handler would be told."""
+    return json.dumps(
+        {
+            "request_id": context.aws_request_id,
+            "deadline": int(time.time() * 1000) + context.get_remaining_time_in_millis(),
+            "invoked_function_arn": context.invoked_function_arn,
+            "xray_trace_id": os.environ.get("_X_AMZN_TRACE_ID", ""),
+            "env_config": {
+                "function_name": context.function_name,  # type: ignore[attr-defined]
+                "memory": int(context.memory_limit_in_mb),  # type: ignore[attr-defined]
+                "version": context.function_version,  # type: ignore[attr-defined]
+                "log_group": context.log_group_name,  # type: ignore[attr-defined]
+                "log_stream": context.log_stream_name,  # type: ignore[attr-defined]
+            },
+        }
+    )
+
+
+def is_http(event: dict) -> bool:
+    """Whether an event is an HTTP request, of one of the two formats."""
+    context = event.get("requestContext")
+    return isinstance(context, dict) and ("http" in context or "httpMethod" in event)
+
+
+def of_event(event: dict) -> tuple[str, str, str, list[list[str]], bytes]:
+    """Method, path, query, headers and body of an event's request. Raises: InvalidEvent."""
+    try:
+        body = event.get("body") or ""
+        data = base64.b64decode(body) if event.get("isBase64Encoded") else body.encode()
+        if "httpMethod" in event:
+            several = event.get("multiValueHeaders") or {
+                name: [value] for name, value in (event.get("headers") or {}).items()
+            }
+            headers = [[name.lower(), value] for name, values in several.items() for value in values]
+            values = event.get("multiValueQueryStringParameters") or event.get("queryStringParameters") or {}
+            is_balancer = "elb" in event["requestContext"]  # an ALB does not decode what it passes on
+            query = joined(values) if is_balancer else urlencode(values, doseq=True)
+            return event["httpMethod"], event.get("path") or "/", query, headers, data
+        headers = [[name.lower(), value] for name, value in (event.get("headers") or {}).items()]
+        if event.get("cookies"):
+            headers = [pair for pair in headers if pair[0] != "cookie"] + [["cookie", "; ".join(event["cookies"])]]
+        http = event["requestContext"]["http"]
+        return http["method"], event.get("rawPath") or "/", event.get("rawQueryString") or "", headers, data
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise errors.InvalidEvent(f"the event's HTTP request cannot be read: {type(error).__name__}: {error}") from None
+
+
+def joined(values: dict) -> str:
+    """A query of parts that are encoded already."""
+    pairs = ((name, each) for name, value in values.items() for each in (value if isinstance(value, list) else [value]))
+    return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+def answer_of(event: dict, status: int, headers: list[tuple[str, str]], body: bytes) -> bytes:
+    """An answer in the shape that the event's sender expects."""
+    text = as_text(headers, body)
+    answer: dict = {
+        "statusCode": status,
+        "body": text if text is not None else base64.b64encode(body).decode(),
+        "isBase64Encoded": text is None,
+    }
+    if "httpMethod" in event:
+        several: dict[str, list[str]] = {}
+        for name, value in headers:
+            several.setdefault(name.lower(), []).append(value)
+        answer["multiValueHeaders"] = several
+        answer["headers"] = {name: values[-1] for name, values in several.items()}
+    else:
+        answer["headers"] = {name.lower(): value for name, value in headers if name.lower() != "set-cookie"}
+        answer["cookies"] = [value for name, value in headers if name.lower() == "set-cookie"]
+    return json.dumps(answer).encode()
+
+
+def as_text(headers: list[tuple[str, str]], body: bytes) -> str | None:
+    """A body as text, if its headers say that it is some; None: it is told in base64."""
+    named = {name.lower(): value.lower() for name, value in headers}
+    kind = named.get("content-type", "").partition(";")[0].strip()
+    if named.get("content-encoding", "identity") != "identity":
+        return None
+    if kind and not kind.startswith(TEXT) and not kind.endswith(("+json", "+xml")):
+        return None
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def as_json(body: bytes) -> bytes:
+    """What a server answered to an event that is no HTTP request: as it is if it is JSON, else as a string."""
+    try:
+        json.loads(body)
+        return body
+    except (ValueError, RecursionError):
+        return json.dumps(body.decode(errors="replace")).encode()

@@ -1,0 +1,1 @@
+"""What a sandbox reads and writes: events, answers, errors, and lines of its log."""

@@ -1,0 +1,172 @@
+"""What goes wrong in a sandbox, in AWS's words: the errors that are not the user's own, and how any of them is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from sockd_zygote.messages.own_traceback import OwnModules, TracebackException
+from sockd_zygote.protocol import FAILED_MAX_BYTES
+
+MAX_NAMES = 100
+MAX_STACK = 50
+"""Frames of a stack that are told, the innermost; and as many lines of what the error came from, or consists of."""
+MAX_LINE = 1000
+"""Characters of one of them."""
+MESSAGE_BYTES = FAILED_MAX_BYTES // 2
+"""Longest text of an error, as JSON; the stack has what the text leaves of a frame."""
+CUT = " [cut: %d more characters]"
+LEFT_OUT = "  [left out: %d lines]\n"
+CAUSE = "\nThe exception above was raised from this one:\n\n"
+CONTEXT = "\nThe exception above was raised while this one was handled:\n\n"
+MEMBERS = "+-+"
+"""In the line of traceback's that the first member of a group begins with."""
+
+
+class HandlerNotFound(Exception):
+    """The entry point names a module or an attribute that is not there, or that cannot be called."""
+
+
+class MarshalError(Exception):
+    """The handler returned something that JSON cannot hold."""
+
+
+class InvalidEvent(Exception):
+    """The request's payload is not JSON."""
+
+
+class ReportedError(Exception):
+    """An error in the words of somebody else: a program behind the Runtime API."""
+
+    def __init__(self, kind: str, message: str, stack: list[str]) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.stack = stack
+
+
+ERROR_TYPES: dict[type[BaseException], str] = {
+    HandlerNotFound: "Runtime.HandlerNotFound",
+    MarshalError: "Runtime.MarshalError",
+    InvalidEvent: "InvalidRequestContentException",
+}
+"""AWS's names for what is not the user's own exception."""
+
+
+def describe(error: BaseException) -> bytes:
+    """An exception as AWS's error JSON: {errorMessage, errorType, stackTrace}, without the frames of this runtime. Behind the
+    stack come the exceptions that it was raised from, or that it groups, as Python's traceback has them."""
+    if type(error) is ReportedError:
+        return encode(error.kind, str(error), error.stack)
+    with OwnModules():
+        try:
+            return told(error)
+        except Exception as failure:  # its class is such that no attribute can be read
+            name = type.__dict__["__name__"].__get__(type(error))
+            return encode(name, f"<the error cannot be read: {type(failure).__name__}>", [])
+
+
+def told(error: BaseException) -> bytes:
+    """Raises: whatever the error's own attributes do."""
+    whole = TracebackException.from_exception(error)
+    drop_our_frames(whole)
+    try:
+        message = str(error)
+    except Exception as failure:  # the user's own __str__
+        message = f"<the error's text cannot be made: {type(failure).__name__}>"
+    if isinstance(error, ModuleNotFoundError):
+        message += f" ({installed()})"
+    kind = ERROR_TYPES.get(type(error), type(error).__name__)
+    return encode(kind, message, whole.stack.format(), related(whole))
+
+
+def drop_our_frames(whole: TracebackException) -> None:
+    """Those of this runtime and of the import system, of all exceptions that belong to it."""
+    ours = (os.path.dirname(os.path.dirname(__file__)) + "/", "<frozen importlib")
+    left = [whole]
+    while left:
+        each = left.pop()
+        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(ours)]
+        left += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
+
+
+def related(whole: TracebackException) -> list[str]:
+    """The exceptions that it groups and those that it came from, as lines."""
+    return [*members(whole), *origin(whole)]
+
+
+def members(whole: TracebackException) -> list[str]:
+    """The exceptions of a group, as lines; of which there are none if it is no group."""
+    if not whole.exceptions:
+        return []
+    lines = "".join(whole.format(chain=False)).splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if MEMBERS in line)
+    return lines[first:]
+
+
+def origin(whole: TracebackException) -> list[str]:
+    """The exception that it was raised from, or while that was handled, and so on, as lines."""
+    lines: list[str] = []
+    while len(lines) <= MAX_STACK:
+        heading, other = CAUSE, whole.__cause__
+        if other is None and not whole.__suppress_context__:
+            heading, other = CONTEXT, whole.__context__
+        if other is None:
+            break
+        lines += [heading, *other.format(chain=False)]
+        whole = other
+    return lines
+
+
+def encode(kind: str, message: str, stack: Sequence[str], more: Sequence[str] = ()) -> bytes:
+    """AWS's error JSON, cut to FAILED_MAX_BYTES with a mark where something is missing.
+
+    Args: more: lines to follow the stack."""
+    answer = {"errorMessage": cut(message), "errorType": kind[:200], "stackTrace": []}
+    room = FAILED_MAX_BYTES - len(json.dumps(answer)) - 2 * (len(LEFT_OUT) + 20)
+    # Where it was raised comes last, and is never left out first.
+    innermost, room = within(room, list(reversed(stack)))
+    lines, _ = within(room, more)
+    answer["stackTrace"] = innermost[::-1] + lines
+    return json.dumps(answer).encode()
+
+
+def within(room: int, lines: Sequence[str]) -> tuple[list[str], int]:
+    """The first MAX_STACK lines, as far as there is room, with a mark if that is not all; and the bytes that are left."""
+    kept: list[str] = []
+    for line in lines[:MAX_STACK]:
+        line = line[:MAX_LINE]
+        room -= len(json.dumps(line)) + 2
+        if room < 0:
+            break
+        kept.append(line)
+    if len(kept) < len(lines):
+        kept.append(LEFT_OUT % (len(lines) - len(kept)))
+    return kept, max(0, room)
+
+
+def cut(text: str) -> str:
+    """A text whose JSON has MESSAGE_BYTES at most."""
+    kept = text[:MESSAGE_BYTES]
+    while len(json.dumps(kept)) > MESSAGE_BYTES - len(CUT) - 20:
+        kept = kept[: len(kept) * 3 // 4]
+    return text if kept == text else kept + CUT % (len(text) - len(kept))
+
+
+_in_image = False
+
+
+def become_images() -> None:
+    """From now on this process runs a function of an image, whose packages are not ours."""
+    global _in_image
+    _in_image = True
+
+
+def installed() -> str:
+    """Which packages this function has, for whoever misses one."""
+    paths = [path.split("/") for path in sys.path if isinstance(path, str) and path.startswith("/packages/")]
+    names = sorted({path[2].rpartition("-")[0] for path in paths})[:MAX_NAMES]
+    if _in_image:
+        return "the image does not have it"
+    return f"installed: {', '.join(names)}" if names else "no packages: requirements.txt names none"
