@@ -37,7 +37,7 @@ def start(foreign: Foreign, zygote: Zygote, source: str = HANDLER, **options: ob
     """A sandbox of a foreign Zygote; the caller destroys it."""
     house = foreign.house
     program = house.program(source, **options)  # type: ignore[arg-type]
-    parts = foreign.farms.parts_of(zygote.interpreter)
+    parts = foreign.farms.parts_of(zygote)
 
     async def fork() -> Sandbox:
         return await Sandbox.fork(parts, zygote, program.limits, await house.reserve(program.limits), program)
@@ -164,7 +164,7 @@ def test_its_sandboxes_answer_and_its_child_zygotes_import(foreign: Foreign, hou
     house.add_package("p", {"some_package.py": "import os\nvalue = os.getpid()\n"})
     parent = foreign.root(is_walled=network == "none")
     child = house.run(parent.spawn(limit_bytes=256 << 20, deadline_s=5, on_end=foreign.ended.append))
-    root = foreign.farms.parts_of(SAME).assembly.create_for_imports(house.limits(), child.pidfd)
+    root = foreign.farms.parts_of(child).assembly.create_for_imports(house.limits(), child.pidfd)
     request = ImportRequest(paths=["/packages/p"], modules=["some_package"])
     imported = house.run(child.import_modules(request, root.fd, deadline_s=10))
     root.close()
@@ -205,8 +205,8 @@ def test_its_sandboxes_outlive_it_and_the_farm_ends_with_the_last_of_them(foreig
     running.destroy()
     ended(foreign)
     assert not Path(f"/proc/{pid}").exists()
-    with pytest.raises(KeyError):
-        foreign.farms.parts_of(SAME)
+    with pytest.raises(ZygoteGone):
+        foreign.farms.parts_of(zygote)
     assert foreign.uids._next_child == len(foreign.uids._free_children), "its block of uids is free again"
 
 
@@ -244,4 +244,4 @@ def test_one_that_cannot_be_executed_says_so_and_leaves_nothing(foreign: Foreign
         foreign.root()
     ended(foreign)
     with pytest.raises(KeyError):
-        foreign.farms.parts_of(SAME)
+        foreign.farms.interpreter(SAME)
