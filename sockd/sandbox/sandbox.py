@@ -20,6 +20,7 @@ from sockd.images.program import Limits, Program
 from sockd.kernel import pidfds
 from sockd.plain.errors import (
     FunctionFailed,
+    ImageUnavailable,
     InitFailed,
     InvalidEvent,
     MethodNotAllowed,
@@ -270,6 +271,11 @@ class Sandbox:
         """Whether it may end at its next read of a file: no request may begin in it."""
         image = self.process.image
         return image is not None and image.lost is not None
+
+    async def why_lost(self) -> ImageUnavailable | None:
+        """Of one that has ended: whether the loss of its image is the cause."""
+        image = self.process.image
+        return None if image is None else await image.why_lost()
 
     def image_lost(self) -> None:
         """Its image was lost. Nobody may be given it any more; a request that it serves goes on for as long as it can."""

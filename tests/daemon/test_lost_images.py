@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.running import Answer, RunningDaemon
-from tests.daemon.test_image_failures import agents_of
+from tests.daemon.test_image_failures import agents_of, function_in_an_image
 from tests.daemon.test_image_zygotes import zygotes
 from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.support.cases import case
@@ -54,7 +54,9 @@ def handler_image(daemon: RunningDaemon, tmp_path: Path) -> str:
 def holder_of(daemon: RunningDaemon) -> int:
     """The process that holds /dev/fuse."""
     children = [
-        child for each in Path(f"/proc/{daemon.process.pid}/task").iterdir() for child in (each / "children").read_text().split()
+        child
+        for each in Path(f"/proc/{daemon.process.pid}/task").iterdir()
+        for child in (each / "children").read_text().split()
     ]
     [found] = [pid for pid in children if b"chunk_agent.holding_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return int(found)
@@ -97,6 +99,33 @@ def is_told_why(answer: Answer) -> bool:
         and "the agent of images is given up" in answer.json["errorMessage"]
         and 1 <= int(answer.headers["retry-after"]) <= LONGEST_S
     )
+
+
+@case(
+    "I23",
+    "SIGKILL agents until they are given up, while requests are about to read mapped files",
+    expect="503 with the cause, in place of exit status 135; later new sandboxes serve",
+)
+def test_a_mapped_file_that_a_given_up_agent_does_not_serve_is_told_with_the_cause(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    function_in_an_image(daemon, "mapped", tmp_path)
+    deploy(daemon, "mapped-handler", handler_image(daemon, tmp_path), handler="mapped:handler", runtime="python")
+    daemon.call("mapped", {"what": "map", "path": "/large"})
+    daemon.call("mapped-handler", {"at": 0})
+    names = {"mapped": (2 << 20) - 1, "mapped-handler": END}
+    with ThreadPoolExecutor(2) as pool, socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        asked = [pool.submit(daemon.run, name, {"what": "touch", "at": at, "port": port}) for name, at in names.items()]
+        connections = [server.accept()[0] for _ in asked]
+        lose_images(daemon, "agents")
+        for connection in connections:
+            with connection:
+                connection.send(b"1")
+        for each in asked:
+            assert is_told_why(each.result()), each.result().body
+    until_served(daemon, lambda: daemon.run("mapped"))
+    until_served(daemon, lambda: daemon.run("mapped-handler", {"at": END}))
 
 
 @case(

@@ -316,7 +316,7 @@ class Verifier:
         finally:
             sandbox.destroy()
         if reply.error is not None:
-            if (image := sandbox.process.image) is not None and (lost := await image.why_lost()) is not None:
+            if (lost := await sandbox.why_lost()) is not None:
                 raise SandboxFailed(lost.message) from reply.error
             # What a package says in its errors may be a secret; what the daemon says is none.
             error = reply.error.error_type if isinstance(reply.error, FunctionFailed) else reply.error
