@@ -309,7 +309,7 @@ class ImportLearner:
             if passed_deadline(error) or isinstance(error, NoCapacity):
                 # A busy host may be the cause: tried again when users have spent on it what the deadline allows.
                 node.late_seconds = -self._config.import_deadline_s
-            else:
+            elif node in self._tree.nodes:
                 self.profile.failed(node.packages, missing)
         finally:
             self._under_way.remove(entry)
@@ -411,9 +411,8 @@ class ImportLearner:
                 self._refuse(parent, plan, key, f"only together with others: {said(reason)}", reason)
 
     def _refuse(self, parent: ZygoteNode, plan: selection.NewNode, key: str, cause: str, error: Exception) -> None:
-        if (
-            parent not in self._tree.nodes
-        ):  # it has ended, perhaps because its image was lost: that is no package's fault
+        if parent not in self._tree.nodes:
+            # It has ended, perhaps because its image was lost: that is no package's fault.
             _log.warning("a Zygote for %s was not made: %s", sorted(plan.packages), cause)
             return
         node = ", ".join(sorted(map(name_of, plan.packages)))
