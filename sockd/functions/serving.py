@@ -229,7 +229,7 @@ class Serving:
         if isinstance(reply.error, ENDED_BY_ITSELF) and (image := self._leased.sandbox.process.image) is not None:
             explaining = self._loop.create_task(image.why_lost())
             explaining.add_done_callback(partial(self._explained, reply))
-            self._stop = partial(self._unexplained, explaining)
+            self._stop = partial(self._unexplained, reply, explaining)
         else:
             self._end(reply)
 
@@ -242,9 +242,11 @@ class Serving:
         reply.error = explaining.result() or failure or reply.error
         self._end(reply)
 
-    def _unexplained(self, explaining: asyncio.Task[ImageUnavailable | None]) -> None:
+    def _unexplained(self, reply: Reply, explaining: asyncio.Task[ImageUnavailable | None]) -> None:
         explaining.cancel()
         self._put_back()
+        if reply.stream is not None:
+            reply.stream.cut()
 
     def _end(self, reply: Reply) -> None:
         self._stop = _nothing

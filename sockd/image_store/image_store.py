@@ -126,6 +126,8 @@ class ImageStore:
         self._held: Counter[str] = Counter()
         self._losses: dict[str, ImageUnavailable] = {}
         """Why the mounts of images were lost, since they were last begun."""
+        self._lost = 0
+        """How many were, ever."""
         self._closing: set[asyncio.Task[None]] = set()
         self.on_removed: Callable[[ImageRecord], None] = lambda record: None
         """Called when an image is gone."""
@@ -308,7 +310,7 @@ class ImageStore:
                 raise why from error
             raise
         if (lost := self._losses.get(record.digest)) is not None:  # while it was mounted
-            await self._closed(mounted, record)
+            await self._closed(mounted, record, self._lost)
             raise lost.again()
         mounted.on_unused = lambda base: self._unmount(record)
         mounted.settled = self._importer.settled
@@ -319,7 +321,7 @@ class ImageStore:
         mounted = self._mounts.pop(record.digest, None)
         if mounted is not None:
             self._wake()
-            self._close_beside(self._closed(mounted, record))
+            self._close_beside(self._closed(mounted, record, self._lost))
             _log.info("image %s is unmounted: nothing uses it", record.digest[:19])
 
     def _close_beside(self, closing: Coroutine[None, None, None]) -> None:
@@ -327,15 +329,17 @@ class ImageStore:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _closed(self, mounted: ImageBase, record: ImageRecord) -> None:
+    async def _closed(self, mounted: ImageBase, record: ImageRecord, lost: int) -> None:
         # In a thread: an unmount waits for pages that are being read through the agent (truncate_inode_pages), and the loop may
         # have to start the agent anew before they come.
         await in_thread(mounted.close)
-        await self._importer.close(record)
+        if lost == self._lost:  # otherwise the importer has forgotten it, and may have opened it again
+            await self._importer.close(record)
 
     def lose_mount(self, digest: str, error: ImageUnavailable) -> None:
         """Mount an image anew for its next user; reads of its present users fail, and its watchers are told why."""
         self._losses[digest] = error
+        self._lost += 1
         mounted = self._mounts.pop(digest, None)
         if mounted is None:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from sockd.functions.admission import Admission
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.serving import Serving
 from sockd.latency.latency import Latency
-from sockd.plain.errors import ClientGone, NoCapacity, SandboxDied, SandboxFailed, TooManyRequests
+from sockd.plain.errors import ClientGone, ImageUnavailable, NoCapacity, SandboxDied, SandboxFailed, TooManyRequests
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.lifecycle import State
@@ -277,6 +277,30 @@ async def test_a_paused_sandbox_whose_image_is_lost_before_it_is_thawed_is_repla
     assert await settled(function)
     assert isinstance(told[0], NoCapacity), "it is the error of the new start"
     assert function.asked_apart == [function.version] and function.caches.latency.starts == 1
+
+
+@pytest.mark.parametrize("ends", ["lost", "read", "cancelled"])
+async def test_an_end_in_an_image_is_told_once_it_is_known_whether_the_image_is_lost(
+    function: FakeFunction, ends: str
+) -> None:
+    is_settled, sandbox = asyncio.Event(), cast(Any, function.sandbox)
+
+    async def why_lost() -> ImageUnavailable | None:
+        await is_settled.wait()
+        return ImageUnavailable("the agent is gone") if ends == "lost" else None
+
+    sandbox.process = SimpleNamespace(image=SimpleNamespace(why_lost=why_lost))
+    function.version.image = None
+    serving, told = begin(function)
+    sandbox.done(Reply(error=SandboxDied("signal: bus error")))
+    await steps()
+    assert not told and function.running == 1
+    if ends == "cancelled":
+        serving.cancel()
+    is_settled.set()
+    assert await settled(function)
+    kind = ImageUnavailable if ends == "lost" else SandboxDied
+    assert [type(cast(Outcome, each).reply.error) for each in told] == ([] if ends == "cancelled" else [kind])
 
 
 async def test_a_cold_start_that_fails_is_told(function: FakeFunction) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,31 @@ async def test_a_lost_mount_is_told_its_watchers_and_closed_behind_its_last_user
     use.close()
     await asyncio.gather(*store._closing)
     assert made[1].at[0] < 0 and opened.closed == 1
+
+
+async def test_an_image_that_is_lost_while_it_is_unmounted_is_not_closed_for_its_next_user(
+    store: ImageStore, opened: OpenImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount_with(monkeypatch, lambda: None)
+    is_read, close = threading.Event(), ImageBase.close
+
+    def close_late(self: ImageBase) -> None:
+        is_read.wait(10)
+        close(self)
+
+    monkeypatch.setattr(ImageBase, "close", close_late)
+    first = store.use(image(1).digest)
+    await first.mounted()
+    first.close()
+    store.lose_mount(image(1).digest, LOST)
+    second = store.use(image(1).digest)
+    await second.mounted()
+    is_read.set()
+    await asyncio.gather(*store._closing)
+    assert (opened.opened, opened.closed) == (2, 0)
+    second.close()
+    await asyncio.gather(*store._closing)
+    assert opened.closed == 1
 
 
 async def test_a_watcher_that_fails_hinders_no_other(
