@@ -28,13 +28,16 @@ from tests.support.image_layouts import Files, python_files, write_layout
 pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
 
 HANDLER = """
-import mmap, socket
+import mmap, os, socket
+born = os.urandom(8).hex()
 with open("/large", "rb") as file:
     large = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 def handler(event, context):
     if "port" in event:
         with socket.create_connection(("127.0.0.1", event["port"])) as connection:
             connection.recv(1)
+    if "who" in event:
+        return born
     return large[event["at"]]
 """
 LARGE = 8 << 20
@@ -164,6 +167,30 @@ def test_what_runs_in_a_lost_image_ends_and_starts_anew(daemon: RunningDaemon, t
     lines = [line for line in daemon.lines[mark:] if f"the root Zygote of the image {digest[:19]}" in line]
     assert [line for line in lines if "is ended: the agent of images is given up" in line] == lines[:1], lines
     assert len(lines) <= 2 and all("cannot be started: the agent of images" in line for line in lines[1:]), lines
+
+
+@case(
+    "I58",
+    "give up the connection of images while a provisioned sandbox waits in an image",
+    expect="it is replaced before a request needs it",
+)
+def test_a_provisioned_sandbox_in_a_lost_image_is_replaced(daemon: RunningDaemon, tmp_path: Path) -> None:
+    deploy(daemon, "kept", handler_image(daemon, tmp_path), handler="mapped:handler", runtime="python")
+    assert daemon.manage("POST", "/functions/kept/versions", b"{}").status == 200
+    assert daemon.manage("PUT", "/functions/kept/provisioned/1", b'{"wanted": 1}').status == 200
+
+    def is_provisioned() -> bool:
+        [status] = daemon.manage("GET", "/functions/kept/versions").json["provisioned"]
+        return bool(status["available"] == 1)
+
+    daemon.when(is_provisioned, deadline_s=WAIT_S)
+    first = daemon.run("kept:1", {"who": 1})
+    assert (first.status, first.headers["x-sockd-cold"]) == (200, "0")
+    lose_images(daemon, "holder")
+    daemon.when(is_provisioned, deadline_s=WAIT_S)
+    second = daemon.run("kept:1", {"who": 1})
+    assert (second.status, second.headers["x-sockd-cold"]) == (200, "0")
+    assert second.json != first.json
 
 
 @case(
