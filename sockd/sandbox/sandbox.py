@@ -100,6 +100,7 @@ class Sandbox:
             if (lost := await image.why_lost()) is not None:
                 raise lost from error
             raise
+        image = sandbox.process.image or image  # of a program: it may have been mounted anew meanwhile
         if image.lost is not None:
             sandbox.destroy()
             image.check()
