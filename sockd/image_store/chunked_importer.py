@@ -186,7 +186,7 @@ class ChunkedImporter:
         # The agent is silent for a moment after each report: one from just before may be all that is heard of this failure.
         if error is None or failed_ns + int(REPORT_PERIOD_S * 1e9) < begun_ns:
             return None
-        return error_of(type(error).__name__, error.message)  # whoever is given it may add to it
+        return error.again()
 
     async def settled(self) -> None:
         if self._agent is not None:

@@ -61,6 +61,13 @@ class SockdError(Exception):
         super().__init__(message)
         self.message = message
 
+    def again(self) -> Self:
+        """The same, for another caller, who may add to it."""
+        copy = type(self).__new__(type(self))
+        copy.args = self.args
+        copy.__dict__.update(self.__dict__)
+        return copy
+
 
 class BadRequest(SockdError):
     """The request is invalid; the message says what to send instead."""
@@ -495,10 +502,6 @@ class ImageUnavailable(ChunkStoreFailed):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-
-    def again(self) -> ImageUnavailable:
-        """The same, for another caller, who may add to it."""
-        return ImageUnavailable(self.message, retry_after_s=self.retry_after_s)
 
 
 class PackagesFailed(SockdError):

@@ -37,7 +37,7 @@ from sockd.images.interpreter import ImageImports
 from sockd.images.program import HOST_LINEAGE, OWN, Limits, Lineage, Network, Program
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
-from sockd.plain.errors import ImageUnavailable, NoCapacity, SockdError
+from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, NoCapacity, SockdError
 from sockd.plain.uids import ROOT_UIDS
 from sockd.sandbox.foreign_farms import ForeignFarms
 from sockd.sandbox.memory_budget import Reservation
@@ -252,17 +252,17 @@ class ZygoteTree:
         return self.best(view)
 
     async def _living_root(self, lineage: Lineage) -> None:
-        """Wait for a root that is not there yet, or died; it is tried again where that failed, but not without its image.
+        """Wait for a root that is not there yet, or died; it is tried again where that failed, unless its image cannot be read.
 
         Raises: SockdError: why an interpreter that is not the worker's own has none."""
         for _ in range(REVIVALS):
             if lineage in self._roots or self._closed:
                 return
             await asyncio.shield(self._begin_root(lineage))
-            if isinstance(failure := self._failures.get(lineage), ImageUnavailable):
+            if isinstance(failure := self._failures.get(lineage), ChunkStoreFailed):
                 raise failure.again()
         if isinstance(failure, SockdError) and lineage.interpreter != OWN:
-            raise failure.with_traceback(None)
+            raise failure.again()
 
     async def why_no_root(self, lineage: Lineage) -> str:
         """Why there can be no root of a lineage; empty: it is there now. Raises: ImageUnavailable: it is not known."""

@@ -15,7 +15,7 @@ from sockd.farm.control import ZygoteGone
 from sockd.farm.zygote import Zygote
 from sockd.images.program import Lineage, Program
 from sockd.plain.config import ZygoteConfig
-from sockd.plain.errors import ImageUnavailable, SandboxFailed
+from sockd.plain.errors import ImageUnavailable, SandboxFailed, StoreUnavailable
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
 
@@ -247,6 +247,9 @@ async def test_a_root_whose_image_cannot_be_read_is_tried_once_by_each_start_and
         await tree.why_no_root(IMAGE)
     lines = [each.getMessage() for each in caplog.records if "root Zygote" in each.getMessage()]
     assert lines == ["the root Zygote of the image sha256:0123456789ab cannot be started: the agent is gone"]
+    farms.coming = [StoreUnavailable("s3://images", "it answers 503"), Root(1, alive=True)]
+    with pytest.raises(StoreUnavailable, match="it answers 503"):
+        await tree.living_best(view)
     farms.coming = [SandboxFailed("no exec")] * 3
     with pytest.raises(SandboxFailed, match="no exec"):
         await tree.living_best(view)
