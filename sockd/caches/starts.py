@@ -23,6 +23,7 @@ from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.farm.control import ZygoteGone
 from sockd.images.program import Program
+from sockd.plain.errors import ImageUnavailable
 from sockd.plain.telemetry import Origin
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.sandbox import Sandbox
@@ -39,7 +40,9 @@ class Conditions(Protocol):
 
 
 TRIES = 3
-"""How often a start of an image's program asks for a Zygote, when one after the other ends."""
+"""How often a start of an image's program asks for a Zygote, when one after the other ends, or its image is lost."""
+LEAST_TRIES = 2
+"""Of a start from the tree, however flat that is: its first Zygote may have ended with the mount of its image."""
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +68,7 @@ class Started(msgspec.Struct):
 
 
 Starting = Callable[[], Coroutine[Any, Any, Started]]
-"""How to wait for a sandbox. Raises: SandboxFailed, NoCapacity, OSError; and what the conditions raise."""
+"""How to wait for a sandbox. Raises: SandboxFailed, NoCapacity, ImageUnavailable, OSError; and what the conditions raise."""
 
 
 class Source(Protocol):
@@ -119,13 +122,13 @@ class ImagePrograms:
 
     async def _fork(self, wanted: Wanted) -> Started:
         started_ns, program = time.monotonic_ns(), wanted.program
-        await program.mount_image()
         for _ in range(TRIES):
+            await program.mount_image()
             reservation = await wanted.conditions.reserve(program)
             reserved_ns = time.monotonic_ns()
             try:
                 sandbox = await self._zygotes.fork(program, reservation)
-            except ZygoteGone as error:
+            except (ZygoteGone, ImageUnavailable) as error:
                 failure = error
                 continue
             return Started(sandbox, "zygote", None, started_ns, reserved_ns)
@@ -133,7 +136,8 @@ class ImagePrograms:
 
 
 class Forks:
-    """New children. A Zygote that dies under the request is replaced by the next best, once for each of the tree's levels."""
+    """New children. A Zygote that dies under the request is replaced by the next best, once for each of the tree's levels; one in
+    an image that is lost under it by one on the image's new mount."""
 
     def __init__(self, tree: ZygoteTree) -> None:
         self._tree = tree
@@ -143,7 +147,7 @@ class Forks:
 
     async def _fork(self, wanted: Wanted) -> Started:
         started_ns, tree = time.monotonic_ns(), self._tree
-        for _ in range(tree.most_levels):
+        for _ in range(max(tree.most_levels, LEAST_TRIES)):
             reservation = await wanted.conditions.reserve(wanted.program)
             reserved_ns = time.monotonic_ns()
             try:
@@ -157,7 +161,7 @@ class Forks:
                 return Started(spare, "spare", node, started_ns, reserved_ns)
             try:
                 sandbox = await tree.fork(node, wanted.program, reservation)
-            except ZygoteGone as error:
+            except (ZygoteGone, ImageUnavailable) as error:
                 failure = error
                 continue
             return Started(sandbox, "zygote", node, started_ns, reserved_ns)

@@ -96,10 +96,13 @@ class AgentKeeper:
         mount: FuseMount | None,
         images: Mapping[str, OpenedImage],
         on_trouble: Callable[[wire.Trouble], None],
-        on_giving_up: Callable[[str], None],
+        on_giving_up: Callable[..., None],
         on_given_up: Callable[[], None],
     ) -> None:
-        """Args: mount: owned from now on; None: images are only written whole. images: those that each process serves."""
+        """Args:
+        mount: owned from now on; None: images are only written whole.
+        images: those that each process serves.
+        on_giving_up: with the cause, and whether the process has ended too often (`too_often`)."""
         self._ground = ground
         self._settings = settings
         self._slab = slab
@@ -125,6 +128,16 @@ class AgentKeeper:
     async def link(self) -> AgentLink:
         """The process that serves, or the next one. Raises: ImageUnavailable: there will be none."""
         return await asyncio.shield(self._serving)
+
+    async def settled(self) -> None:
+        """Wait until a process serves, or there will be none: a read may have failed because the last one has just ended."""
+        with contextlib.suppress(ImageUnavailable):
+            while True:
+                link = await self.link()
+                link.look()
+                if not link.is_ended:
+                    return
+                await link.left.wait()
 
     async def ask(
         self, question: Callable[[int], wire.ToAgent], descriptors: Callable[[], tuple[int, ...]] = tuple
@@ -160,27 +173,33 @@ class AgentKeeper:
         await self._close_mount()
 
     async def _keep(self) -> None:
-        ends = Ends()
+        ends, too_often = Ends(), True
         try:
             while True:
                 try:
                     self.why_down = await self._live()
                 except HolderGone as error:
-                    self.why_down = str(error)
+                    self.why_down, too_often = str(error), False
                     break
                 except (OSError, TimeoutError, AgentEnded) as error:
                     self.why_down = str(error) or "it ended while it started"
+                if self.mount is not None and self.mount.is_lost:
+                    self.why_down, too_often = "the holder of the FUSE connection has ended", False
+                    break
                 pause_s = ends.pause_s(time.monotonic())
-                if pause_s is None or (self.mount is not None and not self.mount.can_resend):
+                if pause_s is None:
+                    break
+                if self.mount is not None and not self.mount.can_resend:
+                    too_often = False
                     break
                 _log.warning("the agent of images ended (%s); it is started again in %.1f s", self.why_down, pause_s)
                 if pause_s:
                     await asyncio.wait([self._loop.create_future()], timeout=pause_s)
         finally:
             self._fail(f"the agent of images ended ({self.why_down})")
-        await self._end_standby()
         _log.error("the agent of images ended (%s); images that are in use cannot be read any more", self.why_down)
-        self._on_giving_up(self.why_down)
+        self._on_giving_up(self.why_down, too_often=too_often)  # in the step in which `settled` ends
+        await self._end_standby()
         await self._close_mount()
         self._on_given_up()
 

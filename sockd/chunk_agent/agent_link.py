@@ -150,6 +150,10 @@ class AgentLink:
             raise wire.error_of(found.error_type, found.message)
         return found
 
+    def look(self) -> None:
+        """Know what the process has sent, and whether it has ended, up to now."""
+        self._received()
+
     async def aclose(self) -> None:
         """End the process. Once."""
         self._end()

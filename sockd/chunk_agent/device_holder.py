@@ -51,6 +51,16 @@ class DeviceHolder:
             raise
         return cls(process, ours, len(devices))
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process has ended."""
+        try:
+            return not self._ours.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[list[int]]:
         """The descriptors, until the block ends. Takes no thread: all may wait for reads. For one caller at a time.

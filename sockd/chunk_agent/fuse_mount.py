@@ -89,6 +89,11 @@ class FuseMount:
         return self._holder.lend()
 
     @property
+    def is_lost(self) -> bool:
+        """Whether it has ended with its last server, as nobody else holds it."""
+        return self._holder is not None and self._holder.is_gone
+
+    @property
     def can_resend(self) -> bool:
         """Whether a new server gets the requests that the one before has read (Linux 6.9)."""
         return bool(self._offer.flags & InitFlag.HAS_RESEND)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Coroutine
@@ -35,9 +36,11 @@ from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ImageUnavailable, SockdError, Tampered
 
 GIVEN_UP_S = 30.0
-"""How long `open` fails after the agent ended too often."""
+"""How long `open` fails after the agent ended too often, or after its connection was lost twice within so long."""
 OPEN_S = 30.0
 """For an image that is read on demand; a whole one takes as long as it is large."""
+SETTLE_S = 10.0
+"""How long the end of a sandbox is unexplained while the agent's next process starts."""
 START_S = 60.0
 """How long startup data is kept after an image was opened: a start has read it by then, and the kernel caches it."""
 MOST_SEGMENTS = 8
@@ -73,7 +76,9 @@ class ImageAgent:
         self._beginning = asyncio.Lock()
         self._keeper: AgentKeeper | None = None
         self._writing: dict[str, asyncio.Lock] = {}
-        self._given_up_s = float("-inf")
+        self._lost_s = self._again_s = float("-inf")
+        """When the agent was given up, and from when on another is started."""
+        self._why_given_up = ""
         self._is_settled = asyncio.Event()
         """But between the two calls of a keeper that gives up, when images are told to be lost."""
         self._is_settled.set()
@@ -121,6 +126,13 @@ class ImageAgent:
         """Wait until a process serves. Raises: ImageUnavailable."""
         await (await self._kept()).link()
 
+    async def settled(self) -> None:
+        """Wait, but not for long, until a process serves or `on_trouble` was told that none will."""
+        if self._keeper is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    await self._keeper.settled()
+
     async def open(self, manifest: Manifest, profile: OpenProfile | None = None, *, metadata_chunks: int = 1) -> str:
         """Serve an image until `close` has been called as often. Returns the path of a file that EROFS can mount, for this
         process; open it in a thread only.
@@ -137,11 +149,11 @@ class ImageAgent:
         self._users[image] = self._users.get(image, 0) + 1
         opened = self._images[image]
         try:
-            if keeper.mount is None:
+            if (mount := keeper.mount) is None:
                 return str(await self._whole(keeper, opened, manifest.size_bytes))
             async with asyncio.timeout(OPEN_S):
                 await keeper.open(opened)
-            return keeper.mount.path(image)
+            return mount.path(image)
         except TimeoutError:
             await self.close(image)
             raise ImageUnavailable(f"the agent of images does not answer ({keeper.why_down})") from None
@@ -227,8 +239,8 @@ class ImageAgent:
         await self._is_settled.wait()
         async with self._beginning:
             if self._keeper is None:
-                if time.monotonic() < self._given_up_s + GIVEN_UP_S:
-                    raise ImageUnavailable("the agent of images was given up; it is started again soon")
+                if time.monotonic() < self._again_s:
+                    raise self._given_up()
                 self._keeper = AgentKeeper(
                     self._ground,
                     self._settings,
@@ -255,14 +267,20 @@ class ImageAgent:
             _log.warning("images are written to the disk as a whole (see `sockd doctor`): %s", error)
             return None
 
-    def _giving_up(self, why: str) -> None:
+    def _giving_up(self, why: str, *, too_often: bool) -> None:
         self._is_settled.clear()
+        now_s = time.monotonic()
+        self._again_s = now_s + given_up_s(now_s - self._lost_s, too_often=too_often)
+        self._lost_s, self._why_given_up = now_s, why
         for image in list(self._images):
-            self._on_trouble(image, ImageUnavailable(f"the agent of images is given up: {why}"))
+            self._on_trouble(image, self._given_up())
+
+    def _given_up(self) -> ImageUnavailable:
+        left_s = math.ceil(self._again_s - time.monotonic())
+        return ImageUnavailable(f"the agent of images is given up: {self._why_given_up}", retry_after_s=max(left_s, 1))
 
     def _gave_up(self) -> None:
         self._keeper = None
-        self._given_up_s = time.monotonic()
         self._forget()
         self._is_settled.set()
 
@@ -360,3 +378,11 @@ class ImageAgent:
                 found = self._directory.whole(opened.image, size_bytes)
             assert found is not None
             return found
+
+
+def given_up_s(since_last_s: float, *, too_often: bool) -> float:
+    """POLICY: how long no agent is started after one was given up. An agent that ended too often would do so again; one whose
+    connection was lost need not, unless that happens again and again.
+
+    Args: since_last_s: since one was given up before; too_often: it ended too often."""
+    return GIVEN_UP_S if too_often or since_last_s < GIVEN_UP_S else 0.0

@@ -55,6 +55,8 @@ class Zygote:
         self._endpoints: EndpointSource | None = None
         self.interpreter = OWN
         """Id of the interpreter that it is."""
+        self.farm: Farm | None = None
+        """In which it and all its descendants are; None: not exec'd yet."""
         self._on_gone: Callable[[Zygote], None] = lambda zygote: None
 
     @classmethod
@@ -63,7 +65,7 @@ class Zygote:
     ) -> Zygote:
         """A root Zygote: bare interpreter, standard library, exec'd by farm init."""
         zygote = cls(cgroups, uids, on_end)
-        zygote._is_root = True
+        zygote._is_root, zygote.farm = True, farm
         with zygote._opening(None, None) as control:
             await farm.exec_zygote(control, zygote._procs())
         return zygote
@@ -88,7 +90,7 @@ class Zygote:
             Zygote are gone, also if this fails.
         Raises: SandboxFailed with the interpreter's own words; OSError."""
         zygote = cls(cgroups, uids, on_end)
-        zygote.interpreter, zygote._wall, zygote._on_gone = interpreter.id, wall, on_gone
+        zygote.interpreter, zygote.farm, zygote._wall, zygote._on_gone = interpreter.id, farm, wall, on_gone
         words, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             with zygote._opening(limit_bytes, MAX_TASKS) as control:
@@ -134,7 +136,7 @@ class Zygote:
         child = Zygote(self._cgroups, self.uids.take_child(), on_end)
         child._parent = self
         child._wall = wall or self._wall
-        child.interpreter = self.interpreter
+        child.interpreter, child.farm = self.interpreter, self.farm
         child._is_root = wall is not None
         self._users += 1
         with child._opening(limit_bytes, MAX_TASKS) as control:

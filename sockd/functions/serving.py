@@ -21,7 +21,7 @@ from sockd.functions.initscripts import CompanionRun, Initscript
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.version import Version
 from sockd.images.program import Program
-from sockd.plain.errors import ClientGone, InitFailed, SandboxDied, SockdError, TimedOut
+from sockd.plain.errors import ClientGone, ImageUnavailable, InitFailed, SandboxDied, SockdError, TimedOut
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import ASKED_FOR
 from sockd.sandbox.exchange import Call, Reply
@@ -161,8 +161,16 @@ class Serving:
         self._stop = preparing.cancel
 
     async def _thaw(self, leased: Leased) -> None:
-        await leased.thaw()
-        self._ask(leased)
+        try:
+            await leased.thaw()
+        except SandboxDied:
+            if not leased.sandbox.has_lost_image:
+                raise
+            self._function.caches.latency.start_begun()
+            self._beside = self._function.begin_script(self._version.initscript, self._request)
+            await self._start(self._function.find_apart(self._version))
+        else:
+            self._ask(leased)
 
     async def _start(self, starting: Starting) -> None:
         beside, self._beside = self._beside, None
@@ -218,13 +226,30 @@ class Serving:
     def _replied(self, reply: Reply) -> None:
         if self._leased.beside is not None:
             self._leased.beside.answered()
+        if isinstance(reply.error, ENDED_BY_ITSELF) and (image := self._leased.sandbox.process.image) is not None:
+            explaining = self._loop.create_task(image.why_lost())
+            explaining.add_done_callback(partial(self._explained, reply))
+            self._stop = partial(self._unexplained, reply, explaining)
+        else:
+            self._end(reply)
+
+    def _explained(self, reply: Reply, explaining: asyncio.Task[ImageUnavailable | None]) -> None:
+        """Whether its image was lost is known."""
+        if explaining.cancelled():
+            return
+        image = self._version.image
+        failure = image.failure_since(self._admitted_ns) if image is not None else None
+        reply.error = explaining.result() or failure or reply.error
         self._end(reply)
+
+    def _unexplained(self, reply: Reply, explaining: asyncio.Task[ImageUnavailable | None]) -> None:
+        explaining.cancel()
+        self._put_back()
+        if reply.stream is not None:
+            reply.stream.cut()
 
     def _end(self, reply: Reply) -> None:
         self._stop = _nothing
-        if isinstance(reply.error, ENDED_BY_ITSELF) and (image := self._version.image) is not None:
-            forked_ns, _ = self._leased.sandbox.process.network_ns
-            reply.error = image.failure_since(self._admitted_ns) or image.lost_since(forked_ns) or reply.error
         self._put_back()
         if reply.stream is None:
             self._answer(reply, reply.body)

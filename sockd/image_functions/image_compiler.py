@@ -59,9 +59,6 @@ class _OnePath:
     def failure_since(self, begun_ns: int) -> SockdError | None:
         return None
 
-    def lost_since(self, forked_ns: int) -> SockdError | None:
-        return None
-
     def close(self) -> None:
         base, self._base = self._base, None
         if base is not None:

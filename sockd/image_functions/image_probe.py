@@ -86,6 +86,8 @@ async def probing(
         async def ask(event: bytes) -> bytes:
             reply = await sandbox.request(uuid.uuid4().bytes, event)
             if reply.error is not None:
+                if program.base is not None and (lost := await program.base.why_lost()) is not None:
+                    raise lost from reply.error
                 if said := last_line(reply.log):
                     reply.error.message += f" ({said})"
                 raise reply.error

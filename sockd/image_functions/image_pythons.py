@@ -39,7 +39,7 @@ from sockd.images.interpreter import Interpreter
 from sockd.images.program import Limits, Lineage
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB
-from sockd.plain.errors import BadFunctionConfig, SandboxFailed, SockdError
+from sockd.plain.errors import BadFunctionConfig, ImageUnavailable, SandboxFailed, SockdError
 from sockd.sandbox.foreign_farms import NoInterpreter
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd_zygote import rehearsal
@@ -95,7 +95,9 @@ class ImagePythons:
         images.on_removed = self._forget
 
     async def find(self, record: ImageRecord, config: FunctionConfig, progress: Progress) -> ImagePython:
-        """What serves a function of an image: Zygotes, or with a `reason` none. Never fails: programs go without."""
+        """What serves a function of an image: Zygotes, or with a `reason` none, as programs go without.
+
+        Raises: ImageUnavailable: its files cannot be read now."""
         wanted, command = wanted_python(record, config)
         if wanted.reason:
             return msgspec.structs.replace(wanted, facts=await self._facts_of_program(record, config, progress))
@@ -152,6 +154,7 @@ class ImagePythons:
         directory = Path(tempfile.mkdtemp(dir=self._path))
         try:
             ours = await in_thread(put_ours, directory, known)
+            image.check()
             return known.python.interpreter(), ImageTree.attach(directory, image, self._host, ours)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
@@ -166,6 +169,8 @@ class ImagePythons:
         modules = await in_thread(our_modules)
         try:
             answer = await self._probe(record, wanted, command, modules)
+        except ImageUnavailable:
+            raise  # this would be kept, and the function be a program
         except (SockdError, OSError, TimeoutError) as error:
             message = getattr(error, "message", "") or str(error) or "it did not answer"
             return Known(msgspec.structs.replace(wanted, reason=f"its Python did not answer: {message[:300]}"))

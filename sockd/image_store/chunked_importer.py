@@ -104,8 +104,6 @@ class ChunkedImporter:
         self._users: Counter[str] = Counter()
         self._failures: dict[str, tuple[int, SockdError]] = {}
         """By digest: when a read failed last, and why."""
-        self._lost: dict[str, tuple[int, SockdError]] = {}
-        """By digest: when the mount that there was then has been read for the last time, and why."""
         self._doubted: set[str] = set()
         """Stored names of images of which the store did not give a chunk as it was stored, since they were checked last."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -113,8 +111,8 @@ class ChunkedImporter:
         """Profiles that are recorded, and the agent's start beside an import."""
         self.known: Callable[[], set[str]] = set
         """The stored names of all records; set by the owner."""
-        self.on_lost: Callable[[str], None] = lambda digest: None
-        """Called when an image's mount serves nothing any more, with its digest; set by the owner."""
+        self.on_lost: Callable[[str, ImageUnavailable], None] = lambda digest, error: None
+        """Called when an image's mount serves nothing any more, with its digest and the cause; set by the owner."""
 
     def compile_with(self, compile_sources: Compile) -> None:
         """Have imports compile what has no bytecode; called before the first."""
@@ -188,11 +186,11 @@ class ChunkedImporter:
         # The agent is silent for a moment after each report: one from just before may be all that is heard of this failure.
         if error is None or failed_ns + int(REPORT_PERIOD_S * 1e9) < begun_ns:
             return None
-        return error_of(type(error).__name__, error.message)  # whoever is given it may add to it
+        return error.again()
 
-    def lost_since(self, record: ImageRecord, forked_ns: int) -> SockdError | None:
-        lost_ns, error = self._lost.get(record.digest, (0, None))
-        return None if error is None or lost_ns < forked_ns else error_of(type(error).__name__, error.message)
+    async def settled(self) -> None:
+        if self._agent is not None:
+            await self._agent.settled()
 
     async def close(self, record: ImageRecord) -> None:
         self._users[record.digest] -= 1
@@ -303,9 +301,8 @@ class ChunkedImporter:
         self._failures[digest_of(image)] = time.monotonic_ns(), with_remedy(error, image)
         if isinstance(error, ImageUnavailable):
             digest = digest_of(image)
-            self._lost[digest] = self._failures[digest]
             self._forget(digest)
-            self.on_lost(digest)
+            self.on_lost(digest, error)
 
     def _refused(self, image: str) -> None:
         self._do_beside(in_thread(forget_profile, self._directory(image)))

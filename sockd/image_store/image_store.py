@@ -19,7 +19,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +37,7 @@ from sockd.plain.errors import (
     DamagedImage,
     ImageLost,
     ImagesUnavailable,
+    ImageUnavailable,
     SockdError,
     StorageFull,
     TooManyRequests,
@@ -85,8 +86,8 @@ class Importer(Protocol):
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         """As `ImageInUse` says."""
 
-    def lost_since(self, record: ImageRecord, forked_ns: int) -> SockdError | None:
-        """As `ImageInUse` says."""
+    async def settled(self) -> None:
+        """As `ImageBase.settled`."""
 
     async def close(self, record: ImageRecord) -> None:
         """Nobody uses what `open` gave any more."""
@@ -123,6 +124,10 @@ class ImageStore:
         self._mounting: SingleFlight[str, ImageBase] = SingleFlight()
         self._importing: SingleFlight[str, ImageRecord] = SingleFlight()
         self._held: Counter[str] = Counter()
+        self._losses: dict[str, ImageUnavailable] = {}
+        """Why the mounts of images were lost, since they were last begun."""
+        self._lost = 0
+        """How many were, ever."""
         self._closing: set[asyncio.Task[None]] = set()
         self.on_removed: Callable[[ImageRecord], None] = lambda record: None
         """Called when an image is gone."""
@@ -273,7 +278,7 @@ class ImageStore:
         return ImageUse(self, self.get(digest))
 
     async def mounted(self, record: ImageRecord) -> ImageBase:
-        """An image's mount, held by nobody yet. Raises: TooManyRequests; SockdError, OSError."""
+        """An image's mount, held by nobody yet: hold it at once. Raises: TooManyRequests; SockdError, OSError."""
         until = time.monotonic() + COLD_WAIT_S
         while (mounted := self._mounts.get(record.digest)) is None:
             if record.digest in self._mounting or len(self._mounting) < self._most_cold:
@@ -284,9 +289,10 @@ class ImageStore:
                     f"{len(self._mounting)} images are being started for the first time (images.cold_starts)"
                 )
             await self._mounting.one_ended(left_s)
-        if mounted is not None:
-            return mounted
-        return await self._mounting.do(record.digest, lambda: self._mount(record))
+        if mounted is None:
+            mounted = await self._mounting.do(record.digest, lambda: self._mount(record))
+            mounted.check()
+        return mounted
 
     def is_current(self, mounted: ImageBase) -> bool:
         """Whether new users of an image get this mount."""
@@ -294,15 +300,20 @@ class ImageStore:
 
     async def _mount(self, record: ImageRecord) -> ImageBase:
         begun_ns = time.monotonic_ns()
+        self._losses.pop(record.digest, None)
         source = await self._importer.open(record, self._directory(record))
         try:
             mounted = await in_thread(ImageBase.mount, source, self._base)
         except BaseException as error:
             await self._importer.close(record)
-            if isinstance(error, OSError | DamagedImage) and (why := self.failure_since(record, begun_ns)) is not None:
+            if isinstance(error, OSError | DamagedImage) and (why := self._why_failed(record, begun_ns)) is not None:
                 raise why from error
             raise
+        if (lost := self._losses.get(record.digest)) is not None:  # while it was mounted
+            await self._closed(mounted, record, self._lost)
+            raise lost.again()
         mounted.on_unused = lambda base: self._unmount(record)
+        mounted.settled = self._importer.settled
         self._mounts[record.digest] = mounted
         return mounted
 
@@ -310,31 +321,48 @@ class ImageStore:
         mounted = self._mounts.pop(record.digest, None)
         if mounted is not None:
             self._wake()
-            task = asyncio.get_running_loop().create_task(self._closed(mounted, record))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._close_beside(self._closed(mounted, record, self._lost))
             _log.info("image %s is unmounted: nothing uses it", record.digest[:19])
 
-    async def _closed(self, mounted: ImageBase, record: ImageRecord) -> None:
+    def _close_beside(self, closing: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _closed(self, mounted: ImageBase, record: ImageRecord, lost: int) -> None:
         # In a thread: an unmount waits for pages that are being read through the agent (truncate_inode_pages), and the loop may
         # have to start the agent anew before they come.
         await in_thread(mounted.close)
-        await self._importer.close(record)
+        if lost == self._lost:  # otherwise the importer has forgotten it, and may have opened it again
+            await self._importer.close(record)
 
-    def forget_mount(self, digest: str) -> None:
-        """Mount an image anew for its next user; reads of its present users fail."""
+    def lose_mount(self, digest: str, error: ImageUnavailable) -> None:
+        """Mount an image anew for its next user; reads of its present users fail, and its watchers are told why."""
+        self._losses[digest] = error
+        self._lost += 1
         mounted = self._mounts.pop(digest, None)
-        if mounted is not None:
-            mounted.on_unused = ImageBase.close
-            self._wake()
+        if mounted is None:
+            return
+        mounted.on_unused = self._close_lost
+        try:
+            mounted.lose(error)
+        except Exception:  # what ends the agent has to go on
+            _log.exception("the users of the image %s were not ended", digest[:19])
+        if not mounted.holders:
+            self._close_lost(mounted)
+        self._wake()
+
+    def _close_lost(self, base: ImageBase) -> None:
+        base.on_unused = _nothing
+        self._close_beside(in_thread(base.close))
+
+    def _why_failed(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
+        lost = self._losses.get(record.digest)
+        return self.failure_since(record, begun_ns) if lost is None else lost.again()
 
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         """Why reads of an image have failed, if one has since then (CLOCK_MONOTONIC)."""
         return self._importer.failure_since(record, begun_ns)
-
-    def lost_since(self, record: ImageRecord, forked_ns: int) -> SockdError | None:
-        """As `ImageInUse` says."""
-        return self._importer.lost_since(record, forked_ns)
 
     @contextlib.contextmanager
     def holding(self, digest: str) -> Iterator[None]:
@@ -403,6 +431,10 @@ def pinned(reference: str, digest: str) -> str:
     return str(Reference.parse(reference).pinned(digest))
 
 
+def _nothing(base: ImageBase) -> None:
+    return None
+
+
 class ImageUse:
     """One program's use of an image (`sockd.images.program.ImageInUse`)."""
 
@@ -423,9 +455,6 @@ class ImageUse:
 
     def failure_since(self, begun_ns: int) -> SockdError | None:
         return self._store.failure_since(self._record, begun_ns)
-
-    def lost_since(self, forked_ns: int) -> SockdError | None:
-        return self._store.lost_since(self._record, forked_ns)
 
     def close(self) -> None:
         base, self._base = self._base, None

@@ -10,19 +10,23 @@ image's links never lead a mount elsewhere: each mount point is opened without f
 
 Owns the descriptors of the tree. Whoever uses it holds it, and the last one to let go closes it: a version of a function, and
 each sandbox until its last process has ended, as what serves the file system's blocks may end with its last user.
+
+It is lost when what serves its blocks has ended: whatever is not in the page cache is EIO, or SIGBUS, for ever. Its watchers are
+told at once: sandboxes that wait for requests, and the farm with its Zygotes, end then.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 
 from sockd.erofs.mounting import mount_image
 from sockd.images import base as bases
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.syscalls import MountAttr
-from sockd.plain.errors import BadImage
+from sockd.plain.errors import BadImage, ImageUnavailable
 
 DIRECTORIES = ("dev", "proc", "tmp", bases.PACKAGES, bases.ZYGOTE, bases.STORAGE)
 """Mount points that an image must have (`sockd.erofs.mount_points` adds them)."""
@@ -47,6 +51,12 @@ class ImageBase:
         self.holders = 0
         self.on_unused: Callable[[ImageBase], None] = ImageBase.close
         """Called when the last holder has let go."""
+        self.lost: ImageUnavailable | None = None
+        """Why it is read no more; `again` is what to raise."""
+        self.watchers: set[Callable[[], None]] = set()
+        """Called once, when it is lost."""
+        self.settled: Callable[[], Awaitable[None]] = _settled
+        """Waits until it is known whether it is lost: what served its blocks may have ended a moment ago."""
 
     @classmethod
     def mount(cls, source: str, base: bases.Base) -> ImageBase:
@@ -88,6 +98,23 @@ class ImageBase:
         if not self.holders:
             self.on_unused(self)
 
+    def lose(self, error: ImageUnavailable) -> None:
+        """It is read no more. Goes on after an error of a watcher, and raises the last."""
+        self.lost = error
+        with ExitStack() as every:
+            for watcher in self.watchers:
+                every.callback(watcher)
+
+    def check(self) -> None:
+        """Raises: ImageUnavailable: it is lost."""
+        if self.lost is not None:
+            raise self.lost.again()
+
+    async def why_lost(self) -> ImageUnavailable | None:
+        """Of something that failed in it: whether that is the cause."""
+        await self.settled()
+        return None if self.lost is None else self.lost.again()
+
     def close(self) -> None:
         """Close the descriptors; roots that are copies of it live on. Safe to call twice."""
         (tree, _), resolv_conf = self.at, self.resolv_conf_fd
@@ -95,6 +122,10 @@ class ImageBase:
         for fd in (tree, resolv_conf):
             if fd >= 0:
                 os.close(fd)
+
+
+async def _settled() -> None:
+    return None
 
 
 def with_user(text: bytes, lines: str) -> bytes:

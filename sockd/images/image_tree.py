@@ -20,7 +20,7 @@ class ImageTree:
     def __init__(self, path: Path, image: ImageBase, host: bases.Base) -> None:
         self.path = path
         self.at = syscalls.AT_FDCWD, str(path)
-        self._image = image
+        self.image = image
         self._host = host
 
     @classmethod
@@ -43,7 +43,7 @@ class ImageTree:
 
     @property
     def resolv_conf_fd(self) -> int:
-        return self._image.resolv_conf_fd
+        return self.image.resolv_conf_fd
 
     @property
     def private_resolv_conf(self) -> str:
@@ -57,5 +57,5 @@ class ImageTree:
             if error.errno != errno.EINVAL:  # not a mount point
                 raise
         finally:
-            self._image.let_go()
+            self.image.let_go()
         shutil.rmtree(self.path.parent)

@@ -58,9 +58,6 @@ class ImageInUse(Protocol):
     def failure_since(self, begun_ns: int) -> SockdError | None:
         """Why reads of the image have failed, if one has since then (CLOCK_MONOTONIC)."""
 
-    def lost_since(self, forked_ns: int) -> SockdError | None:
-        """Why the mount that a sandbox of that time has is read no more, if that is so."""
-
     def close(self) -> None:
         """Let go of it; sandboxes that run hold it themselves. Safe to call twice."""
 

@@ -54,10 +54,19 @@ class SockdError(Exception):
     error_type = "ServiceException"
     invocation: Invocation | None = None
     """Data of the failed invocation, if it reached a sandbox."""
+    retry_after_s: int | None = None
+    """When another attempt may succeed; None: that is not known."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    def again(self) -> Self:
+        """The same, for another caller, who may add to it."""
+        copy = type(self).__new__(type(self))
+        copy.args = self.args
+        copy.__dict__.update(self.__dict__)
+        return copy
 
 
 class BadRequest(SockdError):
@@ -325,6 +334,7 @@ class NoCapacity(SockdError):
 
     status = 503
     error_type = "ServiceUnavailableException"
+    retry_after_s = 1
 
 
 class BuffersFull(NoCapacity):
@@ -487,7 +497,11 @@ class ImageUnavailable(ChunkStoreFailed):
     """The worker's agent, which serves the files of images, does not run; a later attempt may succeed."""
 
     error_type = "Images.Unavailable"
-    retry_after_s = 1
+    retry_after_s: int = 1
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class PackagesFailed(SockdError):

@@ -12,18 +12,22 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from sockd.farm.control import ZygoteGone
 from sockd.farm.farm import Farm
 from sockd.farm.uids import UidBlock
 from sockd.farm.walled_networks import Wall
 from sockd.farm.zygote import Zygote
 from sockd.images.assembly import Assembly, open_assembly
 from sockd.images.base import Tree
+from sockd.images.image_base import ImageBase
+from sockd.images.image_tree import ImageTree
 from sockd.images.interpreter import Interpreter
 from sockd.images.program import Limits
-from sockd.plain.errors import SandboxFailed
+from sockd.plain.errors import ImageUnavailable, SandboxFailed
 from sockd.sandbox.parts import Parts
 
 START_DEADLINE_S = 30.0
@@ -52,21 +56,32 @@ class ForeignFarm:
         self.parts = parts
         self.zygotes = 0
         """Root Zygotes whose last process is not gone, and those that are being made."""
+        self.is_retired = False
+        """Its image is lost: it gets no further Zygote."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Its watcher of the image."""
         self._stack = stack
 
     @classmethod
     async def start(cls, interpreter: Interpreter, tree: Tree, own: Parts, spot: Path, usual: Limits) -> ForeignFarm:
         """Args: tree: owned from now on; own: those of the worker's own interpreter; spot: where early roots may be made;
-        usual: the limits of most sandboxes. Raises: SandboxFailed, OSError."""
+        usual: the limits of most sandboxes. Raises: SandboxFailed, OSError; ImageUnavailable: the image is lost."""
+        image = tree.image if isinstance(tree, ImageTree) else None
         async with AsyncExitStack() as stack:
             stack.callback(tree.close)
             cgroup = own.cgroups.take()
             stack.callback(own.cgroups.give_back, cgroup)
-            farm = await Farm.start(tree, cgroup, lambda: None)
+            try:
+                farm = await Farm.start(tree, cgroup, lambda: None)
+            except (SandboxFailed, OSError) as error:
+                await raise_if_lost(image, error)
+                raise
             stack.push_async_callback(farm.close)
+            if image is not None:
+                image.check()
             assembly = open_assembly(own.assembly.kind, tree, farm.procfs, spot, usual)
             stack.callback(assembly.close)
-            parts = replace(own, assembly=assembly, release=farm.release)
+            parts = replace(own, assembly=assembly, release=farm.release, image=image)
             return cls(interpreter, farm, parts, stack.pop_all())
         raise AssertionError("unreachable")
 
@@ -90,6 +105,11 @@ class ForeignFarms:
         self._usual = usual
         self._grounds: dict[str, Grounds] = {}
         self._farms: dict[str, ForeignFarm] = {}
+        """Those that get further Zygotes, by interpreter."""
+        self._by_farm: dict[Farm, ForeignFarm] = {}
+        """All that have processes."""
+        self.on_retired: Callable[[str, ImageUnavailable], None] = lambda interpreter, error: None
+        """Called when the image of an interpreter is lost: its Zygotes have to end. Set by the tree."""
         self._starting: dict[str, asyncio.Lock] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -101,9 +121,17 @@ class ForeignFarms:
         """Raises: KeyError: it has no farm now."""
         return self._farms[interpreter].interpreter
 
-    def parts_of(self, interpreter: str) -> Parts:
-        """What the sandboxes of one are made from. Raises: KeyError: it has no farm now."""
-        return self._farms[interpreter].parts
+    def parts_of(self, zygote: Zygote) -> Parts:
+        """What the sandboxes of one of their Zygotes are made from. Raises: ZygoteGone: its farm has ended."""
+        found = self._by_farm.get(zygote.farm) if zygote.farm is not None else None
+        if found is None:
+            raise ZygoteGone("the interpreter's farm has ended")
+        return found.parts
+
+    def is_retired(self, zygote: Zygote) -> bool:
+        """Whether it has no farm any more, or one whose image is lost."""
+        found = self._by_farm.get(zygote.farm) if zygote.farm is not None else None
+        return found is None or found.is_retired
 
     async def exec_root(
         self,
@@ -113,7 +141,9 @@ class ForeignFarms:
         *,
         limit_bytes: int,
     ) -> Zygote:
-        """A root Zygote of an interpreter; its farm is started if there is none. Raises: SandboxFailed, NoCapacity, OSError."""
+        """A root Zygote of an interpreter; its farm is started if there is none.
+
+        Raises: SandboxFailed, NoCapacity, OSError; SockdError: the grounds'; ImageUnavailable: its image is lost."""
         async with self._starting.setdefault(interpreter, asyncio.Lock()):
             farm = self._farms.get(interpreter) or await self._start(interpreter)
             farm.zygotes += 1
@@ -122,21 +152,30 @@ class ForeignFarms:
         except BaseException:
             self._release(farm)
             raise
-        return await Zygote.exec_foreign(
-            farm.farm,
-            farm.interpreter,
-            self._parts.cgroups,
-            uids,
-            on_end,
-            limit_bytes=limit_bytes,
-            deadline_s=START_DEADLINE_S,
-            wall=wall,
-            on_gone=lambda zygote: self._give_back(farm, uids),
-        )
+        image = farm.parts.image
+        try:
+            zygote = await Zygote.exec_foreign(
+                farm.farm,
+                farm.interpreter,
+                self._parts.cgroups,
+                uids,
+                on_end,
+                limit_bytes=limit_bytes,
+                deadline_s=START_DEADLINE_S,
+                wall=wall,
+                on_gone=lambda zygote: self._give_back(farm, uids),
+            )
+        except (SandboxFailed, OSError) as error:
+            await raise_if_lost(image, error)
+            raise
+        if image is not None and image.lost is not None:
+            zygote.close()
+            image.check()
+        return zygote
 
     async def aclose(self) -> None:
         """End all of them."""
-        for farm in [*self._farms.values()]:
+        for farm in [*self._by_farm.values()]:
             self._close(farm)
         await self.settled()
 
@@ -152,8 +191,22 @@ class ForeignFarms:
         found, tree = await grounds.open(interpreter)
         spot = self._path / interpreter.replace(":", "-")
         farm = self._farms[interpreter] = await ForeignFarm.start(found, tree, self._parts, spot, self._usual)
+        self._by_farm[farm.farm] = farm
+        if (image := farm.parts.image) is not None:
+            farm.on_lost = partial(self._retire, farm)
+            image.watchers.add(farm.on_lost)
         _log.info("Python %s (%s) has a farm", found.words, interpreter)
         return farm
+
+    def _retire(self, farm: ForeignFarm) -> None:
+        """Its image is lost: it ends with its last sandbox. The next root of its interpreter gets a farm on the new mount."""
+        if farm.is_retired or farm.farm not in self._by_farm:
+            return
+        farm.is_retired = True
+        del self._farms[farm.interpreter.id]
+        image = farm.parts.image
+        assert image is not None and image.lost is not None
+        self.on_retired(farm.interpreter.id, image.lost)
 
     def _give_back(self, farm: ForeignFarm, uids: UidBlock) -> None:
         self._uids.give_back_child(uids)
@@ -161,7 +214,7 @@ class ForeignFarms:
 
     def _release(self, farm: ForeignFarm) -> None:
         farm.zygotes -= 1
-        if not farm.zygotes and self._farms.get(farm.interpreter.id) is farm:
+        if not farm.zygotes and farm.farm in self._by_farm:
             self._close(farm)
 
     async def _ended(self, farm: ForeignFarm) -> None:
@@ -169,7 +222,17 @@ class ForeignFarms:
         _log.info("Python %s (%s) has no farm any more", farm.interpreter.words, farm.interpreter.id)
 
     def _close(self, farm: ForeignFarm) -> None:
-        del self._farms[farm.interpreter.id]
+        del self._by_farm[farm.farm]
+        if not farm.is_retired:
+            del self._farms[farm.interpreter.id]
+        if (image := farm.parts.image) is not None:
+            image.watchers.discard(farm.on_lost)
         task = asyncio.get_running_loop().create_task(self._ended(farm))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+async def raise_if_lost(image: ImageBase | None, error: Exception) -> None:
+    """Something failed in an image. Raises: ImageUnavailable: that it is lost is the cause."""
+    if image is not None and (lost := await image.why_lost()) is not None:
+        raise lost from error

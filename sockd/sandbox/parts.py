@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sockd.images.assembly import Assembly
+from sockd.images.image_base import ImageBase
+from sockd.images.program import Program
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget
@@ -30,3 +32,11 @@ class Parts:
     """A new sandbox's connections; perhaps made ahead."""
     turns: ReadTurns = field(default_factory=ReadTurns)
     live: LiveOutput = field(default_factory=LiveOutput)
+    image: ImageBase | None = None
+    """That their farm stands on."""
+
+    def image_of(self, program: Program | None) -> ImageBase | None:
+        """In which a sandbox of a program has its root."""
+        if self.image is None and program is not None:
+            return program.base
+        return self.image

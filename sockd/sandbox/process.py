@@ -50,7 +50,7 @@ class SandboxProcess:
     pidfd: int = -1
     network_ns: tuple[int, int] = (0, 0)
     """When its network was asked for, and when it had it (CLOCK_MONOTONIC)."""
-    _image: ImageBase | None = None
+    image: ImageBase | None = None
     """In which it has its root: held until its last process has ended."""
 
     @classmethod
@@ -60,7 +60,7 @@ class SandboxProcess:
         """A child of `zygote`, which confines itself; it owns the reservation from now on, also on failure.
 
         Args: program: what it will become; None: a spare.
-        Raises: SandboxFailed, NoCapacity, OSError; then everything was given back."""
+        Raises: SandboxFailed, NoCapacity, OSError; ImageUnavailable: its image is lost; then everything was given back."""
         with ExitStack() as undo:
             undo.callback(reservation.close)
             asked_ns = time.monotonic_ns()
@@ -68,6 +68,11 @@ class SandboxProcess:
             network_ns = asked_ns, time.monotonic_ns()
             if endpoint is not None:
                 undo.callback(endpoint.close)
+            image = parts.image_of(program)
+            if image is not None:
+                image.check()
+                image.hold()
+                undo.callback(image.let_go)
             cgroup = parts.cgroups.take()
             undo.callback(parts.cgroups.give_back, cgroup)
             cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
@@ -76,17 +81,13 @@ class SandboxProcess:
             undo.callback(zygote.give_back_uid, uid)
             root = parts.assembly.create(limits, program, uid=zygote.uids.on_host(uid))
             undo.callback(root.close)
-            image = program.base if program is not None else None
-            if image is not None:
-                image.hold()
-                undo.callback(image.let_go)
             ends = parts.take_ends()
             undo.callback(ends.close_ours)
             with ExitStack() as theirs:
                 theirs.callback(ends.close_theirs)
                 process = cls(parts, zygote, uid, limits, cgroup, ends.output, ends.sock, reservation, root, endpoint)
                 process.network_ns = network_ns
-                process._image = image
+                process.image = image
                 fds = (root.fd, ends.channel_fd, ends.output_fd)
                 process.pidfd = await zygote.fork(
                     uid, endpoint, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
@@ -197,8 +198,8 @@ class SandboxProcess:
             if self._endpoint is not None:
                 self._endpoint.take_back(self._endpoint)
             self._reservation.close()
-            if self._image is not None:
-                self._image.let_go()
+            if self.image is not None:
+                self.image.let_go()
             if gone is not None:
                 gone()
 

@@ -20,6 +20,7 @@ from sockd.images.program import Limits, Program
 from sockd.kernel import pidfds
 from sockd.plain.errors import (
     FunctionFailed,
+    ImageUnavailable,
     InitFailed,
     InvalidEvent,
     MethodNotAllowed,
@@ -44,6 +45,9 @@ from sockd_zygote import protocol
 ANSWERED = (FunctionFailed, InvalidEvent, MethodNotAllowed)
 """Errors that the handler server answered with, in order, or before it was asked: the sandbox goes on. (But not InitFailed:
 it has exited.)"""
+
+WAITING = (State.PRIMED, State.IDLE, State.PAUSED)
+"""States of a sandbox without a request."""
 
 _numbers = itertools.count(1)
 
@@ -86,7 +90,27 @@ class Sandbox:
         Args:
             program: what it will become. None: a spare; it touches what a first request touches, and is waited for
                 until it has (`State.PRIMED`).
-        Raises: SandboxFailed, NoCapacity, OSError; then everything was given back."""
+        Raises: SandboxFailed, NoCapacity, OSError; ImageUnavailable: its image is lost; then everything was given back."""
+        image = parts.image_of(program)
+        if image is None:
+            return await cls._fork(parts, zygote, limits, reservation, program)
+        try:
+            sandbox = await cls._fork(parts, zygote, limits, reservation, program)
+        except (SandboxFailed, OSError, TimeoutError) as error:
+            if (lost := await image.why_lost()) is not None:
+                raise lost from error
+            raise
+        image = sandbox.process.image or image  # of a program: it may have been mounted anew meanwhile
+        if image.lost is not None:
+            sandbox.destroy()
+            image.check()
+        image.watchers.add(sandbox.image_lost)
+        return sandbox
+
+    @classmethod
+    async def _fork(
+        cls, parts: Parts, zygote: Zygote, limits: Limits, reservation: Reservation, program: Program | None
+    ) -> Sandbox:
         process = await SandboxProcess.fork(parts, zygote, limits, reservation, program)
         sandbox = cls(f"sandbox-{next(_numbers)}", process)
         try:
@@ -243,6 +267,22 @@ class Sandbox:
         beside = self.companion.reserved_bytes if self.companion is not None else 0
         return self.process.reserved_bytes + beside
 
+    @property
+    def has_lost_image(self) -> bool:
+        """Whether it may end at its next read of a file: no request may begin in it."""
+        image = self.process.image
+        return image is not None and image.lost is not None
+
+    async def why_lost(self) -> ImageUnavailable | None:
+        """Of one that has ended: whether the loss of its image is the cause."""
+        image = self.process.image
+        return None if image is None else await image.why_lost()
+
+    def image_lost(self) -> None:
+        """Its image was lost. Nobody may be given it any more; a request that it serves goes on for as long as it can."""
+        if self.state in WAITING:
+            self.destroy()
+
     def end(self, error: SockdError) -> None:
         """Destroy it in the middle of its request, which is answered with this error; without one, nothing happens."""
         exchange = self._exchange
@@ -259,6 +299,8 @@ class Sandbox:
         with ExitStack() as every:  # goes on after an error and raises the last
             every.callback(self._deadline.close)
             every.callback(self.on_death, self)
+            if self.process.image is not None:
+                every.callback(self.process.image.watchers.discard, self.image_lost)
             if self.companion is not None:
                 every.callback(self.companion.sandbox_ended)
             every.callback(self._finish, SandboxDied("the sandbox was destroyed"))
@@ -313,7 +355,8 @@ class Sandbox:
         assert self.program is not None
         self.program.is_app = body[protocol.TIMES.size :] == protocol.APP
         if exchange.number == NO_REQUEST and not exchange.is_over:
-            self._conclude(exchange, Reply())
+            image = self.process.image
+            self._conclude(exchange, Reply(error=image.lost.again() if image is not None and image.lost else None))
             return
         self._deadline.set(self.program.timeout_s, self._expire)
         if exchange.compose is not None:
@@ -450,6 +493,9 @@ class Sandbox:
             self._channel.await_result(NO_REQUEST)
         if reply.error is None or (isinstance(reply.error, ANSWERED) and self.state is State.BUSY):
             self.state = advance(self.state, Step.DONE)
+            image = self.process.image
+            if image is not None and image.lost is not None:
+                self.destroy()
         else:
             self.destroy()
         exchange.done(reply)

@@ -12,7 +12,7 @@ from sockd.caches.starts import Started, Starts, Wanted
 from sockd.caches.zygotes.soundness import NO_PACKAGES
 from sockd.farm.control import ZygoteGone
 from sockd.images.program import Program
-from sockd.plain.errors import NoCapacity
+from sockd.plain.errors import ImageUnavailable, NoCapacity
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +32,7 @@ class Sandboxes:
         self.starts = Starts(self, self)  # type: ignore[arg-type]
         self.gone = 0
         """Forks that fail, as the Zygote has ended."""
+        self.failure: Exception = ZygoteGone("it has ended")
 
     def reserve_nowait(self, program: object) -> Reservation | None:
         return self.budget.reserve_nowait(MB)
@@ -60,7 +61,7 @@ class Sandboxes:
         if self.gone:
             self.gone -= 1
             reservation.close()
-            raise ZygoteGone("it has ended")
+            raise self.failure
         return "fork"
 
     async def found(self, *, new: bool = False) -> tuple[Any, str]:
@@ -124,3 +125,41 @@ async def test_a_zygote_that_ends_is_replaced_once_for_each_level(gone: int, hol
             await sandboxes.found()
     assert sandboxes.budget.used == (MB if holds else 0)
     assert sandboxes.asked.count("fork") == 3
+
+
+async def test_a_start_whose_image_is_lost_is_tried_again_on_the_next_mount() -> None:
+    sandboxes = Sandboxes("node", memory=2)
+    sandboxes.most_levels = 1
+    sandboxes.gone, sandboxes.failure = 1, ImageUnavailable("the agent is gone")
+    assert await sandboxes.found() == ("fork", "zygote")
+    assert sandboxes.asked.count("fork") == 2 and sandboxes.budget.used == MB
+    sandboxes.gone = 2
+    with pytest.raises(ImageUnavailable, match="the agent is gone"):
+        await sandboxes.found(new=True)
+    assert sandboxes.budget.used == MB
+
+
+class Programs:
+    """The Zygotes of programs, the first of which fail."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+
+    async def fork(self, program: Program, reservation: Reservation) -> str:
+        if self.failures:
+            reservation.close()
+            raise self.failures.pop(0)
+        return "fork"
+
+
+async def test_a_start_of_a_program_whose_image_is_lost_has_it_mounted_again() -> None:
+    sandboxes, mounts = Sandboxes(), 0
+
+    async def mount_image() -> None:
+        nonlocal mounts
+        mounts += 1
+
+    program: Any = SimpleNamespace(limits=None, image=object(), mount_image=mount_image)
+    starts: Any = Starts(sandboxes, sandboxes, Programs(ImageUnavailable("the agent is gone")))  # type: ignore[arg-type]
+    started = await starts.new(Wanted(NO_PACKAGES, program, sandboxes))
+    assert (started.sandbox, mounts, sandboxes.budget.used) == ("fork", 2, MB)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import hashlib
+import math
 import os
 import random
 import shutil
@@ -22,7 +23,7 @@ from sockd.chunk_agent.agent_keeper import MOST_ENDS, Ends
 from sockd.chunk_agent.agent_link import AgentLink, AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.fuse_mount import FuseMount
-from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunk_agent.image_agent import GIVEN_UP_S, ImageAgent, given_up_s
 from sockd.chunk_agent.profile import Profile
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
@@ -178,9 +179,10 @@ async def test_an_agent_that_ends_too_often_fails_reads_and_the_image_can_be_ope
     assert [(image, type(error)) for image, error in troubles] == [("image", ImageUnavailable)]
     with pytest.raises(OSError):
         await part(path, 1)
-    with pytest.raises(ImageUnavailable):
+    with pytest.raises(ImageUnavailable, match="the agent of images is given up") as told:
         await agent.open(manifest)
-    monkeypatch.setattr("sockd.chunk_agent.image_agent.GIVEN_UP_S", 0.0)
+    assert 1 <= told.value.retry_after_s <= GIVEN_UP_S
+    agent._again_s = 0.0
     assert await part(await agent.open(manifest), 1) == right_part(1)
 
 
@@ -203,8 +205,41 @@ async def test_without_its_holder_a_connection_ends_with_the_agent_and_the_image
     with pytest.raises(OSError):
         await part(path, 5)
     monkeypatch.setattr(device_holder, "ANSWER_S", 20.0)
-    monkeypatch.setattr("sockd.chunk_agent.image_agent.GIVEN_UP_S", 0.0)
-    assert await part(await agent.open(manifest), 5) == right_part(5)
+    assert await part(await agent.open(manifest), 5) == right_part(5), "another is started at once"
+
+
+async def test_what_failed_is_explained_once_an_agent_serves_or_is_given_up(
+    start: Start, store: DirectoryStore, troubles: Troubles
+) -> None:
+    agent = await start(standby=False)
+    await agent.open(stored(IMAGE, store))
+    await agent.settled()
+    assert agent.starts == 1 and not troubles
+    [pid] = map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split())
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(wait_gone, pid)
+    await agent.settled()
+    assert agent.starts == 2 and not troubles, "the next one serves"
+    [holder] = children(device_holder.MODULE)
+    [pid] = map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split())
+    os.kill(holder, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(wait_gone, pid)
+    await agent.settled()
+    assert [(image, type(error)) for image, error in troubles] == [("image", ImageUnavailable)]
+
+
+def wait_gone(pid: int) -> None:
+    """Until a process has closed its descriptors; not in the loop, which is to learn of it by `settled` alone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while os.listdir(f"/proc/{pid}/fd"):
+            os.sched_yield()
+
+
+def test_an_agent_that_was_given_up_is_started_again_at_once_only_after_a_first_lost_connection() -> None:
+    assert given_up_s(math.inf, too_often=True) == GIVEN_UP_S
+    assert given_up_s(math.inf, too_often=False) == 0
+    assert given_up_s(GIVEN_UP_S - 1, too_often=False) == GIVEN_UP_S
 
 
 def test_pauses_between_starts_grow_and_old_ends_are_forgotten() -> None:

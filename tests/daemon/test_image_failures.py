@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sockd.chunk_agent.agent_wire import REPORT_PERIOD_S
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
 from tests.daemon.running import RunningDaemon
@@ -22,17 +21,6 @@ from tests.support.image_layouts import Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
 BUCKET = "images"
-MAPPED = """
-import mmap
-kept = []
-def handler(event, context):
-    if event["what"] == "map":
-        with open(event["path"], "rb") as file:
-            kept.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-        return kept[-1][0]
-    return kept[-1][event["at"]]
-"""
-"""A handler that Zygotes serve, and that does as the program of `app`."""
 KILLS = 4
 """Fewer than the keeper takes in a minute."""
 
@@ -181,36 +169,3 @@ def test_functions_are_answered_while_agents_are_killed(daemon: RunningDaemon, b
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
         assert [len(answer.result()) for answer in answers] == [2 << 20, 2 << 20, 1] * 4
-
-
-@case(
-    "I23",
-    "SIGKILL agents until they are given up, while warm functions have mapped files",
-    expect="503 with the cause, in place of exit status 135; later new sandboxes serve",
-)
-def test_a_mapped_file_that_a_given_up_agent_does_not_serve_is_told_with_the_cause(
-    daemon: RunningDaemon, bucket: Client, tmp_path: Path
-) -> None:
-    function_in_an_image(daemon, "mapped", tmp_path)
-    files = Files({"app/mapped.py": MAPPED, "large": os.urandom(1 << 20).hex()})
-    write_layout(tmp_path / "handler", [python_files().tar(), files], {**CONFIG, "Entrypoint": []})
-    digest = upload(daemon, tmp_path / "handler")
-    deploy(daemon, "mapped-handler", digest, handler="mapped:handler", runtime="python")
-    for name in ("mapped", "mapped-handler"):
-        daemon.call(name, {"what": "map", "path": "/large"})
-    mark, killed = daemon.mark, set[int]()
-
-    def is_given_up() -> bool:
-        for pid in agents_of(daemon) - killed:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            killed.add(pid)
-        return any("cannot be read any more" in line for line in daemon.lines[mark:])
-
-    daemon.when(is_given_up)
-    told_s = time.monotonic() + 2 * REPORT_PERIOD_S
-    daemon.when(lambda: time.monotonic() > told_s)  # so that the trouble is not one of the time of the requests
-    for name in ("mapped", "mapped-handler"):
-        answer = daemon.run(name, {"what": "touch", "at": (2 << 20) - 1})
-        assert (answer.status, answer.json["errorType"]) == (503, "Images.Unavailable"), (name, answer.json)
-        assert "the agent of images is given up" in answer.json["errorMessage"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from sockd.functions.admission import Admission
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.serving import Serving
 from sockd.latency.latency import Latency
-from sockd.plain.errors import ClientGone, NoCapacity, SandboxFailed, TooManyRequests
+from sockd.plain.errors import ClientGone, ImageUnavailable, NoCapacity, SandboxDied, SandboxFailed, TooManyRequests
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.lifecycle import State
@@ -52,6 +52,7 @@ class FakeFunction:
         self.sandbox = FakeSandbox()
         self.beside = FakeBeside()
         self.warm = True
+        self.asked_apart: list[object] = []
         self.spare: Leased | Exception | None = None
         self.room = asyncio.Event()
         self.caches = SimpleNamespace(latency=CountedLatency())
@@ -72,6 +73,10 @@ class FakeFunction:
 
     def begin_script(self, script: object, request: InvokeRequest) -> FakeBeside:
         return self.beside
+
+    def find_apart(self, version: object, program: object = None) -> Starting:
+        self.asked_apart.append(version)
+        return self.forked
 
     async def start(self, version: object, starting: Starting, beside: FakeBeside, *_: object, **__: object) -> Leased:
         try:
@@ -257,6 +262,45 @@ async def test_a_paused_sandbox_that_is_not_thawed_after_all_is_destroyed(functi
     serving.cancel()
     assert await settled(function)
     assert function.sandbox.state is State.DEAD
+
+
+async def test_a_paused_sandbox_whose_image_is_lost_before_it_is_thawed_is_replaced(function: FakeFunction) -> None:
+    sandbox: Any = function.sandbox
+    sandbox.state = State.PAUSED
+
+    async def unpause() -> None:
+        raise SandboxDied("the sandbox was destroyed")
+
+    sandbox.unpause, sandbox.has_lost_image = unpause, True
+    _, told = begin(function)
+    function.room.set()
+    assert await settled(function)
+    assert isinstance(told[0], NoCapacity), "it is the error of the new start"
+    assert function.asked_apart == [function.version] and function.caches.latency.starts == 1
+
+
+@pytest.mark.parametrize("ends", ["lost", "read", "cancelled"])
+async def test_an_end_in_an_image_is_told_once_it_is_known_whether_the_image_is_lost(
+    function: FakeFunction, ends: str
+) -> None:
+    is_settled, sandbox = asyncio.Event(), cast(Any, function.sandbox)
+
+    async def why_lost() -> ImageUnavailable | None:
+        await is_settled.wait()
+        return ImageUnavailable("the agent is gone") if ends == "lost" else None
+
+    sandbox.process = SimpleNamespace(image=SimpleNamespace(why_lost=why_lost))
+    function.version.image = None
+    serving, told = begin(function)
+    sandbox.done(Reply(error=SandboxDied("signal: bus error")))
+    await steps()
+    assert not told and function.running == 1
+    if ends == "cancelled":
+        serving.cancel()
+    is_settled.set()
+    assert await settled(function)
+    kind = ImageUnavailable if ends == "lost" else SandboxDied
+    assert [type(cast(Outcome, each).reply.error) for each in told] == ([] if ends == "cancelled" else [kind])
 
 
 async def test_a_cold_start_that_fails_is_told(function: FakeFunction) -> None:

@@ -79,6 +79,7 @@ async def test_no_body_is_the_empty_event(client: Raw, worker: FakeWorker, reque
         ("oom", 502, "Sandbox.OutOfMemory"),
         ("busy", 429, "TooManyRequestsException"),
         ("full", 503, "ServiceUnavailableException"),
+        ("unread", 503, "Images.Unavailable"),
         ("bug", 500, "ServiceException"),
         ("unknown", 404, "ResourceNotFoundException"),
     ],
@@ -90,8 +91,8 @@ async def test_every_error_is_typed_json_with_its_own_status(
     assert (reply.status, reply.json["errorType"]) == (status, error_type)
     assert reply.json["requestId"] == reply.headers["x-amzn-requestid"]
     assert reply.headers["content-type"] == "application/json"
-    assert reply.headers["x-sockd-cold"] == ("1" if name in ("raises", "times_out", "oom", "full") else "0")
-    assert reply.headers.get("retry-after") == {"busy": "2", "full": "1"}.get(name)
+    assert reply.headers["x-sockd-cold"] == ("1" if name in ("raises", "times_out", "oom", "full", "unread") else "0")
+    assert reply.headers.get("retry-after") == {"busy": "2", "full": "1", "unread": "29"}.get(name)
 
 
 async def test_what_a_handler_raised_arrives_even_if_it_is_not_unicode(client: Raw) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -16,6 +17,7 @@ from sockd.image_store.image_store import RECORD, ImageStore, Importer
 from sockd.images.base import Base
 from sockd.images.image_python import Facts
 from sockd.oci.image import ImageConfig
+from sockd.plain.errors import ImageUnavailable
 from sockd.sandbox.foreign_farms import NoInterpreter
 
 FACTS = Facts("/usr/bin/python3", (3, 12, 1), "cpython-312", "cpython", True, True, [], ["/usr/lib/python3.12"], [], [])
@@ -73,6 +75,31 @@ def test_what_an_images_python_said_goes_with_its_image(tmp_path: Path) -> None:
     asyncio.run(store.remove(records[0].digest))
     assert asyncio.run(why_not(ids[0])) == "no function of this worker uses the image's Python"
     assert asyncio.run(why_not(ids[1])) == "it is mounted"
+
+
+@pytest.mark.parametrize("where", ["probe", "root"])
+def test_a_deploy_while_an_image_cannot_be_read_makes_no_program_of_its_handler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    async def fails(*_: object) -> Any:
+        raise ImageUnavailable("the agent is gone")
+
+    async def answers(*_: object) -> Any:
+        return SimpleNamespace(facts=FACTS, compiled={})
+
+    record, tree, nothing = record_of("1"), SimpleNamespace(why_no_root=fails), cast(Any, None)
+    directory = tmp_path / "images" / record.hex
+    directory.mkdir(parents=True)
+    (directory / RECORD).write_bytes(msgspec.json.encode(record))
+    store = ImageStore(tmp_path / "images", tmp_path, cast(Base, None), cast(Importer, NoFiles()))
+    store.recover()
+    pythons = ImagePythons(store, nothing, cast(Any, tree), nothing, nothing, tmp_path / "pythons")
+    monkeypatch.setattr(pythons, "_probe", fails if where == "probe" else answers)
+    with pytest.raises(ImageUnavailable):
+        asyncio.run(pythons.find(record, CONFIG, lambda text: None))
+    assert pythons.known(record, CONFIG).reason == (
+        "its Python was not asked; deploy it again" if where == "probe" else ""
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
-"""How many images are mounted for their first start at once."""
+"""Mounts of images: how many are made at once for a first start, and what becomes of one that is lost."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,7 @@ from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.images.image_base import ImageBase
 from sockd.oci.image import ImageConfig
-from sockd.plain.errors import TooManyRequests
+from sockd.plain.errors import ImageUnavailable, TooManyRequests
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +33,7 @@ class SlowStore(ImageStore):
     async def _mount(self, record: ImageRecord) -> ImageBase:
         self.begun.append(record.digest)
         await self.go_on.wait()
-        mounted = cast(ImageBase, object())
+        mounted = ImageBase(-1, -1)
         self._mounts[record.digest] = mounted
         return mounted
 
@@ -60,3 +63,136 @@ async def test_a_start_that_has_waited_in_vain_is_refused(tmp_path: Path, monkey
         await store.mounted(image(2))
     store.go_on.set()
     await first
+
+
+LOST = ImageUnavailable("the agent is gone", retry_after_s=7)
+
+
+class OpenImages:
+    """An importer whose images are read by an agent that is `gone` or serves."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = 0
+
+    async def open(self, record: ImageRecord, directory: Path) -> str:
+        self.opened += 1
+        return "/no/such/file"
+
+    async def close(self, record: ImageRecord) -> None:
+        self.closed += 1
+
+    async def settled(self) -> None:
+        return None
+
+    def failure_since(self, record: ImageRecord, begun_ns: int) -> None:
+        return None
+
+
+@pytest.fixture
+def opened() -> OpenImages:
+    return OpenImages()
+
+
+@pytest.fixture
+def store(tmp_path: Path, opened: OpenImages) -> ImageStore:
+    nothing: Any = None
+    importer: Any = opened
+    store = ImageStore(tmp_path / "images", tmp_path / "tmp", nothing, importer)
+    store._records = {image(1).digest: image(1)}
+    return store
+
+
+def mount_with(monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> list[ImageBase]:
+    """The mounts that are made, after a step in the thread."""
+    made: list[ImageBase] = []
+
+    def mount(source: str, base: object) -> ImageBase:
+        step()
+        made.append(ImageBase(os.open("/", os.O_PATH | os.O_CLOEXEC), os.open("/", os.O_PATH | os.O_CLOEXEC)))
+        return made[-1]
+
+    monkeypatch.setattr(ImageBase, "mount", mount)
+    return made
+
+
+async def test_a_lost_mount_is_told_its_watchers_and_closed_behind_its_last_user(
+    store: ImageStore, opened: OpenImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = mount_with(monkeypatch, lambda: None)
+    use, told = store.use(image(1).digest), []
+    base = await use.mounted()
+    base.hold()
+    base.watchers.add(lambda: told.append(base.lost))
+    store.lose_mount(image(1).digest, LOST)
+    assert told == [LOST] and not store.is_mounted(image(1).digest)
+    assert await use.mounted() is not base, "the next start mounts it anew"
+    assert base.at[0] >= 0, "a sandbox has it still"
+    base.let_go()
+    await asyncio.gather(*store._closing)
+    assert base.at[0] < 0 and opened.closed == 0, "the agent has forgotten it"
+    use.close()
+    await asyncio.gather(*store._closing)
+    assert made[1].at[0] < 0 and opened.closed == 1
+
+
+async def test_an_image_that_is_lost_while_it_is_unmounted_is_not_closed_for_its_next_user(
+    store: ImageStore, opened: OpenImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount_with(monkeypatch, lambda: None)
+    is_read, close = threading.Event(), ImageBase.close
+
+    def close_late(self: ImageBase) -> None:
+        is_read.wait(10)
+        close(self)
+
+    monkeypatch.setattr(ImageBase, "close", close_late)
+    first = store.use(image(1).digest)
+    await first.mounted()
+    first.close()
+    store.lose_mount(image(1).digest, LOST)
+    second = store.use(image(1).digest)
+    await second.mounted()
+    is_read.set()
+    await asyncio.gather(*store._closing)
+    assert (opened.opened, opened.closed) == (2, 0)
+    second.close()
+    await asyncio.gather(*store._closing)
+    assert opened.closed == 1
+
+
+async def test_a_watcher_that_fails_hinders_no_other(
+    store: ImageStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mount_with(monkeypatch, lambda: None)
+    use, told = store.use(image(1).digest), []
+    base = await use.mounted()
+
+    def fails() -> None:
+        raise OSError(5, "no cgroup")
+
+    base.watchers |= {fails, lambda: told.append(1)}
+    store.lose_mount(image(1).digest, LOST)
+    assert told == [1] and "were not ended" in caplog.text
+    use.close()
+    await asyncio.gather(*store._closing)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_image_that_is_lost_while_it_is_mounted_is_not_used(
+    store: ImageStore, opened: OpenImages, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    def lose() -> None:
+        asyncio.run_coroutine_threadsafe(in_loop(), loop).result()
+        if fails:
+            raise OSError(5, "mount")
+
+    async def in_loop() -> None:
+        store.lose_mount(image(1).digest, LOST)
+
+    made = mount_with(monkeypatch, lose)
+    with pytest.raises(ImageUnavailable, match="the agent is gone") as told:
+        await store.use(image(1).digest).mounted()
+    assert told.value.retry_after_s == 7
+    assert all(each.at[0] < 0 for each in made) and opened.closed == 1

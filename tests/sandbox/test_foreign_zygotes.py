@@ -7,15 +7,20 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sockd.farm.control import ZygoteGone
+from sockd.farm.farm import Farm
 from sockd.farm.imported import ImportRequest
 from sockd.farm.zygote import Zygote
-from sockd.images.interpreter import OWN_PYTHON
+from sockd.images.base import Base
+from sockd.images.image_base import ImageBase
+from sockd.images.image_tree import ImageTree
+from sockd.images.interpreter import OWN_PYTHON, Interpreter
 from sockd.kernel import pidfds
-from sockd.plain.errors import SandboxFailed
+from sockd.plain.errors import ImageUnavailable, SandboxFailed
 from sockd.sandbox.foreign_farms import NoInterpreter
 from sockd.sandbox.sandbox import Sandbox
 from tests.sandbox.zygotes import HANDLER, pid_of
@@ -24,6 +29,7 @@ from tests.support.house import House, Running, namespaces_of, status_of
 
 pytestmark = pytest.mark.root
 
+LOST = ImageUnavailable("the agent is gone", retry_after_s=7)
 NETWORK_CAPABILITIES = 1 << 12 | 1 << 13
 
 
@@ -37,7 +43,7 @@ def start(foreign: Foreign, zygote: Zygote, source: str = HANDLER, **options: ob
     """A sandbox of a foreign Zygote; the caller destroys it."""
     house = foreign.house
     program = house.program(source, **options)  # type: ignore[arg-type]
-    parts = foreign.farms.parts_of(zygote.interpreter)
+    parts = foreign.farms.parts_of(zygote)
 
     async def fork() -> Sandbox:
         return await Sandbox.fork(parts, zygote, program.limits, await house.reserve(program.limits), program)
@@ -164,7 +170,7 @@ def test_its_sandboxes_answer_and_its_child_zygotes_import(foreign: Foreign, hou
     house.add_package("p", {"some_package.py": "import os\nvalue = os.getpid()\n"})
     parent = foreign.root(is_walled=network == "none")
     child = house.run(parent.spawn(limit_bytes=256 << 20, deadline_s=5, on_end=foreign.ended.append))
-    root = foreign.farms.parts_of(SAME).assembly.create_for_imports(house.limits(), child.pidfd)
+    root = foreign.farms.parts_of(child).assembly.create_for_imports(house.limits(), child.pidfd)
     request = ImportRequest(paths=["/packages/p"], modules=["some_package"])
     imported = house.run(child.import_modules(request, root.fd, deadline_s=10))
     root.close()
@@ -205,8 +211,8 @@ def test_its_sandboxes_outlive_it_and_the_farm_ends_with_the_last_of_them(foreig
     running.destroy()
     ended(foreign)
     assert not Path(f"/proc/{pid}").exists()
-    with pytest.raises(KeyError):
-        foreign.farms.parts_of(SAME)
+    with pytest.raises(ZygoteGone):
+        foreign.farms.parts_of(zygote)
     assert foreign.uids._next_child == len(foreign.uids._free_children), "its block of uids is free again"
 
 
@@ -244,4 +250,102 @@ def test_one_that_cannot_be_executed_says_so_and_leaves_nothing(foreign: Foreign
         foreign.root()
     ended(foreign)
     with pytest.raises(KeyError):
-        foreign.farms.parts_of(SAME)
+        foreign.farms.interpreter(SAME)
+
+
+class OnImage(ImageTree):
+    """The tree of a test's farm, as if it were an image's."""
+
+    def __init__(self, base: Base, image: ImageBase) -> None:
+        self._base = base
+        self.path, self.at, self.image = base.path, base.at, image
+        image.hold()
+
+    @property
+    def resolv_conf_fd(self) -> int:
+        return self._base.resolv_conf_fd
+
+    @property
+    def private_resolv_conf(self) -> str:
+        return self._base.private_resolv_conf
+
+    def close(self) -> None:
+        self._base.close()
+        self.image.let_go()
+
+
+@pytest.fixture
+def images(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> list[ImageBase]:
+    """Mounts of the image that the interpreter is in, the last one last: a new one for each farm."""
+    mounts: list[ImageBase] = []
+    open_base = foreign.grounds.open
+
+    async def open_on_image(interpreter: str) -> tuple[Interpreter, OnImage]:
+        foreign.grounds.directory = foreign.house.directory / f"ground-of-mount-{id(foreign)}-{len(mounts)}"
+        found, base = await open_base(interpreter)
+        mounts.append(ImageBase(-1, -1))
+        return found, OnImage(base, mounts[-1])
+
+    monkeypatch.setattr(foreign.grounds, "open", open_on_image)
+    return mounts
+
+
+def test_a_farm_in_a_lost_image_gets_no_zygote_any_more_and_ends_with_its_last_sandbox(
+    foreign: Foreign, images: list[ImageBase]
+) -> None:
+    retired: list[tuple[str, ImageUnavailable]] = []
+    foreign.farms.on_retired = lambda interpreter, error: retired.append((interpreter, error))
+    first, walled = foreign.root(), foreign.root(is_walled=True)
+    running = start(foreign, first)
+    assert running.answer(1) == 1
+    foreign.house.call(lambda: images[0].lose(LOST))
+    assert retired == [(SAME, LOST)] and foreign.farms.is_retired(first) and foreign.farms.is_retired(walled)
+    assert running.dead, "it waited for a request"
+    second = foreign.root()
+    assert namespaces_of(pid_of(second))["mnt"] != namespaces_of(pid_of(first))["mnt"]
+    with pytest.raises(ImageUnavailable, match="the agent is gone"):
+        start(foreign, first)
+    other = start(foreign, second)
+    assert other.answer(2) == 2 and not foreign.farms.is_retired(second)
+    for zygote in (first, walled):
+        foreign.close(zygote)
+    ended(foreign)
+    assert images[0].holders == 0 and not images[0].watchers
+    with pytest.raises(ZygoteGone):
+        foreign.farms.parts_of(first)
+    assert other.answer(3) == 3 and foreign.farms.parts_of(second).image is images[1]
+    other.destroy()
+    foreign.close(second)
+    ended(foreign)
+    assert images[1].holders == 0 and not images[1].watchers
+
+
+@pytest.mark.parametrize("when", ["opened", "exec'd", "failed"])
+def test_a_root_that_is_made_while_its_image_is_lost_is_told_why(
+    foreign: Foreign, images: list[ImageBase], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    start_farm, exec_foreign = Farm.start, Farm.exec_foreign
+
+    async def start_then_lose(*args: Any) -> Farm:
+        farm = await start_farm(*args)
+        if when == "opened":
+            images[0].lose(LOST)
+        return farm
+
+    async def exec_then_lose(self: Farm, *args: Any, **options: Any) -> int:
+        pidfd = await exec_foreign(self, *args, **options)
+        images[0].lose(LOST)
+        if when == "failed":
+            os.close(pidfd)
+            raise SandboxFailed("the interpreter cannot be read")
+        return pidfd
+
+    monkeypatch.setattr(Farm, "start", start_then_lose)
+    monkeypatch.setattr(Farm, "exec_foreign", exec_then_lose)
+    with pytest.raises(ImageUnavailable, match="the agent is gone"):
+        foreign.root()
+    ended(foreign)
+    assert images[0].holders == 0 and not images[0].watchers
+    monkeypatch.undo()
+    with pytest.raises(KeyError):
+        foreign.farms.interpreter(SAME)

@@ -27,7 +27,7 @@ from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_maker import ZygoteMaker
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
-from sockd.farm.control import ZygoteLate
+from sockd.farm.control import ZygoteGone, ZygoteLate
 from sockd.farm.zygote import Zygote
 from sockd.images.program import Lineage
 from sockd.plain.config import ZygoteConfig
@@ -212,7 +212,11 @@ class ImportLearner:
 
     async def _make_standard_library(self, lineage: Lineage) -> None:
         """The Zygote of functions that import the standard library and no package that a Zygote has."""
-        packages, root = frozenset((standard_library.KEY,)), self._tree.root_of(lineage)
+        try:
+            root = self._tree.root_of(lineage)
+        except ZygoteGone:
+            return  # wanted again at the next start
+        packages = frozenset((standard_library.KEY,))
         plan = selection.NewNode(root.id, packages, packages, 0.0, 0.0, 0.0, STANDARD_LIBRARY_BYTES)
         if not self._make_room(plan, is_worth_it=True):
             return
@@ -220,7 +224,7 @@ class ImportLearner:
         try:
             self._tree.add(await self._maker.make_standard_library(entry.parent, plan))
         except (SockdError, OSError, TimeoutError) as error:
-            self._refuse(plan, standard_library.KEY, said(error), error)
+            self._refuse(root, plan, standard_library.KEY, said(error), error)
         finally:
             self._under_way.remove(entry)
 
@@ -305,7 +309,7 @@ class ImportLearner:
             if passed_deadline(error) or isinstance(error, NoCapacity):
                 # A busy host may be the cause: tried again when users have spent on it what the deadline allows.
                 node.late_seconds = -self._config.import_deadline_s
-            else:
+            elif node in self._tree.nodes:
                 self.profile.failed(node.packages, missing)
         finally:
             self._under_way.remove(entry)
@@ -389,7 +393,7 @@ class ImportLearner:
             _log.warning("no memory to find it: %s", reason)
         except (SockdError, OSError, TimeoutError) as reason:
             if culprit:
-                self._refuse(plan, culprit, said(reason), reason)
+                self._refuse(parent, plan, culprit, said(reason), reason)
         else:
             await self._try_again(parent, plan)
         finally:
@@ -404,9 +408,13 @@ class ImportLearner:
             _log.warning("no memory to try again: %s", reason)
         except (SandboxFailed, OSError, TimeoutError) as reason:
             for key in plan.added:
-                self._refuse(plan, key, f"only together with others: {said(reason)}", reason)
+                self._refuse(parent, plan, key, f"only together with others: {said(reason)}", reason)
 
-    def _refuse(self, plan: selection.NewNode, key: str, cause: str, error: Exception) -> None:
+    def _refuse(self, parent: ZygoteNode, plan: selection.NewNode, key: str, cause: str, error: Exception) -> None:
+        if parent not in self._tree.nodes:
+            # It has ended, perhaps because its image was lost: that is no package's fault.
+            _log.warning("a Zygote for %s was not made: %s", sorted(plan.packages), cause)
+            return
         node = ", ".join(sorted(map(name_of, plan.packages)))
         refusal = self.refused.refuse(
             key, cause, module=getattr(error, "module", ""), node=node, by_deadline=passed_deadline(error)

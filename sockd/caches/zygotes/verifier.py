@@ -316,6 +316,8 @@ class Verifier:
         finally:
             sandbox.destroy()
         if reply.error is not None:
+            if (lost := await sandbox.why_lost()) is not None:
+                raise SandboxFailed(lost.message) from reply.error
             # What a package says in its errors may be a secret; what the daemon says is none.
             error = reply.error.error_type if isinstance(reply.error, FunctionFailed) else reply.error
             words = f"{whose} did not come to its end: {error}"

@@ -75,6 +75,8 @@ class ZygoteMaker:
                 raise
             # What functions could import fails here, and may have left half of itself: another Zygote, without these.
             zygote.close()
+            if parent not in self._tree.nodes:
+                raise ZygoteGone("the Zygote that it was forked from has ended, perhaps for the same reason")
             self._profile.failed(plan.packages, imported.failed)
         name = min(imported.failed)
         raise SandboxFailed(f"{len(imported.failed)} modules fail in a Zygote, {name}: {imported.failed[name]}")

@@ -32,11 +32,12 @@ from sockd.farm.imported import Imported, ImportRequest
 from sockd.farm.uids import UidBlock
 from sockd.farm.walled_networks import Wall
 from sockd.farm.zygote import Zygote
+from sockd.images.image_python import SCHEME
 from sockd.images.interpreter import ImageImports
 from sockd.images.program import HOST_LINEAGE, OWN, Limits, Lineage, Network, Program
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
-from sockd.plain.errors import NoCapacity, SockdError
+from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, NoCapacity, SockdError
 from sockd.plain.uids import ROOT_UIDS
 from sockd.sandbox.foreign_farms import ForeignFarms
 from sockd.sandbox.memory_budget import Reservation
@@ -82,8 +83,8 @@ class ZygoteTree:
         self._tasks: set[asyncio.Task[None]] = set()
         self._roots: dict[Lineage, ZygoteNode] = {}
         self._reviving: dict[Lineage, asyncio.Task[None]] = {}
-        self._failures: dict[Lineage, str] = {}
-        """Why the last root of a lineage could not be made."""
+        self._failures: dict[Lineage, SockdError | OSError] = {}
+        """Why the last root of a lineage could not be made; it was logged once."""
         self._users: Counter[Lineage] = Counter()
         self._closed = False
         self.nodes: list[ZygoteNode] = []
@@ -93,6 +94,8 @@ class ZygoteTree:
         self.under_pressure: Callable[[], bool] = lambda: False
         self.unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
         """As each node's."""
+        if foreign is not None:
+            foreign.on_retired = self.end_interpreter
 
     @property
     def most_spares(self) -> int:
@@ -144,7 +147,8 @@ class ZygoteTree:
             raise ZygoteGone("the interpreter's farm has ended") from None
 
     def _parts_of(self, zygote: Zygote) -> Parts:
-        return self._parts if zygote.interpreter == OWN else self._foreign.parts_of(zygote.interpreter)
+        """Raises: ZygoteGone: its farm has ended."""
+        return self._parts if zygote.interpreter == OWN else self._foreign.parts_of(zygote)
 
     async def _wall_in(self, network: Network) -> None:
         """A root of the worker's interpreter behind a wall. Raises: SandboxFailed, NoCapacity, OSError."""
@@ -243,22 +247,30 @@ class ZygoteTree:
         return self.best(view) if view.lineage in self._roots else None
 
     async def living_best(self, view: ImportView) -> ZygoteNode:
-        """As `best`, once there is a root. Raises: ZygoteGone."""
+        """As `best`, once there is a root. Raises: ZygoteGone; SockdError: why there can be none."""
         await self._living_root(view.lineage)
         return self.best(view)
 
     async def _living_root(self, lineage: Lineage) -> None:
-        """Wait for a root that is not there yet, or died; it is tried again where that failed."""
+        """Wait for a root that is not there yet, or died; it is tried again where that failed, unless its image cannot be read.
+
+        Raises: SockdError: why an interpreter that is not the worker's own has none."""
         for _ in range(REVIVALS):
             if lineage in self._roots or self._closed:
-                break
+                return
             await asyncio.shield(self._begin_root(lineage))
+            if isinstance(failure := self._failures.get(lineage), ChunkStoreFailed):
+                raise failure.again()
+        if isinstance(failure, SockdError) and lineage.interpreter != OWN:
+            raise failure.again()
 
     async def why_no_root(self, lineage: Lineage) -> str:
-        """Why there can be no root of a lineage; empty: it is there now."""
+        """Why there can be no root of a lineage; empty: it is there now. Raises: ImageUnavailable: it is not known."""
         if lineage not in self._roots:
             await asyncio.shield(self._begin_root(lineage))
-        return "" if lineage in self._roots else self._failures.get(lineage, "the worker ends")
+            if isinstance(failure := self._failures.get(lineage), ImageUnavailable):
+                raise failure.again()
+        return "" if lineage in self._roots else str(self._failures.get(lineage, "the worker ends"))
 
     def _begin_root(self, lineage: Lineage) -> asyncio.Task[None]:
         """The task that makes a root."""
@@ -271,11 +283,19 @@ class ZygoteTree:
         """A new child of a node; it owns the reservation, also when this fails. Raises: ZygoteGone, NoCapacity, OSError."""
         node.hit(time.monotonic())
         try:
-            return await Sandbox.fork(self._parts_of(node.zygote), node.zygote, program.limits, reservation, program)
+            return await self._fork(node.zygote, program.limits, reservation, program)
         except ZygoteGone:
             if not node.zygote.alive:
                 self.zygote_ended(node.zygote)  # if it died before it was in the tree, nobody else will tell
             raise
+
+    async def _fork(self, zygote: Zygote, limits: Limits, reservation: Reservation, program: Program | None) -> Sandbox:
+        try:
+            parts = self._parts_of(zygote)
+        except ZygoteGone:
+            reservation.close()
+            raise
+        return await Sandbox.fork(parts, zygote, limits, reservation, program)
 
     # -- spares
 
@@ -364,7 +384,7 @@ class ZygoteTree:
         if reservation is None:
             raise NoCapacity("no memory for a spare")
         limits = replace(self._spare_limits, network=zygote.network)
-        return await Sandbox.fork(self._parts_of(zygote), zygote, limits, reservation, None)
+        return await self._fork(zygote, limits, reservation, None)
 
     async def fork_apart(self, node: ZygoteNode, program: Program) -> Sandbox:
         """A child of a node that becomes a program for nobody's request. Raises: SandboxFailed, NoCapacity, OSError."""
@@ -393,7 +413,7 @@ class ZygoteTree:
     async def _become_apart(
         self, node: ZygoteNode, limits: Limits, reservation: Reservation, program: Program
     ) -> Sandbox:
-        sandbox = await Sandbox.fork(self._parts_of(node.zygote), node.zygote, limits, reservation, program)
+        sandbox = await self._fork(node.zygote, limits, reservation, program)
         try:
             sandbox.process.cgroup.lower_weight()
             sandbox.become(program)
@@ -405,7 +425,12 @@ class ZygoteTree:
     # -- growth and loss
 
     def add(self, node: ZygoteNode) -> None:
-        """A provisioned node serves from now on. Its parent may have been replaced or evicted while it imported."""
+        """A provisioned node serves from now on. Its parent may have been replaced or evicted while it imported.
+
+        Raises: ZygoteGone: its image was lost meanwhile; then it is closed."""
+        if not self._may_serve(node.zygote):
+            node.close()
+            raise ZygoteGone("the image of its interpreter was lost")
         if node.parent not in self.nodes:
             above = [other for other in self.nodes_of(node.lineage) if other.packages < node.packages]
             node.parent = max(above, key=lambda other: len(other.packages), default=None)
@@ -460,10 +485,22 @@ class ZygoteTree:
                 other.parent = node.parent
         node.close()
 
+    def _may_serve(self, zygote: Zygote) -> bool:
+        """False: its image is lost, and only its sandboxes are left."""
+        return zygote.interpreter == OWN or not self._foreign.is_retired(zygote)
+
+    def end_interpreter(self, interpreter: str, error: SockdError) -> None:
+        """End its Zygotes and spares: their image is lost. Other sandboxes live on; the next start makes a root."""
+        for node in reversed([node for node in self.nodes if node.lineage.interpreter == interpreter]):
+            if self._roots.get(node.lineage) is node:
+                _log.warning("the root Zygote of %s is ended: %s", in_words(node.lineage), error)
+            self.remove(node)
+
     def zygote_ended(self, zygote: Zygote) -> None:
         """A node's Zygote died or was given up: the next best serves, and a root is made anew."""
         for node in [node for node in self.nodes if node.zygote is zygote]:
-            _log.warning("%s (%s) ended", node.id, ", ".join(sorted(node.packages)) or "root")
+            packages = ", ".join(sorted(node.packages)) or f"the root Zygote of {in_words(node.lineage)}"
+            _log.warning("%s (%s) ended", node.id, packages)
             self.remove(node)
             if not node.packages and node.lineage.interpreter == OWN:  # another is made when a function needs it
                 self._expect_root(node.lineage)
@@ -487,12 +524,24 @@ class ZygoteTree:
                 if node is not root:
                     node.parent = node.parent or root
             self.refill(root)
+            self._failures.pop(lineage, None)
         except (SockdError, OSError) as error:
-            _log.error("the root Zygote cannot be started: %s", error)
-            self._failures[lineage] = str(error)
+            if str(error) != str(self._failures.get(lineage, "")):  # each start tries it anew
+                _log.error("the root Zygote of %s cannot be started: %s", in_words(lineage), error)
+            self._failures[lineage] = error
 
     def _spawn_task(self, work) -> asyncio.Task[None]:  # type: ignore[no-untyped-def]
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def in_words(lineage: Lineage) -> str:
+    """A lineage, for people; an image by its digest."""
+    scheme, _, name = lineage.interpreter.partition(":")
+    if scheme == SCHEME:
+        which = f"the image sha256:{name.partition('.')[0]}"
+    else:
+        which = f"Python {name}" if name else "the worker's Python"
+    return which if lineage.network == "host" else f'{which} with network = "{lineage.network}"'

@@ -32,6 +32,7 @@ LIBRARIES = (
 FOLDERS = (
     *("tests/abuse", "tests/chunk_agent", "tests/faults", "tests/networks", "tests/spec"),
     "tests/daemon/test_image_failures.py",
+    "tests/daemon/test_lost_images.py",
 )
 
 

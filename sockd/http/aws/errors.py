@@ -20,6 +20,7 @@ from sockd.http.wire.answers import Answer, failure
 from sockd.http.wire.fields import field
 from sockd.plain.errors import (
     BadRequest,
+    ImageUnavailable,
     InvalidEvent,
     NoCapacity,
     NoSuchFunction,
@@ -141,9 +142,8 @@ def refusal(error: Exception, request_id: str, function_arn: str = "") -> Answer
     fields = f"content-type: application/json\r\nx-amzn-requestid: {request_id}\r\n" + field("x-amzn-errortype", code)
     if isinstance(error, TooManyRequests):
         body["Reason"] = CALLER_LIMIT if isinstance(error, TooManyEvents) else RESERVED_REACHED
-        fields += field("retry-after", error.retry_after_s)
-    elif status == 503:
-        fields += "retry-after: 1\r\n"
+    if status in (429, 503):
+        fields += field("retry-after", error.retry_after_s or 1)
     return Answer(status, fields, msgspec.json.encode(body))
 
 
@@ -156,6 +156,6 @@ def _code(error: SockdError) -> tuple[int, str]:
             return 400, "CodeStorageExceededException"
         case BadRequest() | ResolveFailed():
             return 400, InvalidParameterValue.error_type
-        case NoCapacity() | SandboxFailed() | PackagesFailed():
+        case NoCapacity() | SandboxFailed() | PackagesFailed() | ImageUnavailable():
             return 503, "ServiceException"
     return (error.status, error.error_type) if error.status < 500 else (500, "ServiceException")

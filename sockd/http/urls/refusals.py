@@ -64,7 +64,7 @@ def refusal(error: Exception, request_id: str) -> Answer:
             body = {"Type": "User", "message": error.message}
         return _service(error.status, error.error_type, request_id, body)
     answer = _service(503, error.error_type, request_id, {"Message": error.message})
-    return answer.adding("retry-after: 1\r\n")
+    return answer.adding(field("retry-after", error.retry_after_s or 1))
 
 
 def _service(status: int, kind: str, request_id: str, body: Mapping[str, str | None]) -> Answer:

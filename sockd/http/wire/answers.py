@@ -20,10 +20,8 @@ from sockd.plain.errors import (
     HostFailed,
     KeyNeeded,
     MethodNotAllowed,
-    NoCapacity,
     SockdError,
     StorageFull,
-    TooManyRequests,
 )
 from sockd.plain.telemetry import COLD, Invocation, TraceContext
 from sockd.plain.trace_context import amzn_of
@@ -76,10 +74,8 @@ def failure(error: BaseException, request_id: str) -> Answer:
         fields = _JSON + invocation_fields(error.invocation, request_id)
     else:
         fields = f"{_JSON}x-amzn-requestid: {request_id}\r\nx-sockd-cold: 0\r\n"
-    if isinstance(error, TooManyRequests):
+    if error.retry_after_s is not None:
         fields += field("retry-after", error.retry_after_s)
-    elif isinstance(error, NoCapacity):
-        fields += "retry-after: 1\r\n"
     elif isinstance(error, KeyNeeded):
         fields += field("www-authenticate", error.challenge)
     elif isinstance(error, MethodNotAllowed):

@@ -386,6 +386,35 @@ async def test_a_parent_that_dies_meanwhile_is_blamed_on_no_package(tmp_path: Pa
         assert learner.refused.list() == []
 
 
+async def test_a_parent_that_ends_during_the_search_is_blamed_on_no_package(tmp_path: Path) -> None:
+    class Lost(Tree):
+        async def import_modules(self, zygote: FakeZygote, request: ImportRequest, *, deadline_s: float) -> Imported:
+            if len(self.zygotes) > 2:  # those of the root and of the first try
+                self.nodes.clear()
+            raise ZygoteGone("the Zygote died")
+
+    tree = Lost()
+    async with learner_of(tree, tmp_path / "learned.json") as learner:
+        await observed(learner, tree, A)
+        assert not tree.nodes and learner.refused.list() == []
+
+
+async def test_modules_that_fail_in_a_lost_image_are_not_remembered_for_it(tmp_path: Path) -> None:
+    class Lost(Tree):
+        async def import_modules(self, zygote: FakeZygote, request: ImportRequest, *, deadline_s: float) -> Imported:
+            imported = await super().import_modules(zygote, request, deadline_s=deadline_s)
+            self.nodes.clear()
+            return imported
+
+    tree = Lost()
+    tree.harms["a.late"] = "OSError: [Errno 5] Input/output error"
+    async with learner_of(tree, tmp_path / "learned.json") as learner:
+        learner.observe("f", ImportView(frozenset({A})), tree.nodes[0], [SEEN[A], (A, "a.late", 0.1)])
+        await settled(learner)
+        assert tree.imports and not tree.nodes
+        assert learner.profile.modules_for({A}) == ["a", "a.late"]
+
+
 async def test_more_nodes_than_allowed_are_not_made(tmp_path: Path) -> None:
     tree = Tree()
     async with learner_of(tree, tmp_path / "learned.json", max_nodes=2, policy="sock") as learner:

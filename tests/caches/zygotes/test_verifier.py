@@ -19,7 +19,7 @@ from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.farm.imported import Observed
 from sockd.images.program import Limits, Lineage, Program
 from sockd.plain.config import ZygoteConfig
-from sockd.plain.errors import NoCapacity, SandboxFailed, TimedOut
+from sockd.plain.errors import ImageUnavailable, NoCapacity, SandboxFailed, TimedOut
 from sockd.sandbox.exchange import Reply
 from sockd_zygote import protocol
 from sockd_zygote.own_functions.checks import BEGUN
@@ -50,6 +50,9 @@ class FakeSandbox:
         told = {"digests": answer, "names": names, "complete": True, "owners": {"a": A}, "pids": [7], "cpu_s": 0.5}
         return Reply(msgspec.json.encode(told))
 
+    async def why_lost(self) -> ImageUnavailable | None:
+        return self._tree.lost
+
     def destroy(self) -> None:
         self._tree.open -= 1
 
@@ -69,6 +72,7 @@ class FakeTree:
         self.is_learning = False
         self.gate: asyncio.Event | None = None
         self.harm: Exception | None = None
+        self.lost: ImageUnavailable | None = None
         self.fork: dict[str, str] = {"a": "1"}
         self.own: Any = {"a": "1"}
         self.programs: list[Program] = []
@@ -232,6 +236,13 @@ async def test_a_trial_that_does_not_end_is_tried_again_soon(monkeypatch: pytest
         assert g.verifier.pending == 1 and g.tree.node.refusal(WITH_B) == PENDING
         await g.settle()
         assert g.tree.node.refusal(WITH_B) == ""
+
+
+async def test_a_trial_that_ends_with_its_image_says_nothing_of_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ground(monkeypatch) as g:
+        g.tree.own, g.tree.lost = LATE, ImageUnavailable("the agent is gone")
+        assert await g.verify(WITH_B) == PENDING
+        assert g.verifier.refused() == [] and g.verifier.outcomes["postponed"] == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]"])

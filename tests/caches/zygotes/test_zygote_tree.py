@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from sockd.caches.starts import Forks, Wanted
-from sockd.caches.zygotes.soundness import NO_PACKAGES
+from sockd.caches.zygotes.soundness import NO_PACKAGES, ImportView
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.farm.control import ZygoteGone
 from sockd.farm.zygote import Zygote
 from sockd.images.program import Lineage, Program
 from sockd.plain.config import ZygoteConfig
-from sockd.plain.errors import SandboxFailed
+from sockd.plain.errors import ImageUnavailable, SandboxFailed, StoreUnavailable
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
 
@@ -72,10 +72,10 @@ class Reserved:
 class Tree(ZygoteTree):
     """Forks nothing: the node is the answer, or ZygoteGone when its Zygote is dead."""
 
-    def __init__(self) -> None:
+    def __init__(self, foreign: Any = None) -> None:
         self.budget = MemoryBudget(64 * MB)
         parts: Any = SimpleNamespace(budget=self.budget, cgroups=None, spawn_deadline_s=1.0)
-        super().__init__(ZygoteConfig(), parts, None, {}, None, base_uid=1 << 28, spare_limits=None)  # type: ignore[arg-type]
+        super().__init__(ZygoteConfig(), parts, None, {}, foreign, base_uid=1 << 28, spare_limits=None)  # type: ignore[arg-type]
 
     async def ask(self) -> Any:
         program: Any = SimpleNamespace(limits=SimpleNamespace(network="host"))
@@ -172,4 +172,87 @@ async def test_a_node_that_imported_while_its_last_function_went_does_not_stay(r
     tree.release(image)
     tree.add(late)
     assert tree.nodes == [] and not first.zygote.alive and not late.zygote.alive
+    tree.close()
+
+
+IMAGE = Lineage(interpreter="image:0123456789ab.7")
+LOST = ImageUnavailable("the agent is gone", retry_after_s=7)
+
+
+class Farms:
+    """Foreign farms whose roots are stand-ins, or errors."""
+
+    on_retired: Any = None
+
+    def __init__(self) -> None:
+        self.coming: list[Any] = []
+        self.retired: set[Any] = set()
+
+    async def exec_root(self, interpreter: str, *args: Any, **options: Any) -> Any:
+        root = self.coming.pop(0)
+        if isinstance(root, Exception):
+            raise root
+        root.interpreter = interpreter
+        return root
+
+    def parts_of(self, zygote: Any) -> Any:
+        return None
+
+    def is_retired(self, zygote: Any) -> bool:
+        return zygote in self.retired
+
+
+async def test_all_zygotes_of_a_lost_image_end_and_the_next_start_makes_a_root(
+    roots: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    farms = Farms()
+    tree, view = Tree(farms), ImportView(frozenset(), interpreter=IMAGE.interpreter)
+    await tree.open()
+    farms.coming = [Root(1, alive=True), Root(2, alive=True)]
+    tree.expect(IMAGE)
+    root: Any = await tree.living_best(view)
+    children: list[Any] = [Root(3, alive=True), Root(4, alive=True)]
+    for child in children:
+        child.interpreter = IMAGE.interpreter
+    serving, importing = (ZygoteNode(each, frozenset({"image:a"}), root, lineage=IMAGE) for each in children)
+    tree.add(serving)
+    farms.retired = {root.zygote, *children}
+    farms.on_retired(IMAGE.interpreter, LOST)
+    assert tree.nodes == [tree.root] and tree.root.zygote.alive, "those of other interpreters go on"
+    assert not root.zygote.alive and not children[0].alive
+    with pytest.raises(ZygoteGone, match="image of its interpreter was lost"):
+        tree.add(importing)  # which a learner has made meanwhile
+    assert not children[1].alive and tree.nodes == [tree.root]
+    [line] = [each.getMessage() for each in caplog.records if "root Zygote" in each.getMessage()]
+    assert line == "the root Zygote of the image sha256:0123456789ab is ended: the agent is gone"
+    served: Any = await tree.living_best(view)
+    assert served.id == "zygote-2"
+    tree.close()
+
+
+async def test_a_root_whose_image_cannot_be_read_is_tried_once_by_each_start_and_logged_once(
+    roots: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    farms = Farms()
+    tree, view = Tree(farms), ImportView(frozenset(), interpreter=IMAGE.interpreter)
+    await tree.open()
+    tree.expect(IMAGE, at_once=False)
+    for _ in range(3):
+        farms.coming = [LOST]
+        with pytest.raises(ImageUnavailable, match="the agent is gone") as told:
+            await tree.living_best(view)
+        assert told.value is not LOST and told.value.retry_after_s == 7
+    farms.coming = [LOST]
+    with pytest.raises(ImageUnavailable):
+        await tree.why_no_root(IMAGE)
+    lines = [each.getMessage() for each in caplog.records if "root Zygote" in each.getMessage()]
+    assert lines == ["the root Zygote of the image sha256:0123456789ab cannot be started: the agent is gone"]
+    farms.coming = [StoreUnavailable("s3://images", "it answers 503"), Root(1, alive=True)]
+    with pytest.raises(StoreUnavailable, match="it answers 503"):
+        await tree.living_best(view)
+    farms.coming = [SandboxFailed("no exec")] * 3
+    with pytest.raises(SandboxFailed, match="no exec"):
+        await tree.living_best(view)
+    farms.coming = [Root(1, alive=True)]
+    assert (await tree.living_best(view)).zygote.alive
     tree.close()
