@@ -34,7 +34,7 @@ from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
 from sockd.image_store.import_runs import ImportRuns, ImportSettings
-from sockd.image_store.kept_copies import MANIFEST, PROFILE, copy_of, loaded
+from sockd.image_store.kept_copies import MANIFEST, PROFILE, Loaded, copy_of, loaded
 from sockd.oci.image import ImageConfig
 from sockd.oci.limits import Limits
 from sockd.plain.errors import SockdError
@@ -84,7 +84,7 @@ class Worker:
             runs,
             profile_bytes=profile_mb << 20,
         )
-        self.importer.known = lambda: {RECORD.stored_name}
+        self.importer.records = lambda: [RECORD]
 
     async def _start_agent(self, on_trouble: Trouble, on_refused: Callable[[str], None]) -> ImageAgent:
         source = SourceSettings(store=StoreSettings(url=str(self._store_path)), l1_bytes=64 << 20)
@@ -284,7 +284,7 @@ async def test_an_image_opens_without_its_profile_when_there_is_no_memory_for_it
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # of files in memory, too
     try:
         with ExitStack() as stack:
-            assert loaded(second.catalog, RECORD, second.directory, stack) == (manifest, None)
+            assert loaded(second.catalog, RECORD, second.directory, stack) == Loaded(manifest, None, True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "is not used: [Errno 27]" in caplog.text and descriptors() == before
