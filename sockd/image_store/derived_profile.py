@@ -8,8 +8,9 @@ so none is derived across tenants. All functions block.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -28,10 +29,10 @@ from sockd.image_store.kept_copies import (
 )
 from sockd.plain.errors import ChunkStoreFailed, Tampered
 
-MOST_COMPARED = 16
-"""Images whose manifests are read."""
 MOST_TRIED = 3
-"""Of them, whose profiles are opened."""
+"""Builds of the repository, and other images, whose profiles are opened."""
+MOST_COMPARED = 16
+"""Other images whose manifests are read, to find those that share most chunks."""
 LEAST_SHARE = 0.5
 """Of an image's chunks, which the other one has, too."""
 MOST_CHUNKS = 1 << 16
@@ -49,10 +50,6 @@ class Parent(NamedTuple):
     """The kept copy."""
     share: float
     """Of the other image's chunks."""
-    is_build: bool
-    """Whether both are of one repository."""
-    has_copy: bool
-    """Whether this worker has its profile."""
 
 
 def derived_profile(
@@ -73,8 +70,7 @@ def derived_profile(
         asks_store: whether the store may be asked for one profile."""
     if len(manifest.chunks) > MOST_CHUNKS:
         return None
-    compared = (_compared(record, manifest, other, images) for other in likely_parents(record, others))
-    for parent in chosen_parents([each for each in compared if each is not None]):
+    for parent in _parents(record, manifest, others, images):
         try:
             parent_manifest = opened_manifest(catalog, parent.manifest, parent.record.stored_name)
         except Tampered:  # it may be of the tenant that this worker had before
@@ -82,7 +78,7 @@ def derived_profile(
         if len(parent_manifest.chunks) > MOST_CHUNKS:
             continue
         profile = kept_profile(catalog, parent_manifest, parent.directory)
-        if profile is None and asks_store and parent.is_build:
+        if profile is None and asks_store and parent.record.repository == record.repository:
             asks_store = False
             with contextlib.suppress(ChunkStoreFailed):
                 profile = stored_profile(catalog, parent_manifest, parent.directory)
@@ -99,37 +95,42 @@ def derived_profile(
     return None
 
 
-def likely_parents(record: ImageRecord, others: Sequence[ImageRecord]) -> list[ImageRecord]:
-    """POLICY: which images are compared with one: those of its repository first, then others, each the latest import first."""
-    found = [each for each in others if each.digest != record.digest]
-    return sorted(found, key=lambda each: (each.repository != record.repository, -each.imported_at))[:MOST_COMPARED]
+def possible_parents(
+    record: ImageRecord, others: Sequence[ImageRecord], has_profile: Callable[[ImageRecord], bool]
+) -> tuple[list[ImageRecord], list[ImageRecord]]:
+    """POLICY: (builds of the repository that are tried, in this order; other images that are compared).
+
+    The latest build first, but those whose profiles are here before those whose profiles the store may have. Of other images
+    only those whose profiles are here: programs on a common base read other things beside it, which should not be fetched."""
+    latest_first = sorted((each for each in others if each.digest != record.digest), key=lambda each: -each.imported_at)
+    builds = [each for each in latest_first if each.repository == record.repository]
+    strangers = (each for each in latest_first if each.repository != record.repository and has_profile(each))
+    return (
+        sorted(builds, key=lambda each: not has_profile(each))[:MOST_TRIED],
+        list(itertools.islice(strangers, MOST_COMPARED)),
+    )
 
 
-def chosen_parents(compared: Sequence[Parent]) -> list[Parent]:
-    """POLICY: whose profiles are tried. Builds of the repository first, of them those whose profiles are here; then the images
-    that share most chunks, if their profiles are here, as other programs on a common base read other things.
+def _parents(record: ImageRecord, manifest: Manifest, others: Sequence[ImageRecord], images: Path) -> Iterator[Parent]:
+    """Images that share enough chunks, in the order in which their profiles are tried."""
+    names = {chunk.name for chunk in manifest.chunks if chunk is not None}
+    builds, strangers = possible_parents(record, others, lambda each: (images / each.hex / PROFILE).is_file())
+    for each in builds:
+        parent = _compared(names, each, images)
+        if parent is not None:
+            yield parent
+    compared = [parent for each in strangers if (parent := _compared(names, each, images)) is not None]
+    yield from sorted(compared, key=lambda parent: -parent.share)[:MOST_TRIED]
 
-    Args: compared: as `likely_parents` orders them."""
-    alike = [each for each in compared if each.share >= LEAST_SHARE and (each.is_build or each.has_copy)]
-    return sorted(alike, key=lambda each: (not each.is_build, not each.has_copy, 0 if each.is_build else -each.share))[
-        :MOST_TRIED
-    ]
 
-
-def _compared(record: ImageRecord, manifest: Manifest, other: ImageRecord, images: Path) -> Parent | None:
-    """None: it has no manifest here. What its chunks are called is not authenticated yet."""
+def _compared(names: set[bytes], other: ImageRecord, images: Path) -> Parent | None:
+    """None: it has no manifest here, or too few of these chunks. That its manifest is the worker's own is not sure yet."""
     directory = images / other.hex
     try:
         copy = kept_copy(directory)
-        theirs = chunk_names(sealed_manifest(copy))
+        shared = len(names & chunk_names(sealed_manifest(copy)))
     except (OSError, Tampered):
         return None
-    names = {chunk.name for chunk in manifest.chunks if chunk is not None}
-    return Parent(
-        other,
-        directory,
-        copy,
-        share=len(names & theirs) / len(names) if names else 0.0,
-        is_build=other.repository == record.repository,
-        has_copy=(directory / PROFILE).is_file(),
-    )
+    if not names or shared < LEAST_SHARE * len(names):
+        return None
+    return Parent(other, directory, copy, shared / len(names))

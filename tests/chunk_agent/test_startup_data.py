@@ -123,7 +123,7 @@ def test_the_table_of_another_image_s_startup_data_must_be_there_and_fit_that_im
 
 
 def test_the_blocks_of_a_chunk_are_handed_over_as_the_writer_takes_them() -> None:
-    blocks = {0: 0b1101 << 9 | 1, 3: whole(3)}
+    blocks = {3: whole(3), 0: 0b1101 << 9 | 1}
     data = packed(blocks)
     found, writer = opened(data), StartupDataWriter(1 << 20)
     for number, bitmap in blocks.items():
@@ -134,7 +134,7 @@ def test_the_blocks_of_a_chunk_are_handed_over_as_the_writer_takes_them() -> Non
     assert found.piece(3, 1 << 10) == PLAIN[3][-100:], "the last block is short"
     assert found.piece(0, 0b11) is None and found.piece(1, 1) is None
     found.fill(len(data) - 1)
-    assert found.piece(0, 1) == PLAIN[0][:BLOCK_BYTES] and found.piece(3, 1) is None
+    assert found.piece(3, 1) == PLAIN[3][:BLOCK_BYTES] and found.piece(0, 1) is None
 
 
 def test_the_end_of_the_image_is_read_although_its_last_block_is_short() -> None:

@@ -21,7 +21,7 @@ from sockd.chunks.image_keys import ImageKeys
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.upload import upload
 from sockd.image_store import derived_profile as module
-from sockd.image_store.derived_profile import Parent, chosen_parents, derived_profile, likely_parents
+from sockd.image_store.derived_profile import derived_profile, possible_parents
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.kept_copies import PROFILE, keep_manifest, keep_profile
 from sockd.oci.image import ImageConfig
@@ -231,34 +231,41 @@ def test_a_store_that_fails_is_no_error(worker: Worker, monkeypatch: pytest.Monk
     assert worker.parent(new, asks_store=True) == first.stored_name
 
 
-def test_an_image_with_too_many_chunks_gets_none(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = worker.add_started(record(1), OLD[: 8 * CHUNK_BYTES]), worker.add(record(2), OLD)
+@pytest.mark.parametrize("sizes", [(8, CHUNKS), (CHUNKS, 8)])
+def test_an_image_with_too_many_chunks_gives_and_gets_none(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
+) -> None:
+    old = worker.add_started(record(1), OLD[: sizes[0] * CHUNK_BYTES])
+    new = worker.add(record(2), OLD[: sizes[1] * CHUNK_BYTES])
     monkeypatch.setattr(module, "MOST_CHUNKS", CHUNKS)
     assert worker.parent(new) == old.stored_name
     monkeypatch.setattr(module, "MOST_CHUNKS", CHUNKS - 1)
     assert worker.parent(new) is None
-    monkeypatch.setattr(module, "MOST_CHUNKS", 7)
-    worker.manifests[new.digest] = worker.manifests[old.digest]
-    assert worker.parent(new) is None
 
 
-def test_builds_of_the_repository_are_compared_first_and_the_latest_of_them() -> None:
-    builds = [record(number, f"registry/app:{number}") for number in range(1, 4)]
-    others = [record(number, "registry/other:1") for number in range(10, 40)]
-    assert likely_parents(builds[1], [*others, *builds])[:4] == [builds[2], builds[0], others[-1], others[-2]]
-    assert len(likely_parents(builds[1], [*others, *builds])) == module.MOST_COMPARED
+def test_builds_of_the_repository_come_first_and_other_images_only_with_a_profile_here() -> None:
+    builds = [record(number, f"registry/app:{number}") for number in range(1, 7)]
+    others = [record(number, "registry/other:1") for number in range(10, 60)]
+    here = {each.digest for each in (builds[1], builds[3], *others[::2])}
+    found, compared = possible_parents(builds[2], [*others, *builds], lambda each: each.digest in here)
+    assert found == [builds[3], builds[1], builds[5]]
+    assert compared == others[::2][: -module.MOST_COMPARED - 1 : -1]
 
 
-def test_of_images_that_are_alike_a_build_with_a_profile_here_comes_first() -> None:
-    def parent(number: int, share: float, is_build: bool, has_copy: bool) -> Parent:
-        return Parent(record(number), Path(), b"", share, is_build, has_copy)
-
-    far, near = parent(5, 0.6, is_build=False, has_copy=True), parent(4, 0.9, is_build=False, has_copy=True)
-    absent = parent(6, 1.0, is_build=False, has_copy=False)
-    unlike = parent(7, 0.49, is_build=True, has_copy=True)
-    without, latest, earlier = parent(3, 1, True, False), parent(2, 0.5, True, True), parent(1, 1, True, True)
-    assert chosen_parents([absent, far, near, unlike]) == [near, far]
-    assert chosen_parents([unlike, without, latest, earlier, far, near]) == [latest, earlier, without]
+def test_of_other_images_those_that_share_most_chunks_are_tried(worker: Worker) -> None:
+    shares = [6, 1, 3, 5, 4, 2]
+    images = [worker.add_started(record(n, f"registry/other-{n}:1"), build(n)) for n in shares]
+    new = worker.add(record(20), OLD)
+    nearest = sorted(images, key=lambda each: each.imported_at)
+    for each in nearest[: module.MOST_TRIED]:
+        assert worker.parent(new, asks_store=True) == each.stored_name
+        damage_head(worker, each)
+    assert worker.parent(new, asks_store=True) is None, "three were tried, and the store has not been asked"
+    worker.records.remove(nearest[0])
+    assert worker.parent(new) == nearest[module.MOST_TRIED].stored_name
+    for each in nearest[3:5]:
+        worker.records.remove(each)
+    assert worker.parent(new) is None, "the last one has less than half of the chunks"
 
 
 def test_builds_are_of_one_repository_whatever_their_tags_are() -> None:
