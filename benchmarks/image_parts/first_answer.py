@@ -3,6 +3,9 @@
     full pull        skopeo copies the image from the registry, umoci unpacks it, the program is started in its files (chroot)
     on demand        a worker that has nothing deploys the image, which the store has, and is asked once
     with profile     the same; the store has a startup profile, which has the data of a start
+    code change      a worker that knows the build before deploys the next one, of which only the program's file is another; its
+                     profile is derived from that of the build before, which is on the worker's disk or in the store only. Beside
+                     it without any profile, and with one of its own
     L2, L1, unpacked the worker knows the function and was started again: nothing is in memory; chunks come from cache nodes,
                      from its own disk, or there is a whole file system on its disk (`images.on_demand = false`). With the
                      profile, as on each worker whose function has served for some seconds, and without
@@ -45,6 +48,11 @@ DISTANCES_MS = (0.0, 36.0)
 HEAVY = ("numpy==1.26.4", "pandas==2.2.2", "Django==5.0.6")
 IMPORTS = {"handler": "", "heavy": "import numpy, pandas, django.http, django.db.models"}
 PULL, PLAIN, PROFILED = "full pull and unpack", "on demand", "on demand, with profile"
+CHANGE = "after a code change"
+CHANGE_PLAIN, CHANGE_OWN = f"{CHANGE}, no profile", f"{CHANGE}, own profile"
+CHANGE_DERIVED, CHANGE_STORED = f"{CHANGE}, derived profile", f"{CHANGE}, derived profile, from the store"
+CHANGES = {CHANGE_PLAIN: "plain", CHANGE_OWN: "rebuilt", CHANGE_DERIVED: "profiled", CHANGE_STORED: "profiled"}
+"""Their tenants, which have profiles or not of either build."""
 L2, L1, UNPACKED = "L2 warm", "L1 warm", "unpacked"
 L2_PLAIN, L1_PLAIN = "L2 warm, without profile", "L1 warm, without profile"
 KEPT: dict[str, tuple[str, dict[str, Any]]] = {
@@ -60,6 +68,8 @@ SETTINGS = {"memory_mb": 1024, "timeout_s": 60, "init_timeout_s": 60}
 DEADLINE_S = 60.0
 READY = "images are ready"
 """In the worker's log."""
+DERIVED = "starts from the startup profile of"
+"""Likewise."""
 EMPTY_ZIP = b"PK\5\6" + bytes(18)
 TOOLS = ("skopeo", "umoci", REGISTRY)
 
@@ -70,6 +80,8 @@ class Image:
 
     name: str
     layout: Path
+    next_layout: Path
+    """Of the next build."""
     rafs: dict[str, nydus.Rafs] = field(default_factory=dict)
     """By case of Nydus; empty without it."""
 
@@ -109,7 +121,8 @@ def make_images(run: Run, scratch: Path, result: Result) -> list[Image]:
     images = []
     for name, imports in run.pick(IMPORTS, {"handler": ""}).items():
         own = python_image.write_image(scratch / name, layers, name, python_image.program(imports))
-        images.append(image := Image(name, scratch / name))
+        python_image.write_image(scratch / f"{name}-next", layers, name, python_image.program(imports, "{'build': 2}"))
+        images.append(image := Image(name, scratch / name, scratch / f"{name}-next"))
         if not lacking:
             image.rafs.update(nydus.make_images([*layers, own], scratch / f"{name}-rafs", image.start))
     return images
@@ -122,19 +135,22 @@ class Measuring:
         self._image = image
         self._there = there
         self._scratch = scratch
-        self._reference = f"{there.registry}/{image.name}:1"
+        self._reference, self._next = (f"{there.registry}/{image.name}:{tag}" for tag in (1, 2))
         self._fresh = 0
 
     def measure(self, run: Run, result: Result, case: str) -> None:
         copy = ["skopeo", "copy", "--quiet", "--dest-tls-verify=false"]
-        subprocess.run([*copy, f"oci:{self._image.layout}", f"docker://{self._reference}"], check=True)
-        size = self._publish("plain", profile=False)
-        self._publish("profiled", profile=True)
+        for layout, reference in ((self._image.layout, self._reference), (self._image.next_layout, self._next)):
+            subprocess.run([*copy, f"oci:{layout}", f"docker://{reference}"], check=True)
+        size = self._publish("plain")
+        self._publish("profiled", self._reference)
+        self._publish("rebuilt", self._next)
         kept = self._kept_workers()
         cases: dict[str, Callable[[], dict[str, float]]] = {
             PULL: self._pull,
             PLAIN: lambda: self._from_nothing("plain", size),
             PROFILED: lambda: self._from_nothing("profiled", size),
+            **{name: partial(self._changed, name, size) for name in CHANGES},
             **{name: partial(self._restarted, name, path) for name, path in kept.items()},
             **{name: partial(self._by_nydus, name, size) for name in self._image.rafs},
         }
@@ -151,16 +167,16 @@ class Measuring:
         for path in kept.values():
             shutil.rmtree(path)
 
-    def _publish(self, tenant: str, *, profile: bool) -> int:
-        """Have a worker put the image into the store; its size. Args: profile: start it, too, until its profile is kept."""
+    def _publish(self, tenant: str, profiled: str = "") -> int:
+        """Have a worker put both builds into the store; the size of one. Args: profiled: the one to start, until its profile is
+        kept."""
         with self._worker(f"publisher-{tenant}", tenant) as house:
-            deploy(house, self._image.name, self._reference)
-            (image,) = house.json("images", "ls")
-            if profile:
-                invoke(house, self._image.name)
-                profile_file = house.state_dir / "images" / image["digest"].removeprefix("sha256:") / "profile"
-                wait_until(house, profile_file.exists)
-            return int(image["size_bytes"])
+            for reference in (self._next, self._reference):
+                deploy(house, self._image.name, reference)
+                if reference == profiled:
+                    invoke(house, self._image.name)
+                    wait_until(house, lambda: bool(profiles(house)))
+            return int(house.json("images", "ls")[0]["size_bytes"])
 
     def _kept_workers(self) -> dict[str, Path]:
         """State directories of workers that know the function."""
@@ -185,15 +201,33 @@ class Measuring:
             yield house
 
     def _from_nothing(self, tenant: str, size: int) -> dict[str, float]:
-        self._fresh += 1
-        with self._worker(f"fresh-{self._fresh}", tenant) as house:
-            self._there.bytes_moved()
-            begun = time.perf_counter()
+        with self._fresh_worker(tenant) as house:
+            return self._first_answer(house, self._reference, size)
+
+    def _changed(self, case: str, size: int) -> dict[str, float]:
+        with self._fresh_worker(CHANGES[case]) as house:
             deploy(house, self._image.name, self._reference)
-            deployed = time.perf_counter()
-            invoke(house, self._image.name)
-            ended = time.perf_counter()
-            moved = self._there.bytes_moved()
+            if case == CHANGE_STORED:  # as of a worker that was the first to deploy it, and has not started it
+                profiles(house)[0].unlink()
+            found = self._first_answer(house, self._next, size)
+            for metric in (ANSWER, "deploy"):
+                del found[metric]  # no import process waits so soon after the deploy before
+            if (DERIVED in house.log.read_text()) != (case in (CHANGE_DERIVED, CHANGE_STORED)):
+                raise WorkerFailed(f"{case}: it started from another profile")
+            return found
+
+    def _fresh_worker(self, tenant: str) -> AbstractContextManager[Worker]:
+        self._fresh += 1
+        return self._worker(f"fresh-{self._fresh}", tenant)
+
+    def _first_answer(self, house: Worker, reference: str, size: int) -> dict[str, float]:
+        self._there.bytes_moved()
+        begun = time.perf_counter()
+        deploy(house, self._image.name, reference)
+        deployed = time.perf_counter()
+        invoke(house, self._image.name)
+        ended = time.perf_counter()
+        moved = self._there.bytes_moved()
         times = {ANSWER: ended - begun, "deploy": deployed - begun, "request": ended - deployed}
         return {**{name: seconds * 1000 for name, seconds in times.items()}, "moved": 100 * moved / size}
 
@@ -242,6 +276,11 @@ def invoke(house: Worker, name: str) -> float:
     if not answer.cold:
         raise WorkerFailed(f"{name} was warm")
     return answer.ms
+
+
+def profiles(house: Worker) -> list[Path]:
+    """Startup profiles that a worker has."""
+    return list((house.state_dir / "images").glob("*/profile"))
 
 
 def wait_until(house: Worker, is_so: Callable[[], bool]) -> None:
@@ -321,7 +360,7 @@ def judge(result: Result, images: list[str]) -> None:
         )
         for case in (L2, L2_PLAIN):
             result.aim(f"{image}: {case}, times unpacked", max(ratio(image, case, UNPACKED, "request")), "<= 1.3")
-    for case in (PLAIN, PROFILED):
+    for case in (PLAIN, PROFILED, CHANGE_STORED):
         moved = max(result.row(f"handler, {d:g} ms: {case}", "moved").p50 for d in DISTANCES_MS)
         result.aim(f"handler, {case}: bytes moved, % of the image", moved, "<= 6.5")
 

@@ -47,6 +47,8 @@ class OpenedImage:
     has_profile: bool
     startup: StartupMemory | None = None
     """While the image starts."""
+    needs_startup: bool = False
+    """Whether it was recorded of another image: a record of this start takes blocks from it."""
     starts: int = 0
     """The number of the process that served it first."""
 

@@ -82,11 +82,11 @@ class AgentProcess:
                 self._server.serve(self._devices)
             case wire.AskProfile():
                 image = self._server.image(message.image)
-                order = tuple(image.order) if image else ()
+                order = image.order if image else ()
                 wire.send(self._control, wire.ProfileIs(message.number, order))
                 return
             case wire.AskUse():
-                wire.send(self._control, wire.UseIs(message.number, self._use(message, descriptors[0])))
+                wire.send(self._control, wire.UseIs(message.number, *self._use(message, descriptors[0])))
                 return
             case wire.AskCounters():
                 wire.send(self._control, wire.CountersAre(message.number, self._counters()))
@@ -125,18 +125,17 @@ class AgentProcess:
         image = self._server.image(message.image)
         return image if image is not None and image.nodeid == message.nodeid else None
 
-    def _use(self, message: wire.AskUse, file: int) -> bytes:
-        """Which blocks of a chunk were read; its ciphertext is written to the file."""
+    def _use(self, message: wire.AskUse, file: int) -> tuple[bytes, bool]:
+        """Which blocks of a chunk were read, and whether its ciphertext is here and was written to the file."""
         image = self._server.image(message.image)
         if image is None or not (blocks := image.blocks.get(message.chunk, 0)):
-            return b""
+            return b"", False
         chunk = image.contents.chunks[message.chunk]
         size = min(CHUNK_BYTES, image.size_bytes - message.chunk * CHUNK_BYTES)
         data = self._source.read(chunk.name, 0, size) if chunk is not None else None
-        if data is None:
-            return b""
-        os.pwrite(file, data, 0)
-        return blocks.to_bytes(BITMAP_BYTES, "big")
+        if data is not None:
+            os.pwrite(file, data, 0)
+        return blocks.to_bytes(BITMAP_BYTES, "big"), data is not None
 
     def _write(self, message: wire.Write, descriptors: list[int], stack: ExitStack) -> None:
         """In a thread: it takes as long as the image is large."""

@@ -170,7 +170,9 @@ class UseIs(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
 
     number: int
     blocks: bytes
-    """A bitmap as of startup data; empty: the worker does not have the chunk any more, and nothing was written."""
+    """A bitmap as of startup data; empty: the chunk was not read."""
+    has_chunk: bool
+    """Whether the worker has the chunk, and its ciphertext was written."""
 
 
 class CountersAre(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):

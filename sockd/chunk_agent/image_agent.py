@@ -100,7 +100,7 @@ class ImageAgent:
             directory: the worker's own, for the L1 cache and whole images.
             on_trouble: called on the loop when reads of an image have failed. After ImageUnavailable the image must be opened
                 and mounted anew.
-            on_refused: called on the loop when the startup data of an image is not what was sealed.
+            on_refused: called on the loop when the startup data that was recorded of an image is not what was sealed.
 
         Raises: OSError: the directory cannot be used."""
         opened = AgentDirectory.open(directory)
@@ -138,7 +138,7 @@ class ImageAgent:
         process; open it in a thread only.
 
         Args:
-            profile: of an earlier start of the same bytes; the caller closes it after this.
+            profile: of an earlier start of the same bytes, or derived from that of other ones; the caller closes it after this.
             metadata_chunks: the first so many are the metadata of EROFS.
 
         Raises: ImageUnavailable: there is no agent; ChunkStoreFailed."""
@@ -199,7 +199,7 @@ class ImageAgent:
 
     async def profile(self, manifest: Manifest, most_bytes: int) -> Profile | None:
         """What was read of an open image since it was opened; None if that is not known: it is not open, or written whole, or
-        the agent's process has ended meanwhile.
+        the agent's process has ended meanwhile, or START_S are over and it was read from what another image's start has read.
 
         Args: most_bytes: of startup data; 0: none.
         Raises: ImageUnavailable; Tampered: the agent has handed over other bytes than a chunk's."""
@@ -207,7 +207,10 @@ class ImageAgent:
         if self.why_whole or opened is None:
             return None
         keeper = await self._kept()
-        found = await recorded(keeper, manifest, most_bytes)
+        startup = await opened.startup.data(manifest.size_bytes) if opened.startup is not None else None
+        if opened.needs_startup and startup is None:
+            return None
+        found = await recorded(keeper, manifest, most_bytes, startup)
         return found if keeper.starts == opened.starts else None
 
     async def counters(self) -> dict[str, float]:
@@ -330,6 +333,7 @@ class ImageAgent:
         opened = self._images[manifest.image] = OpenedImage(
             manifest.image, self._next_node, manifest.root, table, first, profile is not None, startup
         )
+        opened.needs_startup = startup is not None and startup.recorded_of != manifest.image
         self._next_node += 1
         if startup is not None:
             timer = asyncio.get_running_loop().call_later(START_S, self._started, manifest.image)
@@ -344,7 +348,7 @@ class ImageAgent:
         except NoStartupRoom as error:
             _log.warning("the image %s starts without startup data: %s", image[:19], error)
         except (Tampered, OSError) as error:
-            self._refuse(image, error)
+            self._refuse(profile.image, error)
         return None
 
     async def _fill(self, opened: OpenedImage, startup: StartupMemory) -> None:
@@ -356,7 +360,7 @@ class ImageAgent:
                 step = min(2 * step, MOST_SEGMENTS)
                 await self._tell(lambda number: wire.Filled(number, opened.image, opened.nodeid, startup.filled))
         except (Tampered, OSError) as error:
-            self._refuse(opened.image, error)
+            self._refuse(startup.recorded_of, error)
         finally:
             if opened.startup is startup and not startup.is_full:
                 self._started(opened.image)  # nobody waits for what does not come

@@ -169,12 +169,12 @@ class ImageServer:
 
     def _local(self, image: OpenImage, contents: Contents, span: Span) -> bytes | None:
         """The plaintext of a span, if the startup data or this worker's caches have it."""
+        image.record(span)
         # Without use of a chunk: none is fetched ahead.
         if (startup := image.startup) is not None and (piece := startup.read(*span)) is not None:
             self.counts["startup_reads"] += 1
             return piece
         chunk = contents.chunks[span.number]
-        image.record(span)
         if not image.is_used(span.number):
             self._use(image, span.number)
         if chunk is None:

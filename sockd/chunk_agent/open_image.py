@@ -17,7 +17,7 @@ MOST_AHEAD = 8
 MOST_RUNS = 64
 """Sequential readers that are followed at a time."""
 MOST_RECORDED = 4096
-"""First uses that are kept: 2 GB of chunks."""
+"""Chunks whose reads are kept: 2 GB of them."""
 
 
 class Span(NamedTuple):
@@ -49,10 +49,8 @@ class OpenImage:
         self.size_bytes = size_bytes
         self.contents = contents
         """May be replaced by another root's, with the same plaintext: a read takes it once."""
-        self.order: list[int] = []
-        """The chunks in the order of their first use, at most MOST_RECORDED."""
         self.blocks: dict[int, int] = {}
-        """Bitmaps of the blocks that were read, by chunk, of as many chunks."""
+        """Bitmaps of the blocks that were read, by chunk, of at most MOST_RECORDED chunks, in the order of their first read."""
         self.startup: StartupData | None = None
         """While the image starts: what an earlier start has read."""
         self._used = bytearray(len(contents.chunks))
@@ -74,12 +72,17 @@ class OpenImage:
             yield Span(index, within, length)
             offset += length
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The chunks in the order of their first read."""
+        return tuple(self.blocks)
+
     def is_used(self, index: int) -> bool:
-        """Whether a read has needed this chunk."""
+        """Whether a read has needed this chunk, and not startup data alone."""
         return bool(self._used[index])
 
     def record(self, span: Span) -> None:
-        """Record that a read has needed these blocks of a chunk."""
+        """Record that these blocks of a chunk were read, wherever they came from."""
         before = self.blocks.get(span.number, 0)
         if before or len(self.blocks) < MOST_RECORDED:
             self.blocks[span.number] = before | blocks_of(span.offset, span.size)
@@ -87,8 +90,6 @@ class OpenImage:
     def use(self, index: int) -> range:
         """Record the first use of a chunk. Returns those after it that should be prefetched."""
         self._used[index] = 1
-        if len(self.order) < MOST_RECORDED:
-            self.order.append(index)
         run = self._runs.pop(index, 0) + 1
         self._runs[index + 1] = run
         if len(self._runs) > MOST_RUNS:

@@ -14,6 +14,7 @@ anything of it is used.
 from __future__ import annotations
 
 import array
+import dataclasses
 import hashlib
 import os
 import struct
@@ -25,7 +26,9 @@ from typing import NamedTuple
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from sockd.chunk_agent.counterparts import counterparts
 from sockd.chunk_agent.segments import Segments, seal
+from sockd.chunk_agent.startup_data import Places
 from sockd.chunks.chunk import NAME_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.plain.errors import Tampered
@@ -56,6 +59,10 @@ class OpenProfile:
     file: FileIO
     segments: Segments | None
     """Of the startup data; None: there is none."""
+    image: str
+    """Whose start was recorded."""
+    places: Places | None = None
+    """Of that image's chunks in the image that the profile is used for; None: it is the same image."""
 
     @classmethod
     def of(cls, file: FileIO, manifest: Manifest, tenant_key: bytes) -> OpenProfile:
@@ -68,7 +75,16 @@ class OpenProfile:
         except BaseException:
             file.close()
             raise
-        return cls(order, file, segments)
+        return cls(order, file, segments, manifest.image)
+
+    def derived(self, recorded: Manifest, image: Manifest) -> OpenProfile:
+        """This profile for an image like the one that it was recorded of. It has the same file.
+
+        Its order has the counterparts of the chunks. Its startup data are the blocks of those chunks that the image has, too: the
+        names and keys of both manifests say so, which are authenticated, as the profile is bound to the names of the first."""
+        found = counterparts(recorded.chunks, image.chunks)
+        order = tuple(place for number in self.order if (place := found.of(number)) is not None)
+        return dataclasses.replace(self, order=order, places=Places(recorded.size_bytes, found.equal))
 
     def check(self) -> None:
         """Authenticate the startup data, all of it. Blocks. Raises: Tampered; OSError."""

@@ -3,8 +3,11 @@
     count 4 | per chunk: number 4, blocks 16 | per chunk: its blocks, one after the other
 
 `blocks` is a bitmap of the chunk's 128 blocks; bit 0 is the first one. Numbers are big-endian. Blocks are not compressed: to
-decompress them takes longer than to fetch them (ADR 59). The bytes are authenticated before this module reads them
-(`segments.py`): what it checks are lengths, so that a bug is an error and never other data.
+decompress them takes longer than to fetch them (ADR 59). Of startup data that another image's start has read, a chunk that this
+image does not have is NO_CHUNK, with the bytes of its blocks in place of a bitmap: nobody reads them (`move`).
+
+The bytes are authenticated before this module reads them (`segments.py`): what it checks are lengths, so that a bug is an error
+and never other data.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
 from sockd.chunks.chunk import CHUNK_BYTES
@@ -24,6 +27,7 @@ BLOCK_BYTES = 4096
 """Of EROFS, and a page: the kernel reads nothing smaller."""
 CHUNK_BLOCKS = CHUNK_BYTES // BLOCK_BYTES
 BITMAP_BYTES = CHUNK_BLOCKS // 8
+NO_CHUNK = (1 << 32) - 1
 WAIT_S = 1.0
 """How long a read waits for startup data that is still being decrypted, before it takes the chunk instead."""
 _COUNT = struct.Struct(">I")
@@ -36,6 +40,34 @@ def blocks_of(offset: int, size: int) -> int:
     return ((1 << (last - first + 1)) - 1) << first
 
 
+class Places(NamedTuple):
+    """Where the chunks of an image are in another one."""
+
+    size_bytes: int
+    """Of the image."""
+    numbers: Mapping[int, int]
+    """Of the chunks that the other one has, too, with the same plaintext: by their numbers in the image."""
+
+
+def move(data: memoryview, places: Places) -> None:
+    """Make startup data of an image that of another one, in its place: the blocks stay where they are.
+
+    Args: data: as much of it as is there. Raises: Tampered: the table is not in it, or it is not the image's."""
+    if len(data) < _COUNT.size:
+        raise Tampered("startup data without a count")
+    (count,) = _COUNT.unpack_from(data)
+    if _COUNT.size + count * _ENTRY.size > len(data):
+        raise Tampered("startup data is shorter than its table")
+    for at in range(_COUNT.size, _COUNT.size + count * _ENTRY.size, _ENTRY.size):
+        number, bitmap = _ENTRY.unpack_from(data, at)
+        place = places.numbers.get(number)
+        if place is None:
+            size = _piece_bytes(number, int.from_bytes(bitmap, "big"), places.size_bytes)
+            _ENTRY.pack_into(data, at, NO_CHUNK, size.to_bytes(BITMAP_BYTES, "big"))
+        else:
+            _ENTRY.pack_into(data, at, place, bitmap)
+
+
 class StartupDataWriter:
     """Collects chunks until `most_bytes` are full."""
 
@@ -46,7 +78,10 @@ class StartupDataWriter:
 
     def add(self, number: int, blocks: int, plain: bytes) -> bool:
         """Take these blocks of a chunk with this plaintext. False: there is no room, for this chunk and those after it."""
-        piece = b"".join(plain[at : at + size] for at, size in _runs(blocks))
+        return self.add_piece(number, blocks, b"".join(plain[at : at + size] for at, size in _runs(blocks)))
+
+    def add_piece(self, number: int, blocks: int, piece: bytes) -> bool:
+        """As `add`. Args: piece: the blocks, one after the other."""
         self._left -= _ENTRY.size + len(piece)
         if self._left < 0:
             return False
@@ -65,6 +100,7 @@ class _Piece(NamedTuple):
     blocks: int
     at: int
     """In the file."""
+    end: int
 
 
 class StartupData:
@@ -109,11 +145,18 @@ class StartupData:
         piece = self._pieces.get(number)
         if piece is None or blocks_of(offset, size) & ~piece.blocks:
             return None
-        before = (piece.blocks & ((1 << offset // BLOCK_BYTES) - 1)).bit_count()
-        at = piece.at + before * BLOCK_BYTES + offset % BLOCK_BYTES
+        at = _place(piece, offset)
         if at + size > self._filled and not self._waited(at + size):
             return None
         return self._mapped[at : at + size]
+
+    def piece(self, number: int, blocks: int) -> bytes | None:
+        """Blocks of a chunk, one after the other; None unless all are here, and there already."""
+        piece = self._pieces.get(number)
+        if piece is None or blocks & ~piece.blocks or piece.end > self._filled:
+            return None
+        places = ((_place(piece, offset), size) for offset, size in _runs(blocks))
+        return b"".join(self._mapped[at : min(at + size, piece.end)] for at, size in places)
 
     def _waited(self, end: int) -> bool:
         """Whether so many bytes are there, after waiting for them."""
@@ -131,17 +174,34 @@ def _parsed(data: mmap.mmap, image_bytes: int) -> dict[int, _Piece]:
     pieces: dict[int, _Piece] = {}
     for number, bitmap in _ENTRY.iter_unpack(data[_COUNT.size : at]):
         blocks = int.from_bytes(bitmap, "big")
-        if number >= chunk_count(image_bytes) or number in pieces:
-            raise Tampered("startup data has a chunk twice, or one that the image does not have")
-        chunk_bytes = min(CHUNK_BYTES, image_bytes - number * CHUNK_BYTES)
-        if not blocks or (blocks.bit_length() - 1) * BLOCK_BYTES >= chunk_bytes:
-            raise Tampered("startup data has blocks that the image does not have")
-        pieces[number] = _Piece(blocks, at)
-        beyond_end = max(blocks.bit_length() * BLOCK_BYTES - chunk_bytes, 0)
-        at += blocks.bit_count() * BLOCK_BYTES - beyond_end
+        if number == NO_CHUNK:
+            at += blocks
+            continue
+        if number in pieces:
+            raise Tampered("startup data has a chunk twice")
+        size = _piece_bytes(number, blocks, image_bytes)
+        pieces[number] = _Piece(blocks, at, at + size)
+        at += size
     if at != len(data):
         raise Tampered("startup data has another length than its table says")
     return pieces
+
+
+def _piece_bytes(number: int, blocks: int, image_bytes: int) -> int:
+    """Of these blocks of a chunk. Raises: Tampered: the image does not have them."""
+    if number >= chunk_count(image_bytes):
+        raise Tampered("startup data has a chunk that the image does not have")
+    chunk_bytes = min(CHUNK_BYTES, image_bytes - number * CHUNK_BYTES)
+    if not blocks or (blocks.bit_length() - 1) * BLOCK_BYTES >= chunk_bytes:
+        raise Tampered("startup data has blocks that the image does not have")
+    beyond_end = max(blocks.bit_length() * BLOCK_BYTES - chunk_bytes, 0)
+    return blocks.bit_count() * BLOCK_BYTES - beyond_end
+
+
+def _place(piece: _Piece, offset: int) -> int:
+    """Where the file has a byte of a chunk, whose block is in its piece."""
+    before = (piece.blocks & ((1 << offset // BLOCK_BYTES) - 1)).bit_count()
+    return piece.at + before * BLOCK_BYTES + offset % BLOCK_BYTES
 
 
 def _runs(blocks: int) -> Iterator[tuple[int, int]]:

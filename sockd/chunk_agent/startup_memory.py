@@ -1,6 +1,7 @@
 """The startup data of one image in memory, for the agent: the first segment when the image is opened, the others while it starts.
 
-The daemon decrypts, as whoever has the key of the segments could make others that fit.
+The daemon decrypts, as whoever has the key of the segments could make others that fit. Data that was recorded of another image
+is made this one's in the first segment, which has its table.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Self
 from sockd.chunk_agent.memory_file import file_by_mapping
 from sockd.chunk_agent.profile import OpenProfile
 from sockd.chunk_agent.segments import Segments
+from sockd.chunk_agent.startup_data import StartupData, move
 from sockd.chunk_agent.startup_room import StartupRoom
 from sockd.plain.blocking import in_thread_of
 
@@ -23,16 +25,28 @@ class StartupMemory:
     Owns its place in the room, the memfd, and until it is full or closed a mapping of it and a descriptor of the profile. One
     thread fills and releases them, one after the other: to free 64 MB takes the kernel up to 25 ms."""
 
-    def __init__(self, segments: Segments, profile_file: int, file: int, mapped: mmap.mmap, room: StartupRoom) -> None:
+    def __init__(
+        self,
+        profile: OpenProfile,
+        segments: Segments,
+        profile_file: int,
+        file: int,
+        mapped: mmap.mmap,
+        room: StartupRoom,
+    ) -> None:
+        self.recorded_of = profile.image
+        """The image whose profile this is."""
         self.file = file
         """The memfd; closed soon after `close`."""
         self.filled = 0
         """So many bytes of it are there."""
         self._segments = segments
+        self._places = profile.places
         self._next = 0
         self._profile_file = profile_file
         self._mapped: mmap.mmap | None = mapped
         self._room = room
+        self._is_released = False
 
     @classmethod
     async def of(cls, profile: OpenProfile, room: StartupRoom) -> Self | None:
@@ -45,7 +59,7 @@ class StartupMemory:
             stack.callback(room.give_back, segments.size)
             profile_file = os.dup(profile.file.fileno())
             stack.callback(os.close, profile_file)
-            memory = cls(segments, profile_file, *file_by_mapping("startup data", segments.size), room)
+            memory = cls(profile, segments, profile_file, *file_by_mapping("startup data", segments.size), room)
             stack.pop_all()
         try:
             await memory.fill(1)
@@ -62,6 +76,10 @@ class StartupMemory:
         """Decrypt so many segments more, as far as there are, unless it was closed. Raises: Tampered; OSError."""
         await in_thread_of(self._room.thread, self._fill, most)
 
+    async def data(self, image_bytes: int) -> StartupData | None:
+        """All of it, for the daemon to read; None: it is not full, or was closed. Raises: Tampered; OSError."""
+        return await in_thread_of(self._room.thread, self._data, image_bytes)
+
     def close(self) -> None:
         """Release everything, after a `fill` that is under way."""
         self._room.give_back(self._segments.size)
@@ -77,11 +95,20 @@ class StartupMemory:
                 os.posix_fallocate(self.file, place.start, place.stop - place.start)
                 with data[place] as piece:
                     self._segments.read_into(self._profile_file, number, piece)
+                if number == 0 and self._places is not None:
+                    with data[place] as piece:
+                        move(piece, self._places)
                 self.filled, self._next = place.stop, number + 1
         if self.is_full:
             self._end_filling()
 
+    def _data(self, image_bytes: int) -> StartupData | None:
+        if self._is_released or not self.is_full:
+            return None
+        return StartupData.open(self.file, image_bytes, self.filled)
+
     def _release(self) -> None:
+        self._is_released = True
         self._end_filling()
         os.close(self.file)
 

@@ -1,8 +1,9 @@
 """Makes the profile of a start, from what the agent has recorded of it and the chunks that the agent has.
 
 The agent hands over ciphertext of chunks. It is verified here, by the names that the manifest has: other workers answer reads
-from the startup data, and an agent that was taken over cannot put other bytes into it. Blocking work is done in threads, one
-chunk at a time.
+from the startup data, and an agent that was taken over cannot put other bytes into it. Blocks that the start has read from the
+startup data of another build, and whose chunks the agent does not have, are taken from there. Blocking work is done in threads,
+one chunk at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sockd.chunk_agent import agent_wire as wire
 from sockd.chunk_agent.agent_keeper import AgentKeeper
 from sockd.chunk_agent.memory_file import writable_file
 from sockd.chunk_agent.profile import Profile
-from sockd.chunk_agent.startup_data import BITMAP_BYTES, StartupDataWriter
+from sockd.chunk_agent.startup_data import BITMAP_BYTES, StartupData, StartupDataWriter
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk, decrypt, verify
 from sockd.chunks.manifest import Manifest
 from sockd.plain.blocking import in_thread
@@ -27,10 +28,13 @@ async def used_chunks(keeper: AgentKeeper, image: str) -> Sequence[int]:
     return answer.order
 
 
-async def recorded(keeper: AgentKeeper, manifest: Manifest, most_bytes: int) -> Profile:
+async def recorded(
+    keeper: AgentKeeper, manifest: Manifest, most_bytes: int, startup: StartupData | None = None
+) -> Profile:
     """What reads of an image have used, in its order. Chunks that are in no cache any more, and those for which `most_bytes` of
     startup data have no room, are in the order only.
 
+    Args: startup: what the start has read from, which the daemon has filled.
     Raises: ImageUnavailable; Tampered."""
     order = tuple(chunk for chunk in await used_chunks(keeper, manifest.image) if chunk < len(manifest.chunks))
     if most_bytes == 0:
@@ -50,7 +54,13 @@ async def recorded(keeper: AgentKeeper, manifest: Manifest, most_bytes: int) -> 
             if len(use.blocks) != BITMAP_BYTES:
                 continue
             blocks = int.from_bytes(use.blocks, "big")
-            if not await in_thread(_add, writer, index, blocks, file, chunk, manifest.chunk_size(index)):
+            if use.has_chunk:
+                has_room = await in_thread(_add, writer, index, blocks, file, chunk, manifest.chunk_size(index))
+            elif startup is not None and (piece := startup.piece(index, blocks)) is not None:
+                has_room = writer.add_piece(index, blocks, piece)
+            else:
+                continue
+            if not has_room:
                 break
     finally:
         os.close(file)

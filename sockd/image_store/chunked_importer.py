@@ -1,8 +1,9 @@
 """An importer that keeps images as encrypted chunks in the chunk store, and serves them through the agent.
 
 With the copies beside an image's record (`kept_copies`) a start needs no request to the store but for chunks that no cache has;
-with a warm cache an image starts while the store is down. A start without startup data records a profile. An image that the
-store has already, of this tenant, is not fetched from its registry, unless its chunks are damaged (`ImageUpload`).
+with a warm cache an image starts while the store is down. A start without startup data of its own records a profile; it uses one
+that is derived from another build's (`derived_profile`). An image that the store has already, of this tenant, is not fetched from
+its registry, unless its chunks are damaged (`ImageUpload`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
+from sockd.image_store.derived_profile import derived_profile
 from sockd.image_store.full_disk import is_full, storage_full
 from sockd.image_store.image_record import ImageRecord, digest_of
 from sockd.image_store.image_store import Progress
@@ -40,8 +42,9 @@ from sockd.plain.errors import (
     Tampered,
 )
 
-QUIET_S, LATEST_S = 5.0, 60.0
-"""An image's first start on this worker has ended when no chunk was used for so long; or so long after it was opened."""
+QUIET_S, LATEST_S = 5.0, 50.0
+"""An image's first start on this worker has ended when no chunk was used for so long; or so long after it was opened, which is
+before its startup data is dropped (START_S)."""
 
 _log = logging.getLogger(__name__)
 
@@ -109,8 +112,8 @@ class ChunkedImporter:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._beside: set[asyncio.Task[None]] = set()
         """Profiles that are recorded, and the agent's start beside an import."""
-        self.known: Callable[[], set[str]] = set
-        """The stored names of all records; set by the owner."""
+        self.records: Callable[[], Sequence[ImageRecord]] = tuple
+        """All images of the worker; set by the owner."""
         self.on_lost: Callable[[str, ImageUnavailable], None] = lambda digest, error: None
         """Called when an image's mount serves nothing any more, with its digest and the cause; set by the owner."""
 
@@ -168,15 +171,19 @@ class ChunkedImporter:
         parts = await self.parts()
         with contextlib.ExitStack() as stack:  # closes the profile of a call that is cancelled, too
             try:
-                manifest, profile = await in_thread(loaded, parts.catalog, record, directory, stack)
+                manifest, own, has_store = await in_thread(loaded, parts.catalog, record, directory, stack)
             except Tampered as error:
                 raise with_remedy(error, record.digest) from error
             header = msgspec.json.decode(manifest.header, type=ImageHeader)
             agent = await self._served()
+            profile = own
+            if own is None and not agent.why_whole:
+                known = (parts.catalog, record, manifest, self.records(), self._images, stack)
+                profile = await in_thread(derived_profile, *known, asks_store=has_store)
             served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)
         self._open[record.digest] = manifest
         self._users[record.digest] += 1
-        is_complete = profile is not None and (profile.segments is not None or not self._profile_bytes)
+        is_complete = own is not None and (own.segments is not None or not self._profile_bytes)
         if not is_complete and record.digest not in self._timers:
             self._watch_start(_Start(record, directory, time.monotonic() + LATEST_S))
         return served
@@ -224,7 +231,7 @@ class ChunkedImporter:
         """The store, opened now if need be; references of uploads that died are dropped. Raises: SockdError."""
         async with self._opening:
             if self._parts is None:
-                self._parts = await in_thread(self._opened, self.known())
+                self._parts = await in_thread(self._opened, self._known())
             return self._parts
 
     async def follow(self) -> list[str]:
@@ -249,7 +256,10 @@ class ChunkedImporter:
 
     async def _new_upload(self, progress: Callable[[str], object]) -> ImageUpload:
         parts = await self.parts()
-        return ImageUpload(parts.store, parts.catalog, self.known(), self._doubted, progress)
+        return ImageUpload(parts.store, parts.catalog, self._known(), self._doubted, progress)
+
+    def _known(self) -> set[str]:
+        return {record.stored_name for record in self.records()}
 
     def _opened(self, known: set[str]) -> ChunkParts:
         parts = self._open_parts()

@@ -42,11 +42,16 @@ class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.digest.removeprefix("sha256:")
 
     @property
+    def repository(self) -> str:
+        """The reference without digest and tag. The builds of one program have the same one."""
+        named = self.reference.partition("@")[0]
+        repository, _, tag = named.rpartition(":")
+        return named if not repository or "/" in tag else repository
+
+    @property
     def resolved(self) -> str:
         """The reference with the digest instead of the tag; of what is in no registry, the digest."""
-        repository, _, tag = self.reference.partition("@")[0].rpartition(":")
-        if not repository or "/" in tag:
-            repository = self.reference.partition("@")[0]
+        repository = self.repository
         return f"{repository}@{self.digest}" if "/" in repository else self.digest
 
 

@@ -50,7 +50,8 @@ TEMPORARY = "image-"
 COLD_WAIT_S = 5.0
 """How long a start waits while as many others as may be are mounting their images."""
 GRACE_S = 3600.0
-"""How long an image that no function uses is kept after its import: it may be uploaded before its function is deployed."""
+"""How long an image that no function uses is kept after its import: it may be uploaded before its function is deployed. And after
+the import of the next build."""
 
 Progress = Callable[[str], None]
 
@@ -381,12 +382,15 @@ class ImageStore:
     # -- removal
 
     def unused(self, keep: set[str], now_s: float) -> list[ImageRecord]:
-        """POLICY: images that no function needs, no deploy holds and no sandbox runs in; but not those of the last hour."""
-        return [
-            each
-            for each in self.all()
-            if each.digest not in keep and not self.is_in_use(each.digest) and now_s - each.imported_at > GRACE_S
-        ]
+        """POLICY: images that no function needs, no deploy holds and no sandbox runs in; but not those of the last hour, nor
+        those of which the next build was imported in the last hour: its first start uses their startup profiles."""
+        found, next_build_s = [], dict[str, float]()
+        for each in self.all():
+            latest_s = next_build_s.get(each.repository, each.imported_at)
+            next_build_s[each.repository] = each.imported_at
+            if each.digest not in keep and not self.is_in_use(each.digest) and now_s - latest_s > GRACE_S:
+                found.append(each)
+        return found
 
     async def collect(self, keep: set[str], *, at_once: bool = False) -> list[ImageRecord]:
         """Remove those that are unused. Args: keep: digests that functions need; at_once: also those of the last hour."""

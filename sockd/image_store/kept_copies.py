@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
+from typing import NamedTuple
 
 from sockd.chunk_agent.memory_file import memory_file
 from sockd.chunk_agent.profile import OpenProfile, Profile, seal_profile
@@ -65,31 +66,43 @@ def forget_profile(directory: Path) -> None:
     (directory / PROFILE).unlink(missing_ok=True)
 
 
-def loaded(
-    catalog: Catalog, record: ImageRecord, directory: Path, stack: ExitStack
-) -> tuple[Manifest, OpenProfile | None]:
+class Loaded(NamedTuple):
+    """What a start needs."""
+
+    manifest: Manifest
+    profile: OpenProfile | None
+    has_store: bool
+    """Whether the store has answered, if it was asked."""
+
+
+def loaded(catalog: Catalog, record: ImageRecord, directory: Path, stack: ExitStack) -> Loaded:
     """The manifest and the startup profile, which the stack closes: the copies, or those of the store.
 
     Raises: ChunkStoreFailed."""
     image = record.stored_name
     try:
-        manifest = _opened(catalog, contents(directory / MANIFEST), image)
+        manifest = opened_manifest(catalog, kept_copy(directory), image)
     except (OSError, Tampered):
         manifest = catalog.open(image)
         _keep_if_possible(catalog, manifest, directory)
-    profile = _profile(catalog, manifest, directory)
+    profile, has_store = kept_profile(catalog, manifest, directory), True
+    if profile is None:
+        try:
+            profile = stored_profile(catalog, manifest, directory)
+        except ChunkStoreFailed:
+            has_store = False
     if profile is not None:
         stack.callback(profile.close)
-    return manifest, profile
+    return Loaded(manifest, profile, has_store)
 
 
 def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Path) -> Manifest | None:
     """Take over the copies that another import of the image has made, if they name other chunks of the store than those beside
     its record, which may be lost. Returns the manifest if it is in another root. Raises: ChunkStoreFailed, OSError."""
-    new = _opened(catalog, (imported / MANIFEST).read_bytes(), record.stored_name)
+    new = opened_manifest(catalog, (imported / MANIFEST).read_bytes(), record.stored_name)
     old = None
     with contextlib.suppress(OSError, Tampered):
-        old = _opened(catalog, contents(directory / MANIFEST), record.stored_name)
+        old = opened_manifest(catalog, kept_copy(directory), record.stored_name)
     if old is not None and (old.root, old.chunks) == (new.root, new.chunks):
         return None
     for name in (PROFILE, MANIFEST):
@@ -99,17 +112,18 @@ def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Pa
     return new if old is None or old.root != new.root else None
 
 
-def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
-    """The copy; else that of the store, which is copied. One that cannot be read, or that was not sealed for these bytes of the
-    image, is not used."""
+def kept_profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
+    """The copy, which the caller closes. One that cannot be read, or that was not sealed for these bytes of the image, is not
+    used."""
     found = _opened_profile(catalog, manifest, lambda: FileIO(opened(directory / PROFILE)))
     if found is not None:
         os.posix_fadvise(found.file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
-        return found
-    try:
-        stored = catalog.profile(manifest.image)
-    except ChunkStoreFailed:
-        return None
+    return found
+
+
+def stored_profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
+    """As `kept_profile`: that of the store, which is copied. Raises: ChunkStoreFailed."""
+    stored = catalog.profile(manifest.image)
     if stored is None:
         return None
     found = _opened_profile(catalog, manifest, lambda: FileIO(memory_file("profile", stored)), is_checked=True)
@@ -118,13 +132,20 @@ def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfi
     return found
 
 
-def _root_of(copy: bytes) -> str:
-    return copy.partition(b"\n")[0].decode(errors="replace")
+def kept_copy(directory: Path) -> bytes:
+    """Of the manifest. Raises: OSError."""
+    return contents(directory / MANIFEST)
 
 
-def _opened(catalog: Catalog, copy: bytes, image: str) -> Manifest:
+def sealed_manifest(copy: bytes) -> bytes:
+    """The manifest in a copy, as it is stored."""
+    return copy.partition(b"\n")[2]
+
+
+def opened_manifest(catalog: Catalog, copy: bytes, image: str) -> Manifest:
     """Raises: Tampered."""
-    return catalog.unsealed(copy.partition(b"\n")[2], root=_root_of(copy), image=image)
+    root = copy.partition(b"\n")[0].decode(errors="replace")
+    return catalog.unsealed(sealed_manifest(copy), root=root, image=image)
 
 
 def _opened_profile(

@@ -356,7 +356,7 @@ def _images(
     store = ImageStore(
         state.path / "images", state.path / "tmp", base, importer, why_not, most_cold=config.images.cold_starts
     )
-    importer.known = lambda: {record.stored_name for record in store.all()}
+    importer.records = store.all
     importer.on_lost = store.lose_mount
     store.recover()
     stack.push_async_callback(store.aclose)

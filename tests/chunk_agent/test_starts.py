@@ -303,6 +303,30 @@ async def test_a_start_goes_on_from_startup_data_when_the_agent_is_killed(
     assert agent.starts == 4
 
 
+@case("I14", "SIGKILL the agent in a start from another build's profile, without the store", expect="the start goes on")
+async def test_a_start_from_another_build_s_startup_data_reads_its_own_bytes_when_the_agent_is_killed(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, tmp_path: Path
+) -> None:
+    at = 5 * CHUNK_BYTES
+    added = random_image(3, seed=2)[: 2 * CHUNK_BYTES]
+    before = await asyncio.to_thread(stored, IMAGE, s3_store)
+    build = await asyncio.to_thread(stored, IMAGE[:at] + added + IMAGE[at:], s3_store, "build")
+    first = await start(s3_settings)
+    profile = opened(before, await recorded(first, before)).derived(before, build)
+    await from_nothing(first, tmp_path)
+    await asyncio.to_thread(s3_client.inject, status=503)
+    agent = await start(s3_settings)
+    path = await agent.open(build, profile)
+    profile.close()
+    for (offset, size), right in zip(READS, RIGHT, strict=True):
+        await kill(agent) if offset < CHUNK_BYTES * 20 else None
+        moved = offset + (len(added) if offset >= at else 0)
+        assert await asyncio.to_thread(read_at, path, moved, size) == right
+    assert agent.starts == 4
+    with pytest.raises(OSError, match="Input/output"):
+        await asyncio.to_thread(read_at, path, at, 4096)  # which only the build has
+
+
 async def test_a_start_in_which_the_agent_was_killed_is_no_profile(start: Start, store: DirectoryStore) -> None:
     agent = await start()
     manifest = stored(IMAGE, store)

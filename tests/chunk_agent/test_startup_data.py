@@ -17,9 +17,12 @@ from sockd.chunk_agent.memory_file import memory_file
 from sockd.chunk_agent.startup_data import (
     BLOCK_BYTES,
     CHUNK_BLOCKS,
+    NO_CHUNK,
+    Places,
     StartupData,
     StartupDataWriter,
     blocks_of,
+    move,
 )
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.plain.errors import Tampered
@@ -68,6 +71,72 @@ def test_a_read_of_recorded_blocks_gives_the_image_s_bytes_and_any_other_nothing
         assert found == PLAIN[number][offset : offset + size]
 
 
+def moved(data: bytes, numbers: dict[int, int], size_bytes: int = IMAGE_BYTES) -> bytes:
+    """Of another image."""
+    changed = bytearray(data)
+    move(memoryview(changed), Places(size_bytes, numbers))
+    return bytes(changed)
+
+
+BITMAPS = st.integers(1, (1 << CHUNK_BLOCKS) - 1)
+
+
+@given(
+    st.dictionaries(st.integers(0, 2), BITMAPS, min_size=1),
+    st.booleans(),
+    st.dictionaries(st.integers(0, 2), st.integers(0, 9)).filter(
+        lambda places: len(set(places.values())) == len(places)
+    ),
+    st.integers(0, 9),
+    st.integers(0, CHUNK_BYTES - BLOCK_BYTES),
+    st.integers(1, BLOCK_BYTES),
+)
+def test_startup_data_of_another_image_has_the_chunks_that_both_have_and_nothing_else(
+    blocks: dict[int, int], has_end: bool, places: dict[int, int], number: int, offset: int, size: int
+) -> None:
+    if has_end:
+        blocks |= {3: whole(3)}  # the end of the one image, which the other one does not have
+    found = opened(moved(packed(blocks), places), 10 * CHUNK_BYTES)
+    assert [found.has(each) for each in range(10)] == [
+        any(places.get(old) == each for old in blocks) for each in range(10)
+    ]
+    old = next((old for old, place in places.items() if place == number), None)
+    piece = found.read(number, offset, size)
+    if old is None or blocks_of(offset, size) & ~blocks.get(old, 0):
+        assert piece is None
+    else:
+        assert piece == PLAIN[old][offset : offset + size]
+
+
+def test_the_table_of_another_image_s_startup_data_must_be_there_and_fit_that_image() -> None:
+    good = packed({0: 7, 3: whole(3)})
+    table = 4 + 2 * 20
+    for data, size_bytes in (
+        (good[:3], IMAGE_BYTES),
+        (good[: table - 1], IMAGE_BYTES),
+        (good, 3 * CHUNK_BYTES),
+        (good, IMAGE_BYTES - LAST_BYTES + BLOCK_BYTES),
+    ):
+        with pytest.raises(Tampered):
+            moved(data, {}, size_bytes)
+    assert moved(good[:table], {}) == moved(good, {})[:table]
+
+
+def test_the_blocks_of_a_chunk_are_handed_over_as_the_writer_takes_them() -> None:
+    blocks = {3: whole(3), 0: 0b1101 << 9 | 1}
+    data = packed(blocks)
+    found, writer = opened(data), StartupDataWriter(1 << 20)
+    for number, bitmap in blocks.items():
+        piece = found.piece(number, bitmap)
+        assert piece is not None and writer.add_piece(number, bitmap, piece)
+    assert writer.data() == data
+    assert found.piece(0, 1 << 11) == PLAIN[0][11 * BLOCK_BYTES : 12 * BLOCK_BYTES]
+    assert found.piece(3, 1 << 10) == PLAIN[3][-100:], "the last block is short"
+    assert found.piece(0, 0b11) is None and found.piece(1, 1) is None
+    found.fill(len(data) - 1)
+    assert found.piece(3, 1) == PLAIN[3][:BLOCK_BYTES] and found.piece(0, 1) is None
+
+
 def test_the_end_of_the_image_is_read_although_its_last_block_is_short() -> None:
     data = opened(packed({3: blocks_of(BLOCK_BYTES, BLOCK_BYTES) | blocks_of(9 * BLOCK_BYTES, BLOCK_BYTES + 100)}))
     assert data.read(3, 10 * BLOCK_BYTES, 100) == PLAIN[3][-100:]
@@ -105,6 +174,8 @@ def malformed() -> Iterator[bytes]:
     yield entry(piece=bytes(4095))
     yield entry(piece=bytes(4097))
     yield TABLE.pack(2, 0, (1).to_bytes(16, "big")) + entry()[4:] + bytes(4096)  # twice
+    yield entry(number=NO_CHUNK, blocks=4095)
+    yield entry(number=NO_CHUNK, blocks=1 << 127)
 
 
 @pytest.mark.parametrize("data", list(malformed()))

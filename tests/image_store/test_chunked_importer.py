@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sockd.chunk_agent import agent_link
+from sockd.chunk_agent import agent_link, image_agent
 from sockd.chunk_agent.agent_link import AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_agent.image_agent import ImageAgent
@@ -34,7 +34,7 @@ from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
 from sockd.image_store.import_runs import ImportRuns, ImportSettings
-from sockd.image_store.kept_copies import MANIFEST, PROFILE, copy_of, loaded
+from sockd.image_store.kept_copies import MANIFEST, PROFILE, Loaded, copy_of, loaded
 from sockd.oci.image import ImageConfig
 from sockd.oci.limits import Limits
 from sockd.plain.errors import SockdError
@@ -49,10 +49,17 @@ DIGEST = "sha256:" + 64 * "7"
 RECORD = ImageRecord(
     digest=DIGEST, reference="test/image:1", config=ImageConfig(), size_bytes=len(IMAGE), layers=1, imported_at=0.0
 )
+BUILD = b"\1" + IMAGE[1 : 8 * CHUNK_BYTES] + random.Random(9).randbytes(2 * CHUNK_BYTES) + IMAGE[8 * CHUNK_BYTES :]
+"""The next build: its first chunk was changed, and from chunk 8 on there is something else before what IMAGE has."""
+BUILD_RECORD = msgspec.structs.replace(
+    RECORD, digest="sha256:" + 64 * "8", reference="test/image:2", size_bytes=len(BUILD), imported_at=1.0
+)
 UID = 0x0FFFFE00
 SECRET = bytes(range(32))
 READS = (0, 5, 11, 12)
 """Chunks that a start reads 4 KiB of."""
+BUILD_READS = (0, 5, 13, 14)
+"""Those that a start of BUILD reads: the same files."""
 
 Trouble = Callable[[str, SockdError], None]
 
@@ -84,7 +91,7 @@ class Worker:
             runs,
             profile_bytes=profile_mb << 20,
         )
-        self.importer.known = lambda: {RECORD.stored_name}
+        self.importer.records = lambda: [RECORD, BUILD_RECORD]
 
     async def _start_agent(self, on_trouble: Trouble, on_refused: Callable[[str], None]) -> ImageAgent:
         source = SourceSettings(store=StoreSettings(url=str(self._store_path)), l1_bytes=64 << 20)
@@ -92,24 +99,31 @@ class Worker:
         self.agent = await ImageAgent.start(self._ground, settings, self._state / "agent", on_trouble, on_refused)
         return self.agent
 
-    def publish(self, data: bytes) -> Manifest:
-        """Have the image, with these bytes, in the store and here."""
-        target = self.catalog.begin(RECORD.stored_name)
+    def publish(self, data: bytes, record: ImageRecord = RECORD) -> Manifest:
+        """Have an image, with these bytes, in the store and here."""
+        target = self.catalog.begin(record.stored_name)
         pieces = (data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))
         done = upload(pieces, self.store, root=target.root, salt=target.salt)
         header = ImageHeader(config=ImageConfig(), layers=1, notes=(), metadata_chunks=1)
         manifest = self.catalog.publish(target, done.chunks, done.size_bytes, msgspec.json.encode(header))
-        (self.directory / "manifest").write_bytes(copy_of(self.catalog, manifest))
+        self._keep(manifest, record)
         return manifest
 
-    def adopt(self) -> Manifest:
-        """Have the image that another worker has published."""
-        target = self.catalog.begin(RECORD.stored_name)
+    def adopt(self, record: ImageRecord = RECORD) -> Manifest:
+        """Have an image that another worker has published."""
+        target = self.catalog.begin(record.stored_name)
         manifest = self.catalog.existing(target)
         assert manifest is not None
         self.catalog.adopt(target)
-        (self.directory / "manifest").write_bytes(copy_of(self.catalog, manifest))
+        self._keep(manifest, record)
         return manifest
+
+    def _keep(self, manifest: Manifest, record: ImageRecord) -> None:
+        self.directory_of(record).mkdir(exist_ok=True)
+        (self.directory_of(record) / "manifest").write_bytes(copy_of(self.catalog, manifest))
+
+    def directory_of(self, record: ImageRecord) -> Path:
+        return self.directory.parent / record.hex
 
     async def upload(self, known: set[str], progress: Callable[[str], None] = lambda text: None) -> ImageUpload:
         """Args: known: stored names of the worker's images."""
@@ -119,9 +133,14 @@ class Worker:
     async def start(self, data: bytes = IMAGE) -> dict[str, float]:
         """Open the image and read what a start reads. Returns: the agent's counters."""
         path = await self.importer.open(RECORD, self.directory)
-        for number in READS:
-            at = number * CHUNK_BYTES + 8192
-            assert await asyncio.to_thread(read_at, path, at, 4096) == data[at : at + 4096]
+        await read(path, data, READS)
+        assert self.agent is not None
+        return await self.agent.counters()
+
+    async def start_build(self) -> dict[str, float]:
+        """As `start`: the next build."""
+        path = await self.importer.open(BUILD_RECORD, self.directory_of(BUILD_RECORD))
+        await read(path, BUILD, BUILD_READS)
         assert self.agent is not None
         return await self.agent.counters()
 
@@ -141,6 +160,13 @@ class Worker:
     @property
     def copy(self) -> Path:
         return self.directory / PROFILE
+
+
+async def read(path: str, data: bytes, chunks: tuple[int, ...]) -> None:
+    """What a start reads of these chunks, which is right."""
+    for number in chunks:
+        at = number * CHUNK_BYTES + 8192
+        assert await asyncio.to_thread(read_at, path, at, 4096) == data[at : at + 4096]
 
 
 class Workers:
@@ -284,7 +310,7 @@ async def test_an_image_opens_without_its_profile_when_there_is_no_memory_for_it
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # of files in memory, too
     try:
         with ExitStack() as stack:
-            assert loaded(second.catalog, RECORD, second.directory, stack) == (manifest, None)
+            assert loaded(second.catalog, RECORD, second.directory, stack) == Loaded(manifest, None, True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "is not used: [Errno 27]" in caplog.text and descriptors() == before
@@ -446,3 +472,85 @@ async def test_a_start_is_recorded_when_it_uses_no_further_chunks(
     while worker.stored() is None:
         await asyncio.sleep(0)
     assert seen == looks
+
+
+async def recorded_build(worker: Worker) -> Profile:
+    """What is kept of a start of the next build, in the store, too."""
+    directory = worker.directory_of(BUILD_RECORD)
+    await worker.importer.record_profile(BUILD_RECORD, directory)
+    sealed = (directory / PROFILE).read_bytes()
+    assert worker.catalog.profile(BUILD_RECORD.stored_name) == sealed
+    manifest = worker.catalog.open(BUILD_RECORD.stored_name)
+    return whole(unsealed(sealed, manifest, worker.catalog.tenant_key))
+
+
+async def test_the_first_start_of_a_new_build_fetches_the_chunks_that_were_changed_and_is_recorded(
+    workers: Workers, profiled: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    second = workers.new()
+    second.adopt()
+    second.publish(BUILD, BUILD_RECORD)
+    counters = await second.start_build()
+    assert (counters["startup_reads"], counters["origin_chunks"]) == (len(BUILD_READS) - 1, 1)
+    assert f"{BUILD_RECORD.digest[:19]} starts from the startup profile of {DIGEST[:19]}, which has 84 %" in caplog.text
+    found = await recorded_build(second)
+    await second.importer.close(BUILD_RECORD)
+    third = workers.new()
+    third.adopt(BUILD_RECORD)
+    counters = await third.start_build()
+    assert (counters["startup_reads"], counters["origin_chunks"]) == (len(BUILD_READS), 0), "it has its own profile now"
+    elsewhere = workers.new()
+    elsewhere.importer.records = lambda: [BUILD_RECORD]
+    elsewhere.publish(BUILD, BUILD_RECORD)
+    elsewhere.catalog.set_profile(BUILD_RECORD.stored_name, b"none")
+    counters = await elsewhere.start_build()
+    assert counters.get("startup_reads", 0) == 0 and counters["origin_chunks"] >= len(BUILD_READS)
+    assert await recorded_build(elsewhere) == found, "as of a start without any profile"
+
+
+async def test_a_new_build_is_served_whole_while_it_starts_from_the_profile_of_the_build_before(
+    workers: Workers, profiled: Worker
+) -> None:
+    profiled.publish(BUILD, BUILD_RECORD)
+    path = await profiled.importer.open(BUILD_RECORD, profiled.directory_of(BUILD_RECORD))
+    assert await asyncio.to_thread(digest_of, path) == hashlib.sha256(BUILD).hexdigest()
+    assert profiled.agent is not None and (await profiled.agent.counters())["starting_images"] == 1
+    await recorded_build(profiled)
+    after = workers.new()
+    after.adopt(BUILD_RECORD)
+    path = await after.importer.open(BUILD_RECORD, after.directory_of(BUILD_RECORD))
+    assert await asyncio.to_thread(digest_of, path) == hashlib.sha256(BUILD).hexdigest()
+    assert after.agent is not None and (await after.agent.counters())["origin_chunks"] == 0, "all was recorded"
+
+
+async def test_startup_data_of_the_build_before_that_was_changed_on_the_disk_is_not_read_and_its_copy_removed(
+    workers: Workers, profiled: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    flip_bit(profiled.copy, 8 * (profiled.copy.stat().st_size - 5000))
+    profiled.publish(BUILD, BUILD_RECORD)
+    counters = await profiled.start_build()
+    assert counters.get("startup_reads", 0) == 0
+    assert f"the startup data of {DIGEST[:19]} is not used" in caplog.text
+    while profiled.copy.exists():
+        await asyncio.sleep(0)
+    assert (await recorded_build(profiled)).order == BUILD_READS
+
+
+async def test_a_start_whose_data_of_another_build_is_gone_is_not_recorded(
+    workers: Workers, profiled: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record would lack what it has read from there."""
+    assert chunked_importer.LATEST_S + 5.0 <= image_agent.START_S - 5.0
+    monkeypatch.setattr(image_agent, "START_S", 0.0)
+    second = workers.new()
+    second.adopt()
+    second.copy.write_bytes(profiled.copy.read_bytes())
+    second.publish(BUILD, BUILD_RECORD)
+    await second.start_build()
+    assert second.agent is not None
+    while (await second.agent.counters())["starting_images"]:
+        await asyncio.sleep(0)
+    directory = second.directory_of(BUILD_RECORD)
+    await second.importer.record_profile(BUILD_RECORD, directory)
+    assert not (directory / PROFILE).exists() and second.catalog.profile(BUILD_RECORD.stored_name) is None

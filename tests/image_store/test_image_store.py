@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from sockd.image_store import image_store
@@ -196,3 +197,24 @@ async def test_an_image_that_is_lost_while_it_is_mounted_is_not_used(
         await store.use(image(1).digest).mounted()
     assert told.value.retry_after_s == 7
     assert all(each.at[0] < 0 for each in made) and opened.closed == 1
+
+
+def test_an_image_is_kept_for_an_hour_after_the_import_of_the_next_build(tmp_path: Path) -> None:
+    store = SlowStore(tmp_path, 1)
+    hour = image_store.GRACE_S
+    imports = (("app:1", 0.0), ("app:2", 0.5), ("other:1", 0.6), ("app:3", 9.0), ("app:4", 9.1))
+    images = [
+        msgspec.structs.replace(image(number), reference=reference, imported_at=at * hour)
+        for number, (reference, at) in enumerate(imports)
+    ]
+    store._records = {each.digest: each for each in images}
+
+    def unused(at: float, keep: ImageRecord | None = None) -> list[str]:
+        kept = {keep.digest} if keep else set()
+        return sorted(each.reference for each in store.unused(kept, at * hour))
+
+    assert unused(1.4) == []
+    assert unused(1.55) == ["app:1"]
+    assert unused(9.9) == ["app:1", "other:1"]
+    assert unused(10.05) == ["app:1", "app:2", "other:1"], "the first build is not kept for the last"
+    assert unused(10.2, images[-1]) == ["app:1", "app:2", "app:3", "other:1"]
