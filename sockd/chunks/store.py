@@ -43,7 +43,7 @@ class ChunkStore(Protocol):
         it, by whichever process. Args: replace: what is there was found to be wrong, and is not looked at."""
 
     def get(self, root: str, name: bytes) -> bytes:
-        """The chunk, verified. Raises: ChunkMissing; Tampered."""
+        """The chunk, verified. Raises: ChunkMissing; ChunkUnreadable; Tampered."""
 
     def has(self, root: str, name: bytes) -> bool:
         """Whether the chunk is there. Its bytes are not verified."""

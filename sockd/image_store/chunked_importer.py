@@ -20,7 +20,9 @@ import msgspec
 
 from sockd.chunk_agent.agent_wire import REPORT_PERIOD_S, error_of
 from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunk_agent.profile import OpenProfile
 from sockd.chunks.catalog import Catalog
+from sockd.chunks.checking import WRONG
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
 from sockd.image_store.full_disk import is_full, storage_full
@@ -32,7 +34,6 @@ from sockd.image_store.kept_copies import forget_profile, keep_manifest, keep_pr
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import (
-    ChunkMissing,
     ChunkStoreFailed,
     ImageUnavailable,
     SockdError,
@@ -298,7 +299,7 @@ class ChunkedImporter:
 
     def _trouble(self, image: str, error: SockdError) -> None:
         _log.warning("reads of the image %s fail: %s", image[:19], error.message)
-        if isinstance(error, ChunkMissing | Tampered):
+        if isinstance(error, WRONG):
             self._doubted.add(image)
         self._failures[digest_of(image)] = time.monotonic_ns(), with_remedy(error, image)
         if isinstance(error, ImageUnavailable):
@@ -351,9 +352,14 @@ class ChunkedImporter:
             _log.warning("the startup profile of %s is not kept: %s", record.digest[:19], error)
 
 
+def _close(profile: OpenProfile | None) -> None:
+    if profile is not None:
+        profile.close()
+
+
 def with_remedy(error: SockdError, image: str) -> SockdError:
     """What failed, with what an operator can do if the store has lost or changed what it had. Args: image: its digest or name."""
-    if not isinstance(error, ChunkMissing | Tampered):
+    if not isinstance(error, WRONG):
         return error
     return error_of(type(error).__name__, f"{error.message}; it is of the image {image[:19]}: deploy that again")
 

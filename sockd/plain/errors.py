@@ -29,8 +29,10 @@
      ├─ DamagedImage 503                  an image on this worker is not as it was written
      ├─ ImagesUnavailable 503             this worker cannot run functions in images
      ├─ ImageLost 503                     this worker has no image any more that a function runs in
+     ├─ ImageNotReady 503                 an image could not be mounted in time
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
-     ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, ManifestMissing, Tampered, ImageUnavailable; StoreFull 507
+     ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, ChunkUnreadable, ManifestMissing, Tampered,
+     │                                    ImageUnavailable; StoreFull 507
      ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed
      └─ TimedOut 504
 
@@ -461,6 +463,15 @@ class ChunkMissing(ChunkStoreFailed):
 
     def __init__(self, store: str, root: str, name: bytes) -> None:
         super().__init__(f"{_STORE} {store} does not have the chunk {name.hex()[:16]} of the root {root}")
+
+
+class ChunkUnreadable(ChunkStoreFailed):
+    """The disk of the store cannot read a chunk, or the worker's agent may not."""
+
+    error_type = "Images.ChunkUnreadable"
+
+    def __init__(self, store: str, name: bytes, why: str) -> None:
+        super().__init__(f"the chunk {name.hex()[:16]} in {_STORE} {store} cannot be read: {why}")
 
 
 class ManifestMissing(ChunkStoreFailed):

@@ -342,12 +342,22 @@ def test_a_read_of_an_expired_root(worker: ImageWorker, happened: Happened) -> N
     assert worker.asked("cached").status == 200
 
 
+DAMAGES = {
+    "changed": "Images.Tampered",
+    "cut": "Images.Tampered",
+    "removed": "Images.ChunkMissing",
+    "forbidden": "Images.ChunkUnreadable",
+    "replaced by directories": "Images.Tampered",
+}
+"""And what the function's caller is told."""
+
+
 @case(
     "I50",
-    "chunks of a store in a directory are changed by one bit, cut off or removed, and images are deployed",
+    "chunks of a store in a directory are changed by one bit, cut off, removed or made unreadable, and images are deployed",
     expect="a deploy mends the store, for its image and for a new one that shares chunks; before, the error says so",
 )
-@pytest.mark.parametrize("how", ["changed", "cut", "removed"])
+@pytest.mark.parametrize("how", DAMAGES)
 def test_chunks_that_are_damaged_are_mended(python: bytes, tmp_path: Path, happened: Happened, how: str) -> None:
     settings = f'[images]\nstore = "{tmp_path}/chunks"\ncache_mb = 0\nprofile_mb = 0\n'
     daemon = RunningDaemon.start(tmp_path / "state", settings)
@@ -365,7 +375,7 @@ def test_chunks_that_are_damaged_are_mended(python: bytes, tmp_path: Path, happe
         daemon.close()
         damage(tmp_path / "chunks" / "roots", how)
         daemon = worker.daemon = RunningDaemon.start(tmp_path / "state", settings)
-        happened(worker.fails_typed("damaged", "Images.ChunkMissing" if how == "removed" else "Images.Tampered"))
+        happened(worker.fails_typed("damaged", DAMAGES[how]))
         assert f"of the image {digest[:19]}: deploy that again" in worker.asked("damaged").json["errorMessage"]
         worker.deployed("sharing")
         assert worker.asked("sharing").json["version"] == "sharing-2"
@@ -382,7 +392,13 @@ def damage(directory: Path, how: str) -> int:
     for chunk in chunks:
         data = chunk.read_bytes()
         chunk.unlink()
-        if how != "removed":
+        if how == "forbidden":
+            chunk.write_bytes(data)
+            chunk.chmod(0o600)  # the worker may read it, its agent may not
+        elif how == "replaced by directories":
+            chunk.mkdir()
+            (chunk / "file").touch()
+        elif how != "removed":
             chunk.write_bytes(data[:-1] if how == "cut" else bytes([data[0] ^ 1]) + data[1:])
     return len(chunks)
 
