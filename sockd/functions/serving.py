@@ -123,6 +123,8 @@ class Serving:
         self._admitted_ns = time.monotonic_ns()
         request.entered = True
         version = self._version = function.version
+        if version.image is not None:
+            version.image.used()
         try:
             if request.expected is not None:
                 version.check_code(request.expected)

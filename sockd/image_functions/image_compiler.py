@@ -56,6 +56,9 @@ class _OnePath:
         self._base = ImageBase.mount(str(self._path), self._host)
         self._base.hold()
 
+    def used(self) -> None:
+        return None
+
     def failure_since(self, begun_ns: int) -> SockdError | None:
         return None
 

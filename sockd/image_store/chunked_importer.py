@@ -184,6 +184,10 @@ class ChunkedImporter:
             self._watch_start(_Start(record, directory, time.monotonic() + LATEST_S))
         return served
 
+    def used(self) -> None:
+        if self._agent is not None:
+            self._agent.look()
+
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         failed_ns, error = self._failures.get(record.digest, (0, None))
         # The agent is silent for a moment after each report: one from just before may be all that is heard of this failure.

@@ -82,6 +82,9 @@ class Importer(Protocol):
     async def open(self, record: ImageRecord, directory: Path) -> str:
         """The path of the image's EROFS file, valid until `close`. Raises: SockdError, OSError."""
 
+    def used(self) -> None:
+        """Somebody may wait for a read of what `open` gave."""
+
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         """As `ImageInUse` says."""
 
@@ -295,6 +298,7 @@ class ImageStore:
     async def _mount(self, record: ImageRecord) -> ImageBase:
         begun_ns = time.monotonic_ns()
         source = await self._importer.open(record, self._directory(record))
+        self._importer.used()
         try:
             mounted = await in_thread(ImageBase.mount, source, self._base)
         except BaseException as error:
@@ -327,6 +331,10 @@ class ImageStore:
         if mounted is not None:
             mounted.on_unused = ImageBase.close
             self._wake()
+
+    def used(self) -> None:
+        """As `ImageInUse` says."""
+        self._importer.used()
 
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         """Why reads of an image have failed, if one has since then (CLOCK_MONOTONIC)."""
@@ -420,6 +428,9 @@ class ImageUse:
                 base.hold()
                 self._base = base
         return self._base
+
+    def used(self) -> None:
+        self._store.used()
 
     def failure_since(self, begun_ns: int) -> SockdError | None:
         return self._store.failure_since(self._record, begun_ns)

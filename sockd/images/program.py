@@ -55,6 +55,9 @@ class ImageInUse(Protocol):
     async def mounted(self) -> ImageBase:
         """The image, mounted until `close`. Raises: SockdError, OSError."""
 
+    def used(self) -> None:
+        """A request may read it from now on, or a start. Cheap."""
+
     def failure_since(self, begun_ns: int) -> SockdError | None:
         """Why reads of the image have failed, if one has since then (CLOCK_MONOTONIC)."""
 

@@ -141,6 +141,7 @@ class ImageParts:
             uid=self._base_uid - uids.AGENT_BELOW,
             source=source,
             on_demand=config.on_demand,
+            answer_s=config.agent_answer_s,
             fill_bytes_s=config.fill_mb_s * MB,
             startup_bytes=config.startup_mb * MB,
         )
