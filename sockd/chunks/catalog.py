@@ -234,6 +234,12 @@ class Catalog:
                 return found.data
         return None
 
+    def profile_beside(self, manifest: Manifest) -> bytes | None:
+        """The startup profile in the root of a manifest, None without one. Takes no lock: an upload holds it while it waits for
+        the store."""
+        found = self._store.get_object(profile_key(manifest.root, self._image(manifest.image)))
+        return found.data if found is not None else None
+
     def set_profile(self, image: str, data: bytes) -> None:
         """Raises: ManifestMissing: the worker does not hold the image."""
         with self._lock:

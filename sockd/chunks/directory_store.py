@@ -27,6 +27,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os.path import dirname
@@ -79,6 +80,10 @@ class DirectoryStore:
             store.close()
             raise
         return store
+
+    @property
+    def heard_s(self) -> float:
+        return time.monotonic()
 
     def recover(self) -> None:
         """Make the directories, and remove what killed writers left in tmp/. Safe beside writers."""

@@ -36,6 +36,10 @@ class ChunkStore(Protocol):
     keeps_bytes: bool
     """Whether a service answers for the bytes of what it keeps; they are not checked then before a read of them has failed."""
 
+    @property
+    def heard_s(self) -> float:
+        """When something came from it last (time.monotonic), whichever call it was for. Of a store without a connection: now."""
+
     def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         """Store a chunk unless it is there; one that is seen to be wrong is replaced. True: it was absent, or is replaced.
 

@@ -45,7 +45,7 @@ class _OnePath:
         self._host = host
         self._base: ImageBase | None = None
 
-    async def mounted(self) -> ImageBase:
+    async def mounted(self, within_s: float) -> ImageBase:
         if self._base is None:
             await in_thread(self._mount)
         assert self._base is not None

@@ -13,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +31,17 @@ from sockd.image_store.image_record import ImageRecord, digest_of
 from sockd.image_store.image_store import Progress
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
 from sockd.image_store.import_runs import FILE, Compile, ImportRuns
-from sockd.image_store.kept_copies import forget_profile, keep_manifest, keep_profile, loaded, renewed
+from sockd.image_store.kept_copies import (
+    forget_profile,
+    keep_manifest,
+    keep_profile,
+    kept_manifest,
+    kept_profile,
+    renewed,
+    stored_manifest,
+    stored_profile,
+)
+from sockd.image_store.store_waits import StoreWaits
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import (
@@ -38,9 +49,12 @@ from sockd.plain.errors import (
     ImageUnavailable,
     SockdError,
     StorageFull,
+    StoreUnavailable,
     Tampered,
 )
 
+PROFILE_THREADS = 8
+"""Starts that fetch a startup profile from the store at a time; others wait for a thread."""
 QUIET_S, LATEST_S = 5.0, 60.0
 """An image's first start on this worker has ended when no chunk was used for so long; or so long after it was opened."""
 
@@ -81,6 +95,7 @@ class ChunkedImporter:
         keeps_ready: bool = True,
         profile_bytes: int = 0,
         cache: Path | None = None,
+        stall_s: float = 2.5,
     ) -> None:
         """Args:
         images: the directory of `ImageStore`.
@@ -89,7 +104,8 @@ class ChunkedImporter:
             SockdError, OSError.
         keeps_ready: whether, from the first import on, a process waits for the next.
         profile_bytes: of an image's startup data, at most; 0: profiles have none.
-        cache: the file of L1, which may take the disk that imports need."""
+        cache: the file of L1, which may take the disk that imports need.
+        stall_s: how long a start waits for a store that sends nothing."""
         self._cache = cache
         self._images = images
         self._open_parts = open_parts
@@ -97,9 +113,14 @@ class ChunkedImporter:
         self._runs = runs
         self._keeps_ready = keeps_ready
         self._profile_bytes = profile_bytes
+        self._waits = StoreWaits(stall_s)
+        self._stall_s = stall_s
+        self._threads = ThreadPoolExecutor(PROFILE_THREADS, "startup profiles")
+        """That wait for the store; those which all share must not."""
         self._parts: ChunkParts | None = None
+        self._is_reconciled = False
         self._agent: ImageAgent | None = None
-        self._opening, self._starting = asyncio.Lock(), asyncio.Lock()
+        self._opening, self._reconciling, self._starting = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._open: dict[str, Manifest] = {}
         """By digest, of images that are served."""
         self._users: Counter[str] = Counter()
@@ -124,8 +145,13 @@ class ChunkedImporter:
     # -- Importer
 
     async def check_store(self) -> None:
-        parts = await self.parts()
-        await in_thread(parts.catalog.check)
+        opened = await self._opened()
+
+        async def check() -> None:
+            parts = await self.parts()
+            await in_thread(parts.catalog.check)
+
+        await self._waits.answer(opened.store, check)
 
     async def prepare(self) -> None:
         _, _, agent = await asyncio.gather(self.parts(), self._runs.ready(), self._served())
@@ -147,7 +173,7 @@ class ChunkedImporter:
             else:
                 progress(f"{upload.image[:19]} is here already")
         except BaseException as error:
-            await in_thread(upload.abandon)
+            await self._abandon(upload, error)
             if is_full(error):
                 raise await in_thread(self.storage_full) from error
             raise
@@ -156,6 +182,19 @@ class ChunkedImporter:
                 self._runs.keep_ready_later()
         self._doubted.discard(upload.image)
         return await in_thread(upload.record, str(parsed), directory)
+
+    async def _abandon(self, upload: ImageUpload, error: BaseException) -> None:
+        if not isinstance(error, StoreUnavailable | asyncio.CancelledError):
+            await in_thread(upload.abandon)
+            return
+
+        async def abandon() -> None:  # its caller does not wait for such a store once more
+            try:
+                await in_thread(upload.abandon)
+            except SockdError as again:
+                _log.warning("the reference of an upload stays until the worker's next start: %s", again.message)
+
+        self._do_beside(abandon())
 
     def storage_full(self) -> StorageFull:
         return storage_full(self._cache)
@@ -168,12 +207,13 @@ class ChunkedImporter:
             await self._switch(manifest)
 
     async def open(self, record: ImageRecord, directory: Path) -> str:
-        parts = await self.parts()
-        with contextlib.ExitStack() as stack:  # closes the profile of a call that is cancelled, too
+        parts = await self._opened()
+        with contextlib.ExitStack() as stack:
             try:
-                manifest, profile = await in_thread(loaded, parts.catalog, record, directory, stack)
+                manifest = await self._manifest(parts, record, directory)
             except Tampered as error:
                 raise with_remedy(error, record.digest) from error
+            profile = await self._profile(parts, manifest, directory, stack)
             header = msgspec.json.decode(manifest.header, type=ImageHeader)
             agent = await self._served()
             served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)
@@ -213,12 +253,16 @@ class ChunkedImporter:
     async def aclose(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        if self._beside:
+            await asyncio.wait(self._beside, timeout=self._stall_s)
         await self._runs.aclose()
         if self._agent is not None:
             await self._agent.aclose()
         if self._parts is not None:
-            self._parts.store.close()
+            self._parts.store.close()  # ends what still waits for it
+        await asyncio.gather(*self._beside, return_exceptions=True)
+        await self._waits.aclose()
+        self._threads.shutdown()
 
     # -- for `ImageGarbage` and statistics
 
@@ -229,10 +273,12 @@ class ChunkedImporter:
 
     async def parts(self) -> ChunkParts:
         """The store, opened now if need be; references of uploads that died are dropped. Raises: SockdError."""
-        async with self._opening:
-            if self._parts is None:
-                self._parts = await in_thread(self._opened, self.known())
-            return self._parts
+        parts = await self._opened()
+        async with self._reconciling:
+            if not self._is_reconciled:
+                await in_thread(self._reconcile, parts.catalog, self.known())
+                self._is_reconciled = True
+        return parts
 
     async def follow(self) -> list[str]:
         """Read images from the root that the garbage collector has copied them to. Raises: SockdError."""
@@ -258,18 +304,58 @@ class ChunkedImporter:
         parts = await self.parts()
         return ImageUpload(parts.store, parts.catalog, self.known(), self._doubted, progress)
 
-    def _opened(self, known: set[str]) -> ChunkParts:
-        parts = self._open_parts()
+    async def _opened(self) -> ChunkParts:
+        """The store, which was asked nothing yet: an image starts from copies and caches while it is down. Raises: SockdError."""
+        async with self._opening:
+            if self._parts is None:
+                self._parts = await in_thread(self._open_parts)
+            return self._parts
+
+    def _reconcile(self, catalog: Catalog, known: set[str]) -> None:
+        for image in catalog.reconcile(known):
+            if (manifest := _adopted(catalog, image)) is not None:
+                self._keep(catalog, manifest)
+            else:
+                _log.warning("the chunk store does not have the image %s; deploy its functions again", image[:19])
+
+    async def _manifest(self, parts: ChunkParts, record: ImageRecord, directory: Path) -> Manifest:
+        """Raises: ChunkStoreFailed."""
+        kept = await in_thread(kept_manifest, parts.catalog, record, directory)
+        if kept is not None:
+            return kept
+
+        async def stored() -> Manifest:
+            await self.parts()
+            return await in_thread(stored_manifest, parts.catalog, record, directory)
+
+        return await self._waits.answer(parts.store, stored)
+
+    async def _profile(
+        self, parts: ChunkParts, manifest: Manifest, directory: Path, stack: contextlib.ExitStack
+    ) -> OpenProfile | None:
+        """The startup profile, which the stack closes, also after a cancellation; None: a start goes on without."""
+
+        def kept() -> OpenProfile | None:
+            found = kept_profile(parts.catalog, manifest, directory)
+            if found is not None:
+                stack.callback(found.close)
+            return found
+
+        if (found := await in_thread(kept)) is not None:
+            return found
+
+        def stored() -> Awaitable[OpenProfile | None]:
+            loop = asyncio.get_running_loop()
+            return loop.run_in_executor(self._threads, stored_profile, parts.catalog, manifest, directory)
+
         try:
-            for image in parts.catalog.reconcile(known):
-                if (manifest := _adopted(parts.catalog, image)) is not None:
-                    self._keep(parts.catalog, manifest)
-                else:
-                    _log.warning("the chunk store does not have the image %s; deploy its functions again", image[:19])
-        except ChunkStoreFailed:
-            parts.store.close()
-            raise
-        return parts
+            found = await self._waits.answer(parts.store, stored, _close)
+        except ChunkStoreFailed as error:
+            _log.warning("the image %s starts without a startup profile: %s", manifest.image[:19], error.message)
+            return None
+        if found is not None:
+            stack.callback(found.close)
+        return found
 
     def _keep(self, catalog: Catalog, manifest: Manifest) -> None:
         directory = self._directory(manifest.image)

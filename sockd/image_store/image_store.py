@@ -36,6 +36,7 @@ from sockd.plain.errors import (
     BadImage,
     DamagedImage,
     ImageLost,
+    ImageNotReady,
     ImagesUnavailable,
     SockdError,
     StorageFull,
@@ -126,6 +127,8 @@ class ImageStore:
         self._mounting: SingleFlight[str, ImageBase] = SingleFlight()
         self._importing: SingleFlight[str, ImageRecord] = SingleFlight()
         self._held: Counter[str] = Counter()
+        self._awaited: Counter[str] = Counter()
+        """Starts that wait for a mount, by the image's digest."""
         self._closing: set[asyncio.Task[None]] = set()
         self.on_removed: Callable[[ImageRecord], None] = lambda record: None
         """Called when an image is gone."""
@@ -275,8 +278,26 @@ class ImageStore:
         """For one program, which closes it. Raises: UnknownImage."""
         return ImageUse(self, self.get(digest))
 
-    async def mounted(self, record: ImageRecord) -> ImageBase:
-        """An image's mount, held by nobody yet. Raises: TooManyRequests; SockdError, OSError."""
+    async def mounted(self, record: ImageRecord, within_s: float | None = None) -> ImageBase:
+        """An image's mount, which the caller holds in the same step. A mount that takes longer than `within_s` goes on for other
+        starts, and is given up when it is there and nobody waits for it.
+
+        Raises: TooManyRequests; ImageNotReady; SockdError, OSError."""
+        begun_ns = time.monotonic_ns()
+        self._awaited[record.digest] += 1
+        try:
+            async with asyncio.timeout(within_s) as limit:
+                mounted = await self._mounted(record)
+        except BaseException as error:
+            self._await_no_more(record.digest)
+            self._unmount_unless_wanted(record)
+            if within_s is not None and isinstance(error, TimeoutError) and limit.expired():
+                raise self.failure_since(record, begun_ns) or ImageNotReady(within_s, record.digest) from None
+            raise
+        self._await_no_more(record.digest)
+        return mounted
+
+    async def _mounted(self, record: ImageRecord) -> ImageBase:
         until = time.monotonic() + COLD_WAIT_S
         while (mounted := self._mounts.get(record.digest)) is None:
             if record.digest in self._mounting or len(self._mounting) < self._most_cold:
@@ -287,9 +308,25 @@ class ImageStore:
                     f"{len(self._mounting)} images are being started for the first time (images.cold_starts)"
                 )
             await self._mounting.one_ended(left_s)
-        if mounted is not None:
-            return mounted
-        return await self._mounting.do(record.digest, lambda: self._mount(record))
+        while mounted is None:
+            found = await self._mounting.do(record.digest, lambda: self._mount_wanted(record))
+            mounted = found if self.is_current(found) else None  # None: it was given up in the meantime
+        return mounted
+
+    async def _mount_wanted(self, record: ImageRecord) -> ImageBase:
+        mounted = await self._mount(record)
+        self._unmount_unless_wanted(record)
+        return mounted
+
+    def _unmount_unless_wanted(self, record: ImageRecord) -> None:
+        mounted = self._mounts.get(record.digest)
+        if mounted is not None and record.digest not in self._awaited and not mounted.holders:
+            self._unmount(record)
+
+    def _await_no_more(self, digest: str) -> None:
+        self._awaited[digest] -= 1
+        if not self._awaited[digest]:
+            del self._awaited[digest]
 
     def is_current(self, mounted: ImageBase) -> bool:
         """Whether new users of an image get this mount."""
@@ -419,11 +456,11 @@ class ImageUse:
         self._record = record
         self._base: ImageBase | None = None
 
-    async def mounted(self) -> ImageBase:
+    async def mounted(self, within_s: float) -> ImageBase:
         if self._base is not None and not self._store.is_current(self._base):
             self.close()  # what served its blocks has ended
         if self._base is None:
-            base = await self._store.mounted(self._record)
+            base = await self._store.mounted(self._record, within_s)
             if self._base is None:  # another start may have waited, too
                 base.hold()
                 self._base = base

@@ -22,7 +22,7 @@ from sockd.chunks.catalog import Catalog
 from sockd.chunks.manifest import Manifest
 from sockd.image_store.image_record import ImageRecord
 from sockd.kernel.regular_file import contents, opened
-from sockd.plain.errors import ChunkStoreFailed, Tampered
+from sockd.plain.errors import Tampered
 
 MANIFEST, PROFILE = "manifest", "profile"
 
@@ -65,22 +65,18 @@ def forget_profile(directory: Path) -> None:
     (directory / PROFILE).unlink(missing_ok=True)
 
 
-def loaded(
-    catalog: Catalog, record: ImageRecord, directory: Path, stack: ExitStack
-) -> tuple[Manifest, OpenProfile | None]:
-    """The manifest and the startup profile, which the stack closes: the copies, or those of the store.
+def kept_manifest(catalog: Catalog, record: ImageRecord, directory: Path) -> Manifest | None:
+    """The copy of the manifest; None: there is none that can be used."""
+    with contextlib.suppress(OSError, Tampered):
+        return _opened(catalog, contents(directory / MANIFEST), record.stored_name)
+    return None
 
-    Raises: ChunkStoreFailed."""
-    image = record.stored_name
-    try:
-        manifest = _opened(catalog, contents(directory / MANIFEST), image)
-    except (OSError, Tampered):
-        manifest = catalog.open(image)
-        _keep_if_possible(catalog, manifest, directory)
-    profile = _profile(catalog, manifest, directory)
-    if profile is not None:
-        stack.callback(profile.close)
-    return manifest, profile
+
+def stored_manifest(catalog: Catalog, record: ImageRecord, directory: Path) -> Manifest:
+    """The manifest of the store, which is copied. Raises: ChunkStoreFailed."""
+    manifest = catalog.open(record.stored_name)
+    _keep_if_possible(catalog, manifest, directory)
+    return manifest
 
 
 def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Path) -> Manifest | None:
@@ -99,17 +95,18 @@ def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Pa
     return new if old is None or old.root != new.root else None
 
 
-def _profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
-    """The copy; else that of the store, which is copied. One that cannot be read, or that was not sealed for these bytes of the
+def kept_profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
+    """The copy of the startup profile, the caller's. One that cannot be read, or that was not sealed for these bytes of the
     image, is not used."""
     found = _opened_profile(catalog, manifest, lambda: FileIO(opened(directory / PROFILE)))
     if found is not None:
         os.posix_fadvise(found.file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
-        return found
-    try:
-        stored = catalog.profile(manifest.image)
-    except ChunkStoreFailed:
-        return None
+    return found
+
+
+def stored_profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
+    """As `kept_profile`, that of the store, which is copied. Raises: ChunkStoreFailed."""
+    stored = catalog.profile_beside(manifest)
     if stored is None:
         return None
     found = _opened_profile(catalog, manifest, lambda: FileIO(memory_file("profile", stored)), is_checked=True)

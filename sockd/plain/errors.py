@@ -417,6 +417,21 @@ class ImageLost(SockdError):
         super().__init__(f"the image {digest[:19]} of the function {how}; deploy it again")
 
 
+class ImageNotReady(SockdError):
+    """What a function needs of its image was not there within its time to start; a later attempt may succeed."""
+
+    status = 503
+    error_type = "Images.NotReady"
+    retry_after_s = 1
+
+    def __init__(self, within_s: float, digest: str = "") -> None:
+        name = f"image {digest[:19]}" if digest else "function's image"
+        super().__init__(
+            f"the {name} was not ready within {within_s:g} s (init_timeout_s): the chunk store (images.store), or this worker, "
+            "is too slow; what was read is kept, so try again, or raise init_timeout_s"
+        )
+
+
 class SecretsLocked(SockdError):
     """A function's environment is encrypted with a key that the worker does not have."""
 

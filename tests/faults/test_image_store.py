@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -18,10 +19,12 @@ from sockd.chunks.layout import Image, Reference
 from sockd.chunks.root_table import RootEvent, changed_table
 from sockd.chunks.root_watch import RootWatch
 from sockd.chunks.s3_store import S3Store
+from sockd.chunks.upload import THREADS
 from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountFlag
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
+from tests.daemon import test_image_zygotes as zygotes
 from tests.daemon.running import Answer, DeployFailed, RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.support.cases import Happened, case
@@ -44,7 +47,12 @@ class ImageWorker:
     s3: Client
     python: bytes
     directory: Path
+    settings: str = ""
+    broken: str = ""
     count: int = 0
+
+    def start(self, state: Path, settings: str) -> RunningDaemon:
+        return RunningDaemon.start(state, settings, command=command_without(self.broken))
 
     def new_image(self, name: str, *, data_bytes: int = 0, runs: bool = True) -> str:
         """An image with a program that answers with its version, which no other image has; its digest.
@@ -107,7 +115,7 @@ gc_grace_s = 0
 """
         daemon = RunningDaemon.start(directory / "state", settings, command=command_without(broken))
         stack.callback(daemon.close)
-        worker = ImageWorker(daemon, server, server.client(), python, directory)
+        worker = ImageWorker(daemon, server, server.client(), python, directory, settings, broken)
         worker.deployed("cached")
         assert worker.asked("cached").status == 200
         yield worker
@@ -120,6 +128,11 @@ def worker(images: ImageWorker) -> Iterator[ImageWorker]:
         yield images
         images.s3.remove_faults()
     assert images.daemon.process.poll() is None
+
+
+def serves_again(worker: ImageWorker, name: str) -> None:
+    """As its caller is told to, a request is made again until it is answered."""
+    worker.daemon.when(lambda: worker.asked(name, {}).status == 200)
 
 
 STORE_ERRORS = ("Images.StoreUnavailable", "Images.Tampered", "Images.ChunkMissing", "Images.Unavailable")
@@ -173,6 +186,7 @@ def test_a_store_that_answers_wrongly(worker: ImageWorker, happened: Happened, f
     assert worker.asked("cached").status == 200
     happened(worker.fails_typed("wronged", *STORE_ERRORS))
     worker.s3.remove_faults()
+    serves_again(worker, "wronged")
     assert worker.asked("wronged").json["version"].startswith("wronged")
 
 
@@ -260,6 +274,107 @@ def beside_changed(copy: Path, content: bytes, offset: int) -> Iterator[None]:
         yield
     finally:
         copy.write_bytes(content)
+
+
+HANGING = """
+stall_s = 1.0
+store_attempt_s = 600.0
+"""
+"""An attempt lasts longer than the test waits for an answer."""
+
+
+@pytest.fixture
+def hanging(images: ImageWorker, python: bytes, tmp_path: Path) -> Iterator[ImageWorker]:
+    """Another worker of the same server, which `stopped` stops."""
+    settings = images.settings.replace(f"s3://{BUCKET}/worker", f"s3://{BUCKET}/{tmp_path.name}")
+    settings = settings.replace(f"store_attempt_s = {ATTEMPT_S}\n", HANGING)
+    worker = ImageWorker(
+        *(images.start(tmp_path / "state", settings), images.server, images.s3, python, tmp_path),
+        *(settings, images.broken),
+    )
+    try:
+        yield worker
+        assert worker.daemon.terminate() == 0
+    finally:
+        worker.daemon.close()
+
+
+@contextmanager
+def stopped(server: S3Process) -> Iterator[None]:
+    """The kernel accepts connections for it, and nobody answers."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+@case(
+    "I52",
+    "the chunk store accepts connections and never answers, while functions start and an image is deployed",
+    expect="functions with cached images start; others get Images.StoreUnavailable before their deadline, and serve later",
+)
+def test_a_store_that_hangs(hanging: ImageWorker, happened: Happened) -> None:
+    hanging.deployed("cached")
+    assert hanging.asked("cached").status == 200
+    drop_sandboxes(hanging, "cached")
+    hanging.deployed("cold")
+    with stopped(hanging.server):
+        happened(hanging.fails_typed("cold", "Images.StoreUnavailable"))
+        assert hanging.asked("cached").status == 200
+        hanging.fails_typed("cold", "Images.StoreUnavailable")
+        with pytest.raises(DeployFailed, match="chunk store") as refused:
+            hanging.new_image("refused", runs=False)
+        happened(f"deploy: {refused.value.status}")
+        assert refused.value.status == 503
+    serves_again(hanging, "cold")
+
+
+@case(
+    "I53",
+    "a worker starts again while its chunk store never answers; one time without what it had cached",
+    expect="cached functions start; a handler whose Zygote needs several chunks gets Images.StoreUnavailable; later it serves",
+)
+def test_a_worker_that_starts_while_its_store_hangs(hanging: ImageWorker, happened: Happened) -> None:
+    hanging.deployed("program")
+    layout = hanging.directory / "handler"
+    write_layout(layout, [python_files().tar(), zygotes.FILES], zygotes.CONFIG, compress=False)
+    deploy(hanging.daemon, "handler", upload(hanging.daemon, layout), timeout_s=60, init_timeout_s=60)
+    assert hanging.asked("program").status == hanging.asked("handler", {}).status == 200
+    for caches in ("kept", "lost"):
+        assert hanging.daemon.terminate() == 0
+        hanging.daemon.close()
+        if caches == "lost":
+            shutil.rmtree(hanging.daemon.state / "agent")
+            for profile in (hanging.daemon.state / "images").glob("*/profile"):
+                profile.unlink()
+        with stopped(hanging.server):
+            hanging.daemon = hanging.start(hanging.daemon.state, hanging.settings)
+            if caches == "kept":
+                assert hanging.asked("program").status == hanging.asked("handler", {}).status == 200
+            else:
+                happened(hanging.fails_typed("handler", "Images.StoreUnavailable"))
+        happened(f"caches {caches}")
+    serves_again(hanging, "handler")
+    serves_again(hanging, "program")
+
+
+@case(
+    "I54",
+    "the chunk store stops answering in the middle of an import",
+    expect="the deploy fails with Images.StoreUnavailable after one request's time; later it succeeds",
+)
+def test_a_store_that_hangs_during_an_import(worker: ImageWorker, happened: Happened) -> None:
+    worker.s3.forget_requests()
+    worker.s3.inject(CHUNKS_ONLY, delay_s=600)
+    with pytest.raises(DeployFailed, match="does not answer in time") as refused:
+        worker.new_image("halfway", data_bytes=16 << 20, runs=False)
+    happened(f"{refused.value.status}: {refused.value.message[:100]}")
+    assert refused.value.status == 503
+    asked = [each for each in worker.s3.requests() if each["path"].startswith(f"/{CHUNKS_ONLY}")]
+    assert len(asked) <= 3 * THREADS, "each thread has made one request, three times"
+    worker.s3.remove_faults()
+    worker.new_image("halfway", data_bytes=1 << 20, runs=False)
 
 
 @case(

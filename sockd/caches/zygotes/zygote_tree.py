@@ -26,6 +26,7 @@ from sockd.caches.zygotes.selection import best_node
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.spare_policy import wanted_spares
 from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.chunk_agent.agent_wire import error_of
 from sockd.farm.control import ZygoteGone
 from sockd.farm.farm import Farm
 from sockd.farm.imported import Imported, ImportRequest
@@ -36,7 +37,7 @@ from sockd.images.interpreter import ImageImports
 from sockd.images.program import HOST_LINEAGE, OWN, Limits, Lineage, Network, Program
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
-from sockd.plain.errors import NoCapacity, SockdError
+from sockd.plain.errors import ChunkStoreFailed, NoCapacity, SockdError
 from sockd.plain.uids import ROOT_UIDS
 from sockd.sandbox.foreign_farms import ForeignFarms
 from sockd.sandbox.memory_budget import Reservation
@@ -84,6 +85,8 @@ class ZygoteTree:
         self._reviving: dict[Lineage, asyncio.Task[None]] = {}
         self._failures: dict[Lineage, str] = {}
         """Why the last root of a lineage could not be made."""
+        self._unreadable: dict[Lineage, SockdError] = {}
+        """If that was because its image could not be read."""
         self._users: Counter[Lineage] = Counter()
         self._closed = False
         self.nodes: list[ZygoteNode] = []
@@ -248,11 +251,14 @@ class ZygoteTree:
         return self.best(view)
 
     async def _living_root(self, lineage: Lineage) -> None:
-        """Wait for a root that is not there yet, or died; it is tried again where that failed."""
+        """Wait for a root that is not there yet, or died; it is tried again where that failed. Raises: ChunkStoreFailed: its
+        image cannot be read."""
         for _ in range(REVIVALS):
             if lineage in self._roots or self._closed:
                 break
             await asyncio.shield(self._begin_root(lineage))
+            if (error := self._unreadable.get(lineage)) is not None:
+                raise error_of(type(error).__name__, error.message)
 
     async def why_no_root(self, lineage: Lineage) -> str:
         """Why there can be no root of a lineage; empty: it is there now."""
@@ -480,6 +486,7 @@ class ZygoteTree:
 
     async def _revive(self, lineage: Lineage) -> None:
         """Make a root Zygote; the other nodes never needed the old one."""
+        self._unreadable.pop(lineage, None)
         try:
             await self._make_root(lineage)
             root = self._roots[lineage]
@@ -490,6 +497,8 @@ class ZygoteTree:
         except (SockdError, OSError) as error:
             _log.error("the root Zygote cannot be started: %s", error)
             self._failures[lineage] = str(error)
+            if isinstance(error, ChunkStoreFailed):
+                self._unreadable[lineage] = error
 
     def _spawn_task(self, work) -> asyncio.Task[None]:  # type: ignore[no-untyped-def]
         task = asyncio.get_running_loop().create_task(work)
